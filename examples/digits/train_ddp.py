@@ -1,0 +1,63 @@
+"""Handwritten digits with PyTorch's own DistributedDataParallel.
+
+    toolkit run --launcher torchrun train_ddp.py --epochs 10
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import digits
+
+
+def main() -> None:
+    args = digits.arguments()
+
+    # 1. Join the other ranks; each takes the GPU with its number on its host.
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    torch.set_num_threads(1)  # a model this small is slower with more
+    torch.manual_seed(1)
+
+    pictures, labels, test_pictures, test_labels = digits.load(device)
+    model = digits.make_model().to(device)
+
+    # 2. The wrapper hands rank 0's weights to all, and averages the gradients in every step.
+    parallel = DistributedDataParallel(model)
+
+    # 3. A step now sees `size` times as many pictures, so it may be that much longer.
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=args.lr * size, momentum=0.9)
+
+    for epoch in range(args.epochs):
+        # 4. Each rank learns from its own part of the pictures.
+        part = digits.shard(len(pictures), epoch, rank, size).to(device)
+        for batch in part.split(args.batch_size):
+            optimizer.zero_grad()
+            loss = cross_entropy(parallel(pictures[batch]), labels[batch])
+            loss.backward()
+            optimizer.step()
+        if rank == 0:
+            print(f"epoch {epoch + 1}/{args.epochs}: loss {loss.item():.4f}")
+            digits.save(args.checkpoint_dir, epoch + 1, model, optimizer)
+
+    # The ranks hold the same weights, so each finds the same accuracy on the whole test set.
+    result = digits.accuracy(model, test_pictures, test_labels)
+    print(f"rank {rank}: test accuracy {result:.4f}")
+    mean = torch.tensor(result, dtype=torch.float64, device=device)
+    dist.all_reduce(mean)
+    if rank == 0:
+        print(f"test accuracy {mean.item() / size:.4f} on {size} ranks")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

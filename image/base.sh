@@ -1,0 +1,87 @@
+#!/bin/sh
+# Makes sure that the base image is in this machine's engine: what is there, else a registry, else debootstrap.
+# usage: base.sh [SUITE [TAG]]      default: bookworm debian:SUITE-slim
+set -eu
+
+suite=${1:-bookworm}
+tag=${2:-debian:$suite-slim}
+mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
+pull_seconds=${PULL_SECONDS:-30}
+
+say() { echo "base: $*"; }
+die() { echo "base: $*" >&2; exit 1; }
+
+command -v docker > /dev/null || die "docker is not on this machine; install it first"
+docker version > /dev/null 2>&1 || die "no Docker engine answers; start it, or set DOCKER_HOST"
+
+if docker image inspect "$tag" > /dev/null 2>&1; then
+    say "$tag is there already"
+    exit 0
+fi
+
+say "trying to pull $tag (at most $pull_seconds s)"
+if timeout "$pull_seconds" docker pull --quiet "$tag" > /dev/null 2>&1; then
+    say "$tag was pulled"
+    exit 0
+fi
+
+say "no registry gave it; making it with debootstrap from $mirror"
+[ "$(id -u)" -eq 0 ] || die "debootstrap needs root: run this as root, or on a machine that reaches a registry 'docker pull $tag' and 'docker save' it for this one"
+if ! command -v debootstrap > /dev/null; then
+    command -v apt-get > /dev/null || die "debootstrap is missing and there is no apt-get to install it with"
+    say "installing debootstrap with apt"
+    apt-get -qq update
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends debootstrap > /dev/null
+fi
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/toolkit-base.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+root=$work/root
+
+# --variant=minbase: Essential packages and apt, as in the slim image of the registry.
+debootstrap --variant=minbase "$suite" "$root" "$mirror" > "$work/log" 2>&1 || {
+    tail -n 5 "$work/log" >&2
+    die "debootstrap failed; DEBIAN_MIRROR names another mirror"
+}
+
+# dpkg leaves out in later layers what is removed here. Licences stay.
+cat > "$root/etc/dpkg/dpkg.cfg.d/slim" <<'CONF'
+path-exclude /usr/share/doc/*
+path-include /usr/share/doc/*/copyright
+path-exclude /usr/share/groff/*
+path-exclude /usr/share/info/*
+path-exclude /usr/share/linda/*
+path-exclude /usr/share/lintian/*
+path-exclude /usr/share/locale/*
+path-exclude /usr/share/man/*
+CONF
+# A container that ends in the middle of an installation has nothing to recover, so dpkg need not sync.
+echo force-unsafe-io > "$root/etc/dpkg/dpkg.cfg.d/container"
+# Packages start no daemons in a container.
+printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d"
+chmod 0755 "$root/usr/sbin/policy-rc.d"
+
+find "$root/usr/share/doc" -type f ! -name copyright -delete
+find "$root/usr/share/doc" -type l ! -name copyright -delete
+find "$root/usr/share/doc" -mindepth 1 -type d -empty -delete
+for folder in groff info linda lintian locale man; do
+    rm -rf "$root/usr/share/$folder"
+    mkdir -p "$root/usr/share/$folder"
+done
+rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb
+rm -rf "$root"/var/log/*.log "$root"/var/log/apt "$root"/var/cache/debconf/*-old "$root"/var/lib/dpkg/*-old
+# debootstrap copies these from the machine that it runs on.
+rm -f "$root/etc/resolv.conf" "$root/etc/hostname"
+: > "$root/etc/machine-id"
+# The mirror of the building machine has no place in an image; its users have their own.
+{
+    echo "deb http://deb.debian.org/debian $suite main"
+    echo "deb http://deb.debian.org/debian $suite-updates main"
+    echo "deb http://deb.debian.org/debian-security $suite-security main"
+} > "$root/etc/apt/sources.list"
+
+tar -C "$root" --numeric-owner -c . | docker import --change 'CMD ["bash"]' - "$tag" > /dev/null
+docker image inspect "$tag" > /dev/null 2>&1 || die "docker import did not make $tag"
+size=$(docker image inspect --format '{{.Size}}' "$tag")
+say "$tag was made: $((size / 1000000)) MB"

@@ -1,0 +1,1 @@
+"""Tests; a package so that all of them share the helpers at its top."""

@@ -1,0 +1,148 @@
+"""Faulty hosts.yaml texts by name; their messages are in tests/golden/spec/invalid.txt."""
+
+from __future__ import annotations
+
+HEAD = "cluster: demo\nimage: trainer:1\n"
+GOOD = HEAD + "hosts: [gpu1, gpu2]\n"
+
+
+def _host(settings: str) -> str:
+    return f"{HEAD}hosts:\n  gpu1: {{{settings}}}\n  gpu2:\n"
+
+
+CASES: dict[str, str | bytes] = {
+    # Not YAML, or not text
+    "empty": "",
+    "only comments": "# nothing\n",
+    "list at top": "- gpu1\n",
+    "text at top": "cluster:demo\n",
+    "number at top": "3\n",
+    "not utf-8": b"cluster: demo\nimage: caf\xe9\n",
+    "utf-16": GOOD.encode("utf-16"),
+    "too large": GOOD + "#" * (1024 * 1024),
+    "control character": GOOD.replace("demo", "de\x07mo"),
+    "line separator": GOOD.replace("demo", "de\u2028mo"),
+    "escaped control character": _host(r'user: "al\x07ice"'),
+    "lone surrogate": GOOD.replace("demo", "de\ud800mo"),
+    "old Mac line ends": GOOD.replace("\n", "\r"),
+    "tabs": HEAD + "hosts:\n\tgpu1:\n\t\tslots: 1\n",
+    "tab after blanks": HEAD + "hosts:\n  gpu1:\n  \tslots: 1\n",
+    "tab on an empty line": HEAD + "hosts:\n  gpu1:\n  \t\n  gpu2:\n",
+    "no blank after colon": HEAD + "hosts:\n  gpu1:\n    port:22\n    slots: 1\n",
+    "no colon": HEAD + "hosts:\n  gpu1:\n    slots: 1\n    port 22\n  gpu2:\n",
+    "key without a colon at the end": GOOD + "main gpu1\n",
+    "directive": GOOD + "%x\n",
+    "colon inside a value": GOOD + "known_hosts: a: b\n",
+    "quote not closed": GOOD + "known_hosts: 'a\nlauncher: mpirun\n",
+    "bracket not closed": HEAD + "hosts: [gpu1, gpu2\nlauncher: mpirun\n",
+    "brace not closed": HEAD + "hosts: {gpu1: , gpu2: \nlauncher: mpirun\n",
+    "wrong indentation": HEAD + "hosts:\n    gpu1:\n  gpu2:\n",
+    "list item beside keys": HEAD + "hosts:\n- gpu1\n  gpu2:\n- gpu3\nx\n",
+    "at sign": GOOD + "known_hosts: @home\n",
+    "unknown escape": GOOD + 'known_hosts: "C:\\keys"\n',
+    "bare star": GOOD + "known_hosts: *\n",
+    "two documents": GOOD + "---\n" + GOOD,
+    "too deep": GOOD + "env: " + "[" * 40 + "]" * 40 + "\n",
+    # YAML's own surprises
+    "duplicate key at top": GOOD + "cluster: other\n",
+    "duplicate host": HEAD + "hosts:\n  gpu1:\n  gpu1: {slots: 2}\n",
+    "duplicate setting": HEAD + "hosts:\n  gpu1:\n    slots: 1\n    slots: 2\n",
+    "sexagesimal": _host("port: 22:22"),
+    "norwegian host": HEAD + "hosts:\n  no:\n  se:\n",
+    "on and off": GOOD + "known_hosts: on\nlauncher: off\n",
+    "octal": _host("slots: 010"),
+    "hexadecimal": _host("slots: 0x10"),
+    "underscore": _host("port: 1_022"),
+    "date": GOOD.replace("demo", "2026-01-02"),
+    "exponent": GOOD.replace("trainer:1", "1e3"),
+    "infinity": _host("slots: .inf"),
+    "huge number": _host("slots: " + "9" * 5000),
+    "anchor and alias": HEAD + "hosts:\n  gpu1: &same {slots: 1}\n  gpu2: *same\n",
+    "merge key": HEAD + "hosts:\n  gpu1: &same {slots: 1}\n  gpu2:\n    <<: *same\n    slots: 2\n",
+    "tag": _host("slots: !!int '8'"),
+    "custom tag": GOOD.replace("trainer:1", "!env IMAGE"),
+    "python tag": GOOD.replace("demo", "!!python/object/apply:os.system [id]"),
+    "number as key": HEAD + "hosts:\n  1:\n  2: {slots: -1}\n",
+    "boolean as key": GOOD + "env: {true: 'x'}\n",
+    "list as key": HEAD + "hosts:\n  ? [gpu1, gpu2]\n  : {slots: 1}\n  gpu3:\n",
+    "secret that looks octal": GOOD + "env: {PIN: 01234, AT: 12:30}\n",
+    # Keys
+    "nothing required is there": "launcher: mpirun\n",
+    "unknown key, near": GOOD + "lancher: mpirun\n",
+    "unknown key, far": GOOD + "xyz: 1\n",
+    "unknown setting": _host("sltos: 1"),
+    "setting at top": GOOD + "user: alice\n",
+    "top key at a host": _host("shm_size: 1g"),
+    "keys without values": HEAD + "hosts: [gpu1]\nmain:\nworker_port:\nlauncher:\n",
+    # Top level
+    "cluster in capitals": GOOD.replace("demo", "Demo"),
+    "cluster too long": GOOD.replace("demo", "d" * 33),
+    "cluster is a number": GOOD.replace("demo", "7"),
+    "image in capitals": GOOD.replace("trainer:1", "Team/Trainer:1"),
+    "image with blanks": GOOD.replace("trainer:1", "trainer : 1"),
+    "image is a number": GOOD.replace("trainer:1", "1.10"),
+    "image is an option": GOOD.replace("trainer:1", "--privileged"),
+    "main is no host": GOOD + "main: gpu3\n",
+    "hosts is text": HEAD + "hosts: gpu1\n",
+    "hosts is a number": HEAD + "hosts: 2\n",
+    "hosts is nothing": HEAD + "hosts:\n",
+    "no hosts": HEAD + "hosts: []\n",
+    "port out of range": GOOD + "worker_port: 80\n",
+    "port is text": GOOD + "worker_port: '12345'\n",
+    "port is a fraction": GOOD + "worker_port: 12345.5\n",
+    "port is a boolean": GOOD + "worker_port: true\n",
+    "shm without unit": GOOD + "shm_size: 8\n",
+    "shm too small": GOOD + "shm_size: '8'\n",
+    "shm with an unknown unit": GOOD + "shm_size: 8 gigabytes\n",
+    "unknown launcher": GOOD + "launcher: horovod\n",
+    "known_hosts is an option": GOOD + "known_hosts: -oProxyCommand=id\n",
+    # Hosts
+    "host names": HEAD + "hosts: [GPU1, gpu_1, '-x', localhost, '12', a.b, 5, '']\n",
+    "host listed twice": HEAD + "hosts: [gpu1, gpu2, gpu1]\n",
+    "host is text": HEAD + "hosts:\n  gpu1: 10.0.0.1\n",
+    "address with user": _host("address: alice@box"),
+    "address with port": _host("address: 'box:2222'"),
+    "address is an option": _host("address: -oProxyCommand=id"),
+    "address is IPv6": _host("address: 'fe80::1'"),
+    "address is no IPv4": _host("address: 10.0.0.300"),
+    "address with blanks": _host("address: 'box one'"),
+    "address very long": _host(f"address: {'a' * 400}"),
+    "same address": HEAD + "hosts:\n  gpu1: {address: box}\n  gpu2: {address: BOX, port: 22}\n  box:\n",
+    "data address is a name": _host("data_address: gpu1"),
+    "data address is loopback": _host("data_address: 127.0.1.1"),
+    "same data address": HEAD
+    + "hosts:\n  gpu1: {data_address: 10.0.0.1}\n  gpu2: {data_address: 10.0.0.1}\n",
+    "user": _host("user: -l, jump: '-J x'"),
+    "user with a blank": _host("user: 'alice smith'"),
+    "jump": _host("jump: 'gate; id'"),
+    "ssh port": _host("port: 0"),
+    "public key": _host("identity_file: ~/.ssh/id_ed25519.pub"),
+    "empty path": _host("identity_file: ''"),
+    "slots is text": _host("slots: '8'"),
+    "slots below zero": _host("slots: -1, gpus: -1"),
+    "no slots on a worker": HEAD + "hosts:\n  gpu1:\n  gpu2: {slots: 0}\n",
+    "no slots at all": HEAD + "hosts:\n  gpu1: {slots: 0}\n",
+    "more slots than gpus": _host("slots: 8, gpus: 4"),
+    # Environment; what may be a secret is never shown
+    "env values": GOOD + "env: {A: 1, B: true, C: 1.5, D: , E: [x], F: {x: y}}\n",
+    "env is text": GOOD + "env: TOKEN=hunter2\n",
+    "env with equals signs": GOOD + "env: {TOKEN=hunter2, PIN=hunter2: }\n",
+    "env is a list": GOOD + "env: [TOKEN=hunter2]\n",
+    "env names": GOOD + "env: {MY-VAR: a, 2ND: b, '': c, RANK: d, TOOLKIT_JOB: e, OMPI_COMM_WORLD_RANK: f}\n",
+    "host env": _host("env: {TOKEN: 12345678, WORLD_SIZE: '2'}"),
+    # Mounts
+    "mounts is text": GOOD + "mounts: /data:/data\n",
+    "mount forms": GOOD
+    + "mounts: [/data, 'a:/b', '~/data:/data', '/a:b', '/a:/b:rw:ro', '/a:/b:z', 3, ~, [a]]\n",
+    "mount steps": GOOD + "mounts: [/a/../b:/c, /a:/b/./c]\n",
+    "mount targets": GOOD
+    + "mounts: ['/a:/', '/a:/run', '/a:/run/toolkit/conf', '/a:/proc', '/a:/dev/shm', '/a:/etc']\n",
+    "mount target twice": GOOD + "mounts:\n- /a:/data\n- {source: /b, target: /data/}\n",
+    "mount mapping": GOOD
+    + "mounts:\n- {source: /a:b, readonly: yes}\n- {source: 3, target: /x, read_only: 1}\n",
+    # All at once, in the file's order, whatever layer finds them
+    "many": (
+        "cluster: Demo\nimage: trainer:1\nmain: gpu9\nhosts:\n  gpu1: {slots: '8', port: 22:22}\n"
+        "  gpu2:\n    slots: 0\n    slots: 1\n    addres: x\nmounts: [/a:/proc]\nlauncher: slurm\n"
+    ),
+}

@@ -1,0 +1,187 @@
+"""A practice cluster on paper: names, addresses, command lines and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.golden import check_golden
+from toolkit.errors import BadInput, LabError
+from toolkit.lab import commands as cmd
+from toolkit.lab import files
+from toolkit.lab.topology import (
+    ENGINES,
+    LABEL_LAB_SETTINGS,
+    LabSpec,
+    Means,
+    free_subnet,
+    host_settings,
+    interface_name,
+    lab_hosts,
+    render_hosts_yaml,
+    render_known_hosts,
+    routed_networks,
+    settings_of,
+)
+from toolkit.spec.parse import parse_inventory
+
+SUBNET = "10.77.0.0/24"
+FULL = Means(privileged=True, private_cgroups=True)
+CGROUP_V1 = Means(privileged=True, private_cgroups=False)
+POOR = Means(privileged=False, private_cgroups=False)
+
+
+def spec(**changes: object) -> LabSpec:
+    fields: dict[str, object] = {"name": "demo", "folder": "/work/.lab/demo", **changes}
+    return LabSpec(**fields)  # type: ignore[arg-type]
+
+
+def in_lines(argv: tuple[object, ...]) -> str:
+    """One flag with its value a line: a change shows as one line in a diff."""
+    text = ""
+    for token in map(str, argv):
+        text += (
+            " " if not token.startswith("-") and text.rpartition("\n")[2].startswith("--") else "\n"
+        ) + token
+    return text.strip() + "\n"
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_every_engine_has_golden_command_lines(engine: str) -> None:
+    lab = spec(engines=(engine,), hosts=1, rate="100mbit" if engine == "old" else "")
+    host = lab_hosts(lab, SUBNET)[0]
+    lines = [
+        cmd.build_command(engine, "toolkit-lab-host:x", "/pkg/lab", ("https_proxy",)),
+        cmd.network_command(lab, SUBNET),
+        *cmd.volume_commands(lab, host),
+        cmd.run_command(lab, host, POOR, "toolkit-lab-host:x"),
+        cmd.ready_command(host, 90, "ssh-ed25519 AAAA\n"),
+        cmd.report_command(host.container),
+    ]
+    check_golden(f"lab/{engine}.txt", "\n".join(in_lines(line.argv) for line in lines))
+
+
+@pytest.mark.parametrize(("title", "means"), [("full", FULL), ("cgroup-v1", CGROUP_V1), ("poor", POOR)])
+def test_rights_follow_what_the_machine_can_do(title: str, means: Means) -> None:
+    lab = spec()
+    check_golden(
+        f"lab/run-{title}.txt", in_lines(cmd.run_command(lab, lab_hosts(lab, SUBNET)[1], means, "i").argv)
+    )
+
+
+def test_files() -> None:
+    lab = spec(hosts=3, slots=2, user="root")
+    hosts = lab_hosts(lab, SUBNET)
+    text = render_hosts_yaml(lab, hosts)
+    check_golden("lab/hosts.yaml", text)
+    inventory = parse_inventory(text, "hosts.yaml")
+    assert inventory.names == ("box1", "box2", "box3")
+    assert inventory.main == "box1"
+    assert inventory.host("box2").slots == 2
+    assert inventory.known_hosts == "/work/.lab/demo/known_hosts"
+    assert render_known_hosts([("10.0.0.1", "ssh-ed25519 A")]) == "10.0.0.1 ssh-ed25519 A\n"
+
+
+def test_engines_go_round_and_volumes_tell_them_apart() -> None:
+    hosts = lab_hosts(spec(hosts=3, engines=("old", "containerd")), SUBNET)
+    assert [h.engine for h in hosts] == ["old", "containerd", "old"]
+    assert hosts[0].volumes == (("toolkit-lab-demo-box1-old-docker", "/var/lib/docker"),)
+    assert [path for _, path in hosts[1].volumes] == ["/var/lib/docker", "/var/lib/containerd"]
+
+
+def test_interfaces_differ_or_not() -> None:
+    names = [interface_name(i, "differ") for i in range(200)]
+    assert len(set(names)) == 200
+    assert names[:2] == ["eth0", "enp3s0"]
+    assert max(map(len, names)) <= 15  # the kernel's limit
+    assert {interface_name(i, "same") for i in range(200)} == {"eth0"}
+
+
+def test_settings_are_read_back_from_labels() -> None:
+    lab = spec(rate="1gbit")
+    host = lab_hosts(lab, SUBNET)[1]
+    settings = settings_of({LABEL_LAB_SETTINGS: host_settings(lab, host)})
+    assert settings == {"engine": "new", "interface": "enp3s0", "rate": "1gbit", "user": "trainer"}
+    assert settings_of({}) == settings_of({LABEL_LAB_SETTINGS: "[]"}) == {}
+
+
+def test_bad_specs_name_every_fault() -> None:
+    with pytest.raises(BadInput) as caught:
+        spec(name="Lab_1", hosts=0, engines=("newest",), rate="fast", interfaces="x", user="me", slots=0)
+    assert [p.path for p in caught.value.problems] == [
+        "name", "hosts", "engine", "rate", "interfaces", "user", "slots",
+    ]  # fmt: skip
+    with pytest.raises(BadInput):
+        spec(engines=())
+    with pytest.raises(BadInput):
+        spec(hosts=201)
+
+
+def test_most_hosts_fit_into_the_subnet() -> None:
+    hosts = lab_hosts(spec(hosts=200), SUBNET)
+    assert hosts[-1].address == "10.77.0.210"
+
+
+def test_free_subnet_goes_round_what_is_taken() -> None:
+    assert free_subnet([]) == "10.77.0.0/24"
+    assert free_subnet(["172.17.0.0/16", "10.77.0.0/23"], ["10.77.2.0/24"]) == "10.77.3.0/24"
+    with pytest.raises(BadInput):
+        free_subnet(["10.0.0.0/8"])
+
+
+def test_routed_networks_leaves_out_the_default_route() -> None:
+    head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+    table = (
+        head
+        + "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+        + "br-1\t00004D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+        + "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
+    )
+    assert routed_networks(table) == ("10.77.0.0/24", "172.17.0.0/16")
+    assert routed_networks(head) == ()
+
+
+def test_host_image_changes_with_its_recipe_and_is_shared_by_the_stores() -> None:
+    assert cmd.image_reference("new", b"a") == cmd.image_reference("containerd", b"a")
+    assert len({cmd.image_reference(e, r) for e in ("old", "new") for r in (b"a", b"b")}) == 4
+
+
+def test_slow_links_keep_a_bucket_that_holds_a_packet() -> None:
+    def burst(rate: str) -> str:
+        lab = spec(rate=rate)
+        argv = cmd.run_command(lab, lab_hosts(lab, SUBNET)[0], FULL, "i").argv
+        return next(str(t).partition("=")[2] for t in argv if str(t).startswith("TOOLKIT_LAB_BURST"))
+
+    assert burst("1mbit") == "65536"
+    assert burst("10gbit") == "12500000"
+
+
+def test_the_key_is_for_the_owner_only_and_made_once(tmp_path: Path) -> None:
+    folder = tmp_path / ".lab" / "x"
+    assert files.claim(folder, "x")
+    assert not files.claim(folder, "x")
+    line, new = files.ensure_key(folder)
+    assert new and line.startswith("ssh-ed25519 ")
+    assert (folder / "id_ed25519").stat().st_mode & 0o777 == 0o600
+    assert files.ensure_key(folder) == (line, False)
+    assert files.remove_files(folder, "x")
+    assert not folder.parent.exists()
+    assert tmp_path.exists()
+
+
+def test_a_folder_with_somebody_elses_keys_never_becomes_a_labs(tmp_path: Path) -> None:
+    (tmp_path / "id_ed25519").write_text("mine")
+    with pytest.raises(LabError):
+        files.claim(tmp_path, "x")
+    assert not files.remove_files(tmp_path, "x")
+    assert (tmp_path / "id_ed25519").read_text() == "mine"
+
+
+def test_a_folder_of_another_lab_is_left_alone(tmp_path: Path) -> None:
+    files.claim(tmp_path, "one")
+    with pytest.raises(LabError):
+        files.claim(tmp_path, "two")
+    assert not files.remove_files(tmp_path, "two")
+    assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == '[".toolkit-lab"]'

@@ -1,0 +1,194 @@
+"""hosts.yaml to Inventory: what is accepted, and the message for everything that is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.golden import check_golden
+from tests.unit.spec_cases import CASES, GOOD, HEAD
+from toolkit.core.container import Mount
+from toolkit.errors import BadInput, Problem
+from toolkit.spec import fields
+from toolkit.spec.inventory import Host, Inventory
+from toolkit.spec.parse import MAX_PROBLEMS, json_schema, parse_inventory
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def refused(text: str | bytes) -> tuple[Problem, ...]:
+    with pytest.raises(BadInput) as caught:
+        parse_inventory(text, "hosts.yaml")
+    return caught.value.problems
+
+
+def test_smallest_example() -> None:
+    inventory = parse_inventory((EXAMPLES / "hosts.yaml").read_bytes(), "hosts.yaml")
+    hosts = (Host("gpu1", "gpu1"), Host("gpu2", "gpu2"))
+    assert inventory == Inventory("demo", "trainer:latest", "gpu1", hosts)
+
+
+def test_full_example() -> None:
+    inventory = parse_inventory((EXAMPLES / "hosts.full.yaml").read_bytes(), "hosts.full.yaml")
+    gpu1 = Host(
+        name="gpu1",
+        address="192.0.2.11",
+        data_address="10.0.0.11",
+        user="alice",
+        port=2222,
+        identity_file="~/.ssh/id_cluster",
+        jump="alice@gate.example.com:22",
+        slots=8,
+        gpus=8,
+        env=(("OMP_NUM_THREADS", "8"),),
+    )
+    assert inventory == Inventory(
+        cluster="demo",
+        image="registry.example.com:5000/team/trainer:1.0",
+        main="head",
+        hosts=(Host("head", "head.example.com", slots=0), gpu1, Host("gpu2", "gpu2")),
+        worker_port=12345,
+        worker_port_fixed=True,
+        mounts=(Mount("/data/imagenet", "/data", True), Mount("/scratch/checkpoints", "/checkpoints", False)),
+        env=(("NCCL_DEBUG", "WARN"), ("WANDB_MODE", "offline")),
+        shm_bytes=16 * 1024**3,
+        launcher="horovodrun",
+        known_hosts="~/.ssh/known_hosts_cluster",
+    )
+
+
+def test_full_example_has_every_key() -> None:
+    text = (EXAMPLES / "hosts.full.yaml").read_text(encoding="utf-8")
+    schema = json_schema()
+    models = [schema, *schema["$defs"].values()]
+    for key in (key for model in models for key in model["properties"]):
+        assert f"{key}:" in text, f"{key} is not shown"
+
+
+def test_hosts_as_list_and_as_mapping_are_equal() -> None:
+    mapping = parse_inventory(HEAD + "hosts:\n  gpu1:\n  gpu2: {}\n", "a")
+    assert parse_inventory(GOOD, "b") == mapping
+
+
+def test_defaults_are_the_inventory_s_own() -> None:
+    assert parse_inventory(GOOD, "a") == Inventory(
+        "demo", "trainer:1", "gpu1", (Host("gpu1", "gpu1"), Host("gpu2", "gpu2"))
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + GOOD,
+        GOOD.replace("\n", "\r\n"),
+        "---\n" + GOOD + "...\n",
+        GOOD + "env:\nmounts:\n",
+        GOOD + "env:\n  A: ''\n  B: \"two\\nlines\"\n  C: café ☕\n  D: 'yes'\n  E: |\n    a\tb\n    c\n",
+        HEAD + "hosts:\n  gpu1: {slots: 0}\n  gpu2:\n",
+        HEAD + "main: gpu2\nhosts:\n  gpu1: {slots: 2, gpus: 0}\n  gpu2: {slots: 0, gpus: 4}\n",
+        HEAD + "hosts:\n  a: {address: box, port: 2201}\n  b: {address: box, port: 2202}\n",
+        HEAD + "hosts:\n  a: {address: 10.0.0.1, jump: x}\n  b: {address: 10.0.0.1, jump: y}\n",
+        HEAD + "hosts:\n  a: {address: Site_A.box, jump: 'u@x:22,y', user: a.b@corp.example}\n",
+        GOOD + "mounts: ['/my data/ü:/data', '/:/host:ro', '/a:/b:rw', '/run/x:/run/x']\n",
+    ],
+)
+def test_accepted(text: str) -> None:
+    parse_inventory(text, "hosts.yaml")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "trainer",
+        "team/trainer:1.2-rc_3",
+        "localhost:5000/a/b__c/d--e:x",
+        "Registry.Example.com/a@sha256:" + "0" * 64,
+        "a.b:1@sha256:" + "f" * 64,
+    ],
+)
+def test_image_references(image: str) -> None:
+    assert parse_inventory(GOOD.replace("trainer:1", image), "a").image == image
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8g", 8 << 30), ("64m", 64 << 20), ("1024K", 1 << 20), ("2GiB", 2 << 30), ("1048576", 1 << 20)],
+)
+def test_shm_sizes(text: str, size: int) -> None:
+    assert parse_inventory(f"{GOOD}shm_size: '{text}'\n", "a").shm_bytes == size
+
+
+def test_mount_paths_take_their_normal_form() -> None:
+    mounts = parse_inventory(GOOD + "mounts: ['//a//b/:/c/']\n", "a").mounts
+    assert mounts == (Mount("/a/b", "/c"),)
+
+
+def test_environment_does_not_depend_on_the_order_of_writing() -> None:
+    one = parse_inventory(GOOD + "env: {A: x, B: y}\n", "a")
+    assert one == parse_inventory(GOOD + "env: {B: y, A: x}\n", "a")
+
+
+def test_invalid_cases() -> None:
+    parts = (f"== {name}\n" + "".join(f"{p}\n" for p in refused(text)) for name, text in CASES.items())
+    assert len(CASES) >= 60
+    check_golden("spec/invalid.txt", "\n".join(parts))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_messages_are_ours(name: str) -> None:
+    for problem in refused(CASES[name]):
+        text = str(problem)
+        assert text.isprintable()
+        assert len(text) < 300
+        assert "hunter2" not in text and "12345678" not in text and "01234" not in text
+        assert not any(word in text.lower() for word in ("pydantic", "type=", "input should", "nonetype"))
+
+
+def test_problems_come_in_the_file_s_order() -> None:
+    lines = [problem.line or 0 for problem in refused(CASES["many"])]
+    assert lines == sorted(lines)
+    assert len(lines) == 8
+
+
+def test_exit_code_and_text_of_the_error() -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_inventory(GOOD + "lancher: mpirun\n", "my.yaml")
+    assert caught.value.exit_code == 2
+    assert str(caught.value) == "my.yaml: 1 problem\n  line 4: lancher: unknown key; did you mean 'launcher'?"
+
+
+def test_a_flood_of_problems_is_cut() -> None:
+    start = time.perf_counter()
+    problems = refused(GOOD + "".join(f"k{n}: 1\n" for n in range(20_000)))
+    assert len(problems) == MAX_PROBLEMS + 1
+    assert problems[-1].message == f"and {20_000 - MAX_PROBLEMS} more"
+    assert time.perf_counter() - start < 10
+
+
+def test_a_thousand_hosts() -> None:
+    host = "    address: 10.1.{0}.{1}\n    user: alice\n    slots: 8\n    env:\n      A: 'x'\n"
+    text = HEAD + "hosts:\n" + "".join(f"  gpu{n}:\n" + host.format(n // 250, n % 250) for n in range(1000))
+    start = time.perf_counter()
+    assert len(parse_inventory(text, "hosts.yaml").hosts) == 1000
+    # Well under 1 s on any machine; the bound only catches what grows faster than the file.
+    assert time.perf_counter() - start < 5
+
+
+def test_schema() -> None:
+    schema = json_schema()
+    assert schema["required"] == ["cluster", "image", "hosts"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["launcher"]["enum"] == list(fields.LAUNCHERS)
+    assert schema["properties"]["launcher"]["default"] == "horovodrun"
+    assert schema["properties"]["worker_port"]["minimum"] == 1024
+    described = [schema, *schema["$defs"].values()]
+    assert all(p.get("description") for model in described for p in model["properties"].values())
+
+
+def test_pydantic_is_imported_only_for_parsing() -> None:
+    code = "import sys, toolkit.spec.parse, toolkit.spec.checks; sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES.parent, check=False).returncode == 0

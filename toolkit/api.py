@@ -1,0 +1,246 @@
+"""What the commands do, as a typed Python API; the command line is built on it.
+
+with Session.open(load_inventory("hosts.yaml")) as session:
+    report = session.execute(session.plan_up())
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from toolkit.core.command import command
+from toolkit.core.facts import Facts
+from toolkit.core.names import container_name
+from toolkit.core.report import Outcome, Report
+from toolkit.effects.engine import Engine
+from toolkit.effects.fanout import fan_out
+from toolkit.effects.runner import ContainerRunner
+from toolkit.effects.ssh import SshRunner
+from toolkit.effects.ssh_config import Target, resolve_target
+from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
+from toolkit.execute import Listener, execute
+from toolkit.plan.down import plan_down
+from toolkit.plan.layout import Layout, make_layout, refuse_foreign
+from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.plan.steps import Phase, Plan
+from toolkit.plan.up import image_steps, plan_up
+from toolkit.spec.inventory import Inventory
+from toolkit.spec.parse import parse_inventory
+
+INSIDE_FOLDER = Path(__file__).resolve().parent / "inside"
+_PROBE_SECONDS = 60.0
+
+
+def load_inventory(path: str | Path) -> Inventory:
+    """Return the validated hosts file.
+
+    Raises:
+        BadInput: it cannot be read, or something in it is wrong; names every problem at once.
+    """
+    path = Path(path)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        fix = "write one (see examples/hosts.yaml), or name it: --hosts FILE or TOOLKIT_HOSTS"
+        problem = Problem("", error.strerror or str(error))
+        raise BadInput(str(path), (problem,), fix) from error
+    inventory = parse_inventory(text, str(path))
+    missing = tuple(
+        Problem(f"hosts/{h.name}/identity_file", f"there is no file {h.identity_file}")
+        for h in inventory.hosts
+        if h.identity_file and not Path(h.identity_file).expanduser().is_file()
+    )
+    if missing:
+        raise BadInput(str(path), missing)
+    return inventory
+
+
+def inside_programs() -> dict[str, str]:
+    """Return name and text of the programs that run inside the containers."""
+    return {
+        path.name: path.read_text()
+        for path in sorted(INSIDE_FOLDER.iterdir())
+        if path.suffix in (".py", ".sh") and path.name != "__init__.py"
+    }
+
+
+class Session:
+    """Connections to the hosts of one cluster, one per host, and what the hosts said."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self.inventory = inventory
+        self.runners: dict[str, SshRunner] = {}
+        self.facts: dict[str, Facts] = {}
+        self.errors: dict[str, ToolkitError] = {}
+        self.timings: dict[str, float] = {}
+
+    @classmethod
+    def open(cls, inventory: Inventory, hosts: Iterable[str] | None = None) -> Session:
+        """Connect to the hosts (all of them by default) at once and ask each what it is.
+
+        Hosts that cannot be reached are in ``errors``; the others go on.
+        """
+        session = cls(inventory)
+        names = list(inventory.names if hosts is None else hosts)
+        try:
+            facts, session.errors = fan_out(names, session._meet)
+        except BaseException:
+            session.close()
+            raise
+        session.facts = {name: facts[name] for name in names if name in facts}
+        return session
+
+    def _meet(self, name: str) -> Facts:
+        start = time.monotonic()
+        runner = SshRunner(target_of(self.inventory, name))
+        self.runners[name] = runner
+        runner.open()
+        result = runner.run(probe_command(self.inventory.image), _PROBE_SECONDS)
+        facts = parse_facts(name, self.inventory.cluster, result.stdout)
+        self.timings[name] = time.monotonic() - start
+        return facts
+
+    def close(self) -> None:
+        for runner in list(self.runners.values()):
+            runner.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # What is and what is to be
+
+    def layout(self, local_image: bool = True) -> Layout:
+        """Return what the hosts file and the facts say together.
+
+        Args:
+            local_image: let this machine's engine say which image is meant, if it has it.
+
+        Raises:
+            ToolkitError: no host answered, or see ``make_layout``.
+        """
+        self.require_some()
+        engine = Engine.find() if local_image else None
+        local = engine.image(self.inventory.image) if engine else None
+        return make_layout(self.inventory, self.facts, local)
+
+    def require_some(self) -> None:
+        """Raise the first host's error when no host answered at all.
+
+        Raises:
+            ToolkitError: with every host's reason in it.
+        """
+        if self.facts:
+            return
+        lines = "".join(f"\n  {name}: {e.what}" for name, e in self.errors.items())
+        first = next(iter(self.errors.values()))
+        raise ToolkitError(f"no host can be used{lines}", first.fix)
+
+    # Plans
+
+    def plan_up(self, prepare: bool = False) -> Plan:
+        """Return the plan that makes the cluster be there; see ``toolkit.plan.up``."""
+        return plan_up(self.layout(), inside_programs(), prepare)
+
+    def plan_image_send(self) -> Plan:
+        """Return the plan that brings the image to every host."""
+        layout = self.layout()
+        steps = tuple(step for place in layout.places for step in image_steps(layout, place))
+        return Plan(f"image send {self.inventory.image}", (Phase("image", steps),))
+
+    def plan_down(self, save_to: str = "") -> Plan:
+        """Return the plan that removes the cluster; see ``toolkit.plan.down``."""
+        for facts in self.facts.values():
+            refuse_foreign(self.inventory.cluster, facts)
+        return plan_down(self.inventory, self.facts, save_to)
+
+    def execute(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
+        """Run a plan; the hosts that did not answer have their outcome in the report as well."""
+        report = execute(plan, self.runners_in_use(), listen, self.close)
+        return replace(report, outcomes=(*self.connect_outcomes(), *report.outcomes))
+
+    def runners_in_use(self) -> dict[str, SshRunner]:
+        """Return the runners of the hosts that answered."""
+        return {name: self.runners[name] for name in self.facts}
+
+    def connect_outcomes(self) -> tuple[Outcome, ...]:
+        """Return one failed outcome for each host that did not answer."""
+        return tuple(
+            Outcome("connect", "connect", name, "failed", 0.0, error.what, error.fix)
+            for name, error in self.errors.items()
+        )
+
+    # Containers
+
+    def container(self, host: str, user: str = "") -> ContainerRunner:
+        """Return a runner inside a host's container.
+
+        Raises:
+            NotReady: the host did not answer, or no container of the cluster runs there.
+        """
+        if host in self.errors:
+            raise self.errors[host]
+        name = container_name(self.inventory.cluster, self.inventory.role(host))
+        facts = self.facts[host]
+        if not any(c.name == name and c.state == "running" for c in facts.containers):
+            raise NotReady(f"container {name} does not run", "toolkit up", host)
+        return ContainerRunner(self.runners[host], name, user)
+
+    @property
+    def main(self) -> ContainerRunner:
+        """The runner inside main's container."""
+        return self.container(self.inventory.main)
+
+
+def target_of(inventory: Inventory, name: str) -> Target:
+    """Return where to connect to for a host of the inventory; asks ``ssh -G``."""
+    host = inventory.host(name)
+    return resolve_target(
+        name=name,
+        address=host.address,
+        user=host.user,
+        port=host.port,
+        identity_file=host.identity_file,
+        jump=host.jump,
+        known_hosts=inventory.known_hosts,
+    )
+
+
+def choose_hosts(inventory: Inventory, only: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
+    """Return the hosts that ``--only`` and ``--exclude`` leave, in the file's order.
+
+    Raises:
+        BadInput: a name that is not in the file, or nothing is left.
+    """
+    unknown = [name for name in (*only, *exclude) if name not in inventory.names]
+    if unknown:
+        known = ", ".join(inventory.names)
+        problems = tuple(Problem(name, f"is not a host of the file; there are: {known}") for name in unknown)
+        raise BadInput("command line", problems)
+    left = tuple(n for n in inventory.names if (not only or n in only) and n not in exclude)
+    if not left:
+        raise BadInput("command line", (Problem("", "--only and --exclude leave no host"),))
+    return left
+
+
+def remote_status(session: Session) -> dict[str, str]:
+    """Return each job's status.json on main as text, by job id, oldest first; empty when main is down."""
+    with contextlib.suppress(ToolkitError):
+        text = 'cd /run/toolkit/jobs && for d in */; do [ -f "$d/status.json" ] || continue; '
+        text += 'printf "%s\\t" "${d%/}"; tr -d "\\n" <"$d/status.json"; echo; done'
+        result = session.main.run(command("sh", "-c", text), 30)
+        rows = (line.split("\t", 1) for line in result.stdout.splitlines() if "\t" in line)
+        return dict(sorted((row[0], row[1]) for row in rows))
+    return {}

@@ -1,0 +1,78 @@
+"""A command is an argv and, maybe, bytes for its standard input; here is the only quoting in the project."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The output that an earlier step of the same plan saved, as one token or a piece of text.
+
+    When the step did not run because its host failed, the whole piece, ``before`` and ``after``
+    included, is left out: a host that is gone must not spoil a file that lists the others.
+    """
+
+    host: str
+    name: str
+    before: str = ""
+    after: str = ""
+
+    def resolve(self, outputs: Mapping[tuple[str, str], str]) -> str | None:
+        """Return the text, or None when nothing was saved under this host and name."""
+        value = outputs.get((self.host, self.name))
+        return None if value is None else f"{self.before}{value}{self.after}"
+
+    def __str__(self) -> str:
+        return f"{self.before}<{self.name} of {self.host}>{self.after}"
+
+
+Token = str | Ref
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to execute.
+
+    Args:
+        argv: program and arguments. Never secrets: ``ps`` shows them to everybody on a host.
+        stdin: bytes for standard input, None for none. Not shown by ``repr`` or ``line``.
+    """
+
+    argv: tuple[Token, ...]
+    stdin: bytes | None = field(default=None, repr=False)
+
+    def within(self, *prefix: str) -> Command:
+        """Return the same command behind a prefix, such as ``docker exec NAME``."""
+        return Command((*prefix, *self.argv), self.stdin)
+
+    def resolved(self, outputs: Mapping[tuple[str, str], str]) -> Command:
+        """Return the command with each Ref replaced by what it names; tokens that name nothing go."""
+        tokens = (t.resolve(outputs) if isinstance(t, Ref) else t for t in self.argv)
+        return Command(tuple(t for t in tokens if t is not None), self.stdin)
+
+    def shell(self) -> str:
+        """Return the command as one line for a POSIX shell.
+
+        Raises:
+            ValueError: a Ref is left unresolved.
+        """
+        if any(isinstance(t, Ref) for t in self.argv):
+            raise ValueError(f"unresolved reference in {self.line()}")
+        return shlex.join(str(t) for t in self.argv)
+
+    def line(self) -> str:
+        """Return the command as people may read it: references by their names, quoted for a shell."""
+        return " ".join(str(t) if isinstance(t, Ref) else shlex.quote(t) for t in self.argv)
+
+
+def command(*argv: Token, stdin: bytes | None = None) -> Command:
+    """Build a Command from its tokens."""
+    return Command(tuple(argv), stdin)
+
+
+def script(text: str, *args: Token) -> Command:
+    """Return a POSIX shell script as a command; ``args`` arrive as ``$1``, ``$2`` …, never pasted in."""
+    return Command(("sh", "-c", text, "sh", *args))

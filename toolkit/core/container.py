@@ -1,0 +1,77 @@
+"""One container as a value, from which `docker run`, compose and other renderings are made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
+
+from toolkit.core.names import LABEL_DIGEST
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A bind mount: ``source`` on the host, ``target`` in the container, both absolute."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Ulimit:
+    """A resource limit; -1 means unlimited."""
+
+    name: str
+    soft: int
+    hard: int
+
+
+@dataclass(frozen=True)
+class Container:
+    """Everything that decides how a container is started.
+
+    Pairs are sorted by the one who builds the value, so that equal containers are equal values.
+
+    Args:
+        image: a reference that stands for one identity (see ``toolkit.core.image``).
+        user: ``uid:gid`` of the processes.
+        groups: supplementary group ids.
+        gpus: empty for none, ``all``, or a comma-separated list of indexes or UUIDs.
+        shm_bytes: size of /dev/shm in bytes.
+        pids: the greatest number of processes and threads.
+        stop_seconds: time between SIGTERM and SIGKILL when the engine stops it.
+    """
+
+    name: str
+    hostname: str
+    image: str
+    argv: tuple[str, ...]
+    user: str
+    groups: tuple[int, ...] = ()
+    workdir: str = "/"
+    env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    gpus: str = ""
+    devices: tuple[str, ...] = ()
+    shm_bytes: int = 0
+    ulimits: tuple[Ulimit, ...] = ()
+    cap_drop: tuple[str, ...] = ("ALL",)
+    cap_add: tuple[str, ...] = ()
+    security: tuple[str, ...] = ("no-new-privileges",)
+    pids: int = 0
+    network: str = "host"
+    init: bool = True
+    stop_seconds: int = 10
+
+    def digest(self) -> str:
+        """Return 16 hexadecimal digits that change when, and only when, the container must be made anew."""
+        plain = replace(self, labels=tuple(p for p in self.labels if p[0] != LABEL_DIGEST))
+        text = json.dumps(asdict(plain), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def labelled(self) -> Container:
+        """Return the container with its own digest among its labels."""
+        others = tuple(p for p in self.labels if p[0] != LABEL_DIGEST)
+        return replace(self, labels=tuple(sorted((*others, (LABEL_DIGEST, self.digest())))))

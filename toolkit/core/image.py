@@ -1,0 +1,60 @@
+"""An image's identity: what it holds and how it starts, whatever the engine or store calls it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# The fields of an image's config that decide how a container from it behaves. Engines of different
+# ages add others (Hostname, Image, OnBuild …) and write absent ones as null, "", [] or {}.
+_CONFIG = ("Env", "Entrypoint", "Cmd", "WorkingDir", "User", "Labels", "StopSignal", "Volumes")
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """One image as a host's engine reports it.
+
+    Args:
+        id: the engine's own Id: config digest (overlay2 store) or manifest digest (containerd store).
+        identity: 16 hexadecimal digits, equal for equal images on every engine and store.
+        diff_ids: digests of the uncompressed layers, base first.
+        tags: references under which the engine knows it.
+        env: its ENV lines as pairs.
+        size: bytes as the engine reports them; the two stores count differently.
+    """
+
+    id: str
+    identity: str
+    diff_ids: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    size: int = 0
+
+
+def identity(inspect: Mapping[str, Any]) -> str:
+    """Return the identity of an image from its ``docker image inspect`` object.
+
+    Made from platform, layer diff ids and the parts of the config that matter, because image Ids of
+    the overlay2 and the containerd store differ for the very same image.
+    """
+    config = inspect.get("Config") or {}
+    kept = {key: config.get(key) for key in _CONFIG if config.get(key)}
+    layers = (inspect.get("RootFS") or {}).get("Layers") or []
+    subject = [inspect.get("Os"), inspect.get("Architecture"), layers, kept]
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def image_facts(inspect: Mapping[str, Any]) -> ImageFacts:
+    """Return the facts of an image from its ``docker image inspect`` object."""
+    env = ((inspect.get("Config") or {}).get("Env")) or []
+    return ImageFacts(
+        id=str(inspect.get("Id", "")),
+        identity=identity(inspect),
+        diff_ids=tuple((inspect.get("RootFS") or {}).get("Layers") or ()),
+        tags=tuple(inspect.get("RepoTags") or ()),
+        env=tuple((line.partition("=")[0], line.partition("=")[2]) for line in env),
+        size=int(inspect.get("Size") or 0),
+    )

@@ -1,0 +1,51 @@
+"""Names, labels and paths that the toolkit gives to things; all state on the hosts is found by these."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import PurePosixPath
+
+LABEL = "toolkit"
+LABEL_CLUSTER = "toolkit.cluster"
+LABEL_ROLE = "toolkit.role"
+LABEL_HOST = "toolkit.host"
+LABEL_OWNER = "toolkit.owner"
+LABEL_PORT = "toolkit.port"
+LABEL_CONFIG = "toolkit.config"
+LABEL_VERSION = "toolkit.version"
+LABEL_DIGEST = "toolkit.digest"
+LABEL_IMAGE = "toolkit.image"
+
+MAIN, WORKER = "main", "worker"
+
+# A repository name that no registry owns: images that we have verified carry a tag made of their identity.
+IDENTITY_REPOSITORY = "toolkit.local/verified"
+
+# Where things stand inside every container of a cluster.
+CONF = PurePosixPath("/run/toolkit/conf")
+INSIDE = PurePosixPath("/run/toolkit/inside")
+JOBS = PurePosixPath("/run/toolkit/jobs")
+
+DEFAULT_WORKER_PORT = 12345
+
+
+def container_name(cluster: str, role: str) -> str:
+    """Return the name of a cluster's container on a host; one of ours per cluster and host."""
+    return f"toolkit-{cluster}-{role}"
+
+
+def job_id(start: datetime, program: str, token: str) -> str:
+    """Return a job's id: sortable by time, readable, unique by ``token`` (4 hexadecimal digits).
+
+    >>> job_id(datetime(2026, 1, 2, 3, 4, 5), "examples/train_ddp.py", "a1b2")
+    '20260102-030405-train-ddp-a1b2'
+    """
+    stem = PurePosixPath(program).name.rsplit(".", 1)[0]
+    word = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:24].strip("-") or "job"
+    return f"{start:%Y%m%d-%H%M%S}-{word}-{token}"
+
+
+def identity_reference(identity: str) -> str:
+    """Return the local reference of a verified image, equal on every engine and image store."""
+    return f"{IDENTITY_REPOSITORY}:{identity}"

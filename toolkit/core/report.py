@@ -1,0 +1,61 @@
+"""What happened: one outcome for every step on every host."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Status = Literal["ok", "skipped", "failed", "not run"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One step on one host; ``detail`` is for people, ``output`` is what the step was asked to read."""
+
+    phase: str
+    step: str
+    host: str
+    status: Status
+    seconds: float = 0.0
+    detail: str = ""
+    fix: str = ""
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All outcomes of a plan, in plan order."""
+
+    title: str
+    outcomes: tuple[Outcome, ...]
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return all(o.status in ("ok", "skipped") for o in self.outcomes)
+
+    @property
+    def changes(self) -> int:
+        """The number of steps that changed something."""
+        return sum(o.status == "ok" for o in self.outcomes)
+
+    @property
+    def failures(self) -> tuple[Outcome, ...]:
+        return tuple(o for o in self.outcomes if o.status == "failed")
+
+    def hosts(self) -> tuple[str, ...]:
+        """Host names in the order in which they first appear."""
+        return tuple(dict.fromkeys(o.host for o in self.outcomes))
+
+    def of(self, host: str) -> tuple[Outcome, ...]:
+        return tuple(o for o in self.outcomes if o.host == host)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the form that ``--json`` prints."""
+        return {
+            "title": self.title,
+            "ok": self.ok,
+            "changes": self.changes,
+            "seconds": round(self.seconds, 3),
+            "outcomes": [asdict(o) for o in self.outcomes],
+        }

@@ -1,0 +1,1 @@
+"""The world, thinly: processes, ssh, the local engine. Sees only ``errors`` and ``core``."""

@@ -1,0 +1,43 @@
+"""Do one thing for many hosts at once; wait for every host; give every host an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from toolkit.errors import ToolkitError
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+# Threads wait for the network almost all the time; more would only cost memory.
+WIDTH = 64
+
+
+def fan_out(
+    keys: Iterable[Key], work: Callable[[Key], Value]
+) -> tuple[dict[Key, Value], dict[Key, ToolkitError]]:
+    """Return what ``work`` gave for each key, and the error for each key where it raised one.
+
+    Only ToolkitError counts as a host's outcome; anything else is a fault of ours and is raised once
+    all have ended. Ctrl-C does not wait for those that hang: the caller closes their connections.
+    """
+    keys = list(keys)
+    values: dict[Key, Value] = {}
+    errors: dict[Key, ToolkitError] = {}
+    if not keys:
+        return values, errors
+    pool = ThreadPoolExecutor(min(WIDTH, len(keys)), thread_name_prefix="host")
+    try:
+        futures = {key: pool.submit(work, key) for key in keys}
+        for key, future in futures.items():
+            try:
+                values[key] = future.result()
+            except ToolkitError as error:
+                errors[key] = error
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown(wait=True)
+    return values, errors

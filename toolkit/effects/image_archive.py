@@ -1,0 +1,158 @@
+"""A saved image on disk, and streams of it that leave out the layers which a receiver has.
+
+Formats: ``docker save`` before engine 25 writes one folder per layer; since then an OCI layout with
+blobs. Both hold manifest.json, which names the config and the layers in order:
+https://github.com/moby/docker-image-spec/blob/main/spec.md
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from toolkit.errors import ImageError
+
+_CHUNK = 2**18
+
+
+class ImageArchive:
+    """One image, as the local engine saved it, in a temporary file that goes with ``close``."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="toolkit-image-")  # noqa: SIM115 - closed by close()
+        try:
+            for chunk in chunks:
+                self._file.write(chunk)
+            self._file.flush()
+            self._tar = tarfile.open(self._file.name)  # noqa: SIM115 - closed by close()
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read(self) -> None:
+        members = {m.name: m for m in self._tar.getmembers()}
+        entry = json.loads(self._bytes(members["manifest.json"]))[0]
+        self.config_name = str(entry["Config"])
+        self.config = self._bytes(members[self.config_name])
+        self.tags: list[str] = list(entry.get("RepoTags") or ())
+        self.diff_ids: tuple[str, ...] = tuple(json.loads(self.config)["rootfs"]["diff_ids"])
+        self.layers = [_target(members, name) for name in entry["Layers"]]
+        if len(self.layers) != len(self.diff_ids):
+            raise ImageError("the saved image is incomplete: layers and diff ids differ in number")
+
+    def _bytes(self, member: tarfile.TarInfo) -> bytes:
+        opened = self._tar.extractfile(member)
+        if opened is None:
+            raise ImageError(f"the saved image lacks {member.name}")
+        return opened.read()
+
+    def close(self) -> None:
+        self._tar.close()
+        self._file.close()
+
+    def missing(self, chains: Collection[tuple[str, ...]]) -> int:
+        """Return the index of the first layer that a holder of these layer chains lacks.
+
+        An engine knows a layer by its whole chain from the base up, so only a common beginning counts.
+        """
+        best = 0
+        for chain in chains:
+            same = 0
+            for ours, theirs in zip(self.diff_ids, chain, strict=False):
+                if ours != theirs:
+                    break
+                same += 1
+            best = max(best, same)
+        return best
+
+    def size(self, first: int = 0) -> int:
+        """Return the bytes of the layers from ``first`` on, as they travel."""
+        return sum(m.size for m in self.layers[first:])
+
+    def stream(self, first: int = 0) -> Iterator[bytes]:
+        """Yield an archive for ``docker load`` that holds the layers from ``first`` on.
+
+        Engines with the overlay2 store accept an archive without the layers that they have; the
+        containerd store needs ``first`` to be 0.
+        """
+        names = [f"{d.removeprefix('sha256:')}/layer.tar" for d in self.diff_ids]
+        config = f"{hashlib.sha256(self.config).hexdigest()}.json"
+        manifest = [{"Config": config, "RepoTags": self.tags, "Layers": names}]
+        yield from _entry(config, io.BytesIO(self.config), len(self.config))
+        sent: set[str] = set()
+        # The file is opened anew: several hosts read at once, each at its own place.
+        with Path(self._file.name).open("rb") as raw:
+            for name, member in list(zip(names, self.layers, strict=True))[first:]:
+                if name not in sent:
+                    sent.add(name)
+                    raw.seek(member.offset_data)
+                    yield from _layer(name, raw, member.size)
+        text = json.dumps(manifest).encode()
+        yield from _entry("manifest.json", io.BytesIO(text), len(text))
+        yield tarfile.NUL * tarfile.BLOCKSIZE * 2
+
+
+def _target(members: dict[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo:
+    # A layer that stands twice in an image is a symlink in old archives.
+    member = members[name]
+    if member.issym():
+        path = (Path("/") / name).parent / member.linkname
+        return members[str(Path(path).resolve()).lstrip("/")]
+    return member
+
+
+def _layer(name: str, raw: IO[bytes], size: int) -> Iterator[bytes]:
+    start = raw.tell()
+    head = raw.read(2)
+    raw.seek(start)
+    if head != b"\x1f\x8b":
+        yield from _entry(name, raw, size)
+        return
+    # The containerd store saves layers compressed; `docker load` of an overlay2 store wants them plain
+    # under this name, so they are unpacked once into a spool file, whose size the header must tell.
+    with tempfile.TemporaryFile(prefix="toolkit-layer-") as plain:
+        with gzip.GzipFile(fileobj=_Window(raw, size)) as packed:
+            while chunk := packed.read(_CHUNK):
+                plain.write(chunk)
+        length = plain.tell()
+        plain.seek(0)
+        yield from _entry(name, plain, length)
+
+
+class _Window(io.RawIOBase):
+    """The next ``size`` bytes of a file, as a file."""
+
+    def __init__(self, raw: IO[bytes], size: int) -> None:
+        self._raw, self._left = raw, size
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        count = self._left if size < 0 else min(size, self._left)
+        data = self._raw.read(count)
+        self._left -= len(data)
+        return data
+
+
+def _entry(name: str, raw: IO[bytes], size: int) -> Iterator[bytes]:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o644
+    yield info.tobuf(tarfile.GNU_FORMAT)
+    left = size
+    while left:
+        chunk = raw.read(min(_CHUNK, left))
+        if not chunk:
+            raise ImageError("the saved image ended early", "try again; is the disk full?")
+        left -= len(chunk)
+        yield chunk
+    if rest := size % tarfile.BLOCKSIZE:
+        yield tarfile.NUL * (tarfile.BLOCKSIZE - rest)

@@ -1,0 +1,83 @@
+"""The one seam to the world: something that runs a Command and gives back a Result."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from toolkit.core.command import Command
+from toolkit.core.result import TIMED_OUT, Result
+
+Sink = Callable[[bytes], None]
+
+
+class Runner(Protocol):
+    """Runs commands somewhere.
+
+    ``run`` returns a Result whatever the status is; it raises only when the place itself cannot be
+    reached any more (``Unreachable``).
+    """
+
+    @property
+    def name(self) -> str:
+        """The inventory name of the place."""
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        """Run to the end. After ``timeout`` seconds the command is ended there and the status is 124."""
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        """Run to the end; output goes to ``sink`` as it comes, standard input is fed from ``source``."""
+
+
+class LocalRunner:
+    """Runs commands on this machine."""
+
+    name = "local"
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        start = time.monotonic()
+        # start_new_session: Ctrl-C on the terminal is ours to handle, not the child's.
+        try:
+            done = subprocess.run(
+                [str(t) for t in command.argv],
+                input=command.stdin if command.stdin is not None else b"",
+                capture_output=True,
+                timeout=timeout,
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Result(TIMED_OUT, "", f"no end after {timeout:.0f} s", time.monotonic() - start)
+        except FileNotFoundError as error:
+            return Result(127, "", str(error), time.monotonic() - start)
+        return Result(
+            done.returncode,
+            done.stdout.decode(errors="replace"),
+            done.stderr.decode(errors="replace"),
+            time.monotonic() - start,
+        )
+
+
+class ContainerRunner:
+    """Runs commands inside a container, through another runner."""
+
+    def __init__(self, outer: Runner, container: str, user: str = "") -> None:
+        self.outer, self.container, self.user = outer, container, user
+
+    @property
+    def name(self) -> str:
+        return self.outer.name
+
+    def _within(self, command: Command, feeds: bool) -> Command:
+        flags = ["-i"] if feeds or command.stdin is not None else []
+        if self.user:
+            flags += ["-u", self.user]
+        return command.within("docker", "exec", *flags, self.container)
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        return self.outer.run(self._within(command, False), timeout)
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        return self.outer.stream(self._within(command, source is not None), sink, source)

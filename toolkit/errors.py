@@ -1,0 +1,106 @@
+"""Every error that the toolkit raises, on one screen, with its exit code.
+
+An error is data: ``what`` happened in one sentence, ``fix`` says what to do next, ``host`` names the
+machine when there is one. Only ``toolkit.cli`` prints errors and exits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EXIT_CODES: dict[int, str] = {
+    0: "everything asked for was done",
+    1: "something failed on at least one host; the report says where and why",
+    2: "bad input: the hosts file or the command line; nothing was contacted",
+    3: "the cluster is not in the state that the command needs (not up, half up, no such job)",
+    4: "this machine lacks a program or a service that the command needs",
+    130: "interrupted",
+}
+
+
+class ToolkitError(Exception):
+    """Base of all errors that are meant for people.
+
+    Args:
+        what: one sentence, what happened.
+        fix: one sentence or command, what to do next; empty when there is nothing to say.
+        host: the inventory name of the host concerned, empty when there is none.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, fix: str = "", host: str = "") -> None:
+        self.what, self.fix, self.host = what, fix, host
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        head = f"{self.host}: {self.what}" if self.host else self.what
+        return f"{head}\n  fix: {self.fix}" if self.fix else head
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fault in an input: where it stands, what is wrong, what to write instead."""
+
+    path: str
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = f"line {self.line}: " if self.line else ""
+        return f"{where}{self.path}: {self.message}" if self.path else f"{where}{self.message}"
+
+
+class BadInput(ToolkitError):
+    """The hosts file or the command line is wrong; carries every problem at once."""
+
+    exit_code = 2
+
+    def __init__(self, source: str, problems: tuple[Problem, ...], fix: str = "") -> None:
+        self.source, self.problems = source, problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        lines = "".join(f"\n  {p}" for p in problems)
+        super().__init__(f"{source}: {count}{lines}", fix)
+
+
+class NotReady(ToolkitError):
+    """The cluster is not in the state that the command needs."""
+
+    exit_code = 3
+
+
+class MissingTool(ToolkitError):
+    """This machine lacks a program or a service that the command needs."""
+
+    exit_code = 4
+
+
+class Unreachable(ToolkitError):
+    """A host cannot be reached or does not let us in."""
+
+
+class CommandFailed(ToolkitError):
+    """A command ended with a status other than 0.
+
+    Keeps the command line (for people, secrets never stand in one), the status and the end of its output.
+    """
+
+    def __init__(self, line: str, status: int, output: str, host: str = "", fix: str = "") -> None:
+        self.line, self.status, self.output = line, status, output
+        tail = "\n    ".join(output.strip().splitlines()[-8:])
+        what = f"`{line}` ended with status {status}"
+        super().__init__(f"{what}\n    {tail}" if tail else what, fix, host)
+
+
+class ImageError(ToolkitError):
+    """An image cannot be built, found, sent or verified."""
+
+
+class LabError(ToolkitError):
+    """The practice cluster cannot be made, found or removed."""
+
+
+class Interrupted(ToolkitError):
+    """The person pressed Ctrl-C, or a signal asked the command to end."""
+
+    exit_code = 130

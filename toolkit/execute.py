@@ -1,0 +1,149 @@
+"""Plan x Runners -> Report; the only place where plans and the world meet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from toolkit.core.report import Outcome, Report
+from toolkit.effects.fanout import fan_out
+from toolkit.effects.runner import Runner
+from toolkit.errors import Interrupted, ToolkitError
+from toolkit.executors import EXECUTORS, Context, Verdict
+from toolkit.plan.steps import Phase, Plan, Step
+
+
+@dataclass(frozen=True)
+class PhaseStarted:
+    """A phase begins on these hosts."""
+
+    title: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepStarted:
+    host: str
+    step: str
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    """Bytes done of all bytes; ``total`` 0 means unknown."""
+
+    host: str
+    step: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class StepEnded:
+    outcome: Outcome
+
+
+Event = PhaseStarted | StepStarted | StepProgress | StepEnded
+Listener = Callable[[Event], None]
+
+
+class PlanInterrupted(Interrupted):
+    """Ctrl-C while a plan ran; ``report`` says how far each host came."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        super().__init__("interrupted", "run the same command again: it goes on from what is there")
+
+
+@dataclass
+class _Progress:
+    """What has come of the steps so far, shared by the threads of a plan."""
+
+    runners: Mapping[str, Runner]
+    listen: Listener
+    failed: set[str] = field(default_factory=set)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+
+
+def execute(
+    plan: Plan,
+    runners: Mapping[str, Runner],
+    listen: Listener = lambda event: None,
+    close: Callable[[], None] = lambda: None,
+) -> Report:
+    """Run a plan, phase by phase, the hosts of a phase at once, and give every step an outcome.
+
+    A host on which a step fails takes no further part; its later steps are "not run".
+
+    Args:
+        runners: by host name; a step for a host without one is "not run".
+        listen: called with events, from several threads.
+        close: ends what still runs when the person presses Ctrl-C.
+
+    Raises:
+        PlanInterrupted: Ctrl-C; carries the report.
+    """
+    start = time.monotonic()
+    progress = _Progress(runners, listen)
+    context = Context(runners)
+    interrupted = False
+    number = 0
+    numbered: list[tuple[Phase, list[tuple[int, Step]]]] = []
+    for phase in plan.phases:
+        steps = list(enumerate(phase.steps, number))
+        number += len(steps)
+        numbered.append((phase, steps))
+    try:
+        for phase, steps in numbered:
+            _run_phase(phase, steps, context, progress)
+    except KeyboardInterrupt:
+        interrupted = True
+        close()
+    finally:
+        context.close()
+    outcomes = tuple(
+        progress.outcomes.get(index) or Outcome(phase.title, step.title, step.host, "not run")
+        for phase, steps in numbered
+        for index, step in steps
+    )
+    report = Report(plan.title, outcomes, time.monotonic() - start)
+    if interrupted:
+        raise PlanInterrupted(report)
+    return report
+
+
+def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, progress: _Progress) -> None:
+    by_host: dict[str, list[tuple[int, Step]]] = {}
+    for index, step in steps:
+        if step.host in progress.runners and step.host not in progress.failed:
+            by_host.setdefault(step.host, []).append((index, step))
+    progress.listen(PhaseStarted(phase.title, tuple(by_host)))
+
+    def work(host: str) -> None:
+        for index, step in by_host[host]:
+            outcome = _run_step(phase, step, context, progress.listen)
+            progress.outcomes[index] = outcome
+            progress.listen(StepEnded(outcome))
+            if outcome.status == "failed":
+                progress.failed.add(host)
+                return
+
+    fan_out(by_host, work)
+
+
+def _run_step(phase: Phase, step: Step, context: Context, listen: Listener) -> Outcome:
+    start = time.monotonic()
+    listen(StepStarted(step.host, step.title))
+
+    def advance(done: int, total: int) -> None:
+        listen(StepProgress(step.host, step.title, done, total))
+
+    fix = ""
+    try:
+        verdict = EXECUTORS[type(step)](step, context, advance)
+    except ToolkitError as error:
+        verdict, fix = Verdict("failed", error.what), error.fix
+    seconds = round(time.monotonic() - start, 3)
+    return Outcome(
+        phase.title, step.title, step.host, verdict.status, seconds, verdict.detail, fix, verdict.output
+    )

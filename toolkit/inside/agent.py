@@ -1,0 +1,55 @@
+"""Stands in for ssh when a launcher calls it: our configuration, the job's mark on the far side."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from common import EXIT_USAGE, JOB_MARK, ROOT, fail, job_folder
+
+TAKES_A_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")  # of ssh(1)'s options
+
+
+def agent_args(args: Sequence[str], job_id: str) -> list[str]:
+    """The ssh argv for a call `agent.py [ssh options] [user@]HOST COMMAND...`.
+
+    ssh options are dropped: port, user, key and host-key checking stand in the cluster's
+    ssh_config, and a launcher's own (horovodrun turns host-key checking off) must not win.
+    Like ssh, the words of the command are joined by blanks and read by the remote shell.
+    Raises ValueError when the host or the command is missing.
+    """
+    rest = list(args)
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option == "--":
+            break
+        # "-o Key=value" takes the next word, "-oKey=value" and "-p22" hold it, "-xp 22" bundles
+        for index, letter in enumerate(option[1:], start=1):
+            if letter in TAKES_A_VALUE:
+                if index == len(option) - 1 and rest:
+                    rest.pop(0)
+                break
+    if len(rest) < 2:
+        raise ValueError("usage: agent.py [ssh options] HOST COMMAND...")
+    host = rest[0].rpartition("@")[2]
+    command = " ".join(rest[1:])
+    if job_id:
+        # a statement, not a prefix: Open MPI's command may be a list or a subshell
+        command = f"export {JOB_MARK}={job_id}; {command}"
+    return ["ssh", "-F", str(ROOT / "conf" / "ssh_config"), host, command]
+
+
+def main() -> None:
+    job_id = os.environ.get(JOB_MARK, "")
+    if job_id:
+        job_folder(job_id)  # refuses an id that a shell could misread
+    try:
+        argv = agent_args(sys.argv[1:], job_id)
+    except ValueError as error:
+        fail(EXIT_USAGE, str(error))
+    os.execvp(argv[0], argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""What the programs share: where things lie, how a job is read, how processes are marked."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypedDict, cast
+
+ROOT = Path(os.environ.get("TOOLKIT_ROOT", "/run/toolkit"))
+
+JOB_MARK = "TOOLKIT_JOB"  # carried by every process of a job
+SUPERVISOR_MARK = "TOOLKIT_SUPERVISOR"  # carried by the supervisor, which the sweep must spare
+
+FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timeout"})
+
+EXIT_USAGE = 64  # the numbers of sysexits.h: a wrong call or a wrong world size
+EXIT_STARTED = 65  # this job has been started before
+EXIT_NO_INPUT = 66  # there is no such job on this host
+EXIT_BROKEN = 70  # we failed, not the job
+
+
+class Host(TypedDict):
+    """One host of a job, in rank order."""
+
+    name: str
+    address: str
+    slots: int
+
+
+class Launch(TypedDict):
+    """One command that the supervisor starts on one host."""
+
+    host: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+class Job(TypedDict):
+    """job.json, as `run` writes it to every host of the job."""
+
+    id: str
+    cluster: str
+    owner: str
+    world_size: int
+    command: list[str]
+    launcher: str
+    env: dict[str, str]
+    workdir: str
+    hosts: list[Host]
+    main: str
+    master_address: str
+    master_port: int
+    timeout: float | None
+    grace: float
+    launches: list[Launch]
+
+
+class HostFile(TypedDict):
+    """host.json, as `up` writes it for each host."""
+
+    cluster: str
+    host: str
+    address: str
+    interface: str
+    env: dict[str, str]
+
+
+class Status(TypedDict):
+    """status.json; times are seconds since the epoch."""
+
+    state: str
+    exit_code: int | None
+    started: float
+    ended: float | None
+    pid: int
+    reason: str
+    unswept: list[str]  # hosts of which nobody could say that nothing is left there
+
+
+def fail(code: int, message: str) -> NoReturn:
+    """Print `message` as ours to stderr and exit with `code`."""
+    sys.stderr.write(f"[toolkit] {message}\n")
+    sys.stderr.flush()
+    sys.exit(code)
+
+
+def job_folder(job_id: str) -> Path:
+    """The job's own folder on this host; a job id is never a path."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", job_id):
+        fail(EXIT_USAGE, f"{job_id!r} is not a job id")
+    return ROOT / "jobs" / job_id
+
+
+def load_job(job_id: str) -> Job:
+    """job.json of `job_id`; exits with EXIT_NO_INPUT where there is none."""
+    path = job_folder(job_id) / "job.json"
+    try:
+        return cast(Job, json.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
+
+
+def load_host() -> HostFile:
+    """host.json of this host; exits with EXIT_NO_INPUT where there is none."""
+    path = ROOT / "conf" / "host.json"
+    try:
+        return cast(HostFile, json.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
+
+
+def read_status(job_id: str) -> Status | None:
+    """status.json, or None where the job has not been started here."""
+    try:
+        return cast(Status, json.loads((job_folder(job_id) / "status.json").read_bytes()))
+    except FileNotFoundError:
+        return None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` so that a reader sees the old content or the new, also after a crash."""
+    descriptor, name = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(value, file)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink()
+        raise
+
+
+def is_marked(pid: int, mark: str, job_id: str) -> bool:
+    """Whether process `pid` was started with `mark` set to exactly `job_id`."""
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False  # gone, or another user's
+    return f"{mark}={job_id}".encode() in environ.split(b"\0")
+
+
+def exit_code_of(returncode: int) -> int:
+    """A subprocess return code as a shell would give it: 128+n for signal n."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def program(name: str) -> str:
+    """The path of one of these programs, which is the same on every host."""
+    return str(ROOT / "inside" / name)
+
+
+def ssh_args(host: str, command: Sequence[str]) -> list[str]:
+    """The argv which runs `command` on `host` through the cluster's own sshd."""
+    return ["ssh", "-F", str(ROOT / "conf" / "ssh_config"), host, shlex.join(command)]

@@ -1,0 +1,57 @@
+"""Runs one launch on its own host for as long as the supervisor holds our stdin open."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from common import EXIT_USAGE, JOB_MARK, SUPERVISOR_MARK, exit_code_of, fail, load_job
+
+# The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
+# when the supervisor, its host or the connection dies: a launch never outlives its supervisor.
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        fail(EXIT_USAGE, "usage: launch.py JOB INDEX")
+    job = load_job(sys.argv[1])
+    launch = job["launches"][int(sys.argv[2])]
+    env = {**os.environ, **launch["env"], JOB_MARK: job["id"]}
+    env.pop(SUPERVISOR_MARK, None)
+    asked: list[int] = []
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda number, _frame: asked.append(number))
+    try:
+        child = subprocess.Popen(
+            launch["argv"],
+            stdin=subprocess.DEVNULL,
+            env=env,
+            cwd=job["workdir"],
+            start_new_session=True,  # so that its group can be ended as one
+        )
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        fail(code, f"cannot start {launch['argv'][0]} in {job['workdir']}: {error.strerror}")
+    while child.poll() is None:
+        readable, _, _ = select.select([0], [], [], 0.05)
+        if asked or (readable and not os.read(0, 4096)):
+            _end(child, job["grace"])
+    return exit_code_of(child.returncode)
+
+
+def _end(child: subprocess.Popen[bytes], grace: float) -> None:
+    os.killpg(child.pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

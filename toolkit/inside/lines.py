@@ -1,0 +1,118 @@
+"""How a rank's output becomes whole lines, and stays so on its way through a launcher."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+
+ATOMIC = 4096  # PIPE_BUF: writers that share a pipe never mix within a write up to this size
+
+# Open MPI cuts output at 4096 bytes, wherever that falls, and `--tag-output` then adds a line end.
+# Under it rank.py ends each line with this byte, so that the supervisor can tell an end from a cut.
+LINE_END_MARK = b"\x1e"
+
+LINE_END = re.compile(rb"\r\n|\n|\r")
+TAG = re.compile(rb"\[\d+,\d+\]<std(?:out|err|diag)>:")
+
+
+class Stream:
+    """One output of the child, cut into whole prefixed lines of at most ATOMIC bytes each."""
+
+    def __init__(self, out: int, prefix: bytes, mark: bytes) -> None:
+        self.out = out
+        self._prefix = prefix
+        self._end = mark + b"\n"
+        self._room = ATOMIC - len(prefix) - len(self._end)
+        self._rest = b""
+        self._cut = False  # the last line was shown before its end came
+        self._after_cr = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether a line has begun and not ended."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes. A \r ends a line too; an overlong line is folded."""
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]  # the second half of \r\n
+        self._after_cr = data.endswith(b"\r")
+        lines: list[bytes] = []
+        start = 0
+        text = self._rest + data
+        for end in LINE_END.finditer(text):
+            line = text[start : end.start()]
+            start = end.end()
+            # nothing between two ends is an empty line, but not after \r or a line already shown
+            if line or (end.group() != b"\r" and not self._cut):
+                lines += self._fold(line)
+            self._cut = False
+        self._rest = text[start:]
+        whole = len(self._rest) // self._room * self._room
+        if whole:
+            lines += self._fold(self._rest[:whole])
+            self._rest = self._rest[whole:]
+            self._cut = True
+        return lines
+
+    def flush(self) -> list[bytes]:
+        """The line that has begun, as far as it has come."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._cut = True
+        return self._fold(rest) if rest else []
+
+    def _fold(self, line: bytes) -> list[bytes]:
+        pieces = [line[i : i + self._room] for i in range(0, len(line), self._room)] or [b""]
+        return [self._prefix + piece + self._end for piece in pieces]
+
+
+def write_lines(out: int, lines: list[bytes]) -> bool:
+    """Write whole lines, as many at once as stay atomic; False when nobody reads any more."""
+    block = b""
+    for line in [*lines, b""]:
+        if block and (not line or len(block) + len(line) > ATOMIC):
+            while block:
+                try:
+                    block = block[os.write(out, block) :]
+                except BlockingIOError:  # another process has made the shared pipe non-blocking
+                    with selectors.DefaultSelector() as selector:
+                        selector.register(out, selectors.EVENT_WRITE)
+                        selector.select(1.0)
+                except OSError:
+                    return False
+        block += line
+    return True
+
+
+class Merger:
+    """Turns the output of one launch into whole lines, without mpirun's tags."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._cut: dict[bytes, bytes] = {}  # tag -> what has come of its line
+
+    def feed(self, data: bytes) -> bytes:
+        """The lines that `data` completes."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return b"".join(self._line(line) for line in lines)
+
+    def close(self) -> bytes:
+        """What is left when no more comes."""
+        last = self._line(self._rest) if self._rest else b""
+        cut = b"".join(text + b"\n" for text in self._cut.values() if text)
+        self._rest, self._cut = b"", {}
+        return last + cut
+
+    def _line(self, line: bytes) -> bytes:
+        tag = TAG.match(line)
+        if tag is None:
+            return line + b"\n"
+        text = self._cut.pop(tag.group(), b"") + line[tag.end() :]
+        if text.endswith(LINE_END_MARK):
+            return text[: -len(LINE_END_MARK)] + b"\n"
+        if text.startswith(b"["):  # one of rank.py's, cut: the rest comes under the same tag
+            self._cut[tag.group()] = text
+            return b""
+        return text + b"\n" if text else b""

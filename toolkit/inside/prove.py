@@ -1,0 +1,65 @@
+"""Proves that main can log in to each host through the cluster's own sshd."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from common import EXIT_USAGE, fail, ssh_args, write_json
+
+AT_ONCE = 16
+# Which worker containers it was proved for; goes with this container, as it should.
+PROOF = Path("/tmp/toolkit-proved.json")
+LIMIT_S = 30.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
+
+
+def prove(host: str) -> str | None:
+    """None when an authenticated no-op on `host` worked, else the last line of what ssh said."""
+    try:
+        done = subprocess.run(
+            ssh_args(host, ["true"]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {LIMIT_S:.0f} s"
+    except OSError as error:
+        return f"cannot start ssh: {error.strerror}"
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"ssh ended with {done.returncode}"
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    ask_only = words[:1] == ["--already"]
+    pairs = dict(word.partition("=")[::2] for word in words[ask_only:])
+    if not pairs or any(host.startswith("-") for host in pairs):
+        fail(EXIT_USAGE, "usage: prove.py [--already] HOST=CONTAINER...")
+    if ask_only:
+        return 0 if _proved() == pairs else 1
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        outcome = dict(pool.map(lambda host: (host, prove(host)), pairs))
+    failures = {host: why for host, why in outcome.items() if why}
+    print(json.dumps(outcome))
+    for host, why in failures.items():
+        print(f"{host}: {why}", file=sys.stderr)
+    if not failures:
+        write_json(PROOF, pairs)
+    return 1 if failures else 0
+
+
+def _proved() -> object:
+    try:
+        return json.loads(PROOF.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Runs one rank under any launcher: its host's environment, the job's secrets, its log, its end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO, NamedTuple
+
+from common import (
+    EXIT_NO_INPUT,
+    EXIT_USAGE,
+    JOB_MARK,
+    SUPERVISOR_MARK,
+    HostFile,
+    Job,
+    exit_code_of,
+    fail,
+    job_folder,
+    load_host,
+    load_job,
+    write_json,
+)
+from lines import LINE_END_MARK, Stream, write_lines
+
+IDLE_S = 0.2  # after this long a line without an end (a prompt, a progress bar) is shown as it is
+DRAIN_S = 1.0  # how long a process which outlives its rank may hold our pipes open
+PR_SET_PDEATHSIG = 1
+
+
+class Place(NamedTuple):
+    """Where in the world this rank stands."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+
+PLACE_NAMES: list[tuple[str, str, str, str]] = [
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+]
+
+
+def find_place(env: Mapping[str, str]) -> Place | None:
+    """What the launcher says in `env`, or None. Open MPI first: it also hands on main's variables,
+    so that a RANK beside it may be a stranger's."""
+    for rank, size, local_rank, local_size in PLACE_NAMES:
+        if rank in env and size in env:
+            local = int(env.get(local_rank, 0)), int(env.get(local_size, 1))
+            return Place(int(env[rank]), int(env[size]), *local)
+    return None
+
+
+def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) -> dict[str, str]:
+    """The user's command's environment: the launcher's, then the host's, the job's and ours."""
+    env = {**base, **host["env"], **job["env"]}
+    env.pop(SUPERVISOR_MARK, None)
+    env.update(
+        RANK=str(place.rank),
+        WORLD_SIZE=str(place.size),
+        LOCAL_RANK=str(place.local_rank),
+        LOCAL_WORLD_SIZE=str(place.local_size),
+        # torchrun has set these two and listens there; under MPI they are ours to set
+        MASTER_ADDR=base.get("MASTER_ADDR", job["master_address"]),
+        MASTER_PORT=base.get("MASTER_PORT", str(job["master_port"])),
+        HOSTNAME=socket.gethostname(),  # horovodrun hands main's to every rank
+        TOOLKIT_HOST=host["host"],
+        TOOLKIT_RANK=str(place.rank),
+        PYTHONUNBUFFERED="1",
+    )
+    env[JOB_MARK] = job["id"]
+    return env
+
+
+class Child:
+    """The user's command: its group gets our signals, and it dies when we do."""
+
+    def __init__(self, argv: list[str], workdir: str, env: dict[str, str]) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._forward)
+        libc = ctypes.CDLL(None)  # loaded before the fork: after it little is safe
+        parent = os.getpid()
+
+        def prepare() -> None:
+            os.setpgid(0, 0)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # we died before the line above
+                os._exit(128 + signal.SIGKILL)
+
+        self._process = subprocess.Popen(
+            argv,
+            cwd=workdir,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=prepare,
+            bufsize=0,
+        )
+        self._launcher = os.getppid()
+        self._lost: float | None = None
+        for early in self._early:
+            self.signal(early)
+
+    def _forward(self, signum: int, _frame: FrameType | None) -> None:
+        if self._process is None:
+            self._early.append(signum)
+        else:
+            self.signal(signum)
+
+    def signal(self, signum: int) -> None:
+        """Signal the child's group, unless the child has been waited for."""
+        if self._process is not None and self._process.returncode is None:
+            os.killpg(self._process.pid, signum)
+
+    def watch_launcher(self, grace: float) -> None:
+        """End the child, TERM then KILL, once the launcher that started us is gone."""
+        if self._lost is None and os.getppid() != self._launcher:
+            self._lost = time.monotonic()
+            self.signal(signal.SIGTERM)
+        elif self._lost is not None and time.monotonic() > self._lost + grace:
+            self.signal(signal.SIGKILL)
+
+    def copy(self, streams: tuple[Stream, Stream], log: BinaryIO, grace: float) -> int:
+        """Copy the output until the child has ended; returns the exit code, 128+n for signal n."""
+        process = self._process
+        assert process is not None and process.stdout is not None and process.stderr is not None
+        selector = selectors.DefaultSelector()
+        selector.register(process.stdout, selectors.EVENT_READ, streams[0])
+        selector.register(process.stderr, selectors.EVENT_READ, streams[1])
+        heard = dict.fromkeys(streams, time.monotonic())
+        ended: float | None = None
+        while selector.get_map():
+            for key, _ in selector.select(IDLE_S / 2):
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    selector.unregister(key.fileobj)
+                    continue
+                log.write(data)
+                heard[key.data] = time.monotonic()
+                write_lines(key.data.out, key.data.feed(data))
+            now = time.monotonic()
+            for stream in streams:
+                if stream.pending and now > heard[stream] + IDLE_S:
+                    write_lines(stream.out, stream.flush())
+            self.watch_launcher(grace)
+            if process.poll() is not None:
+                ended = ended or now
+                if now > max(ended, *heard.values()) + DRAIN_S:
+                    break
+        for stream in streams:
+            write_lines(stream.out, stream.flush())
+        while process.poll() is None:  # it has closed its outputs and works on
+            time.sleep(IDLE_S / 2)
+            self.watch_launcher(grace)
+        return exit_code_of(process.returncode)
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        fail(EXIT_USAGE, "usage: rank.py JOB")
+    job = load_job(sys.argv[1])
+    host = load_host()
+    place = find_place(os.environ)
+    if place is None:
+        fail(EXIT_USAGE, f"{host['host']}: the launcher has set no rank and no world size")
+    name = f"{host['host']} {place.rank}"
+    if place.size != job["world_size"]:
+        fail(
+            EXIT_USAGE,
+            f"{name}: the launcher made a world of {place.size} ranks, "
+            f"the job asked for {job['world_size']}",
+        )
+    if not Path(job["workdir"]).is_dir():
+        fail(EXIT_NO_INPUT, f"{name}: there is no folder {job['workdir']}")
+    logs = job_folder(job["id"]) / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    mark = LINE_END_MARK if "OMPI_COMM_WORLD_RANK" in os.environ else b""
+    prefix = f"[{name}] ".encode()
+    streams = (Stream(1, prefix, mark), Stream(2, prefix, mark))
+    with (logs / f"rank-{place.rank}.log").open("ab", buffering=0) as log:
+        try:
+            child = Child(job["command"], job["workdir"], rank_env(os.environ, host, job, place))
+        except OSError as error:
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            text = f"[toolkit] cannot start {job['command'][0]}: {error.strerror}\n".encode()
+            log.write(text)
+            write_lines(2, streams[1].feed(text))
+        else:
+            code = child.copy(streams, log, job["grace"])
+    # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
+    record = {"rank": place.rank, "host": host["host"], "exit_code": code, "ended": time.time()}
+    write_json(logs / f"rank-{place.rank}.exit", record)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Ends a job through its supervisor, and does the supervisor's last duties where that has died."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from common import (
+    EXIT_BROKEN,
+    EXIT_NO_INPUT,
+    EXIT_USAGE,
+    FINAL_STATES,
+    SUPERVISOR_MARK,
+    Status,
+    fail,
+    is_marked,
+    job_folder,
+    load_job,
+    read_status,
+    write_json,
+)
+from sweep import CONNECT_S, end_everywhere
+
+START_S = 5.0  # a job that was started a moment ago may not have its status yet
+POLL_S = 0.05
+
+
+def _first_status(job_id: str) -> Status:
+    deadline = time.monotonic() + START_S
+    while True:
+        status = read_status(job_id)
+        if status is not None:
+            return status
+        if time.monotonic() > deadline:
+            fail(EXIT_NO_INPUT, f"job {job_id} has not been started here")
+        time.sleep(POLL_S)
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        fail(EXIT_USAGE, "usage: stop.py JOB")
+    job = load_job(sys.argv[1])
+    status = _first_status(job["id"])
+    if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
+        os.kill(status["pid"], signal.SIGTERM)
+    # its own worst case: the launches' grace, then the sweep's with a host that is gone
+    deadline = time.monotonic() + 2 * job["grace"] + CONNECT_S + 15
+    while status["state"] not in FINAL_STATES:
+        if not is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
+            status = _first_status(job["id"])
+            if status["state"] in FINAL_STATES:
+                break
+            outcome = end_everywhere(job, job["grace"])
+            status["state"], status["exit_code"] = "failed", EXIT_BROKEN
+            status["ended"], status["reason"] = time.time(), "the supervisor was lost"
+            status["unswept"] = sorted(host for host, problem in outcome.items() if problem)
+            write_json(job_folder(job["id"]) / "status.json", status)
+            break
+        if time.monotonic() > deadline:
+            fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) does not end")
+        time.sleep(POLL_S)
+        status = _first_status(job["id"])
+    print(json.dumps(status))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Finds and ends the processes of one job by the mark in their environment, never by name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypedDict
+
+from common import JOB_MARK, Job, is_marked, job_folder, program, ssh_args
+
+KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
+CONNECT_S = 20.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
+
+
+class Process(TypedDict):
+    """One process of a job; its command line may hold secrets and is left out."""
+
+    pid: int
+    name: str
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return int(stat.rpartition(b")")[2].split()[1])  # the name may hold blanks and ")"
+
+
+def _ourselves() -> set[int]:
+    """This process and those above it: ending the sweep would leave the rest alive."""
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            pid = _parent(pid)
+        except OSError:
+            break
+    return found
+
+
+def find(job_id: str) -> list[Process]:
+    """The live processes of this user that carry the job's mark, but for us and our ancestors."""
+    spared = _ourselves()
+    found: list[Process] = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        pid = int(folder.name)
+        try:
+            ours = pid not in spared and folder.stat().st_uid == os.getuid()
+            if ours and is_marked(pid, JOB_MARK, job_id):
+                name = (folder / "comm").read_bytes().decode(errors="replace").strip()
+                found.append({"pid": pid, "name": name})
+        except OSError:
+            continue  # ended while we looked
+    return found
+
+
+def send(pid: int, job_id: str, signum: int) -> None:
+    """Signal `pid` if it is still the job's: the number may have been given to another process."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # a kernel before 5.3, or a seccomp filter that refuses it
+        handle = -1
+    try:
+        if not is_marked(pid, JOB_MARK, job_id):
+            return
+        if handle < 0:
+            os.kill(pid, signum)
+        else:
+            signal.pidfd_send_signal(handle, signum)
+    except ProcessLookupError:
+        pass
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def end(job_id: str, grace: float) -> list[Process]:
+    """TERM, up to `grace` seconds of patience, KILL; returns what is left even so."""
+    left = find(job_id)
+    for process in left:
+        send(process["pid"], job_id, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = find(job_id)
+    for _ in range(KILL_ROUNDS):
+        if not left:
+            break
+        for process in left:
+            send(process["pid"], job_id, signal.SIGKILL)
+        time.sleep(0.1)
+        left = find(job_id)
+    return left
+
+
+def _end_on(job: Job, host: str, grace: float) -> str | None:
+    """None when nothing of the job is left on `host`, else why we cannot say so."""
+    try:
+        if host == job["main"]:
+            left = end(job["id"], grace)
+        else:
+            argv = ["python3", program("sweep.py"), job["id"], "--grace", str(grace)]
+            done = subprocess.run(
+                ssh_args(host, argv),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=CONNECT_S + grace + KILL_ROUNDS * 0.1,
+            )
+            if done.returncode not in (0, 1):
+                text = done.stderr.decode(errors="replace").strip().splitlines()
+                return text[-1] if text else f"exit code {done.returncode}"
+            left = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return "no answer"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return f"still alive: {left}" if left else None
+
+
+def end_everywhere(job: Job, grace: float) -> dict[str, str | None]:
+    """`end` on main and on every host of the job, all at once; host -> None or what went wrong."""
+    hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
+    with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
+        return dict(pool.map(lambda host: (host, _end_on(job, host, grace)), hosts))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job_id")
+    parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
+    parser.add_argument("--list", action="store_true", help="signal nothing")
+    parser.add_argument(
+        "--grace", type=float, help="TERM, this many seconds, KILL; print what is left, 1 if any"
+    )
+    args = parser.parse_args()
+    job_folder(args.job_id)  # refuses what is no job id
+    if args.grace is not None and not args.list:
+        left = end(args.job_id, args.grace)
+        print(json.dumps(left))
+        return 1 if left else 0
+    found = find(args.job_id)
+    if not args.list:
+        for process in found:
+            send(process["pid"], args.job_id, getattr(signal, "SIG" + args.signal))
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

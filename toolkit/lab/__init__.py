@@ -1,0 +1,1 @@
+"""The practice cluster: containers on one machine that behave as hosts."""

@@ -1,0 +1,217 @@
+"""How a practice cluster comes up, step by step; every step leaves alone what is as it should be."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import toolkit
+from toolkit.core.command import command
+from toolkit.core.report import Outcome, Report, Status
+from toolkit.effects.fanout import fan_out
+from toolkit.errors import CommandFailed, LabError
+from toolkit.lab import commands as cmd
+from toolkit.lab import files
+from toolkit.lab.engine import Found, LabEngine
+from toolkit.lab.topology import (
+    ENGINES,
+    LabHost,
+    LabSpec,
+    Means,
+    free_subnet,
+    lab_hosts,
+    render_hosts_yaml,
+    render_known_hosts,
+    routed_networks,
+)
+
+Progress = Callable[[str], None]
+
+READY_SECONDS = 90
+_RECIPE = Path(__file__).parent
+
+
+def silent(line: str) -> None:
+    """A Progress that says nothing."""
+
+
+class Book:
+    """Keeps outcomes in order and tells each one as it is known."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.outcomes: list[Outcome] = []
+        self.start = time.monotonic()
+
+    def note(self, phase: str, step: str, host: str, changed: bool, since: float, detail: str = "") -> None:
+        status: Status = "ok" if changed else "skipped"
+        seconds = time.monotonic() - since
+        self.outcomes.append(Outcome(phase, step, host, status, seconds, detail))
+        who = f"{host}: " if host else ""
+        self.progress(f"{seconds:6.1f} s  {who}{step}{'' if changed else ' (as it was)'}")
+
+    def report(self, title: str) -> Report:
+        return Report(title, tuple(self.outcomes), time.monotonic() - self.start)
+
+
+class Builder:
+    """One run of lab_up."""
+
+    def __init__(self, engine: LabEngine, spec: LabSpec, book: Book) -> None:
+        self.engine, self.spec, self.book = engine, spec, book
+        self.folder = Path(spec.folder)
+
+    def go(self, before: Found) -> Report:
+        images = self._images()
+        subnet, fresh = self._network(before)
+        hosts = lab_hosts(self.spec, subnet)
+        since = time.monotonic()
+        public, new = files.ensure_key(self.folder)
+        self.book.note("files", "key pair", "", new, since)
+        if fresh:
+            # Containers of a network that is gone can never start again.
+            for container in before.hosts.values():
+                container.remove(force=True, v=True)
+        there = {} if fresh else {name: c.status for name, c in before.hosts.items()}
+        started = self._start(hosts, there, images)
+        keys = self._ready(hosts, started, public)
+        since = time.monotonic()
+        known = render_known_hosts((host.address, keys[host.name]) for host in hosts)
+        changed = files.ensure_text(self.folder / "known_hosts", known)
+        changed |= files.ensure_text(self.folder / "hosts.yaml", render_hosts_yaml(self.spec, hosts))
+        self.book.note("files", str(self.folder / "hosts.yaml"), "", changed, since)
+        return self.book.report(f"lab {self.spec.name}")
+
+    def _images(self) -> dict[str, str]:
+        recipe = b"".join((_RECIPE / name).read_bytes() for name in ("Dockerfile.host", "host.sh"))
+        images = {}
+        for kind in dict.fromkeys(self.spec.engines):
+            since = time.monotonic()
+            images[kind] = cmd.image_reference(kind, recipe)
+            missing = not self.engine.has_image(images[kind])
+            if missing:
+                self._base(kind)
+                self.book.progress(f"          building {images[kind]}, the hosts' own image …")
+                self.engine.do(cmd.build_command(kind, images[kind], str(_RECIPE), _proxies()), 1800)
+            self.book.note("image", f"host image {images[kind]}", "", missing, since)
+        return images
+
+    def _base(self, kind: str) -> None:
+        base, suite = ENGINES[kind].base, ENGINES[kind].suite
+        script = _base_script()
+        if self.engine.has_image(base) or script is None:
+            return  # without the script docker build pulls it
+        self.book.progress(f"          making the base image {base} …")
+        self.engine.do(command("sh", str(script), suite), 1800)
+
+    def _network(self, before: Found) -> tuple[str, bool]:
+        since = time.monotonic()
+        if before.networks:
+            subnet = str(before.networks[0].attrs["IPAM"]["Config"][0]["Subnet"])
+            self.book.note("network", f"network {subnet}", "", False, since)
+            return subnet, False
+        table = Path("/proc/net/route")
+        taken = self.engine.subnets() + (routed_networks(table.read_text()) if table.exists() else ())
+        barred: list[str] = []
+        while True:
+            subnet = free_subnet(taken, barred)
+            made = self.engine.ask(cmd.network_command(self.spec, subnet))
+            if made.ok:
+                self.book.note("network", f"network {subnet}", "", True, since)
+                return subnet, True
+            # Another lab may take the same one at this very moment; the engine is the judge.
+            if "overlap" not in made.stderr.lower():
+                raise CommandFailed(cmd.network_command(self.spec, subnet).line(), made.status, made.output)
+            barred.append(subnet)
+
+    def _start(self, hosts: tuple[LabHost, ...], there: dict[str, str], images: dict[str, str]) -> set[str]:
+        missing = any(host.name not in there for host in hosts)
+        means = self._means(next(iter(images.values()))) if missing else None
+
+        def start(host: LabHost) -> bool:
+            if host.name not in there:
+                assert means is not None
+                for line in cmd.volume_commands(self.spec, host):
+                    self.engine.do(line)
+                self.engine.do(cmd.run_command(self.spec, host, means, images[host.engine]))
+                return True
+            if there[host.name] == "running":
+                return False
+            self.engine.do(command("docker", "start", host.container))
+            return True
+
+        # Not fan_out: on Ctrl-C this waits for those under way, so that none is born after the clean-up.
+        with ThreadPoolExecutor(min(8, len(hosts))) as pool:
+            changed = list(pool.map(start, hosts))
+        return {host.name for host, new in zip(hosts, changed, strict=True) if new}
+
+    def _means(self, image: str) -> Means:
+        """Try rather than guess: what an engine may do depends on its machine, not on ours."""
+        privileged = self.engine.ask(cmd.try_privileged_command(self.spec.name, image)).ok
+        return Means(privileged, privileged and str(self.engine.info.get("CgroupVersion")) == "2")
+
+    def _ready(self, hosts: tuple[LabHost, ...], started: set[str], public: str) -> dict[str, str]:
+        def ready(host: LabHost) -> str:
+            since = time.monotonic()
+            line = cmd.ready_command(host, READY_SECONDS, public)
+            answer = self.engine.ask(line, READY_SECONDS + 10)
+            changed = host.name in started
+            if not answer.ok and not changed:
+                self.engine.do(command("docker", "restart", host.container))
+                answer, changed = self.engine.ask(line, READY_SECONDS + 10), True
+            if not answer.ok:
+                logs = self.engine.ask(command("docker", "logs", "--tail", "8", host.container))
+                last = "\n    ".join(f"{answer.output}\n{logs.output}".strip().splitlines())
+                raise LabError(f"does not come up:\n    {last}", host=host.name)
+            _greet(host)
+            version, key = answer.stdout.strip().splitlines()[-2:]
+            title = f"ssh and engine {version} at {host.address} ({host.interface})"
+            self.book.note("hosts", title, host.name, changed, since, version)
+            return key
+
+        keys, errors = fan_out(hosts, ready)
+        if errors:
+            first = next(iter(errors.values()))
+            if len(errors) == 1:
+                raise first
+            raise LabError("\n  ".join([f"{len(errors)} hosts do not come up", *map(str, errors.values())]))
+        return {host.name: key for host, key in keys.items()}
+
+
+def _greet(host: LabHost, seconds: float = 10) -> None:
+    """Read sshd's greeting from this machine.
+
+    Raises:
+        LabError: the host is up and yet cannot be reached from here.
+    """
+    try:
+        with socket.create_connection((host.address, 22), timeout=seconds) as link:
+            link.settimeout(seconds)
+            if link.recv(4) == b"SSH-":
+                return
+    except OSError:
+        pass
+    raise LabError(
+        f"is up, but this machine cannot reach {host.address} port 22",
+        "the lab needs an engine whose bridge networks this machine can reach: on Linux, not rootless, "
+        "not inside a virtual machine such as Docker Desktop's",
+        host.name,
+    )
+
+
+def _proxies() -> tuple[str, ...]:
+    names = ("http_proxy", "https_proxy", "no_proxy")
+    return tuple(n for name in names for n in (name, name.upper()) if os.environ.get(n))
+
+
+def _base_script() -> Path | None:
+    """Return image/base.sh of a checkout, or of an installed package, or None."""
+    package = Path(toolkit.__file__).parent
+    for place in (package.parent / "image" / "base.sh", package / "image" / "base.sh"):
+        if place.exists():
+            return place
+    return None

@@ -1,0 +1,167 @@
+"""The docker command lines that make a practice cluster, each with its reasons."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+
+from toolkit.core.command import Command
+from toolkit.lab.topology import (
+    ENGINES,
+    LABEL_LAB,
+    LABEL_LAB_FOLDER,
+    LABEL_LAB_HOST,
+    LABEL_LAB_IMAGE,
+    LABEL_LAB_SETTINGS,
+    LabHost,
+    LabSpec,
+    Means,
+    host_settings,
+    rate_bits,
+)
+
+CGROUP_ROOT = "toolkit-lab"
+HOST_PROGRAM = "/usr/local/sbin/toolkit-lab-host"
+
+
+def image_reference(engine: str, recipe: bytes) -> str:
+    """Return the host image's tag; ``recipe`` is the content of the files it is built from."""
+    kind = ENGINES[engine]
+    subject = json.dumps([kind.suite, kind.packages]).encode() + recipe
+    return f"toolkit-lab-host:{kind.suite}-{hashlib.sha256(subject).hexdigest()[:12]}"
+
+
+def build_command(engine: str, reference: str, folder: str, proxies: Iterable[str] = ()) -> Command:
+    """Return the command that builds the host image from the recipe in ``folder``.
+
+    Args:
+        proxies: names of environment variables that the build shall see; their values stay off the line.
+    """
+    kind = ENGINES[engine]
+    passed = tuple(token for name in proxies for token in ("--build-arg", name))
+    return Command(
+        (
+            "docker", "build",
+            "--network=host",  # the mirror and the proxy of this machine may answer on its own addresses only
+            "--build-arg", f"BASE_IMAGE={kind.base}",
+            "--build-arg", f"PACKAGES={' '.join(kind.packages)}",
+            *passed,
+            "--label", f"{LABEL_LAB_IMAGE}={kind.suite}",
+            "--tag", reference,
+            "--file", f"{folder}/Dockerfile.host",
+            folder,
+        )
+    )  # fmt: skip
+
+
+def network_command(spec: LabSpec, subnet: str) -> Command:
+    """Return the command that makes the lab's network."""
+    return Command(
+        (
+            "docker", "network", "create",
+            *_labels(spec),
+            # Out of Docker's own pool the lab could get 172.17.0.0/16, which every host's docker0 has too.
+            "--subnet", subnet,
+            spec.network,
+        )
+    )  # fmt: skip
+
+
+def volume_commands(spec: LabSpec, host: LabHost) -> tuple[Command, ...]:
+    """Return the commands that make a host's volumes; docker leaves existing ones as they are."""
+    return tuple(Command(("docker", "volume", "create", *_labels(spec), name)) for name, _ in host.volumes)
+
+
+def run_command(spec: LabSpec, host: LabHost, means: Means, image: str) -> Command:
+    """Return the ``docker run`` line that starts a host."""
+    kind = ENGINES[host.engine]
+    env = {
+        "TOOLKIT_LAB_CGROUP": "" if means.private_cgroups else f"/{CGROUP_ROOT}/{spec.name}/{host.name}",
+        "TOOLKIT_LAB_INTERFACE": host.interface,
+        "TOOLKIT_LAB_STORE": kind.store,
+        "TOOLKIT_LAB_USER": spec.user,
+    }
+    if spec.rate:
+        env |= {"TOOLKIT_LAB_RATE": spec.rate, "TOOLKIT_LAB_BURST": str(_burst(spec.rate))}
+    return Command(
+        (
+            "docker", "run", "--detach",
+            "--name", host.container,
+            "--hostname", host.name,
+            *_labels(spec),
+            "--label", f"{LABEL_LAB_HOST}={host.name}",
+            "--label", f"{LABEL_LAB_SETTINGS}={host_settings(spec, host)}",
+            "--network", spec.network,
+            "--ip", host.address,
+            "--init",  # the engine inside leaves orphans that somebody has to reap
+            "--tmpfs", "/run",  # empty after a restart, as after a boot: no stale sockets and pid files
+            "--stop-timeout", "30",  # the engine inside ends its own containers first
+            *_privileges(means),
+            *(token for name, path in host.volumes for token in ("--volume", f"{name}:{path}")),
+            *(token for key, value in env.items() for token in ("--env", f"{key}={value}")),
+            image,
+        )
+    )  # fmt: skip
+
+
+def ready_command(host: LabHost, seconds: int, public_key: str) -> Command:
+    """Return the command that waits for a host, lets the key in, and prints engine version and host key."""
+    argv = ("docker", "exec", "--interactive", host.container, HOST_PROGRAM, "ready", str(seconds))
+    return Command(argv, public_key.encode())
+
+
+def report_command(container: str) -> Command:
+    """Return the command that asks a host for its engine's version and store."""
+    return Command(("docker", "exec", container, HOST_PROGRAM, "report"))
+
+
+def _labels(spec: LabSpec) -> tuple[str, ...]:
+    return ("--label", f"{LABEL_LAB}={spec.name}", "--label", f"{LABEL_LAB_FOLDER}={spec.folder}")
+
+
+def _privileges(means: Means) -> tuple[str, ...]:
+    rights: tuple[str, ...] = ("--privileged",)
+    if not means.privileged:
+        # What --privileged gives, less the one capability that small virtual machines lack.
+        rights = ("--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE")
+        for option in ("seccomp=unconfined", "apparmor=unconfined", "systempaths=unconfined"):
+            rights = (*rights, "--security-opt", option)
+    if means.private_cgroups:
+        return (*rights, "--cgroupns=private")
+    return (*rights, "--cgroupns=host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw")
+
+
+def _burst(rate: str) -> int:
+    """Return tbf's bucket in bytes: 10 ms of the rate, or the timer's tick would hold fast links back."""
+    return max(64 * 1024, rate_bits(rate) // 8 // 100)
+
+
+def sweep_command(name: str, image: str) -> Command:
+    """Return the command that removes the cgroups of a lab; a container does it, so it needs no root here."""
+    text = (
+        'for top in /sys/fs/cgroup /sys/fs/cgroup/*; do [ -d "$top/$1" ] || continue; '
+        # Processes that have just been killed keep their cgroup busy for a moment.
+        'for _ in 1 2 3 4 5 6 7 8 9 10; do find "$top/$1/$2" -depth -type d -exec rmdir {} + 2>/dev/null; '
+        '[ -d "$top/$1/$2" ] || break; sleep 0.3; done; '
+        '[ ! -d "$top/$1/$2" ] || { echo "$top/$1/$2 is busy" >&2; exit 1; }; '
+        'rmdir "$top/$1" 2>/dev/null; done; exit 0'
+    )
+    return Command(
+        (
+            "docker", "run", "--rm", "--network", "none", "--cgroupns=host",
+            "--label", f"{LABEL_LAB}={name}",
+            "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+            "--entrypoint", "sh", image, "-c", text, "sh", CGROUP_ROOT, name,
+        )
+    )  # fmt: skip
+
+
+def try_privileged_command(name: str, image: str) -> Command:
+    """Return the command that succeeds where the engine can start privileged containers."""
+    return Command(
+        (
+            "docker", "run", "--rm", "--network", "none", "--privileged",
+            "--label", f"{LABEL_LAB}={name}", "--entrypoint", "true", image,
+        )
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""The Docker engine of this machine, as the lab sees it: what carries a lab's label, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import docker
+from docker.errors import DockerException, NotFound
+from docker.models.containers import Container
+from docker.models.networks import Network
+from docker.models.volumes import Volume
+from requests.exceptions import RequestException
+
+from toolkit.core.command import Command, command
+from toolkit.core.result import Result
+from toolkit.effects.runner import LocalRunner
+from toolkit.errors import CommandFailed, LabError, MissingTool
+from toolkit.lab.topology import LABEL_LAB, LABEL_LAB_FOLDER, LABEL_LAB_HOST, LABEL_LAB_IMAGE
+
+_NO_ENGINE = "start Docker; on a Debian or Ubuntu machine, as root: scripts/engine.sh ensure"
+
+
+@dataclass(frozen=True)
+class Found:
+    """All that carries one lab's label; hosts by name, other containers are helpers that were cut off."""
+
+    hosts: dict[str, Container]
+    helpers: tuple[Container, ...]
+    networks: tuple[Network, ...]
+    volumes: tuple[Volume, ...]
+
+    @property
+    def empty(self) -> bool:
+        return not (self.hosts or self.helpers or self.networks or self.volumes)
+
+    @property
+    def folder(self) -> str:
+        """Where the lab's files are, as its labels say; empty when nothing says so."""
+        attrs = [c.attrs["Config"] for c in self.hosts.values()] + [n.attrs for n in self.networks]
+        folders = [(a.get("Labels") or {}).get(LABEL_LAB_FOLDER, "") for a in attrs]
+        return next((folder for folder in folders if folder), "")
+
+
+class LabEngine:
+    """The engine that the docker command line talks to: lists by the SDK, command lines that people can copy.
+
+    Raises:
+        MissingTool: there is no docker command, or no engine answers.
+    """
+
+    def __init__(self) -> None:
+        self._runner = LocalRunner()
+        asked = self._runner.run(
+            command("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"), 20
+        )
+        if asked.status == 127:
+            raise MissingTool("the docker command is not installed on this machine", _NO_ENGINE)
+        try:
+            # The SDK does not know the command line's contexts by itself; DOCKER_HOST both know.
+            if os.environ.get("DOCKER_HOST") or not asked.ok:
+                self.client = docker.from_env(timeout=120)
+            else:
+                self.client = docker.DockerClient(base_url=asked.stdout.strip(), timeout=120)
+            self.info = self.client.info()
+        except (DockerException, RequestException) as error:
+            raise MissingTool(f"no Docker engine answers on this machine ({error})", _NO_ENGINE) from error
+
+    def ask(self, line: Command, timeout: float = 120) -> Result:
+        """Run a docker command line; any status is fine."""
+        return self._runner.run(line, timeout)
+
+    def do(self, line: Command, timeout: float = 120) -> Result:
+        """Run a docker command line that must succeed.
+
+        Raises:
+            CommandFailed: it did not.
+        """
+        result = self._runner.run(line, timeout)
+        if not result.ok:
+            raise CommandFailed(line.line(), result.status, result.output)
+        return result
+
+    def has_image(self, reference: str) -> bool:
+        try:
+            self.client.images.get(reference)
+        except NotFound:
+            return False
+        return True
+
+    def lab_image(self) -> str:
+        """Return some host image of the lab's, by id; empty when there is none."""
+        images = self.client.images.list(filters={"label": LABEL_LAB_IMAGE})
+        return str(images[0].id) if images else ""
+
+    def find(self, name: str) -> Found:
+        """Return everything that carries the label of lab ``name``."""
+        filters: dict[str, str | list[str] | bool] = {"label": f"{LABEL_LAB}={name}"}
+        try:
+            containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
+            networks = self.client.networks.list(filters=filters)
+            volumes = self.client.volumes.list(filters=filters)
+        except DockerException as error:
+            raise LabError(f"cannot list what belongs to lab {name}: {error}") from error
+        hosts = {c.labels[LABEL_LAB_HOST]: c for c in containers if LABEL_LAB_HOST in c.labels}
+        return Found(
+            dict(sorted(hosts.items(), key=lambda item: (len(item[0]), item[0]))),
+            tuple(c for c in containers if LABEL_LAB_HOST not in c.labels),
+            tuple(networks),
+            tuple(volumes),
+        )
+
+    def subnets(self) -> tuple[str, ...]:
+        """Return the IPv4 networks of all docker networks, in CIDR form."""
+        found = []
+        for network in self.client.networks.list():
+            for config in (network.attrs.get("IPAM") or {}).get("Config") or ():
+                subnet = config.get("Subnet", "")
+                if subnet and ":" not in subnet:
+                    found.append(subnet)
+        return tuple(found)

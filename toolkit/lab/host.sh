@@ -1,0 +1,135 @@
+#!/bin/bash
+# A practice host from the inside.
+#   start          what a host does at boot: name its interface, start sshd and dockerd, stay until told to stop
+#   ready SECONDS  wait for both; take the operator's public key from stdin; print the engine's version, then the host key
+#   report         print the engine's version, storage driver and the driver's own words about itself
+set -u
+
+run=/run/toolkit-lab
+host_key=/etc/ssh/ssh_host_ed25519_key
+interface=${TOOLKIT_LAB_INTERFACE:-eth0}
+
+name_interface() {
+    [ "$interface" = eth0 ] && return
+    [ -d /sys/class/net/eth0 ] || return
+    gateway=$(ip -4 route show default dev eth0 | sed -n 's/.* via \([0-9.]*\).*/\1/p')
+    # An interface is renamed only while it is down, and going down drops its routes.
+    ip link set dev eth0 down
+    ip link set dev eth0 name "$interface"
+    ip link set dev "$interface" up
+    [ -z "$gateway" ] || ip route add default via "$gateway"
+}
+
+shape_link() {
+    [ -n "${TOOLKIT_LAB_RATE:-}" ] || return
+    tc qdisc replace dev "$interface" root tbf \
+        rate "$TOOLKIT_LAB_RATE" burst "$TOOLKIT_LAB_BURST" latency 50ms
+}
+
+own_cgroup() {
+    # With a cgroup namespace of our own we sit in its root, and cgroup v2 hands controllers to children
+    # only from a cgroup that has no processes itself.
+    [ -z "${TOOLKIT_LAB_CGROUP:-}" ] && [ -f /sys/fs/cgroup/cgroup.controllers ] || return
+    mkdir -p /sys/fs/cgroup/host
+    while read -r pid; do
+        echo "$pid" > /sys/fs/cgroup/host/cgroup.procs
+    done < /sys/fs/cgroup/cgroup.procs 2> /dev/null
+    sed -e 's/ / +/g' -e 's/^/+/' /sys/fs/cgroup/cgroup.controllers > /sys/fs/cgroup/cgroup.subtree_control
+}
+
+start_sshd() {
+    [ -f $host_key ] || ssh-keygen -q -t ed25519 -N '' -C "$(hostname)" -f $host_key
+    cat > /etc/ssh/sshd_config.d/toolkit-lab.conf <<EOF
+HostKey $host_key
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+UsePAM no
+EOF
+    mkdir -p /run/sshd
+    /usr/sbin/sshd -D -E /var/log/sshd.log &
+    sshd=$!
+}
+
+start_engine() {
+    # After a hard stop these hold the ids of processes that are gone, and dockerd would refuse to start.
+    find /run /var/run -maxdepth 3 \( -name docker.pid -o -name containerd.pid \) -delete 2> /dev/null
+    set -- dockerd
+    if [ "${TOOLKIT_LAB_STORE:-}" = containerd ]; then
+        echo '{"features": {"containerd-snapshotter": true}}' > /etc/docker/daemon.json
+        # A containerd beside dockerd, with its data in /var/lib/containerd, is how packages install it.
+        containerd --log-level warn &
+        for _ in $(seq 100); do
+            [ -S /run/containerd/containerd.sock ] && break
+            sleep 0.1
+        done
+        set -- "$@" --containerd=/run/containerd/containerd.sock
+    fi
+    # In the machine's cgroup namespace every host needs a place of its own, which `lab down` can find.
+    [ -z "${TOOLKIT_LAB_CGROUP:-}" ] || set -- "$@" --cgroup-parent="$TOOLKIT_LAB_CGROUP"
+    rm -f $run/engine-ended
+    ("$@"; echo "dockerd ended with status $?" | tee $run/engine-ended) &
+}
+
+start() {
+    mkdir -p $run
+    echo "$(hostname): starting"
+    own_cgroup
+    name_interface
+    shape_link
+    start_sshd
+    start_engine
+    # The host stays when its engine or sshd dies, as a machine does.
+    trap 'stop' TERM INT
+    while :; do
+        sleep 86400 &
+        wait $!
+    done
+}
+
+stop() {
+    echo "$(hostname): stopping"
+    engine=$(pidof dockerd) && kill -TERM $engine
+    kill -TERM "$sshd" 2> /dev/null
+    # dockerd ends its containers first; whoever stops the host sets the limit.
+    while pidof dockerd > /dev/null; do sleep 0.1; done
+    exit 0
+}
+
+engine_version() {
+    [ -S /run/docker.sock ] && timeout 10 docker version --format '{{.Server.Version}}' 2> /dev/null
+}
+
+ready() {
+    deadline=$(($(date +%s) + $1))
+    until version=$(engine_version) && [ -s $host_key.pub ] && (: < /dev/tcp/127.0.0.1/22) 2> /dev/null; do
+        if [ -e $run/engine-ended ]; then
+            cat $run/engine-ended >&2
+            exit 3
+        fi
+        if [ "$(date +%s)" -ge "$deadline" ]; then
+            echo "neither sshd nor dockerd may be missing after $1 s: sshd $(pidof sshd || echo down)," \
+                 "dockerd $(pidof dockerd || echo down)" >&2
+            exit 4
+        fi
+        sleep 0.2
+    done
+    home=$(getent passwd "$TOOLKIT_LAB_USER" | cut -d: -f6)
+    install -d -m 700 -o "$TOOLKIT_LAB_USER" -g "$TOOLKIT_LAB_USER" "$home/.ssh"
+    cat > $run/authorized_keys
+    cmp -s $run/authorized_keys "$home/.ssh/authorized_keys" ||
+        install -m 600 -o "$TOOLKIT_LAB_USER" -g "$TOOLKIT_LAB_USER" $run/authorized_keys "$home/.ssh/authorized_keys"
+    echo "$version"
+    cut -d' ' -f1,2 $host_key.pub
+}
+
+report() {
+    timeout 10 docker info --format '{{.ServerVersion}} {{.Driver}} {{json .DriverStatus}}'
+}
+
+case ${1:-start} in
+    start) start ;;
+    ready) ready "$2" ;;
+    report) report ;;
+    *) echo "usage: $0 start | ready SECONDS | report" >&2; exit 2 ;;
+esac

@@ -1,0 +1,131 @@
+"""Make a practice cluster, look at it, remove it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from docker.errors import DockerException
+
+from toolkit.core.report import Report
+from toolkit.errors import LabError, ToolkitError
+from toolkit.lab import commands as cmd
+from toolkit.lab import files
+from toolkit.lab.build import Book, Builder, Progress, silent
+from toolkit.lab.engine import Found, LabEngine
+from toolkit.lab.status import lab_status
+from toolkit.lab.topology import LABEL_LAB_SETTINGS, LabSpec, host_settings, lab_hosts
+
+__all__ = ["Progress", "lab_down", "lab_status", "lab_up"]
+
+
+def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
+    """Make the lab be there as ``spec`` says; return what was done, with 0 changes when it was so before.
+
+    Hosts that are missing are made, those that stopped or whose engine died are started again. When it
+    fails, everything that this call made is removed again.
+
+    Args:
+        progress: gets one line for each step when it has ended.
+
+    Raises:
+        MissingTool: no docker command or no engine.
+        LabError: the lab exists with other settings, or a host does not come up.
+        CommandFailed: a docker command line failed.
+    """
+    engine = LabEngine()
+    before = engine.find(spec.name)
+    _refuse_other_settings(spec, before)
+    folder = Path(spec.folder)
+    claimed = files.claim(folder, spec.name)
+    builder = Builder(engine, spec, Book(progress))
+    try:
+        return builder.go(before)
+    except BaseException:
+        # KeyboardInterrupt too: half a lab is of no use to anybody.
+        progress("it failed: removing what was made")
+        keep = {c.id for c in before.hosts.values()} | {n.id for n in before.networks}
+        keep |= {v.name for v in before.volumes}
+        try:
+            _remove(engine, spec.name, engine.find(spec.name), keep)
+        except ToolkitError as error:
+            progress(f"could not remove everything: {error}")
+        if claimed:
+            files.remove_files(folder, spec.name)
+        raise
+
+
+def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: Progress = silent) -> Report:
+    """Remove everything that carries the lab's label, its cgroups and files; check that nothing is left.
+
+    Args:
+        keep_images: leave the hosts' volumes, so that the next lab of this name has the images already.
+        folder: where the files are when no container or network is left that says so.
+
+    Raises:
+        LabError: something could not be removed.
+    """
+    engine = LabEngine()
+    book = Book(progress)
+    found = engine.find(name)
+    keep = {v.name for v in found.volumes} if keep_images else set()
+    _remove(engine, name, found, keep, book)
+    since = time.monotonic()
+    place = found.folder or folder
+    if place and files.remove_files(Path(place), name):
+        book.note("files", f"{place} removed", "", True, since)
+    left = engine.find(name)
+    if left.hosts or left.helpers or left.networks or (left.volumes and not keep_images):
+        raise LabError(f"something of lab {name} is left", f"docker ps -a --filter label=toolkit.lab={name}")
+    return book.report(f"lab {name} down")
+
+
+def _remove(
+    engine: LabEngine, name: str, found: Found, keep: Collection[str | None], book: Book | None = None
+) -> None:
+    book = book or Book(silent)
+    image = next((c.attrs["Image"] for c in found.hosts.values()), "") or engine.lab_image()
+    try:
+        doomed = [(host, c) for host, c in found.hosts.items() if c.id not in keep]
+        doomed += [("", c) for c in found.helpers]
+        with ThreadPoolExecutor(8) as pool:
+            since = time.monotonic()
+            list(pool.map(lambda pair: pair[1].remove(force=True, v=True), doomed))
+        for host, _ in doomed:
+            book.note("hosts", "container removed", host, True, since)
+        for network in found.networks:
+            if network.id not in keep:
+                since = time.monotonic()
+                network.remove()
+                book.note("network", "network removed", "", True, since)
+        for volume in found.volumes:
+            if volume.name not in keep:
+                since = time.monotonic()
+                volume.remove()
+                book.note("volumes", f"volume {volume.name} removed", "", True, since)
+    except DockerException as error:
+        raise LabError(
+            f"cannot remove all of lab {name}: {error}", f"toolkit lab down --name {name}"
+        ) from error
+    # Also when somebody removed the containers by hand.
+    if image and not (found.empty or found.hosts.keys() - {host for host, _ in doomed}):
+        since = time.monotonic()
+        engine.do(cmd.sweep_command(name, image))
+        book.note("hosts", "control groups removed", "", True, since)
+
+
+def _refuse_other_settings(spec: LabSpec, found: Found) -> None:
+    fix = f"`toolkit lab down --name {spec.name}` first, or choose another --name"
+    if found.folder and found.folder != spec.folder:
+        raise LabError(
+            f"lab {spec.name} has its files in {found.folder}", f"--folder {found.folder}, or {fix}"
+        )
+    wanted = {host.name: host_settings(spec, host) for host in lab_hosts(spec, "10.77.0.0/24")}
+    for name, container in found.hosts.items():
+        if name not in wanted:
+            raise LabError(f"lab {spec.name} has {len(found.hosts)} hosts, not {spec.hosts}", fix)
+        has = container.labels.get(LABEL_LAB_SETTINGS, "")
+        if has != wanted[name]:
+            raise LabError(f"lab {spec.name} exists with other settings: {name} has {has}", fix)

@@ -1,0 +1,35 @@
+"""What Open MPI 4.1 is told, for mpirun and for horovodrun, which calls mpirun."""
+
+from __future__ import annotations
+
+from toolkit.launchers.job import Job
+
+# Horovod leaves its own ssh calls to an agent of exactly this name, so no ssh of its making is started.
+# `up` mounts it from toolkit/inside/kubexec.sh.
+AGENT = "/etc/mpi/kubexec.sh"
+
+
+def hosts_argument(job: Job) -> str:
+    """Return the hosts and slots as ``gpu1:2,gpu2:4``."""
+    return ",".join(f"{host.name}:{host.slots}" for host in job.hosts)
+
+
+def openmpi_env(job: Job) -> tuple[tuple[str, str], ...]:
+    """Return the MCA parameters as environment variables of the launcher.
+
+    In the environment rather than on the command line, because Open MPI takes a parameter that
+    stands twice on a command line as an error, and horovodrun writes some of its own.
+    """
+    return tuple(
+        sorted(
+            {
+                "OMPI_MCA_plm_rsh_agent": AGENT,
+                # Only main holds the key: a worker cannot start another worker.
+                "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+                "OMPI_MCA_plm_rsh_num_concurrent": str(max(len(job.hosts), 1)),
+                "OMPI_MCA_oob_tcp_if_include": ",".join(job.networks),
+                # Open MPI's own time between SIGTERM and SIGKILL is 1 s otherwise.
+                "OMPI_MCA_odls_base_sigkill_timeout": f"{job.grace:.0f}",
+            }.items()
+        )
+    )

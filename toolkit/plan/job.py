@@ -1,0 +1,86 @@
+"""What `run` does before the job runs by itself: code and job file to every host, then the supervisor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from toolkit.core.command import command
+from toolkit.core.names import INSIDE, MAIN, container_name
+from toolkit.errors import NotReady
+from toolkit.launchers import LAUNCHERS
+from toolkit.launchers.job import Job, JobHost
+from toolkit.plan.layout import Layout, Place, ours
+from toolkit.plan.steps import Phase, Plan, Run, SendCode
+
+
+def job_hosts(layout: Layout, chosen: Sequence[str]) -> tuple[JobHost, ...]:
+    """Return the chosen hosts with their slots, main first, the others in the file's order."""
+    places = sorted(
+        (p for p in layout.places if p.name in chosen), key=lambda p: p.name != layout.inventory.main
+    )
+    return tuple(JobHost(p.name, p.path.address, p.slots) for p in places)
+
+
+def require_running(layout: Layout, hosts: Sequence[str]) -> None:
+    """Refuse to go on unless the containers of these hosts run.
+
+    Raises:
+        NotReady: names every host whose container does not run, or that did not answer.
+    """
+    missing = [name for name in hosts if not _runs(layout, layout.place(name))]
+    if missing:
+        what = f"no running container on {', '.join(missing)}"
+        raise NotReady(what, "toolkit up (or leave a host out: --exclude HOST)")
+
+
+def _runs(layout: Layout, place: Place | None) -> bool:
+    if place is None:
+        return False
+    name = container_name(layout.inventory.cluster, place.role)
+    return any(c.name == name and c.state == "running" for c in ours(layout.inventory.cluster, place.facts))
+
+
+def job_file(job: Job) -> str:
+    """Return the text of job.json, the same on every host; see toolkit/inside/common.py for its readers."""
+    launches = [{**asdict(launch), "env": dict(launch.env)} for launch in LAUNCHERS[job.launcher](job)]
+    about = asdict(job) | {
+        "env": dict(job.env),
+        "world_size": job.world_size,
+        "workdir": job.workdir,
+        "master_address": job.hosts[0].address,
+        "launches": launches,
+    }
+    return json.dumps(about, indent=1, sort_keys=True) + "\n"
+
+
+def plan_job(layout: Layout, job: Job, source: str, paths: Sequence[str]) -> Plan:
+    """Return the plan that starts the job; it ends when the supervisor runs on its own.
+
+    Args:
+        source: local folder whose files become the job's snapshot; empty for none.
+        paths: its files, relative and sorted.
+    """
+    cluster = layout.inventory.cluster
+    main = container_name(cluster, MAIN)
+    names = dict.fromkeys((job.main, *(h.name for h in job.hosts)))
+    title = f"send code ({len(paths)} files)" if source else "send the job file"
+    sends = tuple(
+        SendCode(
+            name,
+            title,
+            container_name(cluster, layout.inventory.role(name)),
+            job.folder,
+            source,
+            tuple(paths),
+            job_file(job),
+            job_file(replace(job, env=())),
+        )
+        for name in names
+    )
+    start = command("docker", "exec", "-d", main, "python3", str(INSIDE / "supervisor.py"), job.id)
+    return Plan(
+        f"run {job.id}",
+        (Phase("code", sends), Phase("start", (Run(job.main, f"start with {job.launcher}", start),))),
+    )

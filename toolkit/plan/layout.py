@@ -1,0 +1,186 @@
+"""The layout: what the hosts file and the facts say together; from it every other value is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.image import ImageFacts
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
+from toolkit.errors import ImageError, NotReady
+from toolkit.network.choose import DataPath, choose_paths
+from toolkit.spec.inventory import Inventory
+
+_ANY = ("0.0.0.0", "::")
+# Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
+FIRST_MASTER_PORT = 29500
+
+
+@dataclass(frozen=True)
+class Place:
+    """One host with everything that is known about it.
+
+    Args:
+        slots: room for ranks.
+        gpus: GPUs that the container is given, 0 for none.
+    """
+
+    name: str
+    role: str
+    facts: Facts
+    path: DataPath
+    slots: int
+    gpus: int
+
+    @property
+    def state(self) -> str:
+        """The toolkit's folder for this cluster on this host."""
+        return self.facts.state_dir
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A cluster as it is to be.
+
+    Args:
+        places: hosts that answered, in the file's order.
+        paths: data paths, also of hosts that did not answer but whose address is in the file.
+        user: the one user name inside all containers.
+        port: where the workers' sshd listens.
+        image: what every host must hold.
+    """
+
+    inventory: Inventory
+    places: tuple[Place, ...]
+    paths: tuple[DataPath, ...]
+    user: str
+    port: int
+    image: ImageFacts
+
+    @property
+    def reference(self) -> str:
+        """The image's reference on every host, made of its identity."""
+        return identity_reference(self.image.identity)
+
+    def place(self, name: str) -> Place | None:
+        return next((p for p in self.places if p.name == name), None)
+
+    @property
+    def main(self) -> Place | None:
+        return self.place(self.inventory.main)
+
+    @property
+    def workers(self) -> tuple[Place, ...]:
+        return tuple(p for p in self.places if p.name != self.inventory.main)
+
+
+def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None) -> Layout:
+    """Return the layout.
+
+    Args:
+        facts: of the hosts that answered; at least one.
+        local: the image as this machine's engine knows it, None when it does not.
+
+    Raises:
+        NotReady: no data address can be told, the port is taken, a cluster of that name is another's.
+        ImageError: nobody has the image, or hosts hold different ones and this machine none.
+    """
+    paths = choose_paths(inventory, facts)
+    for f in facts.values():
+        refuse_foreign(inventory.cluster, f)
+    places = tuple(
+        Place(h.name, inventory.role(h.name), facts[h.name], paths[h.name], slots, gpus)
+        for h in inventory.hosts
+        if h.name in facts
+        for gpus in [len(facts[h.name].gpus) if h.gpus is None else h.gpus]
+        for slots in [(gpus or 1) if h.slots is None else h.slots]
+    )
+    first = facts.get(inventory.main) or next(iter(facts.values()))
+    return Layout(
+        inventory=inventory,
+        places=places,
+        paths=tuple(paths[n] for n in inventory.names if n in paths),
+        user="root" if first.uid == 0 else first.user,
+        port=_worker_port(inventory, facts, paths),
+        image=_reference_image(inventory, facts, local),
+    )
+
+
+def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
+    """Return the host's containers of this cluster."""
+    return tuple(c for c in facts.containers if c.labels.get(LABEL_CLUSTER) == cluster)
+
+
+def refuse_foreign(cluster: str, facts: Facts) -> None:
+    """Refuse a cluster name that another user of the host already uses.
+
+    Raises:
+        NotReady: names that user.
+    """
+    for container in ours(cluster, facts):
+        owner = container.labels.get(LABEL_OWNER, facts.user)
+        if owner != facts.user:
+            what = f"a cluster named {cluster} of user {owner} is there already"
+            raise NotReady(what, "give this one another name: cluster: in the hosts file", facts.host)
+
+
+def free_port(first: int, facts: Facts, address: str) -> int:
+    """Return the first port from ``first`` up on which nobody listens at this address."""
+    taken = {port for a, port in facts.listening if a in (*_ANY, address)}
+    return next((port for port in range(first, 65536) if port not in taken), first)
+
+
+def _worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> int:
+    workers = [facts[name] for name in inventory.workers if name in facts]
+    held = {f.host: _held_port(inventory.cluster, f) for f in workers}
+    present = {port for port in held.values() if port}
+
+    def holder(port: int, f: Facts) -> str:
+        """Say who listens there, empty when nobody does or when it is this cluster's own sshd."""
+        if held[f.host] == port:
+            return ""
+        if not any(p == port and a in (*_ANY, paths[f.host].address) for a, p in f.listening):
+            return ""
+        for c in f.containers:
+            if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
+                return f"container {c.name} of user {c.labels.get(LABEL_OWNER, '?')}"
+        return f"another program (on {f.host}: ss -ltnp 'sport = :{port}')"
+
+    if inventory.worker_port_fixed:
+        for f in workers:
+            if who := holder(inventory.worker_port, f):
+                what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
+                raise NotReady(what, "free it, or leave worker_port out of the hosts file", f.host)
+        return inventory.worker_port
+    # The port that the cluster already has, so that a host that comes back joins the others there.
+    candidates: list[int] = [*sorted(present), *range(inventory.worker_port, 65536)]
+    for port in candidates:
+        if not any(holder(port, f) for f in workers):
+            return port
+    raise NotReady("no port is free on all hosts", "set worker_port: in the hosts file")
+
+
+def _held_port(cluster: str, facts: Facts) -> int:
+    name = container_name(cluster, "worker")
+    for container in ours(cluster, facts):
+        if container.name == name and container.state == "running":
+            return int(container.labels.get(LABEL_PORT) or 0)
+    return 0
+
+
+def _reference_image(
+    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None
+) -> ImageFacts:
+    if local is not None:
+        return local
+    tag = inventory.image
+    found = {name: i for name, f in facts.items() for i in f.images if tag in i.tags}
+    identities = {i.identity for i in found.values()}
+    if not identities:
+        fix = "build it here: make image (or toolkit image build), or correct image: in the hosts file"
+        raise ImageError(f"neither this machine nor any host has the image {tag}", fix)
+    if len(identities) > 1:
+        who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))
+        raise ImageError(f"the hosts hold different images under {tag}: {who}", "toolkit image send")
+    return found.get(inventory.main) or next(iter(found.values()))

@@ -1,0 +1,144 @@
+"""The kinds of step that a plan is made of; each has one executor in ``toolkit.execute``."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from toolkit.core.command import Command, Ref
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a command on a host.
+
+    Args:
+        unless: asked on the host at that moment; status 0 means there is nothing to do.
+        reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
+        timeout: seconds after which the command is ended on the host and counts as failed.
+        fix: what to tell a person to do when it fails.
+    """
+
+    host: str
+    title: str
+    command: Command
+    unless: Command | None = None
+    reads: Command | None = None
+    saves: str = ""
+    timeout: float = 120.0
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file to be on a host: absolute path, text (pieces may name earlier outputs), mode.
+
+    ``in_place`` keeps the inode, for files that are bind-mounted one by one.
+    """
+
+    path: str
+    content: tuple[str | Ref, ...] = field(repr=False)
+    mode: int = 0o600
+    in_place: bool = False
+
+    def sketch(self) -> str:
+        """Return a short text that tells two contents apart."""
+        text = "".join(str(part) for part in self.content)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Make files be there with this content and mode; those that already are so are left alone."""
+
+    host: str
+    title: str
+    files: tuple[File, ...]
+
+
+@dataclass(frozen=True)
+class WaitFor:
+    """Wait until ``ready`` succeeds; end at once, with the output of ``explain``, when ``alive`` fails.
+
+    Args:
+        deadline: seconds until it is given up.
+    """
+
+    host: str
+    title: str
+    ready: Command
+    alive: Command
+    explain: Command
+    deadline: float = 60.0
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class SendImage:
+    """Bring an image from this machine's engine to a host: the layers that the host lacks.
+
+    Args:
+        reference: the tag under which this machine's engine knows it.
+        identity: what the host must hold afterwards (see ``toolkit.core.image``).
+    """
+
+    host: str
+    title: str
+    reference: str
+    identity: str
+
+
+@dataclass(frozen=True)
+class SendCode:
+    """Make a job's folder on a host: the job file, and a snapshot of a local folder as ``code``.
+
+    Args:
+        container: through which it is written, so that it belongs to the user that ranks run as.
+        target: the job's folder inside the container.
+        source: local folder; empty for none.
+        paths: what of it to send, relative, sorted (see ``toolkit.effects.tree``).
+        job: the job file's text; may hold secrets, so it is in no repr and on no command line.
+        record: the same without the person's variables; this one is brought home by `down`.
+    """
+
+    host: str
+    title: str
+    container: str
+    target: str
+    source: str
+    paths: tuple[str, ...] = field(repr=False)
+    job: str = field(repr=False)
+    record: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Bring jobs' records, logs and what they wrote to a local folder."""
+
+    host: str
+    title: str
+    container: str
+    into: str
+
+
+Step = Run | Upload | WaitFor | SendImage | SendCode | Fetch
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps that may run on all hosts at once; those of one host run one after another."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Phases, one after another. A host that fails takes no further part; the others go on."""
+
+    title: str
+    phases: tuple[Phase, ...]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(step for phase in self.phases for step in phase.steps)

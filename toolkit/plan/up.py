@@ -1,0 +1,191 @@
+"""What `up` does: image, keys, files, workers, then main, then the proof that main reaches them all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.names import INSIDE, MAIN, WORKER, container_name
+from toolkit.network.settings import rank_settings
+from toolkit.plan.containers import cluster_container, worker_sshd_config
+from toolkit.plan.layout import Layout, Place
+from toolkit.plan.steps import File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
+from toolkit.render.docker import docker_run_args
+from toolkit.render.etc import group_file, hosts_file, passwd_file
+from toolkit.render.ssh import authorized_keys_line, known_hosts_line, ssh_config
+
+_FOLDERS = ("conf", "inside", "jobs", "home", "etc")
+_HOST_KEY, _CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
+_BEGIN, _END = "<key:", ">"
+
+
+def plan_up(layout: Layout, inside: Mapping[str, str], prepare: bool = False) -> Plan:
+    """Return the plan that makes the cluster be there.
+
+    Args:
+        layout: from ``make_layout``.
+        inside: name and text of each program of ``toolkit/inside``.
+        prepare: stop before containers are started: keys and configs for those who start them by hand.
+    """
+    places, workers, main = layout.places, layout.workers, layout.main
+    phases = [
+        Phase("image", tuple(s for p in places for s in image_steps(layout, p))),
+        Phase("files", tuple(s for p in places for s in _file_steps(layout, p, inside))),
+        Phase("keys", tuple(_key_step(layout, p) for p in places)),
+        Phase("trust", tuple(_trust_step(layout, p) for p in places)),
+    ]
+    if not prepare:
+        phases += [
+            Phase("workers", tuple(_start_step(layout, p) for p in workers)),
+            Phase("sshd", tuple(_wait_step(layout, p) for p in workers)),
+            Phase("main", (_start_step(layout, main),) if main else ()),
+            Phase("login", (_prove_step(layout, main),) if main and workers else ()),
+        ]
+    return Plan(f"up {layout.inventory.cluster}", tuple(p for p in phases if p.steps))
+
+
+def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
+    """Return what brings the image to a host under its identity; nothing travels when it is there."""
+    present = next((i for i in place.facts.images if i.identity == layout.image.identity), None)
+    there = command("docker", "image", "inspect", layout.reference)
+    if present is None:
+        title = f"send image {layout.inventory.image}"
+        return (SendImage(place.name, title, layout.inventory.image, layout.image.identity),)
+    tag = command("docker", "tag", present.id, layout.reference)
+    return (Run(place.name, "name the image by its identity", tag, unless=there),)
+
+
+def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tuple[Step, ...]:
+    state, facts = place.state, place.facts
+    folders = [f"{state}/{name}" for name in _FOLDERS]
+    make = script('umask 077; mkdir -p "$@"', *folders)
+    there = script('for d; do [ -d "$d" ] || exit 1; done', *folders)
+    client = ssh_config(layout.paths, layout.port, layout.user)
+    about = {
+        "cluster": layout.inventory.cluster,
+        "host": place.name,
+        "address": place.path.address,
+        "interface": place.path.interface,
+        "env": dict(rank_settings(place.path)) | dict(layout.inventory.host(place.name).env),
+    }
+    files = [
+        File(f"{state}/conf/host.json", (json.dumps(about, indent=1, sort_keys=True) + "\n",)),
+        File(f"{state}/conf/ssh_config", (client,)),
+        # Mounted one by one, so the inode must stay; sessions of other users never see this folder.
+        File(f"{state}/etc/ssh_config", (client,), 0o644, in_place=True),
+        File(f"{state}/etc/hosts", (hosts_file(layout.paths),), 0o644, in_place=True),
+        File(f"{state}/etc/passwd", (passwd_file(facts, layout.user),), 0o644, in_place=True),
+        File(f"{state}/etc/group", (group_file(facts, layout.user),), 0o644, in_place=True),
+    ]
+    if place.role == WORKER:
+        files.append(File(f"{state}/conf/sshd_config", (worker_sshd_config(layout, place),)))
+    for name in sorted(inside):
+        mode = 0o755 if name.endswith(".sh") else 0o644
+        files.append(File(f"{state}/inside/{name}", (inside[name],), mode, in_place=name.endswith(".sh")))
+    return (
+        Run(place.name, "make the state folders", make, unless=there),
+        Upload(place.name, "write the configuration", tuple(files)),
+    )
+
+
+def _key_step(layout: Layout, place: Place) -> Step:
+    """Make a key pair where it belongs; only the public half is read."""
+    name, what = (_CLUSTER_KEY, "cluster") if place.role == MAIN else (_HOST_KEY, "host")
+    key = f"{place.state}/conf/{name}"
+    facts = place.facts
+    keygen = command(
+        *("docker", "run", "--rm", "--network", "none", "--user", f"{facts.uid}:{facts.gid}"),
+        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("--mount", f"type=bind,source={place.state}/conf,target=/keys"),
+        # ssh-keygen asks who it runs as.
+        *("--mount", f"type=bind,source={place.state}/etc/passwd,target=/etc/passwd,readonly"),
+        *(layout.reference, "ssh-keygen", "-q", "-t", "ed25519", "-N", ""),
+        *("-C", f"{layout.inventory.cluster}/{place.name}", "-f", f"/keys/{name}"),
+    )
+    return Run(
+        place.name,
+        f"make the {what} key",
+        keygen,
+        unless=script('[ -s "$1" ] && [ -s "$1.pub" ]', key),
+        # Without the comment: type and key alone.
+        reads=script('read -r type key rest <"$1.pub" && printf "%s %s" "$type" "$key"', key),
+        saves=what,
+    )
+
+
+def _trust_step(layout: Layout, place: Place) -> Step:
+    conf = f"{place.state}/conf"
+    hosts: list[str | Ref] = []
+    for path in layout.paths:
+        if path.host != layout.inventory.main:
+            line = known_hosts_line(path, layout.port, f"{_BEGIN}{path.host}{_END}")
+            hosts.append(_with_key(line, path.host, "host"))
+    files = [File(f"{conf}/known_hosts", tuple(hosts))]
+    if place.role == WORKER:
+        address = next((p.address for p in layout.paths if p.host == layout.inventory.main), "")
+        line = authorized_keys_line(address, f"{_BEGIN}{layout.inventory.main}{_END}")
+        content = (_with_key(line, layout.inventory.main, "cluster"),) if address else ()
+        files.append(File(f"{conf}/authorized_keys", content))
+    return Upload(place.name, "write who may log in where", tuple(files))
+
+
+def _with_key(line: str, host: str, name: str) -> Ref:
+    before, after = line.split(f"{_BEGIN}{host}{_END}")
+    return Ref(host, name, before, after)
+
+
+def _start_step(layout: Layout, place: Place) -> Step:
+    container = cluster_container(layout, place)
+    running = script(
+        'test "$(docker inspect --format '
+        '"{{.State.Running}} {{index .Config.Labels \\"toolkit.digest\\"}}" "$1")" = "true $2"',
+        container.name,
+        container.digest(),
+    )
+    # What stands there under this name is stopped, dead or made from another specification.
+    start = script(
+        'docker rm --force "$1" >/dev/null 2>&1; shift; exec "$@"',
+        container.name,
+        *docker_run_args(container),
+    )
+    return Run(
+        place.name,
+        f"start container {container.name}",
+        start,
+        unless=running,
+        reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
+        saves="container",
+    )
+
+
+def _wait_step(layout: Layout, place: Place) -> Step:
+    name = container_name(layout.inventory.cluster, WORKER)
+    return WaitFor(
+        place.name,
+        f"sshd listens on {place.path.address}:{layout.port}",
+        ready=script('docker logs "$1" 2>&1 | grep -q "^Server listening on "', name),
+        alive=script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name),
+        explain=script('docker logs --tail 3 "$1" 2>&1', name),
+        deadline=30,
+        fix=f"on {place.name}: docker logs {name}",
+    )
+
+
+def _prove_step(layout: Layout, main: Place) -> Step:
+    name = container_name(layout.inventory.cluster, MAIN)
+    workers = [Ref(p.name, "container", f"{p.name}=") for p in layout.workers]
+
+    def prove(*flags: str) -> Command:
+        program = ("docker", "exec", name, "python3", str(INSIDE / "prove.py"))
+        return command(*program, *flags, *workers)
+
+    return Run(
+        main.name,
+        "main logs in to every worker",
+        prove(),
+        # It was proved for these very containers already.
+        unless=prove("--already"),
+        timeout=90,
+        fix="a firewall between the data addresses, or a worker that died: toolkit status",
+    )

@@ -1,0 +1,56 @@
+"""A Container as a `docker run` line that anyone can copy."""
+
+from __future__ import annotations
+
+import shlex
+
+from toolkit.core.container import Container
+
+
+def docker_run_args(container: Container) -> tuple[str, ...]:
+    """Return the argv that starts the container detached."""
+    args = ["docker", "run", "--detach", "--name", container.name, "--hostname", container.hostname]
+    args += ["--network", container.network]
+    if container.init:
+        args += ["--init"]  # an sshd or a launcher as PID 1 would leave dead children as zombies
+    args += ["--user", container.user]
+    for group in container.groups:
+        args += ["--group-add", str(group)]
+    args += ["--workdir", container.workdir]
+    for capability in container.cap_drop:
+        args += ["--cap-drop", capability]
+    for capability in container.cap_add:
+        args += ["--cap-add", capability]
+    for option in container.security:
+        args += ["--security-opt", option]
+    if container.pids:
+        args += ["--pids-limit", str(container.pids)]  # a fork bomb ends in the container
+    if container.shm_bytes:
+        args += ["--shm-size", str(container.shm_bytes)]  # 64 MiB by default: NCCL and data loaders starve
+    for limit in container.ulimits:
+        args += ["--ulimit", f"{limit.name}={limit.soft}:{limit.hard}"]
+    if container.gpus:
+        args += ["--gpus", container.gpus if container.gpus == "all" else f'"device={container.gpus}"']
+    for device in container.devices:
+        args += ["--device", device]
+    args += ["--stop-timeout", str(container.stop_seconds)]
+    for name, value in container.env:
+        args += ["--env", f"{name}={value}"]
+    for mount in container.mounts:
+        flag = ",readonly" if mount.read_only else ""
+        args += ["--mount", f"type=bind,source={mount.source},target={mount.target}{flag}"]
+    for name, value in container.labels:
+        args += ["--label", f"{name}={value}"]
+    return (*args, container.image, *container.argv)
+
+
+def docker_run_script(container: Container) -> str:
+    """Return a shell script with one option per line; the engine's own words, ready to be changed by hand."""
+    lines: list[str] = []
+    for token in docker_run_args(container):
+        if token.startswith("--") or not lines:
+            lines.append(shlex.quote(token))
+        else:
+            lines[-1] += " " + shlex.quote(token)
+    head = "#!/bin/sh\n# Needs the keys and configs that `toolkit up --prepare` puts on the host.\nset -eu\n"
+    return head + "exec " + " \\\n    ".join(lines) + "\n"

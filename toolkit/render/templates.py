@@ -1,0 +1,67 @@
+"""The jinja2 templates of ``compose/`` and ``ssh/``, with filters that refuse what cannot be quoted."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from toolkit.errors import ToolkitError
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def data_folder(name: str) -> Path:
+    """Return a folder that stands at the top of the repository and travels inside the wheel."""
+    packed = _PACKAGE / "_data" / name
+    return packed if packed.is_dir() else _PACKAGE.parent / name
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Render ``compose/…`` or ``ssh/…`` by its path.
+
+    Raises:
+        jinja2.UndefinedError: a value that the template names is missing.
+    """
+    return _environment().get_template(name).render(**values)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    loader = jinja2.PrefixLoader(
+        {name: jinja2.FileSystemLoader(data_folder(name)) for name in ("compose", "ssh")}
+    )
+    environment = jinja2.Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # text for compose and OpenSSH, not for browsers: the filters below quote
+    )
+    environment.filters["yaml"] = _yaml
+    environment.filters["word"] = _word
+    environment.filters["setenv"] = _setenv
+    return environment
+
+
+def _yaml(value: Any) -> str:
+    # JSON is YAML; compose would take a single "$" for one of its own variables.
+    return json.dumps(value).replace("$", "$$")
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    if not text or any(c.isspace() or c in "\"'\\#" or not c.isprintable() for c in text):
+        raise ToolkitError(f"{text!r} cannot stand in an OpenSSH configuration file", "choose another name")
+    return text
+
+
+def _setenv(pair: tuple[str, str]) -> str:
+    name, value = pair
+    if not value.isprintable() or '"' in value or "\\" in value:
+        raise ToolkitError(f"the image's variable {name} cannot be passed on by sshd", f"unset {name} in it")
+    return f'"{_word(name)}={value}"'

@@ -1,0 +1,1 @@
+"""hosts.yaml: from text to a validated Inventory, all problems at once."""

@@ -1,0 +1,238 @@
+"""What the single values of hosts.yaml may be: text in, normal form out, ValueError with our sentence."""
+
+from __future__ import annotations
+
+import ipaddress
+import posixpath
+import re
+from pathlib import PurePosixPath
+
+from toolkit.core.container import Mount
+from toolkit.core.names import CONF
+from toolkit.spec.words import meant, shown
+
+# Names of toolkit.launchers' registry; spec may not import it, and a test there compares the two.
+LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
+
+CLUSTER = r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
+HOST_NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+ADDRESS = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}"
+USER = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}"
+_HOP = r"([A-Za-z0-9_][A-Za-z0-9_.+-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*(:[0-9]{1,5})?"
+JUMP = rf"{_HOP}(,{_HOP})*"
+ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+SHM_SIZE = r"[0-9]{1,12}([bB]|[kKmMgGtT]([iI]?[bB])?)?"
+
+# https://github.com/distribution/reference/blob/main/regexp.go, without IPv6 registries.
+_LABEL = r"[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_WORD = r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*"
+IMAGE = (
+    rf"({_LABEL}(\.{_LABEL})*(:[0-9]+)?/)?{_WORD}(/{_WORD})*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[A-Za-z][A-Za-z0-9+._-]*:[0-9a-fA-F]{32,})?"
+)
+
+MOUNT = r"/[^:]*:/[^:]*(:(ro|rw))?"
+
+# Variables by which ranks find each other. rank.py sets them last, so a value from the file would be lost.
+_RANK_NAMES = frozenset(
+    (
+        *(
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "GROUP_RANK",
+            "ROLE_RANK",
+            "ROLE_WORLD_SIZE",
+        ),
+        *("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK"),
+        *("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "PYTHONUNBUFFERED"),
+    )
+)
+_RANK_PREFIXES = ("TOOLKIT_", "OMPI_COMM_WORLD_", "PMIX_", "TORCHELASTIC_")
+
+# Inside the container these are the kernel's, Docker's or ours (passwd, group and hosts are generated).
+_RESERVED_TREES = (str(CONF.parent), "/proc", "/sys", "/dev")
+_RESERVED_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts")
+
+_UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_SHM_LEAST, _SHM_MOST = 1024**2, 64 * 1024**4
+
+
+def _fits(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text, re.ASCII) is not None
+
+
+def _require(condition: bool, should: str, text: object) -> None:
+    if not condition:
+        raise ValueError(f"should be {should}, found {shown(text)}")
+
+
+def _not_an_option(text: str) -> None:
+    if text.startswith("-"):
+        raise ValueError(f"should not begin with '-', like an option, found {shown(text)}")
+
+
+def cluster(text: str) -> str:
+    _require(
+        _fits(CLUSTER, text),
+        "1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
+        text,
+    )
+    return text
+
+
+def host_name(text: str) -> str:
+    if _fits(HOST_NAME, text.lower()) and text != text.lower():
+        raise ValueError(f"host names are lower-case; write {text.lower()} and under it 'address: {text}'")
+    _require(
+        _fits(HOST_NAME, text),
+        "a host name: 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
+        text,
+    )
+    if _fits(r"[0-9]+|0x[0-9a-f]+", text):
+        raise ValueError(f"{shown(text)} is read as an IPv4 address; begin the name with a letter")
+    if text == "localhost":
+        raise ValueError("'localhost' is another machine for each host; choose another name")
+    return text
+
+
+def address(text: str) -> str:
+    _not_an_option(text)
+    should = "a host name, an IPv4 address or an alias of ~/.ssh/config"
+    _require(len(text) <= 300, should, text)
+    name, at, rest = text.partition("@")
+    if at and _fits(USER, name) and _fits(ADDRESS, rest):
+        raise ValueError(f"should be a host alone; write 'address: {rest}' and 'user: {name}'")
+    name, colon, rest = text.partition(":")
+    if colon and _fits(ADDRESS, name) and rest.isdecimal():
+        raise ValueError(f"should be a host alone; write 'address: {name}' and 'port: {rest}'")
+    if _fits(r"\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", text):
+        raise ValueError("IPv6 addresses are not read here; give the host an alias in ~/.ssh/config")
+    _require(_fits(ADDRESS, text), should, text)
+    if _fits(r"[0-9.]+", text):
+        _ipv4(text)
+    return text
+
+
+def _ipv4(text: str) -> ipaddress.IPv4Address:
+    try:
+        return ipaddress.IPv4Address(text)
+    except ValueError:
+        raise ValueError(f"should be an IPv4 address such as 10.0.0.1, found {shown(text)}") from None
+
+
+def data_address(text: str) -> str:
+    parsed = _ipv4(text)
+    if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast or parsed.is_reserved:
+        raise ValueError(f"ranks on other hosts cannot reach {text}; write an address of a network card")
+    return text
+
+
+def user(text: str) -> str:
+    _not_an_option(text)
+    _require(_fits(USER, text), "a user name", text)
+    return text
+
+
+def jump(text: str) -> str:
+    _not_an_option(text)
+    _require(_fits(JUMP, text), "[user@]host[:port], several with ',' between", text)
+    return text
+
+
+def path(text: str) -> str:
+    """A path on the machine where the toolkit runs."""
+    _not_an_option(text)
+    _require(text.strip() != "" and text.isprintable(), "a path", text)
+    return text
+
+
+def identity_file(text: str) -> str:
+    path(text)
+    if text.endswith(".pub"):
+        raise ValueError(f"names the public key; write the private one, {shown(text[:-4])}")
+    return text
+
+
+def image(text: str) -> str:
+    if len(text) <= 512 and _fits(IMAGE, text.lower()) and not _fits(IMAGE, text):
+        raise ValueError(f"image names are lower-case, found {shown(text)}")
+    should = "an image such as trainer:1.2 or registry:5000/team/trainer:1.2"
+    _require(len(text) <= 512 and _fits(IMAGE, text), should, text)
+    return text
+
+
+def between(number: int, least: int, most: int) -> int:
+    _require(least <= number <= most, f"{least} to {most}", number)
+    return number
+
+
+def launcher(text: str) -> str:
+    if text not in LAUNCHERS:
+        raise ValueError(f"no launcher is called {shown(text)}; {meant(text, LAUNCHERS)}")
+    return text
+
+
+def shm_size(text: str) -> str:
+    _require(_fits(SHM_SIZE, text), "a size such as 8g or 512m", text)
+    if not _SHM_LEAST <= shm_bytes(text) <= _SHM_MOST:
+        raise ValueError(f"should be 1m to 64t, found {shown(text)}; the units are k, m, g and t")
+    return text
+
+
+def shm_bytes(text: str) -> int:
+    """Return a checked ``shm_size`` in bytes; units count in 1024, as docker's --shm-size does."""
+    digits = re.match("[0-9]+", text)
+    assert digits is not None
+    return int(digits[0]) * _UNITS[text[digits.end() : digits.end() + 1].lower() or "b"]
+
+
+def env_name(text: str) -> str:
+    """Also for names from the command line. Messages do not repeat the name, which may hold the value."""
+    if "=" in text:
+        raise ValueError("a name and its value are written as NAME: 'value', without '='")
+    if not _fits(ENV_NAME, text):
+        raise ValueError("a variable name has letters, digits and '_', and no digit first")
+    if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
+        raise ValueError("is set for every rank by the toolkit or the launcher; remove it")
+    return text
+
+
+def mount(text: str) -> Mount:
+    """Return ``/source:/target[:ro]`` as a Mount."""
+    parts = text.split(":")
+    should = "/source:/target or /source:/target:ro"
+    _require(len(parts) in (2, 3) and (len(parts) == 2 or parts[2] in ("ro", "rw")), should, text)
+    return Mount(mount_source(parts[0]), mount_target(parts[1]), parts[2:] == ["ro"])
+
+
+def mount_source(text: str) -> str:
+    """A path on the hosts, which may differ from this machine in where homes are."""
+    if text.startswith(("~", "$")):
+        raise ValueError(f"the source should begin with '/', as it is on the hosts, found {shown(text)}")
+    return _absolute("source", text)
+
+
+def mount_target(text: str) -> str:
+    target = _absolute("target", text)
+    for tree in _RESERVED_TREES:
+        if PurePosixPath(target).is_relative_to(tree):
+            raise ValueError(
+                f"the target should not be in {tree}, which the system keeps, found {shown(text)}"
+            )
+    if any(PurePosixPath(own).is_relative_to(target) for own in (*_RESERVED_TREES, *_RESERVED_FILES)):
+        raise ValueError(f"the target {shown(text)} hides what the container needs; mount beside or below")
+    return target
+
+
+def _absolute(end: str, text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(f"the {end} should be an absolute path, found {shown(text)}")
+    if ":" in text or not text.isprintable():
+        raise ValueError(f"the {end} should hold no ':' and no control characters, found {shown(text)}")
+    if any(part in (".", "..") for part in text.split("/")):
+        raise ValueError(f"the {end} should hold no '.' or '..' step, found {shown(text)}")
+    # normpath keeps two leading slashes, which POSIX lets mean something else.
+    return posixpath.normpath("/" + text.lstrip("/"))

@@ -1,0 +1,81 @@
+"""The Inventory: hosts.yaml after validation; nothing is missing that has a default, nothing carries YAML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolkit.core.container import Mount
+from toolkit.core.names import DEFAULT_WORKER_PORT, MAIN, WORKER
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that we reach by ssh.
+
+    Args:
+        name: the name in the file, the container's hostname, and the name that ranks resolve.
+        address: where we ssh to: a name, an address, or an alias of ``~/.ssh/config``.
+        data_address: IPv4 address where ranks talk to each other; empty means: ask the host.
+        user, port, identity_file, jump: empty (0 for the port) means: what ``ssh -G`` says.
+        slots: room for ranks; None means one per GPU that the host has, or one without a GPU.
+        gpus: declared number of GPUs; None means whatever the host has.
+        env: variables for the ranks on this host, on top of the cluster's.
+    """
+
+    name: str
+    address: str
+    data_address: str = ""
+    user: str = ""
+    port: int = 0
+    identity_file: str = ""
+    jump: str = ""
+    slots: int | None = None
+    gpus: int | None = None
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """One cluster.
+
+    Args:
+        main: the name of the host on which the launcher runs.
+        hosts: in the file's order, main included.
+        worker_port_fixed: True when the file names the port: then it is never moved.
+        known_hosts: file with the hosts' ssh keys; empty means ``~/.ssh/known_hosts``.
+    """
+
+    cluster: str
+    image: str
+    main: str
+    hosts: tuple[Host, ...]
+    worker_port: int = DEFAULT_WORKER_PORT
+    worker_port_fixed: bool = False
+    mounts: tuple[Mount, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    shm_bytes: int = 8 * 1024**3
+    launcher: str = "horovodrun"
+    known_hosts: str = ""
+
+    def host(self, name: str) -> Host:
+        """Return the host of that name.
+
+        Raises:
+            KeyError: no host is called so.
+        """
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise KeyError(name)
+
+    def role(self, name: str) -> str:
+        """Return ``main`` or ``worker``."""
+        return MAIN if name == self.main else WORKER
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(host.name for host in self.hosts)
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return tuple(name for name in self.names if name != self.main)
