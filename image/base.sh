@@ -27,11 +27,12 @@ fi
 
 say "no registry gave it; making it with debootstrap from $mirror"
 [ "$(id -u)" -eq 0 ] || die "debootstrap needs root: run this as root, or on a machine that reaches a registry 'docker pull $tag' and 'docker save' it for this one"
-if ! command -v debootstrap > /dev/null; then
-    command -v apt-get > /dev/null || die "debootstrap is missing and there is no apt-get to install it with"
-    say "installing debootstrap with apt"
+keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+if ! command -v debootstrap > /dev/null || ! [ -e "$keyring" ]; then
+    command -v apt-get > /dev/null || die "debootstrap or Debian's keyring is missing and there is no apt-get to install it with"
+    say "installing debootstrap and debian-archive-keyring with apt"
     apt-get -qq update
-    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends debootstrap > /dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends debootstrap debian-archive-keyring > /dev/null
 fi
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/toolkit-base.XXXXXX")
@@ -40,7 +41,8 @@ trap 'exit 130' INT TERM
 root=$work/root
 
 # --variant=minbase: Essential packages and apt, as in the slim image of the registry.
-debootstrap --variant=minbase "$suite" "$root" "$mirror" > "$work/log" 2>&1 || {
+# --force-check-gpg: without a keyring it would only warn and take any archive.
+debootstrap --variant=minbase --keyring="$keyring" --force-check-gpg "$suite" "$root" "$mirror" > "$work/log" 2>&1 || {
     tail -n 5 "$work/log" >&2
     die "debootstrap failed; DEBIAN_MIRROR names another mirror"
 }

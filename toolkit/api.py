@@ -6,21 +6,19 @@ with Session.open(load_inventory("hosts.yaml")) as session:
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from toolkit.core.command import command
 from toolkit.core.facts import Facts
 from toolkit.core.names import container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.effects.engine import Engine
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
-from toolkit.effects.ssh import SshRunner
+from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.effects.ssh_config import Target, resolve_target
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.execute import Listener, execute
@@ -72,20 +70,26 @@ def inside_programs() -> dict[str, str]:
 class Session:
     """Connections to the hosts of one cluster, one per host, and what the hosts said."""
 
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: Inventory, trace: Trace | None = None) -> None:
         self.inventory = inventory
+        self.trace = trace
         self.runners: dict[str, SshRunner] = {}
         self.facts: dict[str, Facts] = {}
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
 
     @classmethod
-    def open(cls, inventory: Inventory, hosts: Iterable[str] | None = None) -> Session:
+    def open(
+        cls, inventory: Inventory, hosts: Iterable[str] | None = None, trace: Trace | None = None
+    ) -> Session:
         """Connect to the hosts (all of them by default) at once and ask each what it is.
 
         Hosts that cannot be reached are in ``errors``; the others go on.
+
+        Args:
+            trace: called with host and line for each command, before it is run.
         """
-        session = cls(inventory)
+        session = cls(inventory, trace)
         names = list(inventory.names if hosts is None else hosts)
         try:
             facts, session.errors = fan_out(names, session._meet)
@@ -97,7 +101,7 @@ class Session:
 
     def _meet(self, name: str) -> Facts:
         start = time.monotonic()
-        runner = SshRunner(target_of(self.inventory, name))
+        runner = SshRunner(target_of(self.inventory, name), trace=self.trace)
         self.runners[name] = runner
         runner.open()
         result = runner.run(probe_command(self.inventory.image), _PROBE_SECONDS)
@@ -233,14 +237,3 @@ def choose_hosts(inventory: Inventory, only: Sequence[str], exclude: Sequence[st
     if not left:
         raise BadInput("command line", (Problem("", "--only and --exclude leave no host"),))
     return left
-
-
-def remote_status(session: Session) -> dict[str, str]:
-    """Return each job's status.json on main as text, by job id, oldest first; empty when main is down."""
-    with contextlib.suppress(ToolkitError):
-        text = 'cd /run/toolkit/jobs && for d in */; do [ -f "$d/status.json" ] || continue; '
-        text += 'printf "%s\\t" "${d%/}"; tr -d "\\n" <"$d/status.json"; echo; done'
-        result = session.main.run(command("sh", "-c", text), 30)
-        rows = (line.split("\t", 1) for line in result.stdout.splitlines() if "\t" in line)
-        return dict(sorted((row[0], row[1]) for row in rows))
-    return {}

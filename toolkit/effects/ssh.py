@@ -13,7 +13,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ _WINDOW = 2**21
 _CHUNK = 2**15
 # Authenticated ciphers first: AES-GCM is about twice as fast here as the default AES-CTR with HMAC.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+
+# Called with the host's name and the command for people, before it runs.
+Trace = Callable[[str, str], None]
 
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./_ \"$&()*;<>?\[\]{}|~#-]*")
 
@@ -55,8 +58,9 @@ def wire(command: Command, timeout: float | None = None) -> str:
 class SshRunner:
     """Runs commands on one host over one connection; see ``toolkit.effects.runner.Runner``."""
 
-    def __init__(self, target: Target, connect_timeout: float = 10.0) -> None:
+    def __init__(self, target: Target, connect_timeout: float = 10.0, trace: Trace | None = None) -> None:
         self.target = target
+        self._trace = trace
         self._connection = _connection(target, connect_timeout)
         self._closed = False
 
@@ -89,6 +93,7 @@ class SshRunner:
     def run(self, command: Command, timeout: float | None = None) -> Result:
         chunks: list[bytes] = []
         source = None if command.stdin is None else _pieces(command.stdin)
+        self._tell(command)
         result = self._exec(wire(command, timeout), chunks.append, source, timeout)
         text = b"".join(chunks).decode(errors="replace")
         return Result(result.status, text, result.stderr, result.seconds)
@@ -96,12 +101,17 @@ class SshRunner:
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         if source is None and command.stdin is not None:
             source = _pieces(command.stdin)
+        self._tell(command)
         return self._exec(wire(command), sink, source, None)
 
     def interactive(self, command: Command) -> int:
         """Run with a terminal of ours joined to one over there; return the status."""
         done = self._connection.run(command.shell(), pty=True, warn=True, hide=False)
         return int(done.return_code)
+
+    def _tell(self, command: Command) -> None:
+        if self._trace:
+            self._trace(self.name, command.line())
 
     def _exec(self, line: str, sink: Sink, source: Iterable[bytes] | None, timeout: float | None) -> Result:
         start = time.monotonic()

@@ -15,7 +15,12 @@ from typing import Any, NoReturn, TypedDict, cast
 ROOT = Path(os.environ.get("TOOLKIT_ROOT", "/run/toolkit"))
 
 JOB_MARK = "TOOLKIT_JOB"  # carried by every process of a job
-SUPERVISOR_MARK = "TOOLKIT_SUPERVISOR"  # carried by the supervisor, which the sweep must spare
+RANK_MARK = "TOOLKIT_RANK"  # by the user's command alone: not rank.py, not the launcher
+SUPERVISOR_MARK = "TOOLKIT_SUPERVISOR"  # by the supervisor, which the sweep must spare
+
+# In a job's folder while its ranks are being ended. A launcher kills all ranks within a second once
+# one has ended, so rank.py stays until the others have had their whole grace as well.
+STOPPING = "stopping"
 
 FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timeout"})
 
@@ -138,13 +143,17 @@ def write_json(path: Path, value: Any) -> None:
         raise
 
 
-def is_marked(pid: int, mark: str, job_id: str) -> bool:
-    """Whether process `pid` was started with `mark` set to exactly `job_id`."""
+def is_marked(pid: int, mark: str, job_id: str, ranks: bool = False) -> bool:
+    """Whether process `pid` was started with `mark` set to exactly `job_id`.
+
+    With `ranks`, only where it is the user's command of a rank or was started by one.
+    """
     try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False  # gone, or another user's
-    return f"{mark}={job_id}".encode() in environ.split(b"\0")
+    of_rank = any(entry.startswith(RANK_MARK.encode() + b"=") for entry in environ)
+    return f"{mark}={job_id}".encode() in environ and (of_rank or not ranks)
 
 
 def exit_code_of(returncode: int) -> int:

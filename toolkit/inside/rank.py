@@ -19,6 +19,8 @@ from common import (
     EXIT_NO_INPUT,
     EXIT_USAGE,
     JOB_MARK,
+    RANK_MARK,
+    STOPPING,
     SUPERVISOR_MARK,
     HostFile,
     Job,
@@ -81,10 +83,9 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
         MASTER_PORT=base.get("MASTER_PORT", str(job["master_port"])),
         HOSTNAME=socket.gethostname(),  # horovodrun hands main's to every rank
         TOOLKIT_HOST=host["host"],
-        TOOLKIT_RANK=str(place.rank),
         PYTHONUNBUFFERED="1",
     )
-    env[JOB_MARK] = job["id"]
+    env[JOB_MARK], env[RANK_MARK] = job["id"], str(place.rank)
     return env
 
 
@@ -93,7 +94,7 @@ class Child:
 
     def __init__(self, argv: list[str], workdir: str, env: dict[str, str]) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
+        self._asked: list[int] = []
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._forward)
         libc = ctypes.CDLL(None)  # loaded before the fork: after it little is safe
@@ -117,14 +118,12 @@ class Child:
         )
         self._launcher = os.getppid()
         self._lost: float | None = None
-        for early in self._early:
+        for early in self._asked:
             self.signal(early)
 
     def _forward(self, signum: int, _frame: FrameType | None) -> None:
-        if self._process is None:
-            self._early.append(signum)
-        else:
-            self.signal(signum)
+        self._asked.append(signum)
+        self.signal(signum)
 
     def signal(self, signum: int) -> None:
         """Signal the child's group, unless the child has been waited for."""
@@ -138,6 +137,14 @@ class Child:
             self.signal(signal.SIGTERM)
         elif self._lost is not None and time.monotonic() > self._lost + grace:
             self.signal(signal.SIGKILL)
+
+    def hold(self, stopping: Path, limit: float) -> None:
+        """After the child: while the job's other ranks use their grace, keep the end to ourselves."""
+        deadline = time.monotonic() + limit
+        while stopping.exists() and not self._asked and time.monotonic() < deadline:
+            if os.getppid() != self._launcher:
+                break
+            time.sleep(IDLE_S / 2)
 
     def copy(self, streams: tuple[Stream, Stream], log: BinaryIO, grace: float) -> int:
         """Copy the output until the child has ended; returns the exit code, 128+n for signal n."""
@@ -191,12 +198,14 @@ def main() -> int:
         )
     if not Path(job["workdir"]).is_dir():
         fail(EXIT_NO_INPUT, f"{name}: there is no folder {job['workdir']}")
-    logs = job_folder(job["id"]) / "logs"
+    folder = job_folder(job["id"])
+    logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     mark = LINE_END_MARK if "OMPI_COMM_WORLD_RANK" in os.environ else b""
     prefix = f"[{name}] ".encode()
     streams = (Stream(1, prefix, mark), Stream(2, prefix, mark))
     with (logs / f"rank-{place.rank}.log").open("ab", buffering=0) as log:
+        child = None
         try:
             child = Child(job["command"], job["workdir"], rank_env(os.environ, host, job, place))
         except OSError as error:
@@ -209,6 +218,8 @@ def main() -> int:
     # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
     record = {"rank": place.rank, "host": host["host"], "exit_code": code, "ended": time.time()}
     write_json(logs / f"rank-{place.rank}.exit", record)
+    if child is not None:
+        child.hold(folder / STOPPING, 2 * job["grace"])
     return code
 
 

@@ -46,8 +46,8 @@ def main() -> int:
     status = _first_status(job["id"])
     if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
         os.kill(status["pid"], signal.SIGTERM)
-    # its own worst case: the launches' grace, then the sweep's with a host that is gone
-    deadline = time.monotonic() + 2 * job["grace"] + CONNECT_S + 15
+    # its own worst case: the ranks' grace, then the launcher's, both with a host that is gone
+    deadline = time.monotonic() + 2 * job["grace"] + 2 * CONNECT_S + 30
     while status["state"] not in FINAL_STATES:
         if not is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
             status = _first_status(job["id"])

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any, BinaryIO
 
@@ -80,6 +81,7 @@ class Supervisor:
         self.running: list[Running] = []
         self.selector = selectors.DefaultSelector()
         self.stopping: float | None = None  # since when
+        self.ending: Thread | None = None  # the ranks, while their output is still copied
         self.asked = 0  # the first TERM or INT
         self.began = time.monotonic()
         self.status: Status = {
@@ -119,7 +121,7 @@ class Supervisor:
         for running in self.running:
             running.stop()
         grace = self.job["grace"]
-        if self.stopping is not None:  # they have had their TERM and some of their grace
+        if self.stopping is not None:  # they have had their TERM and some of the grace
             grace = max(1.0, self.stopping + grace - time.monotonic())
         left = {host: why for host, why in end_everywhere(self.job, grace).items() if why}
         for running in self.running:
@@ -165,7 +167,7 @@ class Supervisor:
         limit = self.job["timeout"]
         if limit is not None and self.outcome is None and now > self.began + limit:
             self.outcome = ("timeout", 124, f"not ended within {limit:g} s")
-        if self.outcome is not None and self.stopping is None:
+        if self.outcome is not None and self.stopping is None and self._ranks_have_ended():
             self.stopping = now
             for running in self.running:
                 running.stop()
@@ -174,6 +176,20 @@ class Supervisor:
             for running in self.running:
                 if running.process.poll() is None:
                     running.process.kill()
+
+    def _ranks_have_ended(self) -> bool:
+        """When we are the ones to end the job, its ranks get their grace before the launcher knows.
+
+        Told first, a launcher gives them less: Open MPI one second, and torchrun a TERM of its own.
+        """
+        assert self.outcome is not None
+        if self.outcome[0] == "failed":
+            return True  # the launcher is ending them already
+        if self.ending is None:
+            args = (self.job, self.job["grace"], True)
+            self.ending = Thread(target=end_everywhere, args=args, daemon=True)
+            self.ending.start()
+        return not self.ending.is_alive()
 
     def _is_open(self, running: Running) -> bool:
         return running.process.stdout in self.selector.get_map()

@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
-from common import JOB_MARK, Job, is_marked, job_folder, program, ssh_args
+from common import JOB_MARK, STOPPING, Job, is_marked, job_folder, program, ssh_args
 
 KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
 CONNECT_S = 20.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
@@ -44,8 +45,8 @@ def _ourselves() -> set[int]:
     return found
 
 
-def find(job_id: str) -> list[Process]:
-    """The live processes of this user that carry the job's mark, but for us and our ancestors."""
+def find(job_id: str, ranks: bool = False) -> list[Process]:
+    """This user's live processes with the job's mark (`ranks`: of its ranks), without ourselves."""
     spared = _ourselves()
     found: list[Process] = []
     for folder in Path("/proc").iterdir():
@@ -54,7 +55,7 @@ def find(job_id: str) -> list[Process]:
         pid = int(folder.name)
         try:
             ours = pid not in spared and folder.stat().st_uid == os.getuid()
-            if ours and is_marked(pid, JOB_MARK, job_id):
+            if ours and is_marked(pid, JOB_MARK, job_id, ranks):
                 name = (folder / "comm").read_bytes().decode(errors="replace").strip()
                 found.append({"pid": pid, "name": name})
         except OSError:
@@ -84,32 +85,39 @@ def send(pid: int, job_id: str, signum: int) -> None:
             os.close(handle)
 
 
-def end(job_id: str, grace: float) -> list[Process]:
-    """TERM, up to `grace` seconds of patience, KILL; returns what is left even so."""
-    left = find(job_id)
+def end(job_id: str, grace: float, ranks: bool = False) -> list[Process]:
+    """TERM, up to `grace` seconds of patience, KILL; returns what is left even so.
+
+    With `ranks`, the launcher and its daemons are left alone, and rank.py does not tell them yet.
+    """
+    if ranks:
+        with suppress(FileNotFoundError):  # this host has no folder of the job: no ranks either
+            (job_folder(job_id) / STOPPING).touch()
+    left = find(job_id, ranks)
     for process in left:
         send(process["pid"], job_id, signal.SIGTERM)
     deadline = time.monotonic() + grace
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = find(job_id)
+        left = find(job_id, ranks)
     for _ in range(KILL_ROUNDS):
         if not left:
             break
         for process in left:
             send(process["pid"], job_id, signal.SIGKILL)
         time.sleep(0.1)
-        left = find(job_id)
+        left = find(job_id, ranks)
     return left
 
 
-def _end_on(job: Job, host: str, grace: float) -> str | None:
+def _end_on(job: Job, host: str, grace: float, ranks: bool) -> str | None:
     """None when nothing of the job is left on `host`, else why we cannot say so."""
     try:
         if host == job["main"]:
-            left = end(job["id"], grace)
+            left = end(job["id"], grace, ranks)
         else:
             argv = ["python3", program("sweep.py"), job["id"], "--grace", str(grace)]
+            argv += ["--ranks"] if ranks else []
             done = subprocess.run(
                 ssh_args(host, argv),
                 stdin=subprocess.DEVNULL,
@@ -127,11 +135,11 @@ def _end_on(job: Job, host: str, grace: float) -> str | None:
     return f"still alive: {left}" if left else None
 
 
-def end_everywhere(job: Job, grace: float) -> dict[str, str | None]:
+def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str | None]:
     """`end` on main and on every host of the job, all at once; host -> None or what went wrong."""
     hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
     with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
-        return dict(pool.map(lambda host: (host, _end_on(job, host, grace)), hosts))
+        return dict(pool.map(lambda host: (host, _end_on(job, host, grace, ranks)), hosts))
 
 
 def main() -> int:
@@ -139,16 +147,17 @@ def main() -> int:
     parser.add_argument("job_id")
     parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
     parser.add_argument("--list", action="store_true", help="signal nothing")
+    parser.add_argument("--ranks", action="store_true", help="spare the launcher and its daemons")
     parser.add_argument(
         "--grace", type=float, help="TERM, this many seconds, KILL; print what is left, 1 if any"
     )
     args = parser.parse_args()
     job_folder(args.job_id)  # refuses what is no job id
     if args.grace is not None and not args.list:
-        left = end(args.job_id, args.grace)
+        left = end(args.job_id, args.grace, args.ranks)
         print(json.dumps(left))
         return 1 if left else 0
-    found = find(args.job_id)
+    found = find(args.job_id, args.ranks)
     if not args.list:
         for process in found:
             send(process["pid"], args.job_id, getattr(signal, "SIG" + args.signal))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import posixpath
 import re
-from pathlib import PurePosixPath
 
 from toolkit.core.container import Mount
 from toolkit.core.names import CONF
@@ -218,13 +217,17 @@ def mount_source(text: str) -> str:
 def mount_target(text: str) -> str:
     target = _absolute("target", text)
     for tree in _RESERVED_TREES:
-        if PurePosixPath(target).is_relative_to(tree):
+        if _within(target, tree):
             raise ValueError(
                 f"the target should not be in {tree}, which the system keeps, found {shown(text)}"
             )
-    if any(PurePosixPath(own).is_relative_to(target) for own in (*_RESERVED_TREES, *_RESERVED_FILES)):
+    if any(_within(own, target) for own in (*_RESERVED_TREES, *_RESERVED_FILES)):
         raise ValueError(f"the target {shown(text)} hides what the container needs; mount beside or below")
     return target
+
+
+def _within(path: str, folder: str) -> bool:
+    return folder in ("/", path) or path.startswith(f"{folder}/")
 
 
 def _absolute(end: str, text: str) -> str:

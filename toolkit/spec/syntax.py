@@ -39,7 +39,7 @@ def syntax_problems(error: yaml.YAMLError, text: str) -> list[Problem]:
     mark = getattr(error, "problem_mark", None)
     at = min(mark.line, len(lines) - 1) if mark else 0
     if re.match(r" *\t", lines[at]):
-        tabbed = (n for n, line in enumerate(lines) if n == at or n > at and re.match(r" *\t\s*\S", line))
+        tabbed = (n for n, line in enumerate(lines) if n == at or (n > at and re.match(r" *\t\s*\S", line)))
         return [Problem("", "indented with a tab; indent with blanks", n + 1) for n in tabbed]
     for number in (at, at - 1):  # libyaml stops at the directive, PyYAML behind it
         if number >= 0 and lines[number].startswith("%"):

@@ -1,0 +1,174 @@
+#!/bin/sh
+# The Docker engine of this machine, for `make demo` and `make test`.
+#   ensure  an engine answers: fine. Otherwise, as root on Debian or Ubuntu: install it if need be, and start it.
+#   status  say whether one answers, and whether it is one that `ensure` started
+#   stop    end the engine that `ensure` started, and no other; its images stay for the next time
+#   clean   stop, and remove its data too if there was none before the first `ensure`
+set -eu
+
+state=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/toolkit/engine
+data=/var/lib/docker
+seconds=60
+
+say() { printf 'engine: %s\n' "$*" >&2; }
+fail() { say "$1"; [ -z "${2:-}" ] || printf '  fix: %s\n' "$2" >&2; exit 4; }
+have() { command -v "$1" > /dev/null 2>&1; }
+answers() { have docker && docker version --format '{{.Server.Version}}' 2> /dev/null; }
+
+# A process id alone may belong to somebody else by now; with its start time it cannot. A zombie has ended.
+born() { sed 's/.*) //' "/proc/$1/stat" 2> /dev/null | sed '/^Z/d' | cut -d' ' -f20; }
+ours() {
+    [ -f "$state/started" ] || return 1
+    read -r pid when < "$state/started"
+    [ -n "$when" ] && [ "$(born "$pid")" = "$when" ]
+}
+
+ensure() {
+    if version=$(answers); then
+        say "Docker engine $version answers"
+        return
+    fi
+    [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start it, or unset DOCKER_HOST"
+    if [ "$(id -u)" != 0 ]; then
+        if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ]; then
+            fail "there is an engine, but $(id -un) may not use it" \
+                 "sudo usermod -aG docker $(id -un), then log in again"
+        fi
+        fail "no Docker engine answers, and only root can install or start one" \
+             "sudo systemctl start docker, or sudo $0 ensure"
+    fi
+    mkdir -p "$state"
+    remember
+    if ! have dockerd || ! have docker; then install_packages; fi
+    if [ -d /run/systemd/system ]; then
+        say "starting it with systemctl"
+        systemctl start docker
+        wait_for_answer
+    else
+        start_by_hand
+    fi
+}
+
+remember() {
+    # Only before the first start: later, what is there is what we made.
+    [ ! -f "$state/before" ] || return 0
+    {
+        [ -n "$(ls -A $data 2> /dev/null)" ] || echo made_data=yes
+        [ -e /etc/docker ] || echo made_etc=yes
+    } > "$state/before"
+}
+
+install_packages() {
+    have apt-get || fail "Docker is not installed, and this is neither Debian nor Ubuntu" \
+                         "install it: https://docs.docker.com/engine/install/"
+    say "Docker is not installed: installing the packages docker.io and iptables with apt-get"
+    export DEBIAN_FRONTEND=noninteractive
+    packages="docker.io iptables"
+    {
+        apt-get update
+        # Newer releases have the command line in a package of its own.
+        ! apt-cache show docker-cli || packages="$packages docker-cli"
+        apt-get install -y --no-install-recommends $packages
+    } > "$state/apt.log" 2>&1 || {
+        tail -n 8 "$state/apt.log" >&2
+        fail "apt-get failed; all it said is in $state/apt.log" "install Docker by hand"
+    }
+}
+
+start_by_hand() {
+    say "no systemd here: starting dockerd by hand, log in $state/dockerd.log"
+    # For `stop`: dockerd changes these and does not change them back.
+    forward=$(iptables -S FORWARD 2> /dev/null | sed -n 's/^-P FORWARD //p')
+    printf 'forward=%s\nip_forward=%s\n' "${forward:-ACCEPT}" "$(cat /proc/sys/net/ipv4/ip_forward)" > "$state/net"
+    # A session of its own: it must outlive this terminal and its Ctrl-C.
+    setsid dockerd --pidfile "$state/docker.pid" > "$state/dockerd.log" 2>&1 < /dev/null &
+    echo "$! $(born $!)" > "$state/started"
+    wait_for_answer
+}
+
+wait_for_answer() {
+    end=$(($(date +%s) + seconds))
+    until version=$(answers); do
+        if [ -f "$state/started" ] && ! ours; then
+            rm -f "$state/started"
+            tail -n 8 "$state/dockerd.log" >&2
+            fail "dockerd ended; all it said is in $state/dockerd.log"
+        fi
+        [ "$(date +%s)" -lt "$end" ] || fail "the engine does not answer after $seconds s" "look into $state/dockerd.log"
+        sleep 0.5
+    done
+    say "Docker engine $version started"
+}
+
+status() {
+    version=$(answers) || { say "no Docker engine answers"; exit 4; }
+    if ours; then whose="started by this script, pid $pid"; else whose="not started by this script"; fi
+    say "Docker engine $version answers ($whose)"
+}
+
+stop() {
+    ours || { say "nothing to stop: no engine of this script's runs"; return 0; }
+    running=$(docker ps -q | wc -l)
+    if [ "$running" -gt 0 ]; then
+        say "left alone: $running containers run on it"
+        return 1
+    fi
+    bridges=$(docker network ls --filter driver=bridge --format '{{.ID}}' | sed 's/^/br-/')
+    kill -TERM "$pid"
+    end=$(($(date +%s) + seconds))
+    while ours; do
+        [ "$(date +%s)" -lt "$end" ] || fail "dockerd ($pid) does not end" "look into $state/dockerd.log"
+        sleep 0.2
+    done
+    for bridge in docker0 $bridges; do ip link delete "$bridge" 2> /dev/null || true; done
+    rules
+    # The mounts that hold network namespaces stay behind too.
+    for mount in /run/docker/netns/*; do umount "$mount" 2> /dev/null || true; done
+    rm -rf "$state/started" "$state/net" "$state/docker.pid" /run/docker.sock /run/docker
+    find /sys/fs/cgroup -maxdepth 2 -type d -name docker -exec rmdir {} + 2> /dev/null || true
+    say "stopped"
+}
+
+# Take away dockerd's packet filter rules: those that name its chains or its bridges.
+rules() {
+    names="DOCKER$(printf '|%s' docker0 $bridges)"
+    for tool in iptables ip6tables; do
+        have $tool || continue
+        for table in nat filter; do
+            all=$($tool -t $table -S 2> /dev/null) || continue
+            printf '%s\n' "$all" | grep -E "^-A .*($names)" | sed 's/^-A/-D/' |
+                while read -r rule; do eval "$tool -t $table $rule" || true; done
+            printf '%s\n' "$all" | sed -n 's/^-N \(DOCKER.*\)/\1/p' |
+                while read -r chain; do $tool -t $table -F "$chain"; $tool -t $table -X "$chain"; done
+        done
+    done 2> /dev/null || true
+    forward='' ip_forward=''
+    . "$state/net"
+    iptables -P FORWARD "$forward"
+    # Routing that somebody else turned on meanwhile cannot be told from dockerd's; it was off before.
+    echo "$ip_forward" > /proc/sys/net/ipv4/ip_forward
+}
+
+clean() {
+    stop || return 0
+    made_data='' made_etc=''
+    [ ! -f "$state/before" ] || . "$state/before"
+    if [ "$made_data" = yes ] && ! answers > /dev/null; then
+        find "$data" -mindepth 1 -delete
+        rmdir "$data" 2> /dev/null || true
+        say "$data removed: there was none before"
+        # Key and configuration that the engine wrote for itself.
+        [ "$made_etc" != yes ] || rm -rf /etc/docker/key.json
+        [ "$made_etc" != yes ] || rmdir /etc/docker 2> /dev/null || true
+    fi
+    rm -rf "$state"
+    rmdir "${state%/*}" 2> /dev/null || true
+}
+
+case ${1:-} in
+    ensure) ensure ;;
+    status) status ;;
+    stop) stop ;;
+    clean) clean ;;
+    *) echo "usage: $0 ensure | status | stop | clean" >&2; exit 2 ;;
+esac

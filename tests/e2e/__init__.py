@@ -1,0 +1,1 @@
+"""Tests on the practice cluster: real engines, real ssh, real jobs."""

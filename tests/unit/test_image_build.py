@@ -1,0 +1,138 @@
+"""Carrying a build out: the wheelhouse, the context, and errors that say what to do; no docker, no network."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from toolkit.core.build import Fetch, ImageBuild
+from toolkit.core.command import Command, command
+from toolkit.effects.image_build import (
+    assemble_context,
+    build_image,
+    default_cache,
+    fill_wheelhouse,
+    read_sources,
+    source_folder,
+    wheelhouse_files,
+)
+from toolkit.errors import CommandFailed, ImageError, MissingTool
+from toolkit.plan.image import CONTEXT_FILES
+
+
+def python(code: str, stdin: bytes | None = None) -> Command:
+    return command(sys.executable, "-c", code, stdin=stdin)
+
+
+def build_in(folder: Path, **changes: object) -> ImageBuild:
+    values: dict[str, object] = {
+        "flavour": "cpu",
+        "tag": "toolkit:cpu",
+        "wheelhouse": str(folder / "wheels"),
+        "discard": (),
+        "fetches": (),
+        "context": str(folder / "context"),
+        "files": (("Dockerfile", "FROM x\n"), ("image/a.txt", "a")),
+        "certificate": "",
+        "command": python("pass"),
+        "limit_bytes": 0,
+    }
+    return ImageBuild(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def quiet(title: str, line: str) -> None:
+    pass
+
+
+def test_whole_and_cut_off_packages_are_told_apart(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("a.py", "x = 1\n" * 100)
+    whole = (tmp_path / "a-1-py3-none-any.whl").read_bytes()
+    (tmp_path / "b-1-py3-none-any.whl").write_bytes(whole[:-30])
+    with tarfile.open(tmp_path / "c-1.tar.gz", "w:gz") as sdist:
+        sdist.addfile(tarfile.TarInfo("c/setup.py"), io.BytesIO())
+    (tmp_path / "d-1.tar.gz").write_bytes((tmp_path / "c-1.tar.gz").read_bytes()[:40])
+    assert list(wheelhouse_files(str(tmp_path)).values()) == [True, False, True, False]
+    assert wheelhouse_files(str(tmp_path / "absent")) == {}
+
+
+def test_the_first_alternative_that_succeeds_is_enough(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    fetch = Fetch(
+        "thing",
+        (
+            python("raise SystemExit(1)"),
+            python(f"import sys; open({str(mark)!r}, 'w').write(sys.stdin.read())", stdin=b"secret"),
+            python("raise SystemExit('not reached')"),
+        ),
+        "no thing",
+        "make one",
+    )
+    fill_wheelhouse(build_in(tmp_path, fetches=(fetch,)), quiet)
+    assert mark.read_text() == "secret"
+
+
+def test_when_none_succeeds_the_error_says_what_to_set(tmp_path: Path) -> None:
+    fetch = Fetch("thing", (python("print('ERROR: nothing'); raise SystemExit(1)"),), "no thing", "set X")
+    with pytest.raises(ImageError) as caught:
+        fill_wheelhouse(build_in(tmp_path, fetches=(fetch,)), quiet)
+    assert caught.value.what == "no thing\n    ERROR: nothing"
+    assert caught.value.fix == "set X"
+
+
+def test_the_context_is_made_anew_from_files_wheels_and_certificate(tmp_path: Path) -> None:
+    wheelhouse = tmp_path / "wheels"
+    wheelhouse.mkdir()
+    (wheelhouse / "a-1.whl").write_text("wheel")
+    (wheelhouse / "build-tools").mkdir()
+    (tmp_path / "ca.pem").write_text("CA")
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context" / "left-over").touch()
+    assemble_context(build_in(tmp_path, certificate=str(tmp_path / "ca.pem")))
+    files = {
+        str(p.relative_to(tmp_path / "context")) for p in (tmp_path / "context").rglob("*") if p.is_file()
+    }
+    assert files == {"Dockerfile", "image/a.txt", "wheels/a-1.whl", "certs/site.crt"}
+
+
+def test_a_certificate_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    with pytest.raises(ImageError, match=r"absent\.pem cannot be read"):
+        assemble_context(build_in(tmp_path, certificate=str(tmp_path / "absent.pem")))
+
+
+def test_a_failed_build_keeps_the_end_of_its_output_and_leaves_no_context(tmp_path: Path) -> None:
+    failing = python("print('last words'); raise SystemExit(7)")
+    lines: list[str] = []
+    with pytest.raises(CommandFailed) as caught:
+        build_image(build_in(tmp_path, command=failing), lambda title, line: lines.append(line))
+    assert caught.value.status == 7
+    assert "last words" in str(caught.value)
+    assert "last words" in lines
+    assert not (tmp_path / "context").exists()
+
+
+def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingTool, match="no-such-program is not on this machine"):
+        build_image(build_in(tmp_path, command=command("no-such-program")), quiet)
+
+
+def test_an_image_over_its_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.effects.image_build.image_size", lambda reference: 2_000_000)
+    assert build_image(build_in(tmp_path), quiet) == 2_000_000
+    with pytest.raises(ImageError, match=r"2 MB, more than the 1 MB"):
+        build_image(build_in(tmp_path, limit_bytes=1_000_000), quiet)
+
+
+def test_the_cache_follows_the_environment() -> None:
+    assert default_cache({"XDG_CACHE_HOME": "/x"}) == "/x/toolkit"
+
+
+def test_the_sources_of_the_checkout_are_found() -> None:
+    names = ("Dockerfile.cpu", "Dockerfile.gpu", *CONTEXT_FILES)
+    assert set(read_sources(source_folder(), names)) == set(names)

@@ -1,0 +1,161 @@
+"""The Dockerfiles and what stands beside them: one shape for both flavours, reasons given, nothing of one site."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolkit.plan.image import CONTEXT_FILES, FLAVOURS, parse_arguments
+from toolkit.plan.wheelhouse import parse_pins
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILES = {flavour: (ROOT / f"Dockerfile.{flavour}").read_text() for flavour in FLAVOURS}
+REMOTE = "SSH_COMMAND_PREFIX = 'ssh -o PasswordAuthentication=no -o StrictHostKeyChecking=no'\n"
+
+
+def stages(text: str) -> list[str]:
+    return re.findall(r"^FROM .* AS (\w+)$", text, re.MULTILINE)
+
+
+def stage(text: str, name: str) -> str:
+    """The lines from one FROM to the next, without comments."""
+    body = re.split(r"^FROM ", text, flags=re.MULTILINE)
+    part = next(p for p in body[1:] if p.splitlines()[0].endswith(f" AS {name}"))
+    return "\n".join(line for line in part.splitlines() if line and not line.startswith("#"))
+
+
+def test_both_have_the_same_stages() -> None:
+    assert stages(DOCKERFILES["cpu"]) == stages(DOCKERFILES["gpu"]) == ["tools", "builder", "runtime"]
+
+
+def test_both_have_the_same_argument_names_in_the_same_stages() -> None:
+    cpu, gpu = (re.findall(r"^(?:ARG (\w+)|FROM )", text, re.MULTILINE) for text in DOCKERFILES.values())
+    assert cpu == gpu
+
+
+def test_both_pin_the_same_versions_of_what_both_hold() -> None:
+    cpu, gpu = (parse_arguments(text) for text in DOCKERFILES.values())
+    assert {n: v for n, v in cpu.items() if not n.startswith("CUDA_")} == {
+        n: v for n, v in gpu.items() if not n.startswith("CUDA_")
+    }
+
+
+def test_the_tools_stage_is_one_and_the_same_so_that_its_layers_are_shared() -> None:
+    assert stage(DOCKERFILES["cpu"], "tools") == stage(DOCKERFILES["gpu"], "tools")
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_argument_with_a_default_has_its_reason_above_it(flavour: str) -> None:
+    lines = DOCKERFILES[flavour].splitlines()
+    for before, line in zip(lines, lines[1:], strict=False):
+        if re.match(r"ARG \w+=", line):
+            assert before.startswith("# "), line
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_legacy_builder_knows_every_word(flavour: str) -> None:
+    text = DOCKERFILES[flavour]
+    assert not re.search(r"^RUN --|<<|^COPY .*--ch(mod|own)|^#\s*syntax", text, re.MULTILINE)
+    # An empty ARG before FROM would be no version at all.
+    assert parse_arguments(text)["BASE_IMAGE"] == "debian:bookworm-slim"
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_last_stage_has_no_compiler_and_checks_what_it_holds(flavour: str) -> None:
+    runtime = stage(DOCKERFILES[flavour], "runtime")
+    installed = re.findall(r"apt-get install [^;]*", runtime)
+    assert installed == ["apt-get install -y --no-install-recommends openmpi-bin"]
+    parts = re.search(r"for part in ([^;]*);", runtime)
+    assert parts is not None
+    wanted = {"PyTorch", "MPI", "Gloo"} | ({"NCCL"} if flavour == "gpu" else set())
+    assert set(parts[1].split()) == wanted
+    assert "horovodrun --check-build" in runtime
+    assert f"toolkit.flavour={flavour}" in runtime
+
+
+def test_host_keys_go_in_the_step_that_makes_them() -> None:
+    steps = re.split(r"\n(?=[A-Z]+ )", stage(DOCKERFILES["cpu"], "tools"))
+    (step,) = [s for s in steps if "openssh-server" in s]
+    assert "rm -rf" in step and "/etc/ssh/ssh_host_*" in step
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_copied_file_is_in_the_context(flavour: str) -> None:
+    for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILES[flavour], re.MULTILINE):
+        for source in line.split()[:-1]:
+            pattern = re.escape(source).replace(r"\*", "[^/]*")
+            assert source in ("certs/", "wheels/") or any(re.fullmatch(pattern, f) for f in CONTEXT_FILES)
+
+
+def test_context_files_exist() -> None:
+    assert [name for name in CONTEXT_FILES if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_requirement_is_an_exact_pin(flavour: str) -> None:
+    arguments = parse_arguments(DOCKERFILES[flavour])
+    names = ["requirements.txt", f"requirements-{flavour}.txt"]
+    names += ["requirements-gpu-build.txt"] if flavour == "gpu" else []
+    pins = [p for name in names for p in parse_pins((ROOT / "image" / name).read_text(), arguments)]
+    assert len({pin.name for pin in pins}) == len(pins)
+    (torch,) = [pin.line for pin in pins if pin.name == "torch"]
+    assert torch == ("torch==2.13.0+cpu" if flavour == "cpu" else "torch===2.13.0")
+
+
+def test_the_only_addresses_named_are_public_ones() -> None:
+    texts = [*DOCKERFILES.values(), *((ROOT / name).read_text() for name in CONTEXT_FILES)]
+    texts += [(ROOT / "image/base.sh").read_text(), (ROOT / "toolkit/plan/wheelhouse.py").read_text()]
+    hosts = {host for text in texts for host in re.findall(r"https?://([^/\s\"']+)", text)}
+    assert hosts <= {"deb.debian.org", "download.pytorch.org", "peps.python.org"}
+    assert not any(re.search(r"/opt/(?!venv)|\b10\.\d+\.\d+\.\d+|/root/", text) for text in texts)
+
+
+def horovod_tree(folder: Path) -> Path:
+    for name, text in {
+        "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)\n",
+        "horovod/torch/CMakeLists.txt": "    set(CMAKE_CXX_STANDARD 14)\n",
+        "setup.py": "'Debug' if debug else 'RelWithDebInfo'\n",
+        "horovod/runner/util/remote.py": REMOTE,
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def edit(folder: Path) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "image/edit-horovod.sh"
+    argv = ["sh", str(script), str(folder), "20"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_the_edits_of_horovod_apply(tmp_path: Path) -> None:
+    done = edit(horovod_tree(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "horovod/torch/CMakeLists.txt").read_text() == "    set(CMAKE_CXX_STANDARD 20)\n"
+    assert (tmp_path / "setup.py").read_text() == "'Debug' if debug else 'Release'\n"
+    assert "StrictHostKeyChecking=yes" in (tmp_path / "horovod/runner/util/remote.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["CMakeLists.txt", "horovod/torch/CMakeLists.txt", "setup.py", "horovod/runner/util/remote.py"]
+)
+def test_an_edit_that_no_longer_applies_fails_and_names_the_file(tmp_path: Path, name: str) -> None:
+    (horovod_tree(tmp_path) / name).write_text("something else\n")
+    done = edit(tmp_path)
+    assert done.returncode != 0
+    assert f"is not in {name}: this edit no longer applies" in done.stderr
+
+
+def test_another_place_that_turns_host_key_checking_off_fails_the_edit(tmp_path: Path) -> None:
+    (horovod_tree(tmp_path) / "horovod/other.py").write_text("'-o', 'StrictHostKeyChecking no'\n")
+    done = edit(tmp_path)
+    assert done.returncode != 0
+    assert "another place" in done.stderr
+
+
+def test_the_base_script_is_posix_shell() -> None:
+    assert subprocess.run(["sh", "-n", str(ROOT / "image/base.sh")], check=False).returncode == 0

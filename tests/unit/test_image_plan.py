@@ -1,0 +1,198 @@
+"""Which wheels are fetched, from where, and what docker is called with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolkit.core.build import ImageBuild
+from toolkit.errors import BadInput
+from toolkit.plan.image import (
+    CONTEXT_FILES,
+    ImageRecipe,
+    build_progress,
+    parse_arguments,
+    plan_image,
+    wheelhouse_of,
+)
+from toolkit.plan.wheelhouse import Pin, parse_pins, torch_sources, wheel_platforms
+
+DOCKERFILE = """\
+# why
+ARG BASE_IMAGE=debian:bookworm-slim
+ARG PYTHON_VERSION=3.11
+ARG TORCH_VERSION=2.13.0
+ARG HOROVOD_VERSION=0.28.1
+ARG HOROVOD_SHA256=abc
+ARG HOROVOD_ARCH_FLAGS="-mavx -mfma"
+ARG CUDA_NVCC_VERSION=
+FROM ${BASE_IMAGE} AS tools
+ARG TORCH_VERSION
+"""
+SOURCES = {
+    "Dockerfile.cpu": DOCKERFILE,
+    "Dockerfile.gpu": DOCKERFILE.replace("NVCC_VERSION=", "NVCC_VERSION=13.0.88"),
+    **dict.fromkeys(CONTEXT_FILES, ""),
+    "image/requirements.txt": "# shared\nPyYAML==6.0.3\npy-spy==0.4.3  # stacks\n\nsetuptools==84.2.1\n",
+    "image/requirements-cpu.txt": "torch==${TORCH_VERSION}+cpu\n",
+    "image/requirements-gpu.txt": "torch===${TORCH_VERSION}\n",
+    "image/requirements-gpu-build.txt": "nvidia-cuda-nvcc==${CUDA_NVCC_VERSION}\n",
+}
+COMPLETE = {
+    "pyyaml-6.0.3-cp311-cp311-manylinux2014_x86_64.whl": True,
+    "py_spy-0.4.3-py2.py3-none-manylinux1_x86_64.whl": True,
+    "setuptools-84.2.1-py3-none-any.whl": True,
+    "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl": True,
+    "horovod-0.28.1.tar.gz": True,
+}
+
+
+def plan(recipe: ImageRecipe, present: dict[str, bool] | None = None, **kwargs: Any) -> ImageBuild:
+    given = COMPLETE if present is None else present
+    return plan_image(recipe, SOURCES, given, cache="/cache", python="/py", **kwargs)
+
+
+def argv(build: ImageBuild) -> tuple[str, ...]:
+    return tuple(str(token) for token in build.command.argv)
+
+
+def test_arguments_are_those_with_a_default() -> None:
+    arguments = parse_arguments(DOCKERFILE)
+    assert list(arguments)[:2] == ["BASE_IMAGE", "PYTHON_VERSION"]
+    assert arguments["HOROVOD_ARCH_FLAGS"] == "-mavx -mfma"
+    assert arguments["CUDA_NVCC_VERSION"] == ""
+
+
+def test_pins_are_exact_or_refused_all_at_once() -> None:
+    assert parse_pins("torch===${V}", {"V": "1"}) == (Pin("torch", "1", "torch===1"),)
+    with pytest.raises(BadInput) as caught:
+        parse_pins("numpy>=1\nfine==1\ntorch==${EMPTY}\ncffi==${ABSENT}\n", {"EMPTY": ""})
+    assert [p.line for p in caught.value.problems] == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("filename", "there"),
+    [
+        ("PyYAML-6.0.3-cp311-cp311-linux_x86_64.whl", True),
+        ("pyyaml-6.0.3.tar.gz", True),
+        ("pyyaml-6.0.30-cp311-cp311-linux_x86_64.whl", False),
+        ("pyyaml_more-6.0.3-py3-none-any.whl", False),
+    ],
+)
+def test_a_file_is_told_by_name_and_version(filename: str, there: bool) -> None:
+    assert Pin("PyYAML", "6.0.3", "").is_in(filename) is there
+
+
+def test_a_complete_wheelhouse_needs_no_fetch() -> None:
+    build = plan(ImageRecipe("cpu"))
+    assert build.fetches == ()
+    assert build.discard == ()
+    assert build.lines() == ("docker build --network=host --tag toolkit:cpu /cache/context-cpu",)
+
+
+def test_only_what_is_missing_is_fetched_and_what_is_damaged_or_old_goes() -> None:
+    present = {**COMPLETE, "setuptools-84.2.1-py3-none-any.whl": False, "numpy-1.0-py3-none-any.whl": True}
+    build = plan(ImageRecipe("cpu"), present)
+    assert build.discard == ("numpy-1.0-py3-none-any.whl", "setuptools-84.2.1-py3-none-any.whl")
+    (fetch,) = build.fetches
+    tokens = fetch.alternatives[0].argv
+    assert tokens[-1] == "setuptools==84.2.1"
+    assert tokens[:4] == ("/py", "-m", "pip", "download")
+    assert "--no-deps" in tokens and ":all:" in tokens
+    assert tokens[tokens.index("--python-version") + 1] == "3.11"
+    assert "manylinux_2_28_x86_64" in tokens
+    assert tokens[tokens.index("--dest") + 1] == build.wheelhouse == "/cache/wheels/cpu-py3.11-x86_64"
+
+
+def test_from_nothing_torch_is_asked_for_by_itself_and_never_as_the_cuda_build() -> None:
+    shared, torch, tools, horovod = plan(ImageRecipe("cpu"), {}).fetches
+    assert "torch" not in shared.alternatives[0].line()
+    assert [command.argv[-1] for command in torch.alternatives] == ["torch==2.13.0+cpu"] * 2
+    assert "TOOLKIT_TORCH_INDEX" in torch.fix
+    assert "CUDA build is not taken" in torch.failure
+    assert "setuptools" in tools.alternatives[0].argv
+    (last,) = horovod.alternatives
+    assert last.stdin == b"horovod==0.28.1 --hash=sha256:abc\n"
+    assert "--require-hashes" in last.argv
+
+
+def test_the_gpu_flavour_takes_the_plain_torch_and_the_compiler() -> None:
+    wheels, *_ = plan(ImageRecipe("gpu"), {}).fetches
+    assert wheels.alternatives[0].argv[-2:] == ("torch===2.13.0", "nvidia-cuda-nvcc==13.0.88")
+
+
+def test_torch_comes_from_where_it_is_said_to() -> None:
+    assert torch_sources("https://x.example/cpu") == (("--index-url", "https://x.example/cpu"),)
+    assert torch_sources("/wheels") == (("--no-index", "--find-links", "/wheels"),)
+    own, public = torch_sources("")
+    assert own == ()
+    assert public[-1] == "https://download.pytorch.org/whl/cpu"
+
+
+def test_platforms_reach_down_from_the_images_glibc() -> None:
+    platforms = wheel_platforms("aarch64")
+    assert platforms[0] == "manylinux_2_36_aarch64"
+    assert {"manylinux_2_17_aarch64", "manylinux2014_aarch64", "linux_aarch64"} <= set(platforms)
+
+
+def test_changed_arguments_reach_docker_and_the_wheels() -> None:
+    recipe = ImageRecipe(
+        "cpu",
+        tag="mine:1",
+        arguments=(("TORCH_VERSION", "2.14.1"), ("PYTHON_VERSION", "3.11")),
+        no_cache=True,
+        target="tools",
+    )
+    build = plan(recipe)
+    assert argv(build) == (
+        *("docker", "build", "--network=host", "--tag", "mine:1"),
+        *("--build-arg", "TORCH_VERSION=2.14.1", "--no-cache", "--target", "tools"),
+        "/cache/context-cpu",
+    )
+    assert build.fetches[0].alternatives[0].argv[-1] == "torch==2.14.1+cpu"
+    assert build.limit_bytes == 0
+
+
+def test_another_python_or_machine_has_another_wheelhouse() -> None:
+    recipe = ImageRecipe("cpu", arch="aarch64", arguments=(("PYTHON_VERSION", "3.13"),))
+    assert wheelhouse_of(recipe, DOCKERFILE, "/c") == "/c/wheels/cpu-py3.13-aarch64"
+    assert "HOROVOD_ARCH_FLAGS=" in argv(plan(recipe))
+
+
+def test_proxies_are_named_but_their_values_stay_out_of_the_command_line() -> None:
+    build = plan(ImageRecipe("cpu"), proxies=["https_proxy", "HOME"])
+    assert argv(build)[-3:] == ("--build-arg", "https_proxy", "/cache/context-cpu")
+
+
+def test_unknown_arguments_and_machines_are_refused_together() -> None:
+    recipe = ImageRecipe("cpu", arch="riscv64", arguments=(("TORCH", "1"), ("NUMPY", "2")))
+    with pytest.raises(BadInput) as caught:
+        plan(recipe)
+    assert [problem.path for problem in caught.value.problems] == ["TORCH", "NUMPY", "arch"]
+
+
+def test_the_context_holds_the_dockerfile_and_every_file() -> None:
+    build = plan(ImageRecipe("gpu"))
+    assert build.files[0] == ("Dockerfile", SOURCES["Dockerfile.gpu"])
+    assert {name for name, _ in build.files[1:]} == set(CONTEXT_FILES)
+    assert build.limit_bytes == 6_200_000_000
+
+
+def test_the_same_inputs_give_the_same_build() -> None:
+    backwards = dict(reversed(COMPLETE.items()))
+    assert plan(ImageRecipe("cpu")) == plan(ImageRecipe("cpu"), backwards)
+
+
+@pytest.mark.parametrize(
+    ("line", "step"),
+    [
+        ("Step 5/54 : RUN make", "5/54 RUN make"),
+        ("#12 [builder 3/9] RUN make", "builder 3/9 RUN make"),
+        ("#7 [tools  2/4] COPY certs/ /x", "tools 2/4 COPY certs/ /x"),
+        ("#12 1.234 some output", ""),
+        (" ---> Running in abc", ""),
+    ],
+)
+def test_steps_are_read_from_both_builders_output(line: str, step: str) -> None:
+    assert build_progress(line) == step
