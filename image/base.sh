@@ -6,7 +6,7 @@ set -eu
 suite=${1:-bookworm}
 tag=${2:-debian:$suite-slim}
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-pull_seconds=${PULL_SECONDS:-30}
+pull_seconds=${PULL_SECONDS:-20}
 
 say() { echo "base: $*"; }
 die() { echo "base: $*" >&2; exit 1; }

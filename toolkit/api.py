@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
 from toolkit.core.facts import Facts
-from toolkit.core.names import container_name
+from toolkit.core.names import LABEL_CLUSTER, container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.effects.engine import Engine
 from toolkit.effects.fanout import fan_out
@@ -22,6 +22,7 @@ from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.effects.ssh_config import Target, resolve_target
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.execute import Listener, execute
+from toolkit.network.choose import choose_paths
 from toolkit.plan.down import plan_down
 from toolkit.plan.layout import Layout, make_layout, refuse_foreign
 from toolkit.plan.probe import parse_facts, probe_command
@@ -65,6 +66,23 @@ def inside_programs() -> dict[str, str]:
         for path in sorted(INSIDE_FOLDER.iterdir())
         if path.suffix in (".py", ".sh") and path.name != "__init__.py"
     }
+
+
+@dataclass(frozen=True)
+class HostState:
+    """One host as `status` shows it; ``state`` is running, no container, unreachable, or Docker's word."""
+
+    host: str
+    role: str
+    state: str
+    address: str = ""
+    image: str = ""
+    docker: str = ""
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "running"
 
 
 class Session:
@@ -187,6 +205,30 @@ class Session:
         )
 
     # Containers
+
+    def host_states(self) -> list[HostState]:
+        """Return what is on every host of the file, those that did not answer included."""
+        return [self._host_state(name) for name in self.inventory.names]
+
+    def _host_state(self, name: str) -> HostState:
+        role = self.inventory.role(name)
+        if name in self.errors:
+            return HostState(name, role, "unreachable", note=self.errors[name].what)
+        facts = self.facts[name]
+        wanted = container_name(self.inventory.cluster, role)
+        paths = choose_paths(self.inventory, self.facts)
+        image = next((i.identity for i in facts.images if self.inventory.image in i.tags), "absent")
+        found = next((c for c in facts.containers if c.name == wanted), None)
+        others = sum(c.labels.get(LABEL_CLUSTER) != self.inventory.cluster for c in facts.containers)
+        note = f"{others} containers of other clusters" if others else ""
+        if found is None:
+            state = "no container"
+        elif found.state == "running":
+            state = "running"
+        else:
+            state = f"{found.state} ({found.exit_code})"
+        address = paths[name].address if name in paths else ""
+        return HostState(name, role, state, address, image, facts.docker, note)
 
     def container(self, host: str, user: str = "") -> ContainerRunner:
         """Return a runner inside a host's container.

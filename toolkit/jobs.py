@@ -26,6 +26,7 @@ from toolkit.network.choose import cidrs
 from toolkit.plan.job import job_hosts, plan_job, require_running
 from toolkit.plan.layout import FIRST_MASTER_PORT, free_port
 from toolkit.plan.steps import Plan
+from toolkit.spec.inventory import Inventory
 
 FINAL = ("succeeded", "failed", "stopped", "timeout")
 
@@ -104,19 +105,44 @@ def _below(path: Path, folder: Path | None) -> str:
             raise BadInput("command line", (problem,)) from None
 
 
+def check_request(inventory: Inventory, request: Request) -> None:
+    """Refuse what is known to be wrong before any host is contacted, all of it at once.
+
+    Raises:
+        BadInput: unknown launcher or hosts, more ranks than declared slots, a script that is not there.
+    """
+    problems: list[Problem] = []
+    chosen: tuple[str, ...] = ()
+    try:
+        chosen = choose_hosts(inventory, request.only, request.exclude)
+    except BadInput as error:
+        problems += error.problems
+    if request.launcher and request.launcher not in LAUNCHERS:
+        known = ", ".join(sorted(LAUNCHERS))
+        problems.append(Problem("--launcher", f"is one of {known}, found {request.launcher}"))
+    declared = [inventory.host(name).slots for name in chosen]
+    if request.ranks and all(s is not None for s in declared):
+        total = sum(s or 0 for s in declared)
+        if request.ranks > total:
+            problems.append(Problem("--np", f"{request.ranks} ranks asked for, but there are {total} slots"))
+    try:
+        rank_command(request.words, request.workdir)
+    except BadInput as error:
+        problems += error.problems
+    if problems:
+        raise BadInput("command line", tuple(problems))
+
+
 def make_job(session: Session, request: Request) -> Job:
     """Return the job that the request makes on this cluster as it is now.
 
     Raises:
-        BadInput: an unknown launcher or host, more ranks than slots.
+        BadInput: see ``check_request``; also more ranks than the slots found on the hosts.
         NotReady: a container does not run, or another job does.
     """
     inventory = session.inventory
+    check_request(inventory, request)
     chosen = choose_hosts(inventory, request.only, request.exclude)
-    launcher = request.launcher or inventory.launcher
-    if launcher not in LAUNCHERS:
-        known = ", ".join(sorted(LAUNCHERS))
-        raise BadInput("command line", (Problem("--launcher", f"is one of {known}, found {launcher}"),))
     layout = session.layout(local_image=False)
     require_running(layout, list(dict.fromkeys((inventory.main, *chosen))))
     if not request.share:
@@ -133,7 +159,7 @@ def make_job(session: Session, request: Request) -> Job:
         id=job_id(now, request.words[0], secrets.token_hex(2)),
         cluster=inventory.cluster,
         owner=getpass.getuser(),
-        launcher=launcher,
+        launcher=request.launcher or inventory.launcher,
         command=rank_command(request.words, request.workdir),
         hosts=hosts,
         main=inventory.main,
@@ -155,7 +181,6 @@ def _refuse_second(session: Session) -> None:
 def plan_run(session: Session, job: Job, workdir: Path | None) -> Plan:
     """Return the plan that starts the job."""
     paths = list_files(workdir) if workdir is not None else ()
-    # Slots of this job only: a host's own variables are in its host.json.
     return plan_job(session.layout(local_image=False), job, str(workdir or ""), paths)
 
 
@@ -182,6 +207,13 @@ def follow(session: Session, job: str, sink: Callable[[bytes], None]) -> None:
     result = session.main.stream(command("python3", str(INSIDE / "follow.py"), job), sink)
     if not result.ok:
         raise ToolkitError(f"cannot follow {job}: {result.stderr.strip()}", f"toolkit logs {job}")
+
+
+def log_text(session: Session, job: str, sink: Callable[[bytes], None]) -> None:
+    """Copy what the job's merged log holds at this moment to ``sink``."""
+    result = session.main.stream(command("cat", f"{JOBS}/{job}/output.log"), sink)
+    if not result.ok:
+        raise ToolkitError(f"{job} has no log: {result.stderr.strip()}", "toolkit status")
 
 
 def statuses(session: Session) -> list[Status]:

@@ -1,4 +1,4 @@
-"""Carrying a build out: the wheelhouse, the context, and errors that say what to do; no docker, no network."""
+"""Carrying a build out: the wheelhouse, the context, and errors that say what to do."""
 
 from __future__ import annotations
 

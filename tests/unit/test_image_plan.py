@@ -142,16 +142,22 @@ def test_changed_arguments_reach_docker_and_the_wheels() -> None:
         tag="mine:1",
         arguments=(("TORCH_VERSION", "2.14.1"), ("PYTHON_VERSION", "3.11")),
         no_cache=True,
-        target="tools",
+        target="builder",
     )
     build = plan(recipe)
     assert argv(build) == (
         *("docker", "build", "--network=host", "--tag", "mine:1"),
-        *("--build-arg", "TORCH_VERSION=2.14.1", "--no-cache", "--target", "tools"),
+        *("--build-arg", "TORCH_VERSION=2.14.1", "--no-cache", "--target", "builder"),
         "/cache/context-cpu",
     )
     assert build.fetches[0].alternatives[0].argv[-1] == "torch==2.14.1+cpu"
     assert build.limit_bytes == 0
+
+
+def test_the_tools_stage_needs_no_wheels_and_does_not_take_the_images_name() -> None:
+    build = plan(ImageRecipe("cpu", target="tools"), {})
+    assert build.fetches == ()
+    assert build.tag == "toolkit:tools"
 
 
 def test_another_python_or_machine_has_another_wheelhouse() -> None:

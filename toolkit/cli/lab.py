@@ -46,17 +46,22 @@ def up(
 @app.command("down")
 def down(
     name: str = typer.Option("lab", help="The lab's name."),
+    everything: bool = typer.Option(False, "--all", help="All labs on this machine, whatever their names."),
     keep_images: bool = typer.Option(False, "--keep-images", help="Keep the hosts' images for the next lab."),
     folder: str = typer.Option("", help="Where its files are, when the lab itself cannot say it any more."),
 ) -> None:
     """Remove the lab and everything that it made."""
-    from toolkit.lab.manage import lab_down
+    from toolkit.lab.manage import lab_down, lab_names
 
-    report = lab_down(name, keep_images, _folder(folder, name), _say)
-    done = "there was nothing" if report.changes == 0 else "nothing is left"
-    if keep_images:
-        done += " but the volumes with the hosts' images"
-    _say(f"lab {name}: {done} ({report.seconds:.1f} s)")
+    names = lab_names() if everything else (name,)
+    for each in names:
+        report = lab_down(each, keep_images, _folder(folder, each), _say)
+        done = "there was nothing" if report.changes == 0 else "nothing is left"
+        if keep_images:
+            done += " but the volumes with the hosts' images"
+        _say(f"lab {each}: {done} ({report.seconds:.1f} s)")
+    if not names:
+        _say("there is no lab on this machine")
 
 
 @app.command("status")

@@ -32,11 +32,11 @@ def source_folder() -> Path:
         ImageError: neither has them.
     """
     package = Path(__file__).resolve().parent.parent
-    for folder in (package / "_image", package.parent):
+    for folder in (package / "_data", package.parent):
         if (folder / "Dockerfile.cpu").is_file():
             return folder
     raise ImageError(
-        f"no Dockerfile.cpu in {package / '_image'} or {package.parent}",
+        f"no Dockerfile.cpu in {package / '_data'} or {package.parent}",
         "install the toolkit again, or run it from a checkout",
     )
 

@@ -205,6 +205,20 @@ def _connection(target: Target, connect_timeout: float) -> Any:
     return _single(target, connect_timeout, gateway)
 
 
+def gateway_socket(target: Target, connect_timeout: float = 10.0) -> Any:
+    """Return a channel to the target through its jump hosts, None when it is reached directly."""
+    gateway = None
+    for hop in target.jump:
+        gateway = _single(hop, connect_timeout, gateway)
+    if gateway is None:
+        return None
+    try:
+        gateway.open()
+    except Exception as error:
+        raise _explain(target.jump[-1], error) from error
+    return gateway.transport.open_channel("direct-tcpip", (target.host, target.port), ("", 0))
+
+
 def _single(target: Target, connect_timeout: float, gateway: Any) -> Any:
     existing = [f for f in target.identity_files if Path(f).is_file()]
     connection = fabric.Connection(

@@ -6,9 +6,7 @@ import os
 import sys
 import time
 
-ELEMENTS = (
-    2**22
-)  # 16 MiB of float32: long enough for the wire to count, short enough for a slow link
+ELEMENTS = 2**22  # 16 MiB of float32: long enough for the wire to count, short enough for a slow link
 ROUNDS = 5
 
 

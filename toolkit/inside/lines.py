@@ -8,22 +8,19 @@ import selectors
 
 ATOMIC = 4096  # PIPE_BUF: writers that share a pipe never mix within a write up to this size
 
-# Open MPI cuts output at 4096 bytes, wherever that falls, and `--tag-output` then adds a line end.
-# Under it rank.py ends each line with this byte, so that the supervisor can tell an end from a cut.
-LINE_END_MARK = b"\x1e"
-
 LINE_END = re.compile(rb"\r\n|\n|\r")
-TAG = re.compile(rb"\[\d+,\d+\]<std(?:out|err|diag)>:")
+# `mpirun --tag-output` writes one at the start of each line, and where it goes on after a cut: it
+# cuts output every 4096 bytes, whatever stands there, and sends other ranks' in between.
+TAG = re.compile(rb"(\[\d+,\d+\]<std(?:out|err|diag)>:)")
 
 
 class Stream:
     """One output of the child, cut into whole prefixed lines of at most ATOMIC bytes each."""
 
-    def __init__(self, out: int, prefix: bytes, mark: bytes) -> None:
+    def __init__(self, out: int, prefix: bytes) -> None:
         self.out = out
         self._prefix = prefix
-        self._end = mark + b"\n"
-        self._room = ATOMIC - len(prefix) - len(self._end)
+        self._room = ATOMIC - len(prefix) - len(b"\n")
         self._rest = b""
         self._cut = False  # the last line was shown before its end came
         self._after_cr = False
@@ -65,7 +62,7 @@ class Stream:
 
     def _fold(self, line: bytes) -> list[bytes]:
         pieces = [line[i : i + self._room] for i in range(0, len(line), self._room)] or [b""]
-        return [self._prefix + piece + self._end for piece in pieces]
+        return [self._prefix + piece + b"\n" for piece in pieces]
 
 
 def write_lines(out: int, lines: list[bytes]) -> bool:
@@ -106,13 +103,12 @@ class Merger:
         return last + cut
 
     def _line(self, line: bytes) -> bytes:
-        tag = TAG.match(line)
-        if tag is None:
-            return line + b"\n"
-        text = self._cut.pop(tag.group(), b"") + line[tag.end() :]
-        if text.endswith(LINE_END_MARK):
-            return text[: -len(LINE_END_MARK)] + b"\n"
-        if text.startswith(b"["):  # one of rank.py's, cut: the rest comes under the same tag
-            self._cut[tag.group()] = text
-            return b""
-        return text + b"\n" if text else b""
+        own, *tagged = TAG.split(line)
+        tags, texts = tagged[::2], tagged[1::2]
+        if own or not tags:
+            return line + b"\n"  # mpirun's own
+        for tag, text in zip(tags, texts):  # noqa: B905 (`strict` needs Python 3.10)
+            self._cut[tag] = self._cut.get(tag, b"") + text
+        return (
+            self._cut.pop(tags[-1]) + b"\n"
+        )  # the line's end belongs to the last; the rest are cut

@@ -31,7 +31,7 @@ from common import (
     load_job,
     write_json,
 )
-from lines import LINE_END_MARK, Stream, write_lines
+from lines import Stream, write_lines
 
 IDLE_S = 0.2  # after this long a line without an end (a prompt, a progress bar) is shown as it is
 DRAIN_S = 1.0  # how long a process which outlives its rank may hold our pipes open
@@ -139,7 +139,7 @@ class Child:
             self.signal(signal.SIGKILL)
 
     def hold(self, stopping: Path, limit: float) -> None:
-        """After the child: while the job's other ranks use their grace, keep the end to ourselves."""
+        """While the job's other ranks use their grace, keep our child's end to ourselves."""
         deadline = time.monotonic() + limit
         while stopping.exists() and not self._asked and time.monotonic() < deadline:
             if os.getppid() != self._launcher:
@@ -201,9 +201,8 @@ def main() -> int:
     folder = job_folder(job["id"])
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    mark = LINE_END_MARK if "OMPI_COMM_WORLD_RANK" in os.environ else b""
     prefix = f"[{name}] ".encode()
-    streams = (Stream(1, prefix, mark), Stream(2, prefix, mark))
+    streams = (Stream(1, prefix), Stream(2, prefix))
     with (logs / f"rank-{place.rank}.log").open("ab", buffering=0) as log:
         child = None
         try:

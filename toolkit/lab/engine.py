@@ -110,6 +110,17 @@ class LabEngine:
             tuple(volumes),
         )
 
+    def labs(self) -> tuple[str, ...]:
+        """Return the names of all labs of which anything is left."""
+        filters: dict[str, str | list[str] | bool] = {"label": LABEL_LAB}
+        labels = [
+            c.labels for c in self.client.containers.list(all=True, filters=filters, ignore_removed=True)
+        ]
+        attrs = [n.attrs for n in self.client.networks.list(filters=filters)]
+        attrs += [v.attrs for v in self.client.volumes.list(filters=filters)]
+        labels += [a.get("Labels") or {} for a in attrs]
+        return tuple(sorted({found[LABEL_LAB] for found in labels if LABEL_LAB in found}))
+
     def subnets(self) -> tuple[str, ...]:
         """Return the IPv4 networks of all docker networks, in CIDR form."""
         found = []

@@ -18,7 +18,7 @@ from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.status import lab_status
 from toolkit.lab.topology import LABEL_LAB_SETTINGS, LabSpec, host_settings, lab_hosts
 
-__all__ = ["Progress", "lab_down", "lab_status", "lab_up"]
+__all__ = ["Progress", "lab_down", "lab_names", "lab_status", "lab_up"]
 
 
 def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
@@ -80,6 +80,15 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
     if left.hosts or left.helpers or left.networks or (left.volumes and not keep_images):
         raise LabError(f"something of lab {name} is left", f"docker ps -a --filter label=toolkit.lab={name}")
     return book.report(f"lab {name} down")
+
+
+def lab_names() -> tuple[str, ...]:
+    """Return the names of all labs on this machine of which anything is left.
+
+    Raises:
+        MissingTool: no docker command or no engine.
+    """
+    return LabEngine().labs()
 
 
 def _remove(

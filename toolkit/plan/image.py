@@ -47,7 +47,7 @@ class ImageRecipe:
     """What a person asks for.
 
     Args:
-        tag: empty means ``toolkit:<flavour>``.
+        tag: empty means ``toolkit:<flavour>``, or ``toolkit:<target>`` when there is a target.
         arguments: values for ARGs of the Dockerfile in place of their defaults.
         arch: of the image, as ``uname -m`` says it: x86_64 or aarch64.
         torch_index: where the CPU wheel of torch comes from: an index URL, a folder, or empty for
@@ -65,7 +65,8 @@ class ImageRecipe:
 
     @property
     def reference(self) -> str:
-        return self.tag or f"toolkit:{self.flavour}"
+        """The reference under which the engine will know the image."""
+        return self.tag or f"toolkit:{self.target or self.flavour}"
 
 
 def parse_arguments(dockerfile: str) -> dict[str, str]:
@@ -129,6 +130,8 @@ def plan_image(
     if not any(horovod.is_in(name) for name in wanted):
         digest = arguments["HOROVOD_SHA256"]
         fetches += horovod_fetches(horovod.version, digest, wheelhouse, python)
+    if recipe.target == "tools":
+        fetches = ()  # that stage installs no wheel
     context = str(PurePosixPath(cache) / f"context-{recipe.flavour}")
     files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES))
     return ImageBuild(

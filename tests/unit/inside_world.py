@@ -1,0 +1,123 @@
+"""A small world for the programs of toolkit/inside: a root folder, a job, real processes, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
+JOB = "20261120-211300-digits-a1b2"
+
+
+class World:
+    """One host, gpu1, which is also main; `root` stands where /run/toolkit is in a container."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.started: list[subprocess.Popen[bytes]] = []
+        (root / "conf").mkdir(parents=True)
+        (root / "inside").symlink_to(INSIDE)
+        host = {"cluster": "t", "host": "gpu1", "address": "10.77.0.2", "interface": "eth0"}
+        (root / "conf" / "host.json").write_text(
+            json.dumps({**host, "env": {"GLOO_SOCKET_IFNAME": "eth0"}})
+        )
+
+    def folder(self, job_id: str = JOB) -> Path:
+        return self.root / "jobs" / job_id
+
+    def job(self, job_id: str = JOB, **changes: Any) -> Path:
+        """Write a job of one rank on gpu1; a change is a key of job.json. Returns its folder."""
+        folder = self.folder(job_id)
+        (folder / "code").mkdir(parents=True)
+        job = {
+            "id": job_id,
+            "cluster": "t",
+            "owner": "alice",
+            "world_size": 1,
+            "command": [sys.executable, "-c", "print('hello')"],
+            "launcher": "mpirun",
+            "env": {},
+            "workdir": str(folder / "code"),
+            "hosts": [{"name": "gpu1", "address": "10.77.0.2", "slots": 1}],
+            "main": "gpu1",
+            "master_address": "10.77.0.2",
+            "master_port": 29500,
+            "timeout": None,
+            "grace": 1.0,
+            "launches": [{"host": "gpu1", "argv": self.rank_argv(job_id), "env": rank_env()}],
+            **changes,
+        }
+        (folder / "job.json").write_text(json.dumps(job))
+        return folder
+
+    def rank_argv(self, job_id: str = JOB) -> list[str]:
+        return [sys.executable, str(self.root / "inside" / "rank.py"), job_id]
+
+    def start(self, program: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
+        """Start one of the programs; `close` ends it, and it alone, in any case."""
+        process = subprocess.Popen(
+            [sys.executable, str(self.root / "inside" / program), *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**self.base_env(), **env},
+        )
+        self.started.append(process)
+        return process
+
+    def call(self, program: str, *args: str, **env: str) -> tuple[int, bytes, bytes]:
+        """Run one of the programs to its end: exit code, stdout, stderr."""
+        process = self.start(program, *args, **env)
+        out, err = process.communicate(timeout=30)
+        return process.returncode, out, err
+
+    def base_env(self) -> dict[str, str]:
+        names = ("PATH", "HOME", "LANG")
+        env = {name: os.environ[name] for name in names if name in os.environ}
+        return {**env, "TOOLKIT_ROOT": str(self.root)}
+
+    def status(self, job_id: str = JOB) -> dict[str, Any]:
+        try:
+            value: dict[str, Any] = json.loads((self.folder(job_id) / "status.json").read_text())
+        except FileNotFoundError:
+            return {"state": ""}
+        return value
+
+    def log(self, job_id: str = JOB) -> bytes:
+        path = self.folder(job_id) / "output.log"
+        return path.read_bytes() if path.exists() else b""
+
+    def close(self) -> None:
+        for folder in self.root.glob("jobs/*"):
+            self.call("sweep.py", folder.name, "--signal", "KILL")
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def rank_env(rank: int = 0, size: int = 1) -> dict[str, str]:
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait for what another process does; fails when it does not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether `pid` runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[0] != b"Z"

@@ -1,0 +1,210 @@
+"""rank.py as a real process: environment, output, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .inside_world import JOB, World, is_alive, rank_env, wait_for
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "root")
+    yield made
+    made.close()
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def shown_env(world: World, **env: str) -> dict[str, str]:
+    code, out, err = world.call("rank.py", JOB, **env)
+    assert (code, err) == (0, b"")
+    found: dict[str, str] = json.loads((world.folder() / "logs" / "rank-0.log").read_text())
+    return found
+
+
+def test_the_rank_gets_its_hosts_environment_and_the_jobs(world: World) -> None:
+    world.job(command=python(SHOW_ENV), env={"TOKEN": "s3 'c\" $r"})
+    env = shown_env(world, **rank_env(), GLOO_SOCKET_IFNAME="main0", TOOLKIT_SUPERVISOR=JOB)
+    assert env["GLOO_SOCKET_IFNAME"] == "eth0"  # this host's, not what main's launcher handed on
+    assert env["TOKEN"] == "s3 'c\" $r"
+    assert (env["TOOLKIT_JOB"], env["TOOLKIT_HOST"], env["TOOLKIT_RANK"]) == (JOB, "gpu1", "0")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.77.0.2", "29500")
+    assert env["PYTHONUNBUFFERED"] == "1"
+    assert "TOOLKIT_SUPERVISOR" not in env
+
+
+def test_under_mpi_the_rank_gets_the_names_that_torch_reads(world: World) -> None:
+    world.job(command=python(SHOW_ENV))
+    ompi = {"RANK": "0", "SIZE": "1", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
+    stray = {"RANK": "5", "WORLD_SIZE": "9"}  # mpirun hands on main's variables
+    env = shown_env(world, **stray, **{f"OMPI_COMM_WORLD_{k}": v for k, v in ompi.items()})
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    assert [env[name] for name in names] == ["0", "1", "0", "1"]
+
+
+def test_under_horovods_own_controller_too(world: World) -> None:
+    world.job(command=python(SHOW_ENV))
+    env = shown_env(world, HOROVOD_RANK="0", HOROVOD_SIZE="1", HOROVOD_LOCAL_RANK="0")
+    assert (env["RANK"], env["WORLD_SIZE"]) == ("0", "1")
+
+
+def test_torchruns_own_master_is_kept(world: World) -> None:
+    world.job(command=python(SHOW_ENV), env={"MASTER_PORT": "1"})
+    env = shown_env(world, **rank_env(), MASTER_ADDR="10.9.9.9", MASTER_PORT="1234")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.9.9.9", "1234")
+
+
+def test_a_wrong_world_size_is_refused_by_both_numbers(world: World) -> None:
+    world.job(world_size=4, command=python("print('must not run')"))
+    code, out, err = world.call("rank.py", JOB, **rank_env(0, 2))
+    assert code == 64
+    assert b"2 ranks" in err and b"4" in err
+    assert out == b"" and not (world.folder() / "logs" / "rank-0.log").exists()
+
+
+def test_no_launcher_is_refused(world: World) -> None:
+    world.job()
+    code, _, err = world.call("rank.py", JOB)
+    assert code == 64 and b"gpu1" in err
+
+
+def test_a_job_that_is_not_there_and_a_path_as_job_id(world: World) -> None:
+    assert world.call("rank.py", "nothing", **rank_env())[0] == 66
+    assert world.call("rank.py", "../conf", **rank_env())[0] == 64
+
+
+def test_lines_are_prefixed_on_their_own_stream(world: World) -> None:
+    world.job(command=python("import sys; print('out'); print('err', file=sys.stderr)"))
+    code, out, err = world.call("rank.py", JOB, **rank_env())
+    assert (code, out, err) == (0, b"[gpu1 0] out\n", b"[gpu1 0] err\n")
+    log = (world.folder() / "logs" / "rank-0.log").read_bytes()
+    assert sorted(log.splitlines()) == [b"err", b"out"]
+
+
+def test_five_megabytes_in_one_line_and_all_bytes(world: World) -> None:
+    code = "import os, sys; w = sys.stdout.buffer.write; w(b'x' * 5_000_000); w(bytes(range(256)))"
+    world.job(command=python(code))
+    status, out, _ = world.call("rank.py", JOB, **rank_env())
+    assert status == 0
+    written = b"x" * 5_000_000 + bytes(range(256))
+    assert (world.folder() / "logs" / "rank-0.log").read_bytes() == written
+    shown = b"".join(line[len(b"[gpu1 0] ") :] for line in out.split(b"\n"))
+    assert shown == written.replace(b"\r", b"").replace(b"\n", b"")
+
+
+def test_an_unfinished_line_is_shown_while_the_rank_works(world: World) -> None:
+    world.job(command=python("import time; print('50%', end=''); time.sleep(60)"))
+    process = world.start("rank.py", JOB, **rank_env())
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"[gpu1 0] 50%\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("raise SystemExit(7)", 7),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        ("import os; os.kill(os.getpid(), 11)", 139),
+    ],
+)
+def test_the_exit_code_is_the_commands(world: World, code: str, expected: int) -> None:
+    world.job(command=python(code))
+    assert world.call("rank.py", JOB, **rank_env())[0] == expected
+    record = json.loads((world.folder() / "logs" / "rank-0.exit").read_text())
+    assert (record["rank"], record["host"], record["exit_code"]) == (0, "gpu1", expected)
+
+
+def test_a_command_that_is_not_there(world: World) -> None:
+    world.job(command=["no-such-program"])
+    code, _, err = world.call("rank.py", JOB, **rank_env())
+    assert code == 127 and b"[gpu1 0] [toolkit] cannot start no-such-program" in err
+
+
+PID_THEN_SLEEP = "import os, time; print(os.getpid()); time.sleep(60)"
+
+
+def pid_from(process) -> int:  # type: ignore[no-untyped-def]
+    return int(process.stdout.readline().split()[-1])
+
+
+def test_sigkill_of_rank_py_ends_the_child(world: World) -> None:
+    world.job(command=python(PID_THEN_SLEEP))
+    process = world.start("rank.py", JOB, **rank_env())
+    pid = pid_from(process)
+    process.kill()
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_sigterm_reaches_the_childs_whole_group(world: World) -> None:
+    code = (
+        "import os, subprocess, sys, time\n"
+        "helper = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print(helper.pid); time.sleep(60)"
+    )
+    world.job(command=python(code))
+    process = world.start("rank.py", JOB, **rank_env())
+    helper = pid_from(process)
+    process.terminate()
+    assert process.wait(timeout=10) == 143
+    wait_for(lambda: not is_alive(helper))
+
+
+def test_the_rank_ends_when_its_launcher_is_gone(world: World) -> None:
+    world.job(command=python(PID_THEN_SLEEP))
+    launcher = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen({world.rank_argv()!r}); time.sleep(60)"
+    )
+    script = world.root / "launcher.py"
+    script.write_text(launcher)
+    process = world.start("../launcher.py", **rank_env())
+    pid = pid_from(process)
+    process.kill()
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_a_helper_that_keeps_the_pipes_open_does_not_keep_the_rank(world: World) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print('done')"
+    )
+    world.job(command=python(code))
+    process = world.start("rank.py", JOB, **rank_env())
+    started = time.monotonic()
+    assert process.wait(timeout=10) == 0
+    assert time.monotonic() - started < 5
+
+
+def test_a_rank_without_a_reader_works_on(world: World) -> None:
+    code = "import time\nfor i in range(3): print(i, flush=True); time.sleep(0.1)"
+    world.job(command=python(code))
+    process = world.start("rank.py", JOB, **rank_env())
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=10) == 0
+    assert (world.folder() / "logs" / "rank-0.log").read_bytes() == b"0\n1\n2\n"
+    process.stdout = open(os.devnull, "rb")  # noqa: SIM115 (for communicate at the end)
+
+
+def test_sigint_gives_130(world: World) -> None:
+    code = "import signal, time; signal.signal(2, signal.SIG_DFL); print(0); time.sleep(60)"
+    world.job(command=python(code))
+    process = world.start("rank.py", JOB, **rank_env())
+    pid_from(process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) == 130

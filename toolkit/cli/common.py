@@ -1,0 +1,178 @@
+"""What the verbs share: options, output, progress. Heavy imports stay inside functions for a quick --help."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from toolkit.api import Session
+    from toolkit.core.report import Report
+    from toolkit.execute import Event
+    from toolkit.plan.steps import Plan
+    from toolkit.spec.inventory import Inventory
+
+HostsFile = Annotated[
+    str,
+    typer.Option("--hosts", envvar="TOOLKIT_HOSTS", metavar="FILE", help="The hosts file."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Look, but change nothing: print what would be done.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every command and every step.")]
+
+DEFAULT_HOSTS = "hosts.yaml"
+
+
+def say(text: str) -> None:
+    """Print for people: on standard error, so that standard output stays for results."""
+    sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stderr.flush()
+
+
+def put_json(value: Any) -> None:
+    """Print a result as JSON on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def to_stdout(data: bytes) -> None:
+    """Pass a job's output on as it comes."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def load(hosts: str) -> Inventory:
+    """Return the hosts file's inventory."""
+    from toolkit.api import load_inventory
+
+    return load_inventory(hosts)
+
+
+def connect(inventory: Inventory, verbose: bool, names: Iterable[str] | None = None) -> Session:
+    """Connect to the hosts and say who did not answer."""
+    from toolkit.api import Session
+
+    session = Session.open(inventory, names, _trace if verbose else None)
+    if verbose:
+        for name, seconds in session.timings.items():
+            say(f"          {name}: connected and asked in {seconds:.2f} s")
+    return session
+
+
+def _trace(host: str, line: str) -> None:
+    say(f"       $  {host}: {line if len(line) <= 400 else line[:397] + '…'}")
+
+
+def carry_out(session: Session, plan: Plan, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:
+    """Print the plan, or run it and print how each host fared; the exit status is the caller's."""
+    from toolkit.show import plan_text, report_text
+
+    if dry_run:
+        if as_json:
+            put_json({"title": plan.title, "dry_run": True, "plan": plan_text(plan).splitlines()})
+        else:
+            sys.stdout.write(plan_text(plan))
+        return None
+    listener = Progress(verbose)
+    try:
+        for outcome in session.connect_outcomes():
+            listener.outcome(outcome)
+        report = session.execute(plan, listener)
+    finally:
+        listener.close()
+    if as_json:
+        put_json(report.as_json())
+    else:
+        say(report_text(report))
+    return report
+
+
+def exit_with(report: Report | None) -> None:
+    """End the command with status 1 when a step failed."""
+    if report is not None and not report.ok:
+        raise typer.Exit(1)
+
+
+class Progress:
+    """Prints steps as they end, and bars of what takes long when standard error is a terminal."""
+
+    def __init__(self, verbose: bool) -> None:
+        self._verbose = verbose
+        self._lock = threading.Lock()
+        self._bars: Any = None
+        self._tasks: dict[tuple[str, str], Any] = {}
+        self._said: dict[tuple[str, str], float] = {}
+        self._terminal = sys.stderr.isatty()
+
+    def __call__(self, event: Event) -> None:
+        from toolkit.execute import StepEnded, StepProgress
+
+        with self._lock:
+            if isinstance(event, StepEnded):
+                self._end_bar(event.outcome.host, event.outcome.step)
+                self.outcome(event.outcome)
+            elif isinstance(event, StepProgress):
+                self._advance(event)
+
+    def outcome(self, outcome: Any) -> None:
+        from toolkit.show import outcome_line
+
+        if outcome.status != "skipped" or self._verbose:
+            say(outcome_line(outcome))
+
+    def _advance(self, event: Any) -> None:
+        key = (event.host, event.step)
+        now = time.monotonic()
+        if self._terminal:
+            self._show_bar(event)
+        elif now - self._said.setdefault(key, now) > 10:
+            # Not a terminal: a line every ten seconds says that it goes on.
+            self._said[key] = now
+            share = f" of {event.total / 1e6:.0f}" if event.total else ""
+            say(f"     ...  {event.host}: {event.step}: {event.done / 1e6:.0f}{share} MB")
+
+    def _show_bar(self, event: Any) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+        from rich.progress import Progress as Bars
+
+        if self._bars is None:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
+            self._bars.start()
+        key = (event.host, event.step)
+        if key not in self._tasks:
+            self._tasks[key] = self._bars.add_task(f"{event.host}: {event.step}", total=None)
+        self._bars.update(self._tasks[key], completed=event.done, total=event.total or None)
+
+    def _end_bar(self, host: str, step: str) -> None:
+        task = self._tasks.pop((host, step), None)
+        if task is not None:
+            self._bars.remove_task(task)
+        if self._bars is not None and not self._tasks:
+            self._bars.stop()
+            self._bars = None
+
+    def close(self) -> None:
+        """Take the bars off the screen."""
+        if self._bars is not None:
+            self._bars.stop()

@@ -1,0 +1,37 @@
+"""toolkit down: remove the cluster from every host and prove that nothing is left."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    carry_out,
+    connect,
+    exit_with,
+    load,
+)
+
+
+def down(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    save: Annotated[
+        bool, typer.Option(help="First bring the jobs' records, logs and results to ./runs/CLUSTER.")
+    ] = True,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Remove containers, keys and files of this cluster from every host; images stay."""
+    inventory = load(hosts)
+    with connect(inventory, verbose) as session:
+        session.require_some()
+        plan = session.plan_down(f"runs/{inventory.cluster}" if save else "")
+        report = carry_out(session, plan, dry_run, as_json, verbose)
+    exit_with(report)

@@ -1,0 +1,113 @@
+"""toolkit image: build the image here, send it to the hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    carry_out,
+    connect,
+    exit_with,
+    load,
+    put_json,
+    say,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Build the image on this machine, send it to the hosts.")
+
+
+@app.command("build")
+def build(
+    flavour: Annotated[str, typer.Option(help="cpu or gpu; by what this machine has if absent.")] = "",
+    tag: Annotated[str, typer.Option(help="Name of the image; toolkit:FLAVOUR if absent.")] = "",
+    base_image: Annotated[str, typer.Option(help="In place of debian:bookworm-slim.")] = "",
+    build_arg: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An ARG.")] = None,
+    torch_index: Annotated[
+        str,
+        typer.Option(envvar="TOOLKIT_TORCH_INDEX", help="Index or folder with the CPU wheel of torch."),
+    ] = "",
+    certificate: Annotated[
+        str, typer.Option(envvar="TOOLKIT_CA", help="CA bundle that the build shall trust.")
+    ] = "",
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
+    from toolkit.errors import BadInput, Problem
+    from toolkit.images import ImageRecipe, make_build, pick_flavour
+    from toolkit.images import build as build_now
+    from toolkit.plan.image import FLAVOURS
+
+    chosen = flavour or pick_flavour()
+    known = next((f for f in FLAVOURS if f == chosen), None)
+    problems = [Problem("--flavour", f"is cpu or gpu, found {flavour}")] if known is None else []
+    problems += [
+        Problem(f"--build-arg {a}", "is written NAME=VALUE") for a in build_arg or [] if "=" not in a
+    ]
+    if problems or known is None:
+        raise BadInput("command line", tuple(problems))
+    arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
+    if base_image:
+        arguments.append(("BASE_IMAGE", base_image))
+    recipe = ImageRecipe(
+        known, tag, tuple(arguments), arch=_arch(), torch_index=torch_index, no_cache=no_cache
+    )
+    subject = make_build(recipe, certificate)
+    if dry_run:
+        print("\n".join(subject.lines()))
+        return
+    start = time.monotonic()
+    say(f"building {subject.tag} ({known})")
+    size = build_now(subject, _notifier(verbose))
+    seconds = time.monotonic() - start
+    limit = f", at most {subject.limit_bytes / 1e6:.0f} MB allowed" if subject.limit_bytes else ""
+    say(f"{subject.tag}: {size / 1e6:.0f} MB{limit}; took {seconds:.0f} s")
+    if as_json:
+        put_json({"image": subject.tag, "flavour": known, "bytes": size, "seconds": round(seconds, 1)})
+
+
+def _arch() -> str:
+    import platform
+
+    machine = platform.machine()
+    return {"arm64": "aarch64", "AMD64": "x86_64"}.get(machine, machine)
+
+
+def _notifier(verbose: bool) -> Callable[[str, str], None]:
+    from toolkit.plan.image import build_progress
+
+    start = time.monotonic()
+    last = ""
+
+    def notify(title: str, line: str) -> None:
+        nonlocal last
+        if verbose:
+            say(f"  {line}")
+            return
+        shown = build_progress(line) if title == "build" else title
+        if shown and shown != last:
+            last = shown
+            say(f"  {time.monotonic() - start:5.0f} s  {' '.join(shown.split())[:110]}")
+
+    return notify
+
+
+@app.command("send")
+def send(
+    hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
+) -> None:
+    """Bring the image to every host: the layers that it lacks. `up` does this by itself."""
+    with connect(load(hosts), verbose) as session:
+        report = carry_out(session, session.plan_image_send(), dry_run, as_json, verbose)
+    exit_with(report)

@@ -1,0 +1,67 @@
+"""toolkit logs and stop: a job's output, and its end."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    HostsFile,
+    Json,
+    Verbose,
+    connect,
+    load,
+    put_json,
+    say,
+    to_stdout,
+)
+
+Job = Annotated[str, typer.Argument(metavar="[JOB]", help="A job's id; the newest one if absent.")]
+
+
+def logs(
+    job: Job = "",
+    hosts: HostsFile = DEFAULT_HOSTS,
+    follow_on: Annotated[
+        bool, typer.Option("--follow/--no-follow", "-f", help="Until the job has ended.")
+    ] = True,
+    verbose: Verbose = False,
+) -> None:
+    """Print a job's merged output from its beginning; Ctrl-C leaves the job alone."""
+    from toolkit.jobs import follow, log_text, newest, status
+
+    inventory = load(hosts)
+    with connect(inventory, verbose, [inventory.main]) as session:
+        session.require_some()
+        wanted = status(session, job) if job else newest(session)
+        if not job:
+            say(f"job {wanted.id}: {wanted.state}")
+        try:
+            if follow_on:
+                follow(session, wanted.id, to_stdout)
+            else:
+                log_text(session, wanted.id, to_stdout)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def stop(
+    job: Job = "", hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False
+) -> None:
+    """End a job on every host, and only that job."""
+    from dataclasses import asdict
+
+    from toolkit.jobs import newest, status
+    from toolkit.jobs import stop as stop_job
+
+    inventory = load(hosts)
+    with connect(inventory, verbose, [inventory.main]) as session:
+        session.require_some()
+        wanted = status(session, job) if job else newest(session)
+        ended = wanted if wanted.final else stop_job(session, wanted.id)
+    if as_json:
+        put_json(asdict(ended))
+    else:
+        say(f"job {ended.id}: {ended.state}" + (" already" if wanted.final else ""))

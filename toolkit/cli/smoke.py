@@ -1,0 +1,61 @@
+"""toolkit smoke: do containers see the GPUs, and do all ranks reach each other?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Progress,
+    Verbose,
+    connect,
+    load,
+    put_json,
+    say,
+)
+
+
+def smoke(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    launcher: Annotated[str, typer.Option(help="What starts the all-reduce.")] = "mpirun",
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run nvidia-smi in a fresh container on every host, then one checked all-reduce across all slots."""
+    from toolkit.jobs import Request, check_request
+    from toolkit.show import plan_text, table
+    from toolkit.smoke import run_smoke, smoke_plans
+
+    inventory = load(hosts)
+    check_request(inventory, Request(words=("python3",), launcher=launcher))
+    with connect(inventory, verbose) as session:
+        session.require_some()
+        if dry_run:
+            for plan in smoke_plans(session, launcher):
+                print(plan_text(plan), end="")
+            return
+        listener = Progress(verbose)
+        try:
+            result = run_smoke(session, launcher, listener)
+        finally:
+            listener.close()
+    if as_json:
+        put_json(result.as_json())
+    else:
+        if result.gpus:
+            rows = [(g.host, str(g.index), g.name, g.driver, f"{g.memory_mib} MiB") for g in result.gpus]
+            print(table(("host", "gpu", "name", "driver", "memory"), rows), end="")
+        elif not result.problems:
+            print("no host has or declares a GPU: a CPU cluster")
+        for problem in result.problems:
+            say(f"  FAILED  {problem}")
+        if result.allreduce:
+            print(result.allreduce)
+    if not result.ok:
+        raise typer.Exit(1)

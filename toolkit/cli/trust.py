@@ -1,0 +1,46 @@
+"""toolkit trust: show hosts' ssh keys and record them, so that connections can be strict."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, load, put_json, say
+
+
+def trust(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[HOST]...", help="All hosts if none is named.")
+    ] = None,
+    hosts: HostsFile = DEFAULT_HOSTS,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Record without asking.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a recorded key that differs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the fingerprints of hosts' ssh keys and record them once you have compared them."""
+    import sys
+
+    from toolkit.api import choose_hosts
+    from toolkit.trust import look, record
+
+    inventory = load(hosts)
+    findings = look(inventory, choose_hosts(inventory, names or [], []))
+    refused = False
+    for found in findings:
+        say(found.line())
+        if found.error or found.known:
+            refused = refused or bool(found.error)
+            continue
+        if found.recorded and not replace:
+            say("    not recorded: it differs from the key on record; --replace if the host was reinstalled")
+            refused = True
+        elif yes or (sys.stdin.isatty() and typer.confirm("    record this key?", err=True)):
+            say(f"    recorded in {record(found)}")
+        else:
+            say("    not recorded" + ("" if sys.stdin.isatty() else ": cannot ask here, use --yes"))
+            refused = True
+    if as_json:
+        put_json([found.as_json() for found in findings])
+    if refused:
+        raise typer.Exit(1)

@@ -1,0 +1,34 @@
+"""toolkit up: make the cluster be there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    carry_out,
+    connect,
+    exit_with,
+    load,
+)
+
+
+def up(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Keys and configs only: you start the containers yourself.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Bring image, keys and containers to every host, and prove that main reaches all workers."""
+    with connect(load(hosts), verbose) as session:
+        report = carry_out(session, session.plan_up(prepare), dry_run, as_json, verbose)
+    exit_with(report)

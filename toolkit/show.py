@@ -1,0 +1,97 @@
+"""Plans, reports and facts as text for people; nothing here prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.core.command import Command
+from toolkit.core.report import Outcome, Report
+from toolkit.plan.steps import Fetch, Plan, Run, SendCode, SendImage, Step, Upload, WaitFor
+
+_SIGN = {"ok": "done", "skipped": "as is", "failed": "FAILED", "not run": "not run"}
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the plan as it would run: phase by phase, host by host, with the commands."""
+    lines = [plan.title]
+    for phase in plan.phases:
+        lines.append(f"\nphase {phase.title}")
+        for step in phase.steps:
+            lines.append(f"  {step.host}: {step.title}")
+            lines += [f"      {line}" for line in step_lines(step)]
+    return "\n".join(lines) + "\n"
+
+
+def step_lines(step: Step) -> list[str]:
+    """Return what a step would do, one line per command or file; contents of files are never shown."""
+    if isinstance(step, Run):
+        unless = [f"unless: {_one_line(step.unless)}"] if step.unless else []
+        return [*unless, _one_line(step.command)]
+    if isinstance(step, Upload):
+        return [f"{f.path} (mode {f.mode:o}, {f.sketch()})" for f in step.files]
+    if isinstance(step, WaitFor):
+        return [f"until: {_one_line(step.ready)} (at most {step.deadline:.0f} s)"]
+    if isinstance(step, SendImage):
+        return [f"docker save {step.reference} | docker load, layers that are missing; {step.identity}"]
+    if isinstance(step, SendCode):
+        return [f"{len(step.paths)} files of {step.source or 'nothing'} to {step.target}/code"]
+    assert isinstance(step, Fetch)
+    return [f"to {step.into}"]
+
+
+def _one_line(subject: Command) -> str:
+    # A script's own text says less than its arguments; those stand behind "sh -c TEXT sh".
+    argv = subject.argv
+    if argv[:2] == ("sh", "-c") and len(argv) > 3:
+        text = " ".join(str(argv[2]).split())
+        shown = text if len(text) <= 100 else f"{text[:97]}…"
+        rest = Command(argv[4:]).line() if len(argv) > 4 else ""
+        return f"sh -c {shown!r} {rest}".rstrip()
+    return subject.line()
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """Return one line about one step on one host, and its cure below it when it failed."""
+    detail = f" ({outcome.detail})" if outcome.detail and outcome.status != "failed" else ""
+    line = f"{_SIGN[outcome.status]:>8}  {outcome.host}: {outcome.step}{detail}  {outcome.seconds:.1f} s"
+    if outcome.status == "failed":
+        line += f"\n          {outcome.detail}"
+        line += f"\n          fix: {outcome.fix}" if outcome.fix else ""
+    return line
+
+
+def report_text(report: Report) -> str:
+    """Return the last lines of a command: every host's outcome when something failed, else one line."""
+    hosts = report.hosts()
+    if report.ok:
+        done = "nothing to change" if report.changes == 0 else _count(report.changes, "change")
+        steps = _count(len(report.outcomes), "step")
+        return f"{report.title}: {done} ({steps} on {_count(len(hosts), 'host')}, {report.seconds:.1f} s)\n"
+    lines = []
+    for host in hosts:
+        own = report.of(host)
+        failed = [o for o in own if o.status == "failed"]
+        if failed:
+            lines.append(f"  {host}: FAILED at {failed[0].step}: {failed[0].detail}")
+            if failed[0].fix:
+                lines.append(f"      fix: {failed[0].fix}")
+        elif any(o.status == "not run" for o in own):
+            lines.append(f"  {host}: stopped before {next(o.step for o in own if o.status == 'not run')}")
+        else:
+            changed = sum(o.status == "ok" for o in own)
+            lines.append(f"  {host}: ok ({_count(changed, 'change')})")
+    failures = len({o.host for o in report.failures})
+    head = f"{report.title}: failed on {_count(failures, 'host')} of {len(hosts)} ({report.seconds:.1f} s)"
+    return "\n".join([head, *lines]) + "\n"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in aligned columns."""
+    cells = [list(map(str, row)) for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines) + "\n"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

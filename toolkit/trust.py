@@ -1,0 +1,77 @@
+"""Hosts' ssh keys: what each host shows, what is on record, and recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.api import target_of
+from toolkit.effects.fanout import fan_out
+from toolkit.effects.host_keys import recorded_key, save_key, shown_key
+from toolkit.effects.ssh_config import Target
+from toolkit.spec.inventory import Inventory
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One host's key.
+
+    Args:
+        fingerprint: SHA256 of the key that the host shows, as ``ssh-keygen -l`` prints it.
+        recorded: fingerprint of the key on record, empty when there is none.
+        error: why the host showed no key, empty when it did.
+    """
+
+    host: str
+    target: Target | None
+    kind: str = ""
+    fingerprint: str = ""
+    recorded: str = ""
+    error: str = ""
+    key: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def known(self) -> bool:
+        return bool(self.fingerprint) and self.fingerprint == self.recorded
+
+    def line(self) -> str:
+        """Return one line for people."""
+        if self.error:
+            return f"{self.host}: {self.error}"
+        state = "already trusted" if self.known else "new"
+        if self.recorded and not self.known:
+            state = f"CHANGED, on record is {self.recorded}"
+        return f"{self.host}: {self.kind} {self.fingerprint} ({state})"
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "host": self.host,
+            "kind": self.kind,
+            "fingerprint": self.fingerprint,
+            "recorded": self.recorded,
+            "error": self.error,
+        }
+
+
+def look(inventory: Inventory, names: tuple[str, ...]) -> list[Finding]:
+    """Return each host's finding; one connection per host, without logging in."""
+
+    def one(name: str) -> Finding:
+        target = target_of(inventory, name)
+        key = shown_key(target)
+        known = recorded_key(target, key.get_name())
+        return Finding(
+            name, target, key.get_name(), key.fingerprint, known.fingerprint if known else "", key=key
+        )
+
+    findings, errors = fan_out(names, one)
+    return [
+        findings[name] if name in findings else Finding(name, None, error=errors[name].what) for name in names
+    ]
+
+
+def record(found: Finding) -> Path:
+    """Write the key to the known_hosts file that connections read; return that file."""
+    assert found.target is not None
+    return save_key(found.target, found.key)
