@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import os
 from pathlib import Path
 
 import torch
@@ -69,4 +68,4 @@ def save(folder: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Opti
         {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()},
         unfinished,
     )
-    os.replace(unfinished, folder / "digits.pt")
+    unfinished.replace(folder / "digits.pt")

@@ -1,18 +1,17 @@
 """Handwritten digits with PyTorch's own DistributedDataParallel.
 
-    toolkit run --launcher torchrun train_ddp.py --epochs 10
+toolkit run --launcher torchrun train_ddp.py --epochs 10
 """
 
 from __future__ import annotations
 
 import os
 
+import digits
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-
-import digits
 
 
 def main() -> None:

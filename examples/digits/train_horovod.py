@@ -1,15 +1,14 @@
-"""Handwritten digits with Horovod: five additions turn a training loop for one GPU into one for many.
+"""Handwritten digits with Horovod: five additions to a training loop for one GPU.
 
-    toolkit run train_horovod.py --epochs 10
+toolkit run train_horovod.py --epochs 10
 """
 
 from __future__ import annotations
 
+import digits
 import horovod.torch as hvd
 import torch
 from torch.nn.functional import cross_entropy
-
-import digits
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A small world for the programs of toolkit/inside: a root folder, a job, real processes, no network."""
+"""A small world for the programs of toolkit/inside: a root folder, a job, real processes."""
 
 from __future__ import annotations
 

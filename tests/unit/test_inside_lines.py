@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module as the programs see it: by its bare name, from its own folder."""
     monkeypatch.syspath_prepend(str(INSIDE))
     import lines as module
@@ -21,15 +23,19 @@ def lines(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     sys.modules.pop("lines", None)
 
 
-def test_lines_are_prefixed_and_an_unfinished_one_waits(lines) -> None:  # type: ignore[no-untyped-def]
+def test_lines_are_prefixed_and_an_unfinished_one_waits(lines: Any) -> None:
     stream = lines.Stream(1, b"[gpu1 0] ")
-    assert stream.feed(b"one\ntwo\r\n\nthr") == [b"[gpu1 0] one\n", b"[gpu1 0] two\n", b"[gpu1 0] \n"]
+    assert stream.feed(b"one\ntwo\r\n\nthr") == [
+        b"[gpu1 0] one\n",
+        b"[gpu1 0] two\n",
+        b"[gpu1 0] \n",
+    ]
     assert stream.pending
     assert stream.feed(b"ee\n") == [b"[gpu1 0] three\n"]
     assert not stream.pending
 
 
-def test_a_progress_bar_gives_one_line_per_carriage_return(lines) -> None:  # type: ignore[no-untyped-def]
+def test_a_progress_bar_gives_one_line_per_carriage_return(lines: Any) -> None:
     stream = lines.Stream(1, b"[h 0] ")
     assert stream.feed(b"\r 10%") == []
     assert stream.flush() == [b"[h 0]  10%\n"]
@@ -38,13 +44,13 @@ def test_a_progress_bar_gives_one_line_per_carriage_return(lines) -> None:  # ty
     assert stream.feed(b"\nend\n") == [b"[h 0] end\n"]
 
 
-def test_a_line_end_that_is_split_between_two_reads_counts_once(lines) -> None:  # type: ignore[no-untyped-def]
+def test_a_line_end_that_is_split_between_two_reads_counts_once(lines: Any) -> None:
     stream = lines.Stream(1, b"")
     assert stream.feed(b"a\r") == [b"a\n"]
     assert stream.feed(b"\nb\n") == [b"b\n"]
 
 
-def test_an_overlong_line_is_folded_and_loses_nothing(lines) -> None:  # type: ignore[no-untyped-def]
+def test_an_overlong_line_is_folded_and_loses_nothing(lines: Any) -> None:
     stream = lines.Stream(1, b"[h 0] ")
     payload = bytes(byte for byte in range(256) if byte not in b"\r\n") * 100
     found = stream.feed(payload[:5000]) + stream.feed(payload[5000:] + b"\n")
@@ -52,7 +58,9 @@ def test_an_overlong_line_is_folded_and_loses_nothing(lines) -> None:  # type: i
     assert b"".join(line[len(b"[h 0] ") : -1] for line in found) == payload
 
 
-def test_every_write_is_atomic_on_a_shared_pipe(lines, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_every_write_is_atomic_on_a_shared_pipe(
+    lines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[bytes] = []
 
     def write(_out: int, data: bytes) -> int:
@@ -66,13 +74,13 @@ def test_every_write_is_atomic_on_a_shared_pipe(lines, monkeypatch) -> None:  # 
     assert all(len(block) <= lines.ATOMIC and block.endswith(b"\n") for block in written)
 
 
-def test_the_merger_strips_tags_and_leaves_the_rest_alone(lines) -> None:  # type: ignore[no-untyped-def]
+def test_the_merger_strips_tags_and_leaves_the_rest_alone(lines: Any) -> None:
     merger = lines.Merger()
     assert merger.feed(b"[1,0]<stdout>:[gpu1 0] hello\n[1,1]<std") == b"[gpu1 0] hello\n"
     assert merger.feed(b"err>:[gpu2 1] oh\nmpirun: x\n") == b"[gpu2 1] oh\nmpirun: x\n"
 
 
-def test_the_merger_puts_together_what_open_mpi_has_cut(lines) -> None:  # type: ignore[no-untyped-def]
+def test_the_merger_puts_together_what_open_mpi_has_cut(lines: Any) -> None:
     merger = lines.Merger()
     out = merger.feed(
         b"[1,0]<stdout>:[gpu1 0] fi[1,1]<stdout>:[gpu2 1] whole\n"
@@ -82,7 +90,7 @@ def test_the_merger_puts_together_what_open_mpi_has_cut(lines) -> None:  # type:
     assert out == b"[gpu2 1] whole\n[gpu1 0] first\n[gpu2 1] second\n"
 
 
-def test_what_is_unfinished_at_the_end_is_shown(lines) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_unfinished_at_the_end_is_shown(lines: Any) -> None:
     merger = lines.Merger()
     assert merger.feed(b"[1,0]<stdout>:[gpu1 0] a[1,1]<stdout>:[gpu2 1] b\nlast") == b"[gpu2 1] b\n"
     assert merger.close() == b"last\n[gpu1 0] a\n"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
 def shown_env(world: World, **env: str) -> dict[str, str]:
-    code, out, err = world.call("rank.py", JOB, **env)
+    code, _, err = world.call("rank.py", JOB, **env)
     assert (code, err) == (0, b"")
     found: dict[str, str] = json.loads((world.folder() / "logs" / "rank-0.log").read_text())
     return found
@@ -137,7 +137,8 @@ def test_a_command_that_is_not_there(world: World) -> None:
 PID_THEN_SLEEP = "import os, time; print(os.getpid()); time.sleep(60)"
 
 
-def pid_from(process) -> int:  # type: ignore[no-untyped-def]
+def pid_from(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
     return int(process.stdout.readline().split()[-1])
 
 
@@ -166,12 +167,11 @@ def test_sigterm_reaches_the_childs_whole_group(world: World) -> None:
 def test_the_rank_ends_when_its_launcher_is_gone(world: World) -> None:
     world.job(command=python(PID_THEN_SLEEP))
     launcher = (
-        "import subprocess, sys, time\n"
-        f"subprocess.Popen({world.rank_argv()!r}); time.sleep(60)"
+        f"import subprocess, sys, time\nsubprocess.Popen({world.rank_argv()!r}); time.sleep(60)"
     )
     script = world.root / "launcher.py"
     script.write_text(launcher)
-    process = world.start("../launcher.py", **rank_env())
+    process = world.start(str(script), **rank_env())
     pid = pid_from(process)
     process.kill()
     wait_for(lambda: not is_alive(pid))
@@ -196,9 +196,9 @@ def test_a_rank_without_a_reader_works_on(world: World) -> None:
     process = world.start("rank.py", JOB, **rank_env())
     assert process.stdout is not None
     process.stdout.close()
+    process.stdout = None
     assert process.wait(timeout=10) == 0
     assert (world.folder() / "logs" / "rank-0.log").read_bytes() == b"0\n1\n2\n"
-    process.stdout = open(os.devnull, "rb")  # noqa: SIM115 (for communicate at the end)
 
 
 def test_sigint_gives_130(world: World) -> None:

@@ -18,7 +18,8 @@ def openmpi_env(job: Job) -> tuple[tuple[str, str], ...]:
     """Return the MCA parameters as environment variables of the launcher.
 
     In the environment rather than on the command line, because Open MPI takes a parameter that
-    stands twice on a command line as an error, and horovodrun writes some of its own.
+    stands twice on a command line as an error, and horovodrun writes some of its own. Not among them:
+    odls_base_sigkill_timeout, which Open MPI sleeps out several times over at every failed job.
     """
     return tuple(
         sorted(
@@ -28,8 +29,6 @@ def openmpi_env(job: Job) -> tuple[tuple[str, str], ...]:
                 "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
                 "OMPI_MCA_plm_rsh_num_concurrent": str(max(len(job.hosts), 1)),
                 "OMPI_MCA_oob_tcp_if_include": ",".join(job.networks),
-                # Open MPI's own time between SIGTERM and SIGKILL is 1 s otherwise.
-                "OMPI_MCA_odls_base_sigkill_timeout": f"{job.grace:.0f}",
             }.items()
         )
     )

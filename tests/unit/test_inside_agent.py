@@ -1,0 +1,56 @@
+"""What the ssh agent makes of a launcher's call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
+SSH = ["ssh", "-F", "/run/toolkit/conf/ssh_config"]
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module as the programs see it: by its bare name, from its own folder."""
+    monkeypatch.syspath_prepend(str(INSIDE))
+    monkeypatch.delenv("TOOLKIT_ROOT", raising=False)
+    import agent as module
+
+    yield module
+    for name in ("agent", "common"):
+        sys.modules.pop(name, None)
+
+
+def test_the_mark_goes_in_front_of_the_command(agent: Any) -> None:
+    argv = agent.agent_args(["gpu2", "orted", "-mca", "ess", '"env"'], "j1")
+    assert argv == [*SSH, "gpu2", 'export TOOLKIT_JOB=j1; orted -mca ess "env"']
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-x"],
+        ["-p", "2222"],
+        ["-p2222", "-q"],
+        ["-o", "StrictHostKeyChecking=no", "-oPasswordAuthentication=no", "-l", "root"],
+        ["-xnp", "22", "--"],
+        ["-i", "/root/.ssh/id", "-F", "/dev/null"],
+    ],
+)
+def test_the_launchers_ssh_options_do_not_win(agent: Any, options: list[str]) -> None:
+    assert agent.agent_args([*options, "root@gpu2", "true"], "") == [*SSH, "gpu2", "true"]
+
+
+def test_options_of_the_command_are_the_commands(agent: Any) -> None:
+    argv = agent.agent_args(["gpu2", "ls", "-o", "x"], "")
+    assert argv[-1] == "ls -o x"
+
+
+@pytest.mark.parametrize("args", [[], ["gpu2"], ["-p", "1", "gpu2"]])
+def test_a_call_without_a_command_is_refused(agent: Any, args: list[str]) -> None:
+    with pytest.raises(ValueError, match="HOST COMMAND"):
+        agent.agent_args(args, "j1")

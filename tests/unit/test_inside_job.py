@@ -1,0 +1,334 @@
+"""A job's life on one host: supervisor, sweep, follow and stop as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .inside_world import INSIDE, JOB, World, is_alive, rank_env, wait_for
+
+OTHER = "20261120-211300-digits-a1b3"
+FINAL = {"succeeded", "failed", "stopped", "timeout"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "root")
+    yield made
+    made.close()
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def finish(world: World, job_id: str = JOB) -> dict[str, Any]:
+    wait_for(lambda: world.status(job_id)["state"] in FINAL, 20)
+    return world.status(job_id)
+
+
+def shown_pid(world: World, job_id: str = JOB) -> int:
+    wait_for(lambda: b"pid=" in world.log(job_id))
+    return int(world.log(job_id).split(b"pid=")[1].split()[0])
+
+
+SLEEP = "import os, time; print(f'pid={os.getpid()}'); time.sleep(60)"
+STUBBORN = "import signal; signal.signal(15, lambda *_: print('TERM seen')); " + SLEEP.replace(
+    "time.sleep(60)", "[time.sleep(0.1) for _ in range(600)]"
+)
+
+
+def test_a_job_that_succeeds(world: World) -> None:
+    world.job()
+    assert world.call("supervisor.py", JOB)[0] == 0
+    status = world.status()
+    assert (status["state"], status["exit_code"], status["reason"]) == ("succeeded", 0, "")
+    assert status["started"] <= status["ended"] and status["unswept"] == []
+    assert world.log() == b"[gpu1 0] hello\n"
+    assert [path.name for path in world.folder().glob("status.json*")] == ["status.json"]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 11)", 139)]
+)
+def test_a_job_that_fails_has_the_ranks_exit_code(world: World, code: str, expected: int) -> None:
+    world.job(command=python(code))
+    world.call("supervisor.py", JOB)
+    status = world.status()
+    assert (status["state"], status["exit_code"]) == ("failed", expected)
+    assert status["reason"] == f"rank 0 on gpu1 ended with exit code {expected}"
+
+
+def test_torchruns_own_exit_code_is_replaced_by_the_first_failing_ranks(world: World) -> None:
+    both = (
+        "import os, subprocess, sys\n"
+        "a, b = (subprocess.Popen(sys.argv[1:], env={**os.environ, 'RANK': r}) for r in '01')\n"
+        "b.wait(); a.terminate(); a.wait(); sys.exit(1)"
+    )
+    launch = {
+        "host": "gpu1",
+        "argv": [*python(both), *world.rank_argv()],
+        "env": rank_env(0, 2),
+    }
+    code = "import os, time\nif os.environ['RANK'] == '1': raise SystemExit(9)\ntime.sleep(60)"
+    world.job(world_size=2, launcher="torchrun", command=python(code), launches=[launch])
+    world.call("supervisor.py", JOB)
+    status = world.status()
+    assert (status["exit_code"], status["reason"]) == (9, "rank 1 on gpu1 ended with exit code 9")
+
+
+def test_a_launcher_that_fails_by_itself_is_named(world: World) -> None:
+    world.job(launches=[{"host": "gpu1", "argv": ["sh", "-c", "echo no; exit 3"], "env": {}}])
+    world.call("supervisor.py", JOB)
+    status = world.status()
+    assert (status["exit_code"], status["reason"]) == (3, "sh on gpu1 ended with exit code 3")
+    assert world.log() == b"no\n[toolkit] sh on gpu1 ended with exit code 3\n"
+
+
+def test_a_launcher_that_is_not_there(world: World) -> None:
+    world.job(launches=[{"host": "gpu1", "argv": ["no-such-program"], "env": {}}])
+    world.call("supervisor.py", JOB)
+    assert (world.status()["state"], world.status()["exit_code"]) == ("failed", 127)
+
+
+def test_the_first_launch_to_fail_ends_the_others(world: World) -> None:
+    launches = [
+        {"host": "gpu1", "argv": python(SLEEP), "env": {"PYTHONUNBUFFERED": "1"}},
+        {"host": "gpu1", "argv": ["sh", "-c", "sleep 0.5; exit 5"], "env": {}},
+    ]
+    world.job(launches=launches)
+    world.call("supervisor.py", JOB)
+    assert world.status()["exit_code"] == 5
+    assert not is_alive(shown_pid(world))
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_job(world: World, signum: int, code: int) -> None:
+    world.job(command=python(SLEEP))
+    supervisor = world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    supervisor.send_signal(signum)
+    status = finish(world)
+    assert (status["state"], status["exit_code"]) == ("stopped", code)
+    assert not is_alive(pid)
+
+
+def test_a_child_that_ignores_term_is_killed_after_the_grace(world: World) -> None:
+    world.job(command=python(STUBBORN), grace=0.5)
+    supervisor = world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    started = time.monotonic()
+    supervisor.terminate()
+    finish(world)
+    assert time.monotonic() - started > 0.5
+    assert not is_alive(pid)
+    assert world.log().count(b"TERM seen") == 1  # a script that saves on TERM is asked once
+
+
+def test_a_rank_that_saves_on_term_has_its_grace_though_another_has_ended(world: World) -> None:
+    hasty = (  # as mpirun does: once one rank has ended, it kills the others
+        "import os, subprocess, sys, time\n"
+        "ps = [subprocess.Popen(sys.argv[1:], env={**os.environ, 'RANK': r}) for r in '01']\n"
+        "while all(p.poll() is None for p in ps): time.sleep(0.02)\n"
+        "[p.kill() for p in ps]"
+    )
+    code = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        "    if os.environ['RANK'] == '0': time.sleep(0.7); print('saved')\n"
+        "    sys.exit(0)\n"
+        "signal.signal(15, save); print(f'pid={os.getpid()}'); time.sleep(60)"
+    )
+    launch = {"host": "gpu1", "argv": [*python(hasty), *world.rank_argv()], "env": rank_env(0, 2)}
+    world.job(world_size=2, command=python(code), launches=[launch], grace=5.0)
+    supervisor = world.start("supervisor.py", JOB)
+    wait_for(lambda: world.log().count(b"pid=") == 2)
+    supervisor.terminate()
+    assert finish(world)["state"] == "stopped"
+    assert b"[gpu1 0] saved\n" in world.log()
+
+
+def test_a_job_that_takes_too_long(world: World) -> None:
+    world.job(command=python(SLEEP), timeout=0.5)
+    world.call("supervisor.py", JOB)
+    status = world.status()
+    assert (status["state"], status["exit_code"]) == ("timeout", 124)
+    assert not is_alive(shown_pid(world))
+
+
+def test_the_job_survives_whoever_started_it_and_a_hangup(world: World) -> None:
+    world.job(command=python("import time; time.sleep(0.7); print('done')"))
+    code = (
+        "import subprocess, sys, time\n"
+        "p = subprocess.Popen(sys.argv[1:], stdout=-3, stderr=-3); print(p.pid); time.sleep(60)"
+    )
+    script = world.root / "starter.py"
+    script.write_text(code)
+    argv = [sys.executable, str(world.root / "inside" / "supervisor.py"), JOB]
+    starter = world.start(str(script), *argv)
+    assert starter.stdout is not None
+    wait_for(lambda: world.status()["state"] == "running")
+    starter.kill()
+    os.kill(world.status()["pid"], signal.SIGHUP)
+    assert finish(world)["state"] == "succeeded"
+    assert b"done" in world.log()
+
+
+def test_a_job_runs_once(world: World) -> None:
+    world.job()
+    world.call("supervisor.py", JOB)
+    code, _, err = world.call("supervisor.py", JOB)
+    assert code == 65 and b"started before" in err
+    assert world.status()["state"] == "succeeded"
+
+
+def test_what_outlives_its_launch_is_swept(world: World) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+        " start_new_session=True, stdout=-3, stderr=-3); print(f'pid={p.pid}')"
+    )
+    world.job(command=python(code))
+    world.call("supervisor.py", JOB)
+    assert world.status()["state"] == "succeeded"
+    assert not is_alive(shown_pid(world))
+
+
+def test_a_launch_does_not_outlive_a_killed_supervisor(world: World) -> None:
+    world.job(command=python(SLEEP))
+    supervisor = world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    supervisor.kill()
+    wait_for(lambda: not is_alive(pid))
+    code, out, _ = world.call("follow.py", JOB)
+    assert code == 70 and b"pid=" in out
+    code, out, _ = world.call("stop.py", JOB)
+    status = json.loads(out)
+    assert (code, status["state"], status["reason"]) == (0, "failed", "the supervisor was lost")
+
+
+def test_the_users_secrets_stand_on_no_command_line(world: World) -> None:
+    world.job(command=python(SLEEP), env={"TOKEN": "verysecret"})
+    world.start("supervisor.py", JOB)
+    shown_pid(world)
+    _, out, _ = world.call("sweep.py", JOB, "--list")
+    found = json.loads(out)
+    assert len(found) >= 3 and b"verysecret" not in out
+    for process in found:
+        assert b"verysecret" not in Path(f"/proc/{process['pid']}/cmdline").read_bytes()
+
+
+def test_sweep_touches_its_own_job_and_nothing_else(world: World) -> None:
+    world.job(command=python(SLEEP))
+    world.job(OTHER, command=python(SLEEP))
+    world.start("supervisor.py", JOB)
+    world.start("supervisor.py", OTHER)
+    mine, neighbour = shown_pid(world), shown_pid(world, OTHER)
+    script = world.root / "train.py"
+    script.write_text("import time; print(0, flush=True); time.sleep(60)")
+    # a stranger's, its id in argv and in a longer value, but not as the mark
+    stranger = world.start(str(script), JOB, TOOLKIT_JOB=JOB + "5", OTHER=f"TOOLKIT_JOB={JOB}")
+    assert stranger.stdout is not None
+    stranger.stdout.readline()
+    code, out, _ = world.call("sweep.py", JOB, "--grace", "1")
+    assert (code, json.loads(out)) == (0, [])
+    assert not is_alive(mine)
+    assert is_alive(neighbour) and stranger.poll() is None
+    assert world.status(OTHER)["state"] == "running"
+
+
+def test_sweep_spares_itself_and_those_above_it(world: World) -> None:
+    world.job()
+    script = world.root / "above.py"
+    script.write_text(
+        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
+    )
+    sweep = str(world.root / "inside" / "sweep.py")
+    code, out, _ = world.call(str(script), sweep, JOB, "--signal", "KILL", TOOLKIT_JOB=JOB)
+    assert (code, json.loads(out)) == (0, [])
+
+
+def test_sweep_lists_and_signals(world: World) -> None:
+    world.job(command=python(SLEEP))
+    world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    everything = json.loads(world.call("sweep.py", JOB, "--list")[1])
+    ranks = json.loads(world.call("sweep.py", JOB, "--list", "--ranks")[1])
+    assert [process["pid"] for process in ranks] == [pid]
+    assert pid in [process["pid"] for process in everything] and len(everything) > 1
+    assert is_alive(pid)
+    world.call("sweep.py", JOB, "--signal", "KILL")
+    wait_for(lambda: not is_alive(pid))
+    finish(world)
+
+
+def test_stop_ends_the_job_and_prints_its_status(world: World) -> None:
+    world.job(command=python(SLEEP))
+    world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    code, out, _ = world.call("stop.py", JOB)
+    assert code == 0 and json.loads(out) == world.status()
+    assert world.status()["state"] == "stopped" and not is_alive(pid)
+    assert json.loads(world.call("stop.py", JOB)[1])["state"] == "stopped"
+
+
+def test_stop_does_not_signal_a_process_that_has_the_supervisors_number(world: World) -> None:
+    folder = world.job()
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    world.started.append(stranger)
+    status = {"state": "running", "exit_code": None, "started": 1.0, "ended": None, "reason": ""}
+    (folder / "status.json").write_text(json.dumps({**status, "pid": stranger.pid, "unswept": []}))
+    code, out, _ = world.call("stop.py", JOB)
+    assert code == 0 and json.loads(out)["state"] == "failed"
+    assert stranger.poll() is None
+
+
+def test_follow_copies_what_is_there_and_what_comes(world: World) -> None:
+    code = "import time\nfor i in range(5): print(i); time.sleep(0.1)"
+    world.job(command=python(code))
+    follower = world.start("follow.py", JOB)  # before there is anything to follow
+    world.start("supervisor.py", JOB)
+    out, err = follower.communicate(timeout=20)
+    assert (follower.returncode, err) == (0, b"")
+    assert out == world.log() == b"".join(b"[gpu1 0] %d\n" % i for i in range(5))
+    assert world.call("follow.py", JOB, "--from", "11")[1] == world.log()[11:]
+
+
+def test_follow_ends_when_its_reader_has_gone(world: World) -> None:
+    world.job(command=python(SLEEP))
+    world.start("supervisor.py", JOB)
+    shown_pid(world)
+    follower = world.start("follow.py", JOB)
+    assert follower.stdout is not None
+    follower.stdout.readline()
+    follower.stdout.close()
+    follower.stdout = None
+    assert follower.wait(timeout=5) in (0, -signal.SIGPIPE)
+    assert world.status()["state"] == "running"
+
+
+def test_follow_gives_up_on_a_job_that_never_appears(world: World) -> None:
+    source = (INSIDE / "follow.py").read_text()
+    script = world.root / "follow.py"
+    script.write_text(source.replace("START_S = 30.0", "START_S = 0.2"))
+    code, out, err = world.call(str(script), JOB, PYTHONPATH=str(INSIDE))
+    assert (code, out) == (66, b"") and b"output.log" in err
+
+
+def test_a_status_is_never_seen_half_written(world: World) -> None:
+    world.job(command=python("pass"))
+    path = world.folder() / "status.json"
+    supervisor = world.start("supervisor.py", JOB)
+    while supervisor.poll() is None:
+        if path.exists():
+            json.loads(path.read_text())
+    assert world.status()["state"] == "succeeded"
