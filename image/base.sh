@@ -83,7 +83,7 @@ rm -f "$root/etc/resolv.conf" "$root/etc/hostname"
     echo "deb http://deb.debian.org/debian-security $suite-security main"
 } > "$root/etc/apt/sources.list"
 
-tar -C "$root" --numeric-owner -c . | docker import --change 'CMD ["bash"]' - "$tag" > /dev/null
+tar -C "$root" --numeric-owner -c . | docker import --change 'CMD ["bash"]' --change 'LABEL toolkit.base=1' - "$tag" > /dev/null
 docker image inspect "$tag" > /dev/null 2>&1 || die "docker import did not make $tag"
 size=$(docker image inspect --format '{{.Size}}' "$tag")
 say "$tag was made: $((size / 1000000)) MB"

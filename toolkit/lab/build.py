@@ -211,7 +211,7 @@ def _proxies() -> tuple[str, ...]:
 def _base_script() -> Path | None:
     """Return image/base.sh of a checkout, or of an installed package, or None."""
     package = Path(toolkit.__file__).parent
-    for place in (package.parent / "image" / "base.sh", package / "image" / "base.sh"):
+    for place in (package.parent / "image" / "base.sh", package / "_data" / "image" / "base.sh"):
         if place.exists():
             return place
     return None

@@ -1,0 +1,59 @@
+# The one front door. `make help` lists what is behind it.
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit lint golden image image-cpu image-gpu base venv engine lab bench clean
+
+VENV   ?= .venv
+PYTHON ?= python3
+IMAGE  ?=
+BIN    := $(VENV)/bin
+TOOLKIT := $(BIN)/toolkit
+
+help:            ## this list
+	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: engine venv ## from nothing to a training run across two practice hosts
+	@sh scripts/demo.sh $(TOOLKIT)
+
+test: engine venv ## unit, integration and end-to-end tests; sets up what they need
+	@sh scripts/test.sh $(BIN)
+
+unit: venv       ## tests that need no Docker; seconds
+	$(BIN)/pytest tests/unit -q
+
+lint: venv       ## ruff and mypy
+	$(BIN)/ruff check toolkit tests bench
+	$(BIN)/ruff format --check toolkit tests bench
+	$(BIN)/mypy
+	cd toolkit/inside && ../../$(BIN)/mypy --config-file= --strict --explicit-package-bases --disable-error-code=import-not-found *.py
+
+golden: venv     ## write all golden files anew, then look at `git diff`
+	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
+
+image: engine venv ## the image that this machine needs; IMAGE=cpu or IMAGE=gpu to choose
+	$(TOOLKIT) image build $(if $(IMAGE),--flavour $(IMAGE))
+
+image-cpu: engine venv ## the image for hosts without GPUs
+	$(TOOLKIT) image build --flavour cpu
+
+image-gpu: engine venv ## the image for hosts with NVIDIA GPUs; builds on any machine
+	$(TOOLKIT) image build --flavour gpu
+
+base: engine     ## the base image, made here when no registry can be reached
+	sh image/base.sh
+
+lab: engine venv ## a practice cluster of two hosts on this machine
+	$(TOOLKIT) lab up
+
+bench: venv      ## the benchmarks; each prints one table
+	@for file in bench/bench_*.py; do $(BIN)/python $$file; done
+
+engine:
+	@sh scripts/engine.sh ensure
+
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml requirements.lock scripts/venv.sh
+	@sh scripts/venv.sh $(PYTHON) $(VENV)
+
+clean:           ## remove what the project made on this machine: labs, images, caches, an engine it started
+	@sh scripts/clean.sh $(TOOLKIT)
