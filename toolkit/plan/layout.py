@@ -96,12 +96,11 @@ def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFa
         for gpus in [len(facts[h.name].gpus) if h.gpus is None else h.gpus]
         for slots in [(gpus or 1) if h.slots is None else h.slots]
     )
-    first = facts.get(inventory.main) or next(iter(facts.values()))
     return Layout(
         inventory=inventory,
         places=places,
         paths=tuple(paths[n] for n in inventory.names if n in paths),
-        user="root" if first.uid == 0 else first.user,
+        user=_user(inventory, facts),
         port=_worker_port(inventory, facts, paths),
         image=_reference_image(inventory, facts, local),
     )
@@ -129,6 +128,12 @@ def free_port(first: int, facts: Facts, address: str) -> int:
     """Return the first port from ``first`` up on which nobody listens at this address."""
     taken = {port for a, port in facts.listening if a in (*_ANY, address)}
     return next((port for port in range(first, 65536) if port not in taken), first)
+
+
+def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
+    # Main's, if it is not root: "root" must stay the name of uid 0, any other name can also stand for it.
+    order = sorted((n for n in inventory.names if n in facts), key=lambda n: n != inventory.main)
+    return next((facts[n].user for n in order if facts[n].uid), "root")
 
 
 def _worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from toolkit.core.container import Container
+from toolkit.core.container import Container, Mount
 
 
 def docker_run_args(container: Container) -> tuple[str, ...]:
@@ -37,20 +37,29 @@ def docker_run_args(container: Container) -> tuple[str, ...]:
     for name, value in container.env:
         args += ["--env", f"{name}={value}"]
     for mount in container.mounts:
-        flag = ",readonly" if mount.read_only else ""
-        args += ["--mount", f"type=bind,source={mount.source},target={mount.target}{flag}"]
+        args += ["--mount", mount_argument(mount)]
     for name, value in container.labels:
         args += ["--label", f"{name}={value}"]
     return (*args, container.image, *container.argv)
 
 
+def mount_argument(mount: Mount) -> str:
+    """Return the value of ``--mount``, which Docker reads as a line of CSV."""
+    cells = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
+    cells += ["readonly"] if mount.read_only else []
+    return ",".join('"' + c.replace('"', '""') + '"' if {",", '"'} & set(c) else c for c in cells)
+
+
 def docker_run_script(container: Container) -> str:
     """Return a shell script with one option per line; the engine's own words, ready to be changed by hand."""
+    args = docker_run_args(container)
+    command = len(args) - len(container.argv) - 1
     lines: list[str] = []
-    for token in docker_run_args(container):
+    for token in args[:command]:
         if token.startswith("--") or not lines:
             lines.append(shlex.quote(token))
         else:
             lines[-1] += " " + shlex.quote(token)
+    lines.append(shlex.join(args[command:]))
     head = "#!/bin/sh\n# Needs the keys and configs that `toolkit up --prepare` puts on the host.\nset -eu\n"
     return head + "exec " + " \\\n    ".join(lines) + "\n"

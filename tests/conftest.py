@@ -1,0 +1,87 @@
+"""What every test may see of this machine: unit tests nothing of it, tests with an engine need one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import pytest_socket
+
+UNIT = Path(__file__).resolve().parent / "unit"
+ENGINE_MARKS = ("docker", "lab")
+# Golden files are rewritten on demand (tests/golden.py); any other setting of ours would change results.
+KEPT = ("TOOLKIT_GOLDEN",)
+
+
+def is_hermetic(item: pytest.Item) -> bool:
+    """Unit tests are, unless one is marked as using an engine after all."""
+    return item.path.is_relative_to(UNIT) and not any(item.get_closest_marker(m) for m in ENGINE_MARKS)
+
+
+@functools.cache
+def engine_problem() -> str:
+    """Why tests cannot use a Docker engine here, empty when they can; asked once."""
+    if not shutil.which("docker"):
+        return "there is no docker program on this machine"
+    ask = ["docker", "version", "--format", "{{.Server.Version}}"]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return "the Docker engine does not answer"
+    return "" if done.returncode == 0 else f"no Docker engine: {done.stderr.strip()}"
+
+
+def require_engine(problem: str, ci: str) -> None:
+    """Skip without an engine; fail where CI is set, so that tests cannot vanish there unseen."""
+    if not problem:
+        return
+    if ci.lower() not in ("", "0", "false"):
+        pytest.fail(f"{problem}, and CI must run this test", pytrace=False)
+    pytest.skip(problem)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if any(item.get_closest_marker(mark) for mark in ENGINE_MARKS):
+        require_engine(engine_problem(), os.environ.get("CI", ""))
+
+
+@pytest.fixture(scope="session")
+def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home without files, and an ssh that reads this home's configuration."""
+    home = tmp_path_factory.mktemp("home")
+    (home / ".ssh").mkdir(mode=0o700)
+    (home / ".ssh" / "config").touch()
+    if real := shutil.which("ssh"):
+        # OpenSSH takes the home from the user database, whatever HOME says.
+        wrapper = home / "bin" / "ssh"
+        wrapper.parent.mkdir()
+        wrapper.write_text(f'#!/bin/sh\nexec {real} -F "$HOME/.ssh/config" "$@"\n')
+        wrapper.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def hermetic(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, empty_home: Path
+) -> Iterator[None]:
+    """Unit tests: no socket of any family, no home, no settings of ours, no engine."""
+    if not is_hermetic(request.node):
+        yield
+        return
+    for name in [n for n in os.environ if n.startswith("TOOLKIT_") and n not in KEPT]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(empty_home))
+    for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "SSH_AUTH_SOCK", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    # For programs that tests start: the ban on sockets holds in this process only.
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    monkeypatch.setenv("PATH", f"{empty_home}/bin:{os.environ.get('PATH', os.defpath)}")
+    pytest_socket.disable_socket(allow_unix_socket=False)
+    yield
+    pytest_socket.enable_socket()

@@ -1,0 +1,68 @@
+"""One practice cluster for all end-to-end tests: three hosts, three kinds of engine and image store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.world import Toolkit
+from toolkit.lab.manage import lab_down, lab_up
+from toolkit.lab.topology import LabSpec
+
+LAB = "ci"
+# Host by host: engine 26 with overlay2, engine 20.10 with overlay2, engine 26 with the containerd store.
+ENGINES = ("new", "old", "containerd")
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a lab of three hosts; TOOLKIT_KEEP_LAB=1 leaves it for the next run."""
+    keep = os.environ.get("TOOLKIT_KEEP_LAB") == "1"
+    folder = Path(".lab/ci").resolve() if keep else tmp_path_factory.mktemp("lab")
+    lab_up(LabSpec(LAB, str(folder), hosts=3, engines=ENGINES), print)
+    try:
+        yield folder
+    finally:
+        if not keep:
+            lab_down(LAB)
+
+
+def _hosts_file(lab: Path, to: Path, cluster: str, names: tuple[str, ...]) -> Path:
+    data = yaml.safe_load((lab / "hosts.yaml").read_text())
+    data["cluster"], data["main"] = cluster, names[0]
+    data["hosts"] = {name: data["hosts"][name] for name in names}
+    path = to / f"{cluster}.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands under test run; the examples stand there as a person would have them."""
+    folder = tmp_path_factory.mktemp("work")
+    shutil.copytree(Path("examples"), folder / "examples")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def two(lab: Path, folder: Path) -> Toolkit:
+    """A cluster of two hosts whose engines and interface names differ."""
+    return Toolkit(_hosts_file(lab, folder, "two", ("box1", "box2")), folder)
+
+
+@pytest.fixture(scope="session")
+def three(lab: Path, folder: Path) -> Toolkit:
+    """A second cluster, on all three hosts, beside the first."""
+    return Toolkit(_hosts_file(lab, folder, "three", ("box3", "box1", "box2")), folder)
+
+
+@pytest.fixture
+def up(two: Toolkit) -> Toolkit:
+    """The cluster of two hosts, up."""
+    two.run("up", check=True)
+    return two

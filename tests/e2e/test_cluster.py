@@ -1,0 +1,225 @@
+"""A cluster's life on real engines: up, up again, heal, trouble on one host, down to nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.world import Toolkit, containers, logins, marked, on, sh, wait_until
+
+pytestmark = pytest.mark.lab
+
+STATE = "/home/trainer/.local/state/toolkit"
+
+
+def test_up_uses_one_connection_per_host_and_a_second_one_changes_nothing(two: Toolkit) -> None:
+    before = {host: logins(host) for host in ("box1", "box2")}
+    first = two.run("up", "--json", check=True)
+    assert first.json["ok"] and first.json["changes"] > 0
+    assert {host: logins(host) - before[host] for host in before} == {"box1": 1, "box2": 1}
+    second = two.run("up", "--json", check=True)
+    assert second.json["changes"] == 0
+    assert {o["status"] for o in second.json["outcomes"]} == {"skipped"}
+    assert "nothing to change" in two.run("up", check=True).err
+
+
+def test_every_host_has_a_docker0_of_the_same_address_and_another_interface_name(up: Toolkit) -> None:
+    addresses = {
+        host: on(host, "ip", "-o", "-4", "addr", "show", "docker0").split()[3] for host in ("box1", "box2")
+    }
+    assert len(set(addresses.values())) == 1
+    files = [json.loads(up.run("exec", h, "--", "cat", "/run/toolkit/conf/host.json").out) for h in addresses]
+    assert files[0]["interface"] != files[1]["interface"]
+    assert not any(f["address"].startswith("172.17.") for f in files)
+
+
+def test_smoke(up: Toolkit) -> None:
+    text = up.run("smoke", check=True).out
+    assert "CPU cluster" in text and "all-reduce over 2 ranks: sum 3 right on all" in text
+    assert up.run("smoke", "--json", "--launcher", "torchrun", check=True).json["ok"]
+
+
+def test_up_heals_just_the_worker_that_was_removed(up: Toolkit) -> None:
+    main = on("box1", "docker", "inspect", "-f", "{{.Id}}", "toolkit-two-main")
+    on("box2", "docker", "rm", "-f", "toolkit-two-worker")
+    assert up.run("status").status == 3
+    changed = [o for o in up.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
+    assert [(o["host"], o["phase"]) for o in changed if o["phase"] != "sshd"] == [
+        ("box2", "workers"),
+        ("box1", "login"),
+    ]
+    assert on("box1", "docker", "inspect", "-f", "{{.Id}}", "toolkit-two-main") == main
+
+
+def test_a_changed_specification_recreates_only_what_changed(up: Toolkit, tmp_path: Path) -> None:
+    data = yaml.safe_load(up.hosts.read_text())
+    data["hosts"]["box2"]["env"] = {"FLAVOUR": "sour"}
+    changed = Toolkit(tmp_path / "hosts.yaml", up.folder)
+    changed.hosts.write_text(yaml.safe_dump(data))
+    # A rank's variable needs a file on that host, no new container.
+    rows = [o for o in changed.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
+    assert [(o["host"], o["phase"]) for o in rows] == [("box2", "files")]
+    data["shm_size"] = "1g"
+    changed.hosts.write_text(yaml.safe_dump(data))
+    rows = [o for o in changed.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
+    assert {o["phase"] for o in rows} - {"sshd"} == {"workers", "main", "login"}
+    up.run("up", check=True)
+
+
+def test_dry_run_prints_the_commands_and_changes_nothing(up: Toolkit) -> None:
+    on("box2", "docker", "rm", "-f", "toolkit-two-worker")
+    text = up.run("up", "--dry-run", check=True).out
+    assert "docker run --detach --name toolkit-two-worker" in text
+    assert containers("box2", "two") == []
+    up.run("up", check=True)
+
+
+def test_a_container_that_dies_ends_the_wait_with_its_last_words(up: Toolkit, tmp_path: Path) -> None:
+    # Somebody else listens on the data address, on the port that the file insists on.
+    data = yaml.safe_load(up.hosts.read_text())
+    data["cluster"], data["worker_port"] = "busy", 23456
+    other = Toolkit(tmp_path / "hosts.yaml", tmp_path)
+    other.hosts.write_text(yaml.safe_dump(data))
+    address = data["hosts"]["box2"]["address"]
+    python = f"import socket,time; s=socket.create_server(('{address}',23456)); time.sleep(60)"
+    image = "toolkit:cpu"
+    on(
+        "box2",
+        "docker",
+        "run",
+        "-d",
+        "--rm",
+        "--name",
+        "squatter",
+        "--network",
+        "host",
+        image,
+        "python3",
+        "-c",
+        python,
+    )
+    try:
+        wait_until(lambda: "squatter" in on("box2", "docker", "ps"))
+        done = other.run("up")
+        assert done.status == 3
+        assert "box2: port 23456" in done.err and "fix:" in done.err
+    finally:
+        on("box2", "docker", "rm", "-f", "squatter")
+        other.run("down")
+
+
+def test_a_host_that_is_gone_does_not_hide_the_others(up: Toolkit) -> None:
+    subprocess.run(["docker", "stop", "-t", "1", "toolkit-lab-ci-box2"], check=True, capture_output=True)
+    try:
+        done = up.run("up", "--json")
+        assert done.status == 1
+        rows = done.json["outcomes"]
+        assert [o["host"] for o in rows if o["status"] == "failed"] == ["box2"]
+        assert any(o["host"] == "box1" for o in rows)
+        down = up.run("down", "--no-save")
+        assert down.status == 1 and "box2: FAILED at connect" in down.err
+        assert containers("box1", "two") == []
+    finally:
+        subprocess.run(["docker", "start", "toolkit-lab-ci-box2"], check=True, capture_output=True)
+    wait_until(lambda: "Server Version" in on("box2", "docker", "info"), 60)
+    wait_until(lambda: up.run("down", "--no-save").status == 0, 60)
+    assert containers("box2", "two") == []
+    up.run("up", check=True)
+
+
+def test_an_unknown_host_key_is_refused_until_it_is_trusted(up: Toolkit, tmp_path: Path) -> None:
+    data = yaml.safe_load(up.hosts.read_text())
+    data["known_hosts"] = str(tmp_path / "known_hosts")
+    stranger = Toolkit(tmp_path / "hosts.yaml", tmp_path)
+    stranger.hosts.write_text(yaml.safe_dump(data))
+    before = logins("box1")
+    refused = stranger.run("status")
+    assert "toolkit trust box1" in stranger.run("up").err
+    assert refused.status == 3 and logins("box1") == before
+    assert stranger.run("trust").status == 1, "there is nobody to ask, so nothing may be recorded"
+    assert not (tmp_path / "known_hosts").exists()
+    shown = stranger.run("trust", "--yes", "--json", check=True).json
+    real = sh("box1", "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
+    assert shown[0]["fingerprint"] == real
+    stranger.run("status", check=True)
+    # Another key in its place: refused with both fingerprints.
+    text = (tmp_path / "known_hosts").read_text()
+    lines = text.splitlines()
+    swapped = [
+        line.split()[0] + " " + other.split(" ", 1)[1] for line, other in zip(lines, lines[::-1], strict=True)
+    ]
+    (tmp_path / "known_hosts").write_text("\n".join(swapped) + "\n")
+    changed = stranger.run("up")
+    assert changed.status != 0 and "has CHANGED" in changed.err and real in changed.err
+
+
+def test_a_wrong_key_is_tried_once(up: Toolkit, tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "wrong")], check=True)
+    data = yaml.safe_load(up.hosts.read_text())
+    for host in data["hosts"].values():
+        host["identity_file"] = str(tmp_path / "wrong")
+    locked_out = Toolkit(tmp_path / "hosts.yaml", tmp_path)
+    locked_out.hosts.write_text(yaml.safe_dump(data))
+    count = "grep -c 'Connection from\\|Connection closed by authenticating user' /var/log/sshd.log || true"
+    before = int(sh("box1", count).split()[0])
+    done = locked_out.run("up")
+    assert done.status == 1 and "ssh does not let us in" in done.err and "ssh-copy-id" in done.err
+    wait_until(lambda: int(sh("box1", count).split()[0]) >= before, 5)
+    assert int(sh("box1", count).split()[0]) - before <= 2
+
+
+def test_three_kinds_of_engine_and_two_clusters_side_by_side(up: Toolkit, three: Toolkit) -> None:
+    three.run("up", check=True, timeout=600)
+    stores = {host: on(host, "docker", "info", "--format", "{{.DriverStatus}}") for host in ("box2", "box3")}
+    assert "containerd.snapshotter" in stores["box3"] and "containerd.snapshotter" not in stores["box2"]
+    assert three.run("up", "--json", check=True).json["changes"] == 0
+    status = three.run("status", "--json", check=True).json
+    assert len({h["image"] for h in status["hosts"]}) == 1, "one identity on every engine and store"
+    # box2 is a worker in both clusters, so the second one's port has moved for all of its workers.
+    ports = {
+        on(
+            h, "docker", "inspect", "-f", '{{index .Config.Labels "toolkit.port"}}', "toolkit-three-worker"
+        ).strip()
+        for h in ("box1", "box2")
+    }
+    assert len(ports) == 1 and ports != {"12345"}
+    assert "all-reduce over 3 ranks: sum 6" in three.run("smoke", check=True).out
+    assert up.run("up", "--json", check=True).json["changes"] == 0
+    three.run("down", check=True)
+    assert up.run("status").status == 0, "the neighbour is untouched"
+
+
+def test_rendered_docker_scripts_start_the_same_containers(up: Toolkit, tmp_path: Path) -> None:
+    up.run("render", "docker", "-o", str(tmp_path), check=True)
+    on("box2", "docker", "rm", "-f", "toolkit-two-worker")
+    text = (tmp_path / "box2" / "worker.sh").read_text()
+    subprocess.run(
+        ["docker", "exec", "-i", "-u", "trainer", "toolkit-lab-ci-box2", "sh"],
+        input=text,
+        text=True,
+        check=True,
+    )
+    rows = up.run("up", "--json", check=True).json["outcomes"]
+    assert {o["phase"] for o in rows if o["status"] == "ok"} <= {"sshd", "login"}
+
+
+def test_down_leaves_nothing(up: Toolkit) -> None:
+    up.run("run", "--workdir", "examples/digits", "train_ddp.py", "--epochs", "1", check=True)
+    ports = sh("box2", "ss -ltnH")
+    assert ":12345" in ports
+    done = up.run("down", check=True)
+    assert "down two" in done.err
+    for host in ("box1", "box2"):
+        assert containers(host, "two") == []
+        assert marked(host, "TOOLKIT_CLUSTER=two") == []
+        assert ":12345" not in sh(host, "ss -ltnH")
+        assert sh(host, f"find {STATE} 2>/dev/null").strip() == ""
+        assert on(host, "docker", "volume", "ls", "-q").strip() == ""
+    saved = sorted(p.name for p in (up.folder / "runs" / "two").rglob("*") if p.is_file())
+    assert {"record.json", "status.json", "output.log", "rank-0.log", "rank-1.log", "digits.pt"} <= set(saved)
+    again = up.run("down", "--json", check=True).json
+    assert {o["phase"] for o in again["outcomes"] if o["status"] == "ok"} == {"proof"}

@@ -1,0 +1,136 @@
+"""The toolkit as a person calls it, and the hosts as seen from outside the toolkit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROGRAM = str(Path(sys.executable).with_name("toolkit"))
+
+
+@dataclass
+class Done:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Toolkit:
+    """Calls `toolkit` with one hosts file."""
+
+    def __init__(self, hosts: Path, folder: Path) -> None:
+        self.hosts, self.folder = hosts, folder
+        self.env = {**os.environ, "TOOLKIT_HOSTS": str(hosts)}
+
+    def run(self, *words: str, check: bool = False, timeout: float = 300) -> Done:
+        start = time.monotonic()
+        done = subprocess.run(
+            [PROGRAM, *words], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout
+        )
+        result = Done(done.returncode, done.stdout, done.stderr, time.monotonic() - start)
+        if check:
+            assert result.status == 0, (
+                f"toolkit {' '.join(words)}: {result.status}\n{done.stdout}{done.stderr}"
+            )
+        return result
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [PROGRAM, *words],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def on(host: str, *argv: str, lab: str = "ci") -> str:
+    """Run a command as root on a practice host, past the toolkit; return its output."""
+    name = f"toolkit-lab-{lab}-{host}"
+    done = subprocess.run(["docker", "exec", name, *argv], capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def sh(host: str, text: str) -> str:
+    return on(host, "sh", "-c", text)
+
+
+def containers(host: str, cluster: str) -> list[str]:
+    """Names of the cluster's containers on a host, the stopped ones included."""
+    filters = ("--filter", f"label=toolkit.cluster={cluster}")
+    return on(host, "docker", "ps", "-a", *filters, "--format", "{{.Names}}").split()
+
+
+def logins(host: str) -> int:
+    """How many ssh logins the host's own sshd has accepted so far."""
+    return int(sh(host, "grep -c 'Accepted publickey' /var/log/sshd.log || true").split()[0])
+
+
+def marked(host: str, mark: str) -> list[str]:
+    """Command lines of the host's processes whose environment holds this line."""
+    text = (
+        'for p in /proc/[0-9]*; do if tr "\\0" "\\n" <$p/environ 2>/dev/null | grep -qx "$1"; '
+        'then tr "\\0" " " <$p/cmdline; echo; fi; done'
+    )
+    return [line for line in on(host, "sh", "-c", text, "sh", mark).splitlines() if line.strip()]
+
+
+def wait_until(condition: Any, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.1)
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+
+
+@contextmanager
+def watched_processes() -> Iterator[set[str]]:
+    """Collect the command lines and environments of every process on this machine while the block runs.
+
+    Processes of the practice hosts and of the containers in them are processes of this machine.
+    """
+    seen: set[str] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            for folder in Path("/proc").iterdir():
+                if folder.name.isdigit():
+                    for name in ("cmdline", "environ"):
+                        try:
+                            seen.add(
+                                (folder / name).read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                            )
+                        except OSError:
+                            continue
+            over.wait(0.02)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,39 @@
+#!/bin/sh
+# Needs the keys and configs that `toolkit up --prepare` puts on the host.
+set -eu
+exec docker run \
+    --detach \
+    --name toolkit-demo-main \
+    --hostname gpu1 \
+    --network host \
+    --init \
+    --user 1000:1000 \
+    --group-add 998 \
+    --workdir /home/alice \
+    --cap-drop ALL \
+    --security-opt no-new-privileges \
+    --pids-limit 65536 \
+    --shm-size 4294967296 \
+    --gpus all \
+    --stop-timeout 10 \
+    --env HOME=/home/alice \
+    --env LOGNAME=alice \
+    --env TOOLKIT_CLUSTER=demo \
+    --env USER=alice \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/conf,target=/run/toolkit/conf,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/inside,target=/run/toolkit/inside,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/jobs,target=/run/toolkit/jobs \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/home,target=/home/alice \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/etc/hosts,target=/etc/hosts,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/etc/passwd,target=/etc/passwd,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/etc/group,target=/etc/group,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/etc/ssh_config,target=/etc/ssh/ssh_config.d/10-toolkit.conf,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/inside/kubexec.sh,target=/etc/mpi/kubexec.sh,readonly \
+    --mount type=bind,source=/data/digits,target=/data,readonly \
+    --mount type=bind,source=/scratch/out,target=/out \
+    --label toolkit.cluster=demo \
+    --label toolkit.digest=d0fb0e89b0ed4262 \
+    --label toolkit.host=gpu1 \
+    --label toolkit.owner=alice \
+    --label toolkit.role=main \
+    toolkit.local/verified:0123456789abcdef sleep infinity

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Needs the keys and configs that `toolkit up --prepare` puts on the host.
+set -eu
+exec docker run \
+    --detach \
+    --name toolkit-demo-worker \
+    --hostname gpu2 \
+    --network host \
+    --init \
+    --user 1000:1000 \
+    --group-add 44 \
+    --group-add 997 \
+    --workdir /home/alice \
+    --cap-drop ALL \
+    --security-opt no-new-privileges \
+    --pids-limit 65536 \
+    --shm-size 4294967296 \
+    --ulimit memlock=-1:-1 \
+    --device /dev/infiniband/rdma_cm \
+    --device /dev/infiniband/uverbs0 \
+    --stop-timeout 10 \
+    --env HOME=/home/alice \
+    --env LOGNAME=alice \
+    --env TOOLKIT_CLUSTER=demo \
+    --env USER=alice \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/conf,target=/run/toolkit/conf,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/inside,target=/run/toolkit/inside,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/jobs,target=/run/toolkit/jobs \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/home,target=/home/alice \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/etc/hosts,target=/etc/hosts,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/etc/passwd,target=/etc/passwd,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/etc/group,target=/etc/group,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/etc/ssh_config,target=/etc/ssh/ssh_config.d/10-toolkit.conf,readonly \
+    --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu2/inside/kubexec.sh,target=/etc/mpi/kubexec.sh,readonly \
+    --mount type=bind,source=/data/digits,target=/data,readonly \
+    --mount type=bind,source=/scratch/out,target=/out \
+    --label toolkit.cluster=demo \
+    --label toolkit.config=0e3135a67af0eac9 \
+    --label toolkit.digest=db316a28eb50866c \
+    --label toolkit.host=gpu2 \
+    --label toolkit.owner=alice \
+    --label toolkit.port=12345 \
+    --label toolkit.role=worker \
+    toolkit.local/verified:0123456789abcdef /usr/sbin/sshd -D -e -f /run/toolkit/conf/sshd_config

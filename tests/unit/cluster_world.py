@@ -1,0 +1,205 @@
+"""A small cluster on paper: a hosts file, what three unlike hosts said, and the values made of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toolkit.core.container import Container, Mount, Ulimit
+from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface
+from toolkit.core.image import ImageFacts
+from toolkit.core.names import (
+    LABEL_CLUSTER,
+    LABEL_OWNER,
+    LABEL_PORT,
+    container_name,
+    identity_reference,
+)
+from toolkit.launchers.job import Job, JobHost
+from toolkit.network.choose import cidrs
+from toolkit.plan.down import plan_down
+from toolkit.plan.job import job_hosts, plan_job
+from toolkit.plan.layout import Layout, make_layout
+from toolkit.plan.steps import Plan
+from toolkit.plan.up import plan_up
+from toolkit.show import plan_text
+from toolkit.spec.inventory import Inventory
+from toolkit.spec.parse import parse_inventory
+
+HOSTS = """\
+cluster: demo
+image: toolkit:cpu
+main: gpu1
+hosts:
+  gpu1:
+    address: 10.77.0.2
+  gpu2:
+    address: 10.77.0.3
+    slots: 3
+    env: {OMP_NUM_THREADS: "4"}
+  cpu3:
+    address: 10.77.0.4
+mounts:
+  - /data/digits:/data:ro
+  - /scratch/out:/out
+env:
+  EPOCHS: "3"
+  MOTTO: it's $5
+shm_size: 4g
+"""
+
+IMAGE = ImageFacts(
+    id="sha256:" + "1" * 64,
+    identity="0123456789abcdef",
+    diff_ids=("sha256:" + "a" * 64, "sha256:" + "b" * 64),
+    tags=("toolkit:cpu",),
+    env=(("PATH", "/opt/venv/bin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("NOTE", "two words")),
+    size=900_000_000,
+)
+NAMED = replace(IMAGE, tags=("toolkit:cpu", identity_reference(IMAGE.identity)))
+JOB_ID = "20261120-211300-digits-a1b2"
+INSIDE = {"rank.py": "print('rank')\n", "kubexec.sh": "#!/bin/sh\n", "common.py": "ROOT = 1\n"}
+DOCKER0 = Interface("docker0", "172.17.0.1", 16)
+
+
+def inventory(text: str = HOSTS) -> Inventory:
+    return parse_inventory(text, "hosts.yaml")
+
+
+def facts(host: str = "gpu1", address: str = "10.77.0.2", interface: str = "eth0", **changes: object) -> Facts:
+    """One host: user alice, an image, docker0 and one interface; ``changes`` are fields of Facts."""
+    base = Facts(
+        host=host,
+        user="alice",
+        uid=1000,
+        gid=1000,
+        groups=((1000, "alice"), (998, "docker")),
+        home="/home/alice",
+        state_dir=f"/home/alice/.local/state/toolkit/demo/{host}",
+        hostname=host,
+        arch="x86_64",
+        docker="26.1.5",
+        store="overlay2",
+        rootless=False,
+        ssh_address=address,
+        interfaces=(Interface("lo", "127.0.0.1", 8), DOCKER0, Interface(interface, address, 24)),
+        listening=(("0.0.0.0", 22), ("127.0.0.53", 53)),
+        images=(NAMED,),
+        free_bytes=50_000_000_000,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def gpu(index: int) -> Gpu:
+    return Gpu(index, f"GPU-{index}", "NVIDIA GeForce RTX 3090", "550.54.14", 24576)
+
+
+def cluster_facts() -> dict[str, Facts]:
+    """Three hosts: GPUs on main, InfiniBand on the second, root and another interface on the third."""
+    return {
+        "gpu1": facts(gpus=(gpu(0), gpu(1))),
+        "gpu2": facts(
+            "gpu2",
+            "10.77.0.3",
+            "enp3s0",
+            groups=((1000, "alice"), (997, "docker"), (44, "video")),
+            infiniband=("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"),
+        ),
+        "cpu3": facts("cpu3", "10.77.0.4", "ens5", images=(), docker="20.10.24"),
+    }
+
+
+def layout(text: str = HOSTS) -> Layout:
+    return make_layout(inventory(text), cluster_facts(), None)
+
+
+def running(cluster: str, host: str, role: str, **labels: str) -> ContainerFacts:
+    """A running container of ours on that host."""
+    own = {LABEL_CLUSTER: cluster, LABEL_OWNER: "alice", "toolkit.host": host, "toolkit.role": role}
+    extra = {f"toolkit.{key}": value for key, value in labels.items()}
+    return ContainerFacts("c" * 64, container_name(cluster, role), "running", {**own, **extra})
+
+
+def facts_when_up() -> dict[str, Facts]:
+    """The same hosts with the cluster's containers on them."""
+    said = cluster_facts()
+    held = {"gpu1": running("demo", "gpu1", "main")}
+    held |= {name: running("demo", name, "worker", port="12345") for name in ("gpu2", "cpu3")}
+    listening = {name: (("0.0.0.0", 22), (said[name].ssh_address, 12345)) for name in ("gpu2", "cpu3")}
+    return {
+        name: replace(f, containers=(held[name],), listening=listening.get(name, f.listening))
+        for name, f in said.items()
+    }
+
+
+def job(launcher: str = "horovodrun", hosts: tuple[JobHost, ...] | None = None, main: str = "gpu1") -> Job:
+    """A job on the hosts of ``layout()``, or on others."""
+    place = layout()
+    own = hosts if hosts is not None else job_hosts(place, place.inventory.names)
+    return Job(
+        id=JOB_ID,
+        cluster="demo",
+        owner="alice",
+        launcher=launcher,
+        command=("python", "train.py", "--epochs", "30"),
+        hosts=own,
+        main=main,
+        master_port=29500,
+        networks=cidrs({p.host: p for p in place.paths}),
+        env=(("EPOCHS", "3"), ("TOKEN", "s3cret $x")),
+        timeout=3600.0,
+    )
+
+
+def container(**changes: object) -> Container:
+    """A container in which every field has a value of its own."""
+    base = Container(
+        name="toolkit-demo-worker",
+        hostname="gpu2",
+        image="toolkit.local/verified:0123456789abcdef",
+        argv=("/usr/sbin/sshd", "-D", "-f", "/a b"),
+        user="1000:1001",
+        groups=(44, 998),
+        workdir="/home/alice",
+        env=(("GREETING", "it's $5"), ("USER", "alice")),
+        mounts=(Mount("/data", "/data", True), Mount("/out", "/out")),
+        labels=(("toolkit.cluster", "demo"), (LABEL_PORT, "12345")),
+        gpus="0,1",
+        devices=("/dev/infiniband/uverbs0",),
+        shm_bytes=2**30,
+        ulimits=(Ulimit("memlock", -1, -1),),
+        cap_drop=("ALL",),
+        cap_add=("SETGID", "SETUID"),
+        security=("no-new-privileges",),
+        pids=4096,
+        network="host",
+        init=True,
+        stop_seconds=7,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def plans() -> dict[str, Plan]:
+    """Every plan that is made of this cluster."""
+    place = layout()
+    up = make_layout(inventory(), facts_when_up(), None)
+    paths = ("lib/model.py", "train.py")
+    return {
+        "up": plan_up(place, INSIDE),
+        "up-prepare": plan_up(place, INSIDE, prepare=True),
+        "run": plan_job(up, job(), "/work/code", paths),
+        "down": plan_down(inventory(), facts_when_up(), "runs/demo"),
+        "down-unsaved": plan_down(inventory(), facts_when_up()),
+    }
+
+
+def everything(made: dict[str, Plan] | None = None) -> str:
+    """The plans as people see them and as values, with what neither shows: files' contents and job files."""
+    text = []
+    for name, plan in (made or plans()).items():
+        text += [name, plan_text(plan), repr(plan)]
+        for step in plan.steps:
+            text += [repr(file.content) for file in getattr(step, "files", ())]
+            text += [getattr(step, "job", ""), repr(getattr(step, "paths", ""))]
+    return "\n".join(text)
+
+

@@ -1,0 +1,47 @@
+"""Runners that take this machine for a host: real processes, files where the test says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolkit.core.command import Command
+from toolkit.core.result import Result
+from toolkit.effects.runner import LocalRunner
+
+
+class HostHere(LocalRunner):
+    """This machine under a host's name; keeps every command that it ran."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ran: list[Command] = []
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        self.ran.append(command)
+        return super().run(command, timeout)
+
+
+class Interrupting(HostHere):
+    """A host at which the person presses Ctrl-C."""
+
+    def __init__(self, name: str, word: str) -> None:
+        super().__init__(name)
+        self.word = word
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        if self.word in command.line():
+            raise KeyboardInterrupt
+        return super().run(command, timeout)
+
+
+def hosts(*names: str) -> dict[str, HostHere]:
+    return {name: HostHere(name) for name in names}
+
+
+def tree(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
+    """Every file below: content, mode, inode, time of its last change in nanoseconds."""
+    return {
+        str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mode & 0o7777, p.stat().st_ino, p.stat().st_mtime_ns)
+        for p in sorted(folder.rglob("*"))
+        if p.is_file()
+    }

@@ -1,0 +1,125 @@
+"""The layer rule of docs/architecture.md as a function of one module's text."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import toolkit
+
+ORDER = (
+    "errors", "core", "spec", "network", "launchers", "render", "plan", "show",
+    "execute", "api", "lab", "cli",
+)  # fmt: skip
+PURE = ORDER[: ORDER.index("execute")]
+# Modules at the top that belong to a layer of another name.
+BELONGS = {"executors": "execute", "jobs": "api", "smoke": "api", "trust": "api", "images": "api"}
+
+# What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
+PURE_STDLIB = frozenset(
+    (
+        *("__future__", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
+        *("functools", "hashlib", "ipaddress", "json", "posixpath", "re", "shlex", "string"),
+        *("struct", "typing"),
+    )
+)
+PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}
+# The one pure module that reads files: the package's own templates.
+READS_TEMPLATES = "toolkit.render.templates"
+_IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
+_CLOCKS = frozenset(("now", "utcnow", "today"))
+_INSIDE = Path(toolkit.__file__).with_name("inside")
+
+
+def layer_of(module: str) -> str:
+    """Return the layer of ``toolkit.…``, ``effects``, ``inside``, or an empty text when it has none."""
+    top = module.split(".")[1] if "." in module else ""
+    layer = BELONGS.get(top, top)
+    return layer if layer in (*ORDER, "effects", "inside") else ""
+
+
+def violations(module: str, text: str) -> list[str]:
+    """Return every way in which a module's text breaks the rule; empty when it keeps it."""
+    if module == "toolkit":
+        return [f"imports {name}" for name, _ in _imports(ast.parse(text)) if name != "__future__"]
+    layer, tree = layer_of(module), ast.parse(text)
+    if not layer:
+        return [f"{module} has no layer: give it one here and in docs/architecture.md"]
+    if layer == "inside":
+        return _inside(module, tree)
+    found = [
+        fault
+        for name, names in _imports(tree)
+        for fault in (_of_ours(layer, name, names) if name.split(".")[0] in ("toolkit", "") else ())
+    ]
+    if layer in PURE:
+        found += _impure(module, layer, tree)
+    return found
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each imported module with the names taken from it, wherever in the text it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            name = "" if node.level else node.module or ""
+            yield name, tuple(alias.name for alias in node.names)
+
+
+def _of_ours(layer: str, name: str, names: tuple[str, ...]) -> Iterator[str]:
+    if not name:
+        yield "imports relatively, which hides the layer"
+        return
+    # `from toolkit import x` names a layer as much as `import toolkit.x` does.
+    for target in [f"toolkit.{n}" for n in names] if name == "toolkit" else [name]:
+        if target in ("toolkit", "toolkit.__version__"):
+            continue
+        if not _may_see(layer, layer_of(target)):
+            yield f"{layer} imports {target}"
+
+
+def _may_see(layer: str, other: str) -> bool:
+    if other == layer:
+        return True
+    if layer == "effects":
+        return other in ("errors", "core")
+    if other == "effects":
+        return ORDER.index(layer) >= ORDER.index("execute")
+    return other in ORDER and ORDER.index(other) < ORDER.index(layer)
+
+
+def _impure(module: str, layer: str, tree: ast.AST) -> Iterator[str]:
+    reads = module == READS_TEMPLATES
+    for name, names in _imports(tree):
+        top = name.split(".")[0]
+        if top in ("toolkit", "") or name in PURE_STDLIB or top in PURE_THIRD_PARTY.get(layer, ()):
+            continue
+        if name == "pathlib" and names and (reads or set(names) <= {"PurePosixPath"}):
+            continue
+        yield f"{layer} is pure and imports {name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name) and called.id in _IMPURE_CALLS:
+                yield f"{layer} is pure and calls {called.id}()"
+        if isinstance(node, ast.Attribute) and node.attr in _CLOCKS:
+            yield f"{layer} is pure and reads the clock: .{node.attr}"
+
+
+def _inside(module: str, tree: ast.Module) -> list[str]:
+    # These programs are uploaded alone: they see each other by their bare names, and nothing else.
+    siblings = {path.stem for path in _INSIDE.glob("*.py")}
+    found = []
+    at_top = {node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))}
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        for name, _ in _imports(ast.Module([node], [])):
+            top = name.split(".")[0]
+            torch = top == "torch" and module == "toolkit.inside.allreduce" and node not in at_top
+            if top not in sys.stdlib_module_names and top not in siblings and not torch:
+                found.append(f"inside imports {name or 'relatively'}")
+    return found

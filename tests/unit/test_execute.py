@@ -1,0 +1,319 @@
+"""Plans carried out for real, with this machine in the part of the hosts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.hosts_here import HostHere, Interrupting, hosts, tree
+from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.report import Report
+from toolkit.core.result import Result
+from toolkit.errors import Unreachable
+from toolkit.execute import (
+    Event,
+    PhaseStarted,
+    PlanInterrupted,
+    StepEnded,
+    StepStarted,
+    execute,
+)
+from toolkit.executors import EXECUTORS
+from toolkit.plan import steps as kinds
+from toolkit.plan.steps import File, Phase, Plan, Run, Step, Upload, WaitFor
+
+
+def plan(*phases: tuple[Step, ...]) -> Plan:
+    return Plan("p", tuple(Phase(f"phase{n}", steps) for n, steps in enumerate(phases)))
+
+
+def alone(step: Step) -> Report:
+    return execute(plan((step,)), hosts(step.host))
+
+
+def touch(path: Path, host: str = "a", **more: object) -> Run:
+    made = Run(host, f"make {path.name}", command("touch", str(path)), unless=command("test", "-e", str(path)))
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def statuses(report: Report) -> list[str]:
+    return [outcome.status for outcome in report.outcomes]
+
+
+def test_every_kind_of_step_has_an_executor() -> None:
+    assert set(EXECUTORS) == set(kinds.Step.__args__)
+
+
+def test_a_step_whose_unless_holds_is_skipped(tmp_path: Path) -> None:
+    step = touch(tmp_path / "x")
+    first, second = alone(step), alone(step)
+    assert (statuses(first), first.changes) == (["ok"], 1)
+    assert (statuses(second), second.changes, second.ok) == (["skipped"], 0, True)
+
+
+def test_what_a_step_reads_is_there_whether_it_ran_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "key pair"
+    step = Run(
+        "a",
+        "make a key",
+        script('echo noise; printf "  secret\\n" >"$1"', str(path)),
+        unless=command("test", "-s", str(path)),
+        reads=command("cat", str(path)),
+        saves="key",
+    )
+    for status in ("ok", "skipped"):
+        (outcome,) = alone(step).outcomes
+        assert (outcome.status, outcome.output) == (status, "secret")
+
+
+def test_a_read_that_fails_fails_the_step(tmp_path: Path) -> None:
+    report = alone(Run("a", "t", command("true"), reads=command("cat", str(tmp_path / "absent")), saves="x"))
+    assert statuses(report) == ["failed"]
+    assert "absent" in report.outcomes[0].detail
+
+
+def test_standard_input_reaches_the_command_and_not_the_check(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    step = Run("a", "t", script('cat >"$1"', str(out), ), unless=command("test", "-e", str(out)))
+    fed = replace(step, command=replace(step.command, stdin=b"fed\n"))
+    assert statuses(alone(fed)) == ["ok"]
+    assert out.read_bytes() == b"fed\n"
+
+
+def test_a_failure_says_what_the_command_said() -> None:
+    step = Run("a", "start it", script("echo one; echo two >&2; exit 3"), fix="look there")
+    (outcome,) = alone(step).outcomes
+    assert (outcome.status, outcome.detail, outcome.fix) == ("failed", "start it: one | two", "look there")
+    (silent,) = alone(Run("a", "t", command("false"))).outcomes
+    assert "ended with status 1 and said nothing" in silent.detail
+    (missing,) = alone(Run("a", "t", command("/no/such/program"))).outcomes
+    assert missing.status == "failed" and "/no/such/program" in missing.detail
+
+
+def test_success_is_a_status_and_not_an_output() -> None:
+    assert statuses(alone(Run("a", "t", script("echo ERROR: failed >&2")))) == ["ok"]
+
+
+def test_a_command_that_is_late_is_a_failure() -> None:
+    (outcome,) = alone(Run("a", "t", command("sleep", "5"), timeout=0.1)).outcomes
+    assert outcome.status == "failed" and "no end after" in outcome.detail
+
+
+@pytest.mark.parametrize("status", [213, 214, 215])
+def test_our_own_statuses_come_from_our_own_scripts_alone(status: int) -> None:
+    """A program may end with any number; a step without a check cannot have been skipped."""
+    assert statuses(alone(Run("a", "t", script(f"exit {status}")))) == ["failed"]
+
+
+# Upload
+
+
+def upload(folder: Path, *, text: str = "one\n", host: str = "a") -> Upload:
+    return Upload(
+        host,
+        "write",
+        (
+            File(str(folder / "plain file"), (text,)),
+            File(str(folder / "in_place"), (text,), 0o644, in_place=True),
+            File(str(folder / "program's"), ("#!/bin/sh\n",), 0o755),
+            File(str(folder / "empty"), ()),
+        ),
+    )
+
+
+def test_files_come_with_their_content_and_mode_and_stay(tmp_path: Path) -> None:
+    assert statuses(alone(upload(tmp_path))) == ["ok"]
+    first = tree(tmp_path)
+    assert {name: (f[0], f[1]) for name, f in first.items()} == {
+        "plain file": (b"one\n", 0o600),
+        "in_place": (b"one\n", 0o644),
+        "program's": (b"#!/bin/sh\n", 0o755),
+        "empty": (b"", 0o600),
+    }
+    assert statuses(alone(upload(tmp_path))) == ["skipped"]
+    assert tree(tmp_path) == first
+
+
+def test_only_what_changed_is_written(tmp_path: Path) -> None:
+    alone(upload(tmp_path))
+    before = tree(tmp_path)
+    report = alone(upload(tmp_path, text="two\n"))
+    after = tree(tmp_path)
+    assert report.outcomes[0].detail == "2 of 4 files"
+    assert [n for n in after if after[n] != before[n]] == ["in_place", "plain file"]
+    assert after["in_place"][0] == after["plain file"][0] == b"two\n"
+    # A file that is bind-mounted alone keeps its inode, any other is replaced in one move.
+    assert after["in_place"][2] == before["in_place"][2]
+    assert after["plain file"][2] != before["plain file"][2]
+
+
+def test_a_mode_that_is_wrong_is_put_right(tmp_path: Path) -> None:
+    alone(upload(tmp_path))
+    (tmp_path / "plain file").chmod(0o644)
+    assert alone(upload(tmp_path)).outcomes[0].detail == "1 of 4 files"
+    assert (tmp_path / "plain file").stat().st_mode & 0o777 == 0o600
+
+
+def test_contents_stand_on_no_command_line(tmp_path: Path) -> None:
+    runner = HostHere("a")
+    execute(plan((upload(tmp_path, text="hush-hush"),)), {"a": runner})
+    assert runner.ran
+    assert not any("hush" in str(token) for c in runner.ran for token in c.argv)
+
+
+def test_a_file_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    (outcome,) = alone(upload(tmp_path / "no such folder")).outcomes
+    assert outcome.status == "failed" and "No such file" in outcome.detail
+
+
+def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    keys = tuple(
+        Run(h, "key", command("true"), reads=command("echo", f"KEY-{h}"), saves="host") for h in ("a", "b")
+    )
+    broken = Run("c", "key", command("false"), reads=command("echo", "KEY-c"), saves="host")
+    pieces = ("# keys\n", *(Ref(h, "host", f"{h} ", "\n") for h in ("a", "b", "c")))
+    write = Upload("a", "trust", (File(str(path), pieces),))
+    use = Run("b", "use", script('printf "%s|" "$@" >"$0"', Ref("a", "host", "a="), Ref("c", "host", "c=")))
+    use = replace(use, command=Command(("sh", "-c", 'printf "%s|" "$@" >"$0"', str(tmp_path / "argv"), *use.command.argv[4:])))
+    report = execute(plan((*keys, broken), (write, use)), hosts("a", "b", "c"))
+    # The host that failed spoils nobody's file: its whole line is left out.
+    assert path.read_text() == "# keys\na KEY-a\nb KEY-b\n"
+    assert (tmp_path / "argv").read_text() == "a=KEY-a|"
+    assert statuses(report) == ["ok", "ok", "failed", "ok", "ok"]
+
+
+# WaitFor
+
+
+def wait(ready: Command, alive: Command, deadline: float = 5) -> WaitFor:
+    return WaitFor("a", "wait", ready, alive, script("echo first; echo last words"), deadline, "look at it")
+
+
+YES, NO = command("true"), command("false")
+
+
+def test_what_is_ready_already_is_skipped() -> None:
+    assert statuses(alone(wait(YES, NO))) == ["skipped"]
+
+
+def test_what_becomes_ready_was_waited_for(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    threading.Timer(0.2, flag.touch).start()
+    assert statuses(alone(wait(command("test", "-e", str(flag)), YES))) == ["ok"]
+
+
+def test_what_dies_ends_the_wait_at_once_with_its_last_words() -> None:
+    start = time.monotonic()
+    (outcome,) = alone(wait(NO, NO, deadline=60)).outcomes
+    assert time.monotonic() - start < 5
+    assert (outcome.status, outcome.fix) == ("failed", "look at it")
+    assert outcome.detail == "the container has died: first | last words"
+
+
+def test_what_is_late_is_given_up() -> None:
+    (outcome,) = alone(wait(NO, YES, deadline=0)).outcomes
+    assert outcome.status == "failed"
+    assert outcome.detail == "not ready after 0 s; last words: first | last words"
+
+
+# Several hosts
+
+
+def test_a_host_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    bad = Run("a", "bad", command("false"))
+    report = execute(
+        plan(
+            (bad, touch(tmp_path / "a1"), touch(tmp_path / "b1", "b")),
+            (touch(tmp_path / "a2"), touch(tmp_path / "b2", "b")),
+        ),
+        hosts("a", "b"),
+    )
+    assert [(o.host, o.status) for o in report.outcomes] == [
+        ("a", "failed"),
+        ("a", "not run"),
+        ("b", "ok"),
+        ("a", "not run"),
+        ("b", "ok"),
+    ]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b1", "b2"]
+    assert not report.ok
+    assert [o.host for o in report.failures] == ["a"]
+
+
+def test_steps_of_a_host_that_did_not_answer_are_not_run(tmp_path: Path) -> None:
+    report = execute(plan((touch(tmp_path / "a"), touch(tmp_path / "b", "b"))), hosts("a"))
+    assert [(o.host, o.status) for o in report.outcomes] == [("a", "ok"), ("b", "not run")]
+    assert not report.ok
+
+
+def test_a_connection_that_breaks_is_an_outcome_of_its_host(tmp_path: Path) -> None:
+    class Gone(HostHere):
+        def run(self, command: Command, timeout: float | None = None) -> Result:
+            raise Unreachable("the connection was lost", "again", self.name)
+
+    runners = {**hosts("b"), "a": Gone("a")}
+    report = execute(plan((touch(tmp_path / "a"), touch(tmp_path / "b", "b"))), runners)
+    assert [(o.host, o.status, o.detail) for o in report.outcomes] == [
+        ("a", "failed", "the connection was lost"),
+        ("b", "ok", ""),
+    ]
+
+
+def test_hosts_of_a_phase_run_at_once_and_phases_one_after_another(tmp_path: Path) -> None:
+    """Each waits for the other's file: one after the other they would wait in vain."""
+
+    def meet(host: str, other: str) -> Run:
+        text = 'touch "$1"; n=0; until [ -e "$2" ]; do n=$((n+1)); [ $n -gt 300 ] && exit 1; sleep 0.01; done'
+        return Run(host, "meet", script(text, str(tmp_path / host), str(tmp_path / other)))
+
+    after = Run("a", "after", command("test", "-e", str(tmp_path / "b")))
+    report = execute(plan((meet("a", "b"), meet("b", "a")), (after,)), hosts("a", "b"))
+    assert statuses(report) == ["ok", "ok", "ok"]
+
+
+def test_equal_steps_have_outcomes_of_their_own() -> None:
+    same = Run("a", "same", command("true"))
+    assert statuses(execute(plan((same, same), (same,)), hosts("a"))) == ["ok", "ok", "ok"]
+
+
+def test_events_tell_the_story_in_order(tmp_path: Path) -> None:
+    seen: list[Event] = []
+    execute(plan((touch(tmp_path / "x"), Run("a", "bad", NO), Run("a", "never", YES))), hosts("a"), seen.append)
+    told = [(type(e).__name__, getattr(e, "step", "") or getattr(getattr(e, "outcome", e), "step", "")) for e in seen]
+    assert told == [
+        (PhaseStarted.__name__, ""),
+        (StepStarted.__name__, "make x"),
+        (StepEnded.__name__, "make x"),
+        (StepStarted.__name__, "bad"),
+        (StepEnded.__name__, "bad"),
+    ]
+
+
+def test_a_fault_of_ours_is_no_outcome() -> None:
+    class Faulty(HostHere):
+        def run(self, command: Command, timeout: float | None = None) -> Result:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        execute(plan((Run("a", "t", YES),)), {"a": Faulty("a")})
+
+
+def test_ctrl_c_leaves_a_report(tmp_path: Path) -> None:
+    closed: list[bool] = []
+    runners = {"a": Interrupting("a", "press"), **hosts("b")}
+    subject = plan(
+        (touch(tmp_path / "a1"), touch(tmp_path / "b1", "b")),
+        (Run("a", "press", command("echo", "press")),),
+        (touch(tmp_path / "b2", "b"),),
+    )
+    with pytest.raises(PlanInterrupted) as caught:
+        execute(subject, runners, close=lambda: closed.append(True))
+    assert statuses(caught.value.report) == ["ok", "ok", "not run", "not run"]
+    assert caught.value.exit_code == 130
+    assert closed == [True]
+    assert not (tmp_path / "b2").exists()

@@ -1,0 +1,259 @@
+"""Text for other programs: goldens for all of it, and the same container from docker run and compose."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.golden import check_golden
+from tests.unit import cluster_world as world
+from toolkit.core.container import Container, Mount
+from toolkit.errors import ToolkitError
+from toolkit.network.choose import DataPath
+from toolkit.plan.renderings import TARGETS
+from toolkit.render.compose import compose_file
+from toolkit.render.docker import docker_run_args, docker_run_script
+from toolkit.render.etc import group_file, hosts_file, passwd_file
+from toolkit.render.ssh import authorized_keys_line, known_hosts_line, ssh_config, sshd_config
+
+PATH = DataPath("gpu2", "10.77.0.3", "enp3s0", "10.77.0.0/24", "given")
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExample"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_target_has_goldens(target: str) -> None:
+    files = TARGETS[target](world.layout())
+    assert files
+    for name, text in files.items():
+        check_golden(f"render/{target}/{name}", text)
+
+
+def test_lines_that_let_main_in() -> None:
+    lines = known_hosts_line(PATH, 12345, KEY) + authorized_keys_line("10.77.0.2", KEY)
+    check_golden("render/key-lines.txt", lines)
+    assert lines.count("\n") == 2
+
+
+def test_names_in_the_container() -> None:
+    place = world.layout()
+    texts = [f"# hosts\n{hosts_file(place.paths)}"]
+    for spot in place.places:
+        texts.append(f"# {spot.name} passwd\n{passwd_file(spot.facts, place.user)}")
+        texts.append(f"# {spot.name} group\n{group_file(spot.facts, place.user)}")
+    root = world.facts(user="root", uid=0, gid=0, groups=((0, "root"), (998, "docker")))
+    texts.append(f"# root passwd\n{passwd_file(root, 'root')}# root group\n{group_file(root, 'root')}")
+    check_golden("render/etc.txt", "\n".join(texts))
+
+
+def test_every_passwd_names_the_one_user_with_the_hosts_uid() -> None:
+    for uid in (0, 1000):
+        lines = [line.split(":") for line in passwd_file(world.facts(uid=uid), "alice").splitlines()]
+        first = next(cells for cells in lines if cells[0] == "alice")
+        assert first[2] == str(uid)
+        assert [cells[0] for cells in lines].count("alice") == 1
+
+
+@pytest.mark.parametrize("bad", ["a b", "a\nb", 'a"b', "a#b", "", "a\\b", "x\x00"])
+def test_what_cannot_stand_in_an_ssh_configuration_is_refused(bad: str) -> None:
+    with pytest.raises(ToolkitError):
+        ssh_config((PATH,), 12345, bad)
+    with pytest.raises(ToolkitError):
+        sshd_config(bad, 12345, "alice", ())
+    with pytest.raises(ToolkitError):
+        known_hosts_line(dataclasses.replace(PATH, host=bad), 12345, KEY)
+
+
+@pytest.mark.parametrize("bad", ['a"b', "a\nb", "a\\b"])
+def test_a_variable_that_sshd_cannot_pass_on_is_refused_by_name(bad: str) -> None:
+    with pytest.raises(ToolkitError, match="variable ODD"):
+        sshd_config("10.0.0.1", 12345, "alice", [("ODD", bad)])
+
+
+def test_sshd_without_variables_sets_none() -> None:
+    assert "SetEnv" not in sshd_config("10.0.0.1", 12345, "alice", ())
+
+
+# One row per field of Container: how `docker run` says it, how compose says it, what both shall mean.
+Flags = dict[str, list[str]]
+Reader = tuple[Callable[[Flags], Any], Callable[[dict[str, Any]], Any], Callable[[Container], Any]]
+
+
+def _gpus(service: dict[str, Any]) -> list[str]:
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+    return ["all"] if device.get("count") == "all" else device["device_ids"]
+
+
+def _mount(text: str) -> tuple[str, str, bool]:
+    # Docker reads it as one line of CSV.
+    (row,) = csv.reader([text])
+    cells = dict(part.partition("=")[::2] for part in row)
+    assert cells["type"] == "bind"
+    return cells["source"], cells["target"], "readonly" in cells
+
+
+FIELDS: dict[str, Reader] = {
+    "name": (lambda d: d["--name"], lambda c: [c["container_name"]], lambda x: [x.name]),
+    "hostname": (lambda d: d["--hostname"], lambda c: [c["hostname"]], lambda x: [x.hostname]),
+    "image": (lambda d: d["image"], lambda c: [c["image"]], lambda x: [x.image]),
+    "argv": (lambda d: d["argv"], lambda c: c["command"], lambda x: list(x.argv)),
+    "user": (lambda d: d["--user"], lambda c: [c["user"]], lambda x: [x.user]),
+    "groups": (lambda d: d["--group-add"], lambda c: c["group_add"], lambda x: [str(g) for g in x.groups]),
+    "workdir": (lambda d: d["--workdir"], lambda c: [c["working_dir"]], lambda x: [x.workdir]),
+    "env": (
+        lambda d: dict(e.partition("=")[::2] for e in d["--env"]),
+        lambda c: c["environment"],
+        lambda x: dict(x.env),
+    ),
+    "mounts": (
+        lambda d: [_mount(m) for m in d["--mount"]],
+        lambda c: [(v["source"], v["target"], v["read_only"]) for v in c["volumes"] if v["type"] == "bind"],
+        lambda x: [(m.source, m.target, m.read_only) for m in x.mounts],
+    ),
+    "labels": (
+        lambda d: dict(e.partition("=")[::2] for e in d["--label"]),
+        lambda c: c["labels"],
+        lambda x: dict(x.labels),
+    ),
+    "gpus": (
+        lambda d: d["--gpus"][0].strip('"').removeprefix("device=").split(","),
+        _gpus,
+        lambda x: x.gpus.split(","),
+    ),
+    "devices": (lambda d: d["--device"], lambda c: c["devices"], lambda x: list(x.devices)),
+    "shm_bytes": (
+        lambda d: [int(n) for n in d["--shm-size"]],
+        lambda c: [c["shm_size"]],
+        lambda x: [x.shm_bytes],
+    ),
+    "ulimits": (
+        lambda d: d["--ulimit"],
+        lambda c: [f"{n}={u['soft']}:{u['hard']}" for n, u in c["ulimits"].items()],
+        lambda x: [f"{u.name}={u.soft}:{u.hard}" for u in x.ulimits],
+    ),
+    "cap_drop": (lambda d: d["--cap-drop"], lambda c: c["cap_drop"], lambda x: list(x.cap_drop)),
+    "cap_add": (lambda d: d["--cap-add"], lambda c: c["cap_add"], lambda x: list(x.cap_add)),
+    "security": (lambda d: d["--security-opt"], lambda c: c["security_opt"], lambda x: list(x.security)),
+    "pids": (lambda d: [int(n) for n in d["--pids-limit"]], lambda c: [c["pids_limit"]], lambda x: [x.pids]),
+    "network": (lambda d: d["--network"], lambda c: [c["network_mode"]], lambda x: [x.network]),
+    "init": (lambda d: bool(d["--init"]), lambda c: c["init"], lambda x: x.init),
+    "stop_seconds": (
+        lambda d: [int(n) for n in d["--stop-timeout"]],
+        lambda c: [int(c["stop_grace_period"].removesuffix("s"))],
+        lambda x: [x.stop_seconds],
+    ),
+}
+
+
+def flags(container: Container) -> Flags:
+    """`docker run` read as docker reads it: flags with one value each, then the image and its argv."""
+    argv = list(docker_run_args(container))
+    assert argv[:3] == ["docker", "run", "--detach"]
+    found: Flags = defaultdict(list)
+    rest = argv[3:]
+    while rest[0].startswith("--"):
+        flag = rest.pop(0)
+        found[flag].append("true" if flag == "--init" else rest.pop(0))
+    found["image"], found["argv"] = [rest[0]], rest[1:]
+    return found
+
+
+def service(container: Container) -> dict[str, Any]:
+    (found,) = yaml.safe_load(compose_file(container, "worker"))["services"].values()
+    value: dict[str, Any] = _undollar(found)
+    return value
+
+
+def _undollar(value: Any) -> Any:
+    """Compose takes ``$$`` for one ``$``; a single one would be a variable of its own."""
+    if isinstance(value, dict):
+        return {_undollar(k): _undollar(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_undollar(v) for v in value]
+    if isinstance(value, str):
+        assert "$" not in value.replace("$$", "")
+        return value.replace("$$", "$")
+    return value
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Container)])
+def test_docker_run_and_compose_say_the_same(field: str) -> None:
+    assert field in FIELDS, f"Container.{field} has no rendering: add it to both, and to this table"
+    in_docker, in_compose, meant = FIELDS[field]
+    subject = world.container()
+    assert in_docker(flags(subject)) == meant(subject)
+    assert in_compose(service(subject)) == meant(subject)
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Container)])
+def test_no_field_is_left_at_its_default_in_the_parity_test(field: str) -> None:
+    (spec,) = (f for f in dataclasses.fields(Container) if f.name == field)
+    value = getattr(world.container(), field)
+    if field in ("cap_drop", "security", "network", "init"):
+        value = getattr(world.container(cap_drop=(), security=(), network="none", init=False), field)
+    assert value != spec.default
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("init", False), ("network", "none"), ("cap_drop", ("NET_RAW",)), ("security", ("seccomp=unconfined",))],
+)
+def test_other_values_than_the_defaults(field: str, value: object) -> None:
+    in_docker, in_compose, meant = FIELDS[field]
+    subject = world.container(**{field: value})
+    assert in_docker(flags(subject)) == in_compose(service(subject)) == meant(subject)
+
+
+@pytest.mark.parametrize("path", ["/a,b", '/a"b', "/a b", '/a",b=c'])
+def test_mounts_of_awkward_paths(path: str) -> None:
+    in_docker, in_compose, meant = FIELDS["mounts"]
+    subject = world.container(mounts=(Mount(path, f"/target{path}", True),))
+    assert in_docker(flags(subject)) == in_compose(service(subject)) == meant(subject)
+
+
+def test_the_script_has_one_option_a_line_and_the_command_last() -> None:
+    lines = docker_run_script(world.container()).splitlines()
+    assert lines[-1].split()[0] == world.container().image
+    assert all(line.count(" --") == 1 for line in lines[4:-1])
+
+
+def test_gpus_all_and_none() -> None:
+    every, none = world.container(gpus="all"), world.container(gpus="")
+    assert flags(every)["--gpus"] == ["all"]
+    assert _gpus(service(every)) == ["all"]
+    assert "--gpus" not in flags(none)
+    assert "deploy" not in service(none)
+
+
+def test_a_bare_container_has_no_empty_keys() -> None:
+    bare = Container("n", "h", "i", ("true",), "0:0", cap_drop=(), security=(), init=False)
+    assert set(flags(bare)) == {
+        *("--name", "--hostname", "--network", "--user", "--workdir"),
+        *("--stop-timeout", "image", "argv"),
+    }
+    assert all(v not in (None, [], {}) for v in service(bare).values())
+
+
+def test_a_shell_makes_the_same_argv_of_the_script(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\nprintf '%s\\0' docker \"$@\"\n")
+    docker.chmod(0o755)
+    odd = world.container(env=(("GREETING", "it's $5\n`x` \\ \"q\""),), argv=("sh", "-c", "a; b"))
+    done = subprocess.run(
+        ["sh", "-s"],
+        input=docker_run_script(odd),
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    assert tuple(done.stdout.split("\0")[:-1]) == docker_run_args(odd)
