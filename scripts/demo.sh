@@ -3,7 +3,7 @@
 set -eu
 
 toolkit=$1
-folder=.lab/demo
+folder=$PWD/.lab/demo
 begin=$(date +%s)
 number=0
 

@@ -217,8 +217,9 @@ class Session:
         facts = self.facts[name]
         wanted = container_name(self.inventory.cluster, role)
         paths = choose_paths(self.inventory, self.facts)
-        image = next((i.identity for i in facts.images if self.inventory.image in i.tags), "absent")
         found = next((c for c in facts.containers if c.name == wanted), None)
+        image = next((i.identity for i in facts.images if found and i.id == found.image), "")
+        image = image or next((i.identity for i in facts.images if self.inventory.image in i.tags), "absent")
         others = sum(c.labels.get(LABEL_CLUSTER) != self.inventory.cluster for c in facts.containers)
         note = f"{others} containers of other clusters" if others else ""
         if found is None:

@@ -1,4 +1,4 @@
-"""Plan x Runners -> Report; the only place where plans and the world meet."""
+"""Plan x Runners -> Report: with toolkit/executors.py the only place where plans and the world meet."""
 
 from __future__ import annotations
 

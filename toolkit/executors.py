@@ -95,13 +95,16 @@ def _run(step: Run, context: Context, advance: Advance) -> Verdict:
     if step.unless is not None or step.reads is not None:
         whole = _guarded(subject, step.unless and step.unless.resolved(context.outputs), step.reads)
     result = runner.run(whole, step.timeout)
-    if result.status not in (0, _SKIPPED):
+    skipped = step.unless is not None and result.status == _SKIPPED
+    if result.status != 0 and not skipped:
         reason = _reason(result)
-        raise ToolkitError(f"{step.title}: {reason}", step.fix or f"toolkit -v …; command: {subject.line()}")
+        raise ToolkitError(
+            f"{step.title}: {reason}", step.fix or f"look at it on {step.host}: {subject.line()}"
+        )
     output = result.stdout.strip() if step.saves else ""
     if step.saves:
         context.outputs[step.host, step.saves] = output
-    return Verdict("skipped" if result.status == _SKIPPED else "ok", output=output)
+    return Verdict("skipped" if skipped else "ok", output=output)
 
 
 def _reason(result: Result) -> str:
@@ -114,9 +117,12 @@ def _guarded(subject: Command, unless: Command | None, reads: Command | None) ->
     into = " >&2" if reads else ""
     text = f"{subject.shell()}{into}; status=$?"
     if unless is not None:
-        text = f"if {unless.shell()} >/dev/null 2>&1; then status={_SKIPPED}; else {text}; fi"
+        # Standard input is the action's; and a program that ends with our own status was not skipped.
+        check = f"{unless.shell()} </dev/null >/dev/null 2>&1"
+        own = f"[ $status -ne {_SKIPPED} ] || status=1"
+        text = f"if {check}; then status={_SKIPPED}; else {text}; {own}; fi"
     if reads is not None:
-        text += f"\ncase $status in 0|{_SKIPPED}) {reads.shell()} || exit ;; esac"
+        text += f"\ncase $status in 0|{_SKIPPED}) {reads.shell()} </dev/null || exit ;; esac"
     return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin)
 
 
@@ -265,10 +271,9 @@ done | tar -c --null --no-recursion -T -
 
 
 def _fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
-    runner = ContainerRunner(context.runners[step.host], step.container)
     packed = io.BytesIO()
-    collect = script(_COLLECT, str(JOBS))
-    result = runner.stream(collect, lambda data: _keep(packed, data))
+    collect = script(_COLLECT, str(JOBS)).within(*step.inside)
+    result = context.runners[step.host].stream(collect, lambda data: _keep(packed, data))
     _require(result, collect, step.host, "to go on without them: toolkit down --no-save")
     packed.seek(0)
     count = 0

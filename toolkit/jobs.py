@@ -165,7 +165,8 @@ def make_job(session: Session, request: Request) -> Job:
         main=inventory.main,
         master_port=free_port(FIRST_MASTER_PORT, first, hosts[0].address),
         networks=cidrs(paths),
-        env=tuple(sorted((dict(inventory.env) | dict(request.env)).items())),
+        env=inventory.env,
+        override=tuple(sorted(request.env)),
         timeout=request.timeout,
         grace=request.grace,
     )
@@ -267,9 +268,14 @@ def _status(job: str, data: dict[str, Any]) -> Status:
     )
 
 
-def stop(session: Session, job: str) -> Status:
-    """End a job everywhere: its supervisor ends the launcher and sweeps every host by the job's mark."""
-    ask = command("python3", str(INSIDE / "stop.py"), job)
+def stop(session: Session, job: str, interrupt: bool = False) -> Status:
+    """End a job everywhere: its supervisor ends the launcher and sweeps every host by the job's mark.
+
+    Args:
+        interrupt: a person pressed Ctrl-C: the job's exit code is 130 then, else 143.
+    """
+    flags = ("--interrupt",) if interrupt else ()
+    ask = command("python3", str(INSIDE / "stop.py"), *flags, job)
     result = session.main.run(ask, 120)
     if not result.ok:
         raise ToolkitError(f"cannot end {job}: {result.output}", "toolkit down ends everything")

@@ -55,20 +55,29 @@ class Finding:
 
 
 def look(inventory: Inventory, names: tuple[str, ...]) -> list[Finding]:
-    """Return each host's finding; one connection per host, without logging in."""
+    """Return each host's finding, jump hosts on the way first; one connection each, without logging in.
 
-    def one(name: str) -> Finding:
+    A host behind a jump host that is not trusted yet cannot be looked at: its finding is an error.
+    """
+
+    def targets(name: str) -> tuple[Target, ...]:
         target = target_of(inventory, name)
-        key = shown_key(target)
-        known = recorded_key(target, key.get_name())
-        return Finding(
-            name, target, key.get_name(), key.fingerprint, known.fingerprint if known else "", key=key
-        )
+        return (*target.jump, target)
 
-    findings, errors = fan_out(names, one)
+    resolved, _ = fan_out(names, targets)
+    distinct = {t.known_as: t for chain in resolved.values() for t in chain}
+    findings, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
     return [
-        findings[name] if name in findings else Finding(name, None, error=errors[name].what) for name in names
+        findings[key] if key in findings else Finding(target.name, None, error=errors[key].what)
+        for key, target in distinct.items()
     ]
+
+
+def _look_at(target: Target) -> Finding:
+    key = shown_key(target)
+    known = recorded_key(target, key.get_name())
+    recorded = known.fingerprint if known else ""
+    return Finding(target.name, target, key.get_name(), key.fingerprint, recorded, key=key)
 
 
 def record(found: Finding) -> Path:

@@ -84,7 +84,8 @@ def test_the_key_opens_nothing_from_elsewhere(up: Toolkit) -> None:
         check=True,
     )
     try:
-        address = sh("box2", "hostname -I").split()[0]
+        about = json.loads(up.run("exec", "box2", "--", "cat", "/run/toolkit/conf/host.json").out)
+        address = about["address"]
         common = (
             "-o BatchMode=yes -o UserKnownHostsFile=/root/stolen/known -o StrictHostKeyChecking=accept-new"
         )

@@ -20,6 +20,9 @@ class HostHere(LocalRunner):
         self.ran.append(command)
         return super().run(command, timeout)
 
+    def close(self) -> None:
+        """There is no connection."""
+
 
 class Interrupting(HostHere):
     """A host at which the person presses Ctrl-C."""

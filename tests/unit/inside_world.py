@@ -25,7 +25,7 @@ class World:
         (root / "inside").symlink_to(INSIDE)
         host = {"cluster": "t", "host": "gpu1", "address": "10.77.0.2", "interface": "eth0"}
         (root / "conf" / "host.json").write_text(
-            json.dumps({**host, "env": {"GLOO_SOCKET_IFNAME": "eth0"}})
+            json.dumps({**host, "network": {"GLOO_SOCKET_IFNAME": "eth0"}, "env": {}})
         )
 
     def folder(self, job_id: str = JOB) -> Path:
@@ -43,6 +43,7 @@ class World:
             "command": [sys.executable, "-c", "print('hello')"],
             "launcher": "mpirun",
             "env": {},
+            "override": {},
             "workdir": str(folder / "code"),
             "hosts": [{"name": "gpu1", "address": "10.77.0.2", "slots": 1}],
             "main": "gpu1",

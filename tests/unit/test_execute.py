@@ -26,6 +26,8 @@ from toolkit.executors import EXECUTORS
 from toolkit.plan import steps as kinds
 from toolkit.plan.steps import File, Phase, Plan, Run, Step, Upload, WaitFor
 
+YES, NO = command("true"), command("false")
+
 
 def plan(*phases: tuple[Step, ...]) -> Plan:
     return Plan("p", tuple(Phase(f"phase{n}", steps) for n, steps in enumerate(phases)))
@@ -78,9 +80,9 @@ def test_a_read_that_fails_fails_the_step(tmp_path: Path) -> None:
 
 def test_standard_input_reaches_the_command_and_not_the_check(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    step = Run("a", "t", script('cat >"$1"', str(out), ), unless=command("test", "-e", str(out)))
-    fed = replace(step, command=replace(step.command, stdin=b"fed\n"))
-    assert statuses(alone(fed)) == ["ok"]
+    greedy = script("cat >/dev/null; false")
+    put = Command(("sh", "-c", 'cat >"$1"', "sh", str(out)), b"fed\n")
+    assert statuses(alone(Run("a", "t", put, unless=greedy, reads=YES))) == ["ok"]
     assert out.read_bytes() == b"fed\n"
 
 
@@ -105,8 +107,10 @@ def test_a_command_that_is_late_is_a_failure() -> None:
 
 @pytest.mark.parametrize("status", [213, 214, 215])
 def test_our_own_statuses_come_from_our_own_scripts_alone(status: int) -> None:
-    """A program may end with any number; a step without a check cannot have been skipped."""
-    assert statuses(alone(Run("a", "t", script(f"exit {status}")))) == ["failed"]
+    """A program may end with any number: only a check that holds makes a step skipped."""
+    end = script(f"exit {status}")
+    for step in (Run("a", "t", end), Run("a", "t", end, unless=NO), Run("a", "t", end, reads=YES)):
+        assert statuses(alone(step)) == ["failed"]
 
 
 # Upload
@@ -167,7 +171,7 @@ def test_contents_stand_on_no_command_line(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     (outcome,) = alone(upload(tmp_path / "no such folder")).outcomes
-    assert outcome.status == "failed" and "No such file" in outcome.detail
+    assert outcome.status == "failed" and "no such folder/plain file" in outcome.detail
 
 
 def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:
@@ -192,9 +196,6 @@ def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:
 
 def wait(ready: Command, alive: Command, deadline: float = 5) -> WaitFor:
     return WaitFor("a", "wait", ready, alive, script("echo first; echo last words"), deadline, "look at it")
-
-
-YES, NO = command("true"), command("false")
 
 
 def test_what_is_ready_already_is_skipped() -> None:

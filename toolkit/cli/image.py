@@ -30,7 +30,9 @@ def build(
     flavour: Annotated[str, typer.Option(help="cpu or gpu; by what this machine has if absent.")] = "",
     tag: Annotated[str, typer.Option(help="Name of the image; toolkit:FLAVOUR if absent.")] = "",
     base_image: Annotated[str, typer.Option(help="In place of debian:bookworm-slim.")] = "",
-    build_arg: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="An ARG.")] = None,
+    build_arg: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An ARG of the Dockerfile; repeatable.")
+    ] = None,
     torch_index: Annotated[
         str,
         typer.Option(envvar="TOOLKIT_TORCH_INDEX", help="Index or folder with the CPU wheel of torch."),

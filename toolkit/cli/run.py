@@ -34,10 +34,16 @@ def run(
     hosts: HostsFile = DEFAULT_HOSTS,
     ranks: Annotated[int | None, typer.Option("--np", min=1, help="Ranks; one per slot by default.")] = None,
     launcher: Annotated[str, typer.Option(help="horovodrun, mpirun or torchrun; else the file's.")] = "",
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE, or NAME to pass yours on.")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, or NAME to pass yours on; repeatable.")
+    ] = None,
     workdir: Annotated[Path, typer.Option(help="Folder that is sent, and that ranks run in.")] = Path(),
-    only: Annotated[list[str] | None, typer.Option(metavar="HOST", help="On these hosts only.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(metavar="HOST", help="Not on these hosts.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="On these hosts only; repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="Not on these hosts; repeatable.")
+    ] = None,
     timeout: Annotated[float | None, typer.Option(min=1, help="Seconds until the job is ended.")] = None,
     on_interrupt: Annotated[str, typer.Option(help="stop or detach: what Ctrl-C does.")] = "stop",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
@@ -110,11 +116,11 @@ def _watch(session: Session, job: str, on_interrupt: str, quiet: bool) -> Status
             raise typer.Exit(130) from None
         say(f"\nstopping {job} on all hosts (Ctrl-C again: kill it at once)")
         try:
-            stop(session, job)
+            stop(session, job, interrupt=True)
         except KeyboardInterrupt:
             say(f"\nkilling {job} on all hosts")
             kill(session, job)
-            stop(session, job)
+            stop(session, job, interrupt=True)
     final = status(session, job)
     took = f" after {final.ended - final.started:.1f} s" if final.ended else ""
     why = f": {final.reason}" if final.reason else ""

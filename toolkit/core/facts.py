@@ -26,14 +26,17 @@ class Interface:
 
 @dataclass(frozen=True)
 class ContainerFacts:
-    """One container that carries a toolkit label; ``state`` is Docker's word (running, exited, created …)."""
+    """One container that carries a toolkit label.
+
+    ``state`` is Docker's word (running, exited, created …), ``image`` the engine's Id of its image.
+    """
 
     id: str
     name: str
     state: str
     labels: Mapping[str, str]
     exit_code: int = 0
-    started: str = ""
+    image: str = ""
 
     @property
     def digest(self) -> str:

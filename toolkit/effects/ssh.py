@@ -49,7 +49,9 @@ def wire(command: Command, timeout: float | None = None) -> str:
         # -k: a command that ignores SIGTERM is killed 5 s later, so nothing of it stays behind.
         line = f"timeout -k 5 {timeout:.0f} {line}"
     bare = line.replace("'", "")
-    if _PLAIN.fullmatch(bare) and "'\"'\"'" not in line:
+    # Quoting leaves these as they are, and zsh takes =ls for a program's path, fish %self for a process id.
+    expanded = any(str(token).startswith(("=", "%")) for token in command.argv)
+    if _PLAIN.fullmatch(bare) and "'\"'\"'" not in line and not expanded:
         return line
     packed = base64.b64encode(line.encode()).decode()
     return f"""exec sh -c 'eval "$(printf %s {packed} | base64 -d)"'"""
@@ -79,10 +81,7 @@ class SshRunner:
             Unreachable: with the reason and the command that cures it. A refused key is not tried
                 again: repeated failures would make the host's sshd lock us out.
         """
-        try:
-            self._connection.open()
-        except Exception as error:
-            raise _explain(self.target, error) from error
+        _open(self._connection, self.target)
         self._connection.transport.set_keepalive(15)
 
     def close(self) -> None:
@@ -198,28 +197,31 @@ def _transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
     return transport
 
 
-def _connection(target: Target, connect_timeout: float) -> Any:
-    gateway = None
-    for hop in target.jump:
-        gateway = _single(hop, connect_timeout, gateway)
-    return _single(target, connect_timeout, gateway)
-
-
 def gateway_socket(target: Target, connect_timeout: float = 10.0) -> Any:
-    """Return a channel to the target through its jump hosts, None when it is reached directly."""
-    gateway = None
-    for hop in target.jump:
-        gateway = _single(hop, connect_timeout, gateway)
-    if gateway is None:
+    """Return a channel to the target through its jump hosts, None when it is reached directly.
+
+    Raises:
+        Unreachable: a jump host does not let us through; names it.
+    """
+    if not target.jump:
         return None
-    try:
-        gateway.open()
-    except Exception as error:
-        raise _explain(target.jump[-1], error) from error
+    gateway = _connection(target.jump[-1], connect_timeout)
+    _open(gateway, target.jump[-1])
     return gateway.transport.open_channel("direct-tcpip", (target.host, target.port), ("", 0))
 
 
-def _single(target: Target, connect_timeout: float, gateway: Any) -> Any:
+def _open(connection: Any, target: Target) -> None:
+    # The way there first, so that an error names the host that it is about.
+    if connection.gateway is not None:
+        _open(connection.gateway, target.jump[-1])
+    try:
+        connection.open()
+    except Exception as error:
+        raise _explain(target, error) from error
+
+
+def _connection(target: Target, connect_timeout: float) -> Any:
+    gateway = _connection(target.jump[-1], connect_timeout) if target.jump else None
     existing = [f for f in target.identity_files if Path(f).is_file()]
     connection = fabric.Connection(
         target.host,
@@ -248,14 +250,15 @@ def _single(target: Target, connect_timeout: float, gateway: Any) -> Any:
 
 def _explain(target: Target, error: Exception) -> ToolkitError:
     login, name = f"{target.user}@{target.host}:{target.port}", target.name
+    host = name.partition(" ")[0]  # without the words that name a jump host on the way to it
     if isinstance(error, UnknownHostKey):
         fingerprint = error.key.fingerprint
         what = f"its ssh host key is not known yet ({error.key.get_name()} {fingerprint})"
-        return Unreachable(what, f"toolkit trust {name}", name)
+        return Unreachable(what, f"toolkit trust {host}", name)
     if isinstance(error, paramiko.BadHostKeyException):
         was, now = error.expected_key.fingerprint, error.key.fingerprint
         what = f"its ssh host key has CHANGED: recorded {was}, shown now {now}"
-        fix = f"if the host was reinstalled: toolkit trust --replace {name}; if not, suspect an intruder"
+        fix = f"if the host was reinstalled: toolkit trust --replace {host}; if not, suspect an intruder"
         return Unreachable(what, fix, name)
     if isinstance(error, (paramiko.AuthenticationException, paramiko.PasswordRequiredException)):
         keys = ", ".join(target.identity_files) or "the ssh agent's keys"

@@ -54,15 +54,19 @@ def resolve_target(
         identity_files=expanded,
         identities_only=bool(identity_file) or options.get("identitiesonly") == ["yes"],
         known_hosts=tuple(str(Path(f).expanduser()) for f in trusted),
-        jump=() if via == "none" else tuple(_hop(h, known_hosts, identity_file) for h in via.split(",")),
+        jump=() if via == "none" else _hops(name, via, known_hosts, identity_file),
     )
 
 
-def _hop(text: str, known_hosts: str, identity_file: str) -> Target:
-    user, _, place = text.removeprefix("ssh://").rpartition("@")
-    host, _, port = place.partition(":")
-    hop = resolve_target(text, host, user, int(port or 0), identity_file, "none", known_hosts)
-    return replace(hop, jump=())
+def _hops(name: str, via: str, known_hosts: str, identity_file: str) -> tuple[Target, ...]:
+    hops: tuple[Target, ...] = ()
+    for text in via.split(","):
+        user, _, place = text.removeprefix("ssh://").rpartition("@")
+        host, _, port = place.partition(":")
+        # Its own ProxyJump counts only where it is the first, as with ssh's -J.
+        hop = resolve_target(name, host, user, int(port or 0), identity_file, "none", known_hosts)
+        hops += (replace(hop, name=f"{name} (jump host {host})", jump=hops),)
+    return hops
 
 
 def _ssh_g(address: str) -> dict[str, list[str]]:

@@ -56,6 +56,7 @@ class Job(TypedDict):
     command: list[str]
     launcher: str
     env: dict[str, str]
+    override: dict[str, str]
     workdir: str
     hosts: list[Host]
     main: str
@@ -73,6 +74,7 @@ class HostFile(TypedDict):
     host: str
     address: str
     interface: str
+    network: dict[str, str]
     env: dict[str, str]
 
 

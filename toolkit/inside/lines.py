@@ -109,6 +109,4 @@ class Merger:
             return line + b"\n"  # mpirun's own
         for tag, text in zip(tags, texts):  # noqa: B905 (`strict` needs Python 3.10)
             self._cut[tag] = self._cut.get(tag, b"") + text
-        return (
-            self._cut.pop(tags[-1]) + b"\n"
-        )  # the line's end belongs to the last; the rest are cut
+        return self._cut.pop(tags[-1]) + b"\n"  # the line's end belongs to the last; the rest are cut

@@ -70,8 +70,11 @@ def find_place(env: Mapping[str, str]) -> Place | None:
 
 
 def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) -> dict[str, str]:
-    """The user's command's environment: the launcher's, then the host's, the job's and ours."""
-    env = {**base, **host["env"], **job["env"]}
+    """The user's command's environment; what is nearer to the person and the host comes later and wins:
+
+    the launcher's, this host's network, the cluster's, this host's own, the command line's, ours.
+    """
+    env = {**base, **host["network"], **job["env"], **host["env"], **job["override"]}
     env.pop(SUPERVISOR_MARK, None)
     env.update(
         RANK=str(place.rank),
@@ -193,8 +196,7 @@ def main() -> int:
     if place.size != job["world_size"]:
         fail(
             EXIT_USAGE,
-            f"{name}: the launcher made a world of {place.size} ranks, "
-            f"the job asked for {job['world_size']}",
+            f"{name}: the launcher made a world of {place.size} ranks, the job asked for {job['world_size']}",
         )
     if not Path(job["workdir"]).is_dir():
         fail(EXIT_NO_INPUT, f"{name}: there is no folder {job['workdir']}")

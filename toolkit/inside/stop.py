@@ -40,12 +40,15 @@ def _first_status(job_id: str) -> Status:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        fail(EXIT_USAGE, "usage: stop.py JOB")
-    job = load_job(sys.argv[1])
+    words = sys.argv[1:]
+    # a person's Ctrl-C counts as one over here too: the job then ends with 130
+    signum = signal.SIGINT if words[:1] == ["--interrupt"] else signal.SIGTERM
+    if len(words) != 1 + (signum == signal.SIGINT):
+        fail(EXIT_USAGE, "usage: stop.py [--interrupt] JOB")
+    job = load_job(words[-1])
     status = _first_status(job["id"])
     if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
-        os.kill(status["pid"], signal.SIGTERM)
+        os.kill(status["pid"], signum)
     # its own worst case: the ranks' grace, then the launcher's, both with a host that is gone
     deadline = time.monotonic() + 2 * job["grace"] + 2 * CONNECT_S + 30
     while status["state"] not in FINAL_STATES:

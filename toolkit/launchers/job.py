@@ -26,7 +26,9 @@ class Job:
         hosts: in rank order; ranks are numbered host by host.
         main: the host on which the launcher runs; it takes no rank unless it is among ``hosts``.
         networks: data networks of the hosts in CIDR form.
-        env: variables for every rank; may hold secrets, so they travel in the job file alone.
+        env: the cluster's variables for every rank; a host's own win over them.
+        override: variables that win over all others. Both may hold secrets, so they travel in the job
+            file alone.
         timeout: seconds after which the job is ended, None for never.
         grace: seconds between SIGTERM and SIGKILL when the job is ended.
     """
@@ -41,6 +43,7 @@ class Job:
     master_port: int
     networks: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
+    override: tuple[tuple[str, str], ...] = ()
     timeout: float | None = None
     grace: float = 10.0
 

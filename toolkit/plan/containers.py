@@ -71,7 +71,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         ),
         mounts=(*own, *inventory.mounts),
         labels=tuple(sorted(labels.items())),
-        gpus="all" if place.gpus and place.gpus == len(facts.gpus) else _first_gpus(place.gpus),
+        gpus=container_gpus(place),
         devices=facts.infiniband,
         shm_bytes=inventory.shm_bytes,
         # RDMA pins memory; without such devices the limit stays as the engine sets it.
@@ -87,5 +87,8 @@ def worker_sshd_config(layout: Layout, place: Place) -> str:
     return sshd_config(place.path.address, layout.port, layout.user, sorted(env.items()))
 
 
-def _first_gpus(count: int) -> str:
-    return ",".join(str(index) for index in range(count))
+def container_gpus(place: Place) -> str:
+    """Return which GPUs a host's containers get: all of them, or the first that are declared."""
+    if place.gpus and place.gpus == len(place.facts.gpus):
+        return "all"
+    return ",".join(str(gpu.index) for gpu in place.facts.gpus[: place.gpus])

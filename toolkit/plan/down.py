@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from toolkit.core.command import Command, script
-from toolkit.core.facts import Facts
-from toolkit.core.names import LABEL_PORT
+from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.names import JOBS, LABEL_PORT
 from toolkit.plan.layout import ours
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.spec.inventory import Inventory
@@ -64,11 +64,20 @@ def plan_down(inventory: Inventory, facts: Mapping[str, Facts], save_to: str = "
 
 def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[Step, ...]:
     return tuple(
-        Fetch(f.host, "bring records, logs and results", container.name, save_to)
+        Fetch(f.host, "bring records, logs and results", _inside(f, container), save_to)
         for f in hosts
         for container in ours(cluster, f)
-        if container.state == "running"
     )
+
+
+def _inside(facts: Facts, container: ContainerFacts) -> tuple[str, ...]:
+    if container.state == "running":
+        return ("docker", "exec", container.name)
+    # After a reboot the container stands still; the jobs are in the state folder all the same.
+    jobs = f"type=bind,source={facts.state_dir}/jobs,target={JOBS},readonly"
+    user = f"{facts.uid}:{facts.gid}"
+    run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", "--user", user)
+    return (*run, "--mount", jobs, container.image)
 
 
 def _remove_step(cluster: str, facts: Facts) -> Step:

@@ -47,6 +47,7 @@ def job_file(job: Job) -> str:
     launches = [{**asdict(launch), "env": dict(launch.env)} for launch in LAUNCHERS[job.launcher](job)]
     about = asdict(job) | {
         "env": dict(job.env),
+        "override": dict(job.override),
         "world_size": job.world_size,
         "workdir": job.workdir,
         "master_address": job.hosts[0].address,
@@ -75,7 +76,7 @@ def plan_job(layout: Layout, job: Job, source: str, paths: Sequence[str]) -> Pla
             source,
             tuple(paths),
             job_file(job),
-            job_file(replace(job, env=())),
+            job_file(replace(job, env=(), override=())),
         )
         for name in names
     )

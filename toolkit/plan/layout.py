@@ -89,6 +89,7 @@ def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFa
     paths = choose_paths(inventory, facts)
     for f in facts.values():
         refuse_foreign(inventory.cluster, f)
+        _refuse_missing_gpus(inventory, f)
     places = tuple(
         Place(h.name, inventory.role(h.name), facts[h.name], paths[h.name], slots, gpus)
         for h in inventory.hosts
@@ -122,6 +123,13 @@ def refuse_foreign(cluster: str, facts: Facts) -> None:
         if owner != facts.user:
             what = f"a cluster named {cluster} of user {owner} is there already"
             raise NotReady(what, "give this one another name: cluster: in the hosts file", facts.host)
+
+
+def _refuse_missing_gpus(inventory: Inventory, facts: Facts) -> None:
+    declared = inventory.host(facts.host).gpus or 0
+    if declared > len(facts.gpus):
+        what = f"{declared} GPUs are declared, nvidia-smi on the host lists {len(facts.gpus)}"
+        raise NotReady(what, f"on {facts.host}: nvidia-smi; or correct gpus: in the hosts file", facts.host)
 
 
 def free_port(first: int, facts: Facts, address: str) -> int:

@@ -60,7 +60,7 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
     """
     parts = _sections(text)
     if "end" not in parts:
-        raise ToolkitError("its answer to the first questions is cut short", "toolkit -v status", host)
+        raise ToolkitError("its answer to the first questions is cut short", "toolkit status -v", host)
     who = parts["who"].splitlines()
     user, uid, gid, home, state = who[0], int(who[1]), int(who[2]), who[5], who[6]
     groups = tuple(zip((int(g) for g in who[3].split()), who[4].split(), strict=False))
@@ -131,7 +131,7 @@ def _container(item: dict[str, Any]) -> ContainerFacts:
         state=str(state.get("Status", "")),
         labels={str(k): str(v) for k, v in ((item.get("Config") or {}).get("Labels") or {}).items()},
         exit_code=int(state.get("ExitCode") or 0),
-        started=str(state.get("StartedAt", "")),
+        image=str(item.get("Image", "")),
     )
 
 

@@ -9,9 +9,11 @@ from toolkit.core.command import command
 from toolkit.core.names import INSIDE
 from toolkit.core.report import Report
 from toolkit.errors import Problem
+from toolkit.plan.containers import container_gpus
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.probe import parse_gpus
 from toolkit.plan.steps import Phase, Plan, Run
+from toolkit.render.docker import gpu_args
 
 # One tensor of every rank's number plus one, summed over all ranks, checked on each of them.
 ALLREDUCE = ("python3", str(INSIDE / "allreduce.py"))
@@ -38,7 +40,8 @@ def plan_gpu_smoke(layout: Layout) -> Plan:
 def _smi_step(layout: Layout, place: Place) -> Run:
     facts = place.facts
     smi = command(
-        *("docker", "run", "--rm", "--network", "none", "--gpus", "all", "--cap-drop", "ALL"),
+        *("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL"),
+        *gpu_args(container_gpus(place)),
         *("--user", f"{facts.uid}:{facts.gid}", layout.reference),
         *("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"),
     )
@@ -64,7 +67,7 @@ def judge_gpus(layout: Layout, report: Report) -> tuple[tuple[GpuRow, ...], tupl
         seen = parse_gpus(outcome.output)
         rows += [GpuRow(outcome.host, g.index, g.name, g.driver, g.memory_mib) for g in seen]
         if len(seen) != place.gpus:
-            what = f"{len(seen)} GPUs in a container, {place.gpus} declared or found on the host"
+            what = f"a container sees {len(seen)} GPUs, not the {place.gpus} that it is given"
             problems.append(Problem(outcome.host, what))
     return tuple(rows), tuple(problems)
 

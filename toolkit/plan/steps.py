@@ -1,4 +1,4 @@
-"""The kinds of step that a plan is made of; each has one executor in ``toolkit.execute``."""
+"""The kinds of step that a plan is made of; each has one executor in ``toolkit.executors``."""
 
 from __future__ import annotations
 
@@ -113,11 +113,15 @@ class SendCode:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Bring jobs' records, logs and what they wrote to a local folder."""
+    """Bring jobs' records, logs and what they wrote to a local folder.
+
+    Args:
+        inside: the words of ``docker`` in front of a command that sees the jobs as the container does.
+    """
 
     host: str
     title: str
-    container: str
+    inside: tuple[str, ...]
     into: str
 
 

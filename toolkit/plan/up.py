@@ -67,7 +67,8 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
         "host": place.name,
         "address": place.path.address,
         "interface": place.path.interface,
-        "env": dict(rank_settings(place.path)) | dict(layout.inventory.host(place.name).env),
+        "network": dict(rank_settings(place.path)),
+        "env": dict(layout.inventory.host(place.name).env),
     }
     files = [
         File(f"{state}/conf/host.json", (json.dumps(about, indent=1, sort_keys=True) + "\n",)),

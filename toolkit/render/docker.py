@@ -29,8 +29,7 @@ def docker_run_args(container: Container) -> tuple[str, ...]:
         args += ["--shm-size", str(container.shm_bytes)]  # 64 MiB by default: NCCL and data loaders starve
     for limit in container.ulimits:
         args += ["--ulimit", f"{limit.name}={limit.soft}:{limit.hard}"]
-    if container.gpus:
-        args += ["--gpus", container.gpus if container.gpus == "all" else f'"device={container.gpus}"']
+    args += gpu_args(container.gpus)
     for device in container.devices:
         args += ["--device", device]
     args += ["--stop-timeout", str(container.stop_seconds)]
@@ -48,6 +47,14 @@ def mount_argument(mount: Mount) -> str:
     cells = ["type=bind", f"source={mount.source}", f"target={mount.target}"]
     cells += ["readonly"] if mount.read_only else []
     return ",".join('"' + c.replace('"', '""') + '"' if {",", '"'} & set(c) else c for c in cells)
+
+
+def gpu_args(gpus: str) -> list[str]:
+    """Return the options that give a container GPUs; ``gpus`` as in ``Container``."""
+    if not gpus:
+        return []
+    # The quotes are for docker's own CSV reader, to which a comma would begin another option.
+    return ["--gpus", gpus if gpus == "all" else f'"device={gpus}"']
 
 
 def docker_run_script(container: Container) -> str:

@@ -1,0 +1,45 @@
+"""S1: how long `toolkit --help` takes, next to a typer program that does nothing; interleaved pairs."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PAIRS = 20
+BARE = """
+import typer
+app = typer.Typer()
+@app.command()
+def hello() -> None: ...
+app()
+"""
+
+
+def seconds(argv: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        bare = Path(folder) / "bare.py"
+        bare.write_text(BARE)
+        ours = [str(Path(sys.executable).with_name("toolkit")), "--help"]
+        theirs = [sys.executable, str(bare), "--help"]
+        seconds(ours), seconds(theirs)  # both from a warm file cache
+        pairs = [(seconds(theirs), seconds(ours)) for _ in range(PAIRS)]
+    ratios = sorted(b / a for a, b in pairs)
+    print(f"S1  median of {PAIRS} interleaved pairs, cold process")
+    print(f"    bare typer app --help   {statistics.median(a for a, _ in pairs):.3f} s")
+    print(f"    toolkit --help          {statistics.median(b for _, b in pairs):.3f} s")
+    middle = statistics.median(ratios)
+    print(f"    ratio                   {middle:.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f}; target 1.3)")
+
+
+if __name__ == "__main__":
+    main()

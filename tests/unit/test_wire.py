@@ -1,0 +1,173 @@
+"""A command line arrives as the argv that it was, whatever shell the account over there has."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolkit.core.command import Command, Ref, command, script
+from toolkit.effects.ssh import wire
+
+# Debian's names; csh and ksh are the real ones, not links to others.
+SHELLS = [name for name in ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93") if shutil.which(name)]
+
+AWKWARD = [
+    "plain",
+    "",
+    " ",
+    "two words",
+    "it's",
+    "''",
+    "'",
+    '"',
+    "\\",
+    "\\'",
+    "a\\nb",
+    "a\nb",
+    "\n",
+    "end\n",
+    "tab\there",
+    "cr\rhere",
+    "$HOME",
+    "${HOME}",
+    "$(id)",
+    "`id`",
+    "!",
+    "!!",
+    "!x",
+    "a!b",
+    "^a^b",
+    "*",
+    "?",
+    "[a-z]*",
+    "{a,b}",
+    "{}",
+    "~",
+    "~root",
+    "=ls",
+    "=eth0",
+    "a=b",
+    "%1",
+    "%self",
+    "%",
+    "#x",
+    "a#b",
+    ";",
+    "&",
+    "|",
+    "<x",
+    ">x",
+    "(x)",
+    "--",
+    "-n",
+    "-e",
+    "@",
+    "@@",
+    "a:b",
+    "/a/b.c",
+    "é",
+    "日本",
+    "\u00a0",
+    "\x01",
+    "\x7f",
+    "a'b'c",
+    "$'x'",
+    "'$HOME'",
+    "\\$HOME",
+    "x" * 5000,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def show(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A program that prints its arguments, each ended by a zero byte."""
+    path = tmp_path_factory.mktemp("show") / "show"
+    path.write_text('#!/bin/sh\nfor token; do printf "%s\\0" "$token"; done\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def arrived(shell: str, line: str, folder: Path) -> list[bytes]:
+    done = subprocess.run([shell, "-c", line], capture_output=True, timeout=20, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split(b"\0")[:-1]
+
+
+def sent(tokens: list[str]) -> list[bytes]:
+    return [token.encode() for token in tokens]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_awkward_arguments_arrive_as_they_were(shell: str, show: str, tmp_path: Path) -> None:
+    # Each alone, so that one that needs packing does not carry the others along: many in one shell.
+    for word in AWKWARD:
+        line = wire(command(show, "before", word, "after"))
+        assert arrived(shell, line, tmp_path) == sent(["before", word, "after"]), (shell, word)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_all_at_once_and_at_random(shell: str, show: str, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    letters = "ab '\"\\$`!*?[]{}()<>|;&~#=%^@:,.-\n\té"
+    cases = [AWKWARD] + [
+        ["".join(chance.choices(letters, k=chance.randrange(8))) for _ in range(4)] for _ in range(40)
+    ]
+    for words in cases:
+        assert arrived(shell, wire(command(show, *words)), tmp_path) == sent(words), (shell, words)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_scripts_and_limits(shell: str, show: str, tmp_path: Path) -> None:
+    subject = script('for f; do\n  "$0" "it\'s $f"\ndone', "a b", "c")
+    subject = Command(("sh", "-c", str(subject.argv[2]), show, "a b", "c"))
+    for limit in (None, 20.0):
+        assert arrived(shell, wire(subject, limit), tmp_path) == [b"it's a b", b"it's c"]
+
+
+def test_a_limit_ends_the_command_over_there() -> None:
+    done = subprocess.run(["sh", "-c", wire(command("sleep", "20"), 0.6)], check=False, timeout=10)
+    assert done.returncode == 124
+
+
+def test_ordinary_lines_stay_readable() -> None:
+    assert wire(command("docker", "exec", "x", "sh", "-c", 'echo "$HOME" && ls *')) == (
+        "docker exec x sh -c 'echo \"$HOME\" && ls *'"
+    )
+
+
+@pytest.mark.parametrize("word", ["=ls", "%self", "%1"])
+def test_words_that_zsh_or_fish_expand_without_quotes_are_packed(word: str) -> None:
+    assert "base64" in wire(command("echo", word))
+
+
+def test_statuses_pass_through_what_is_packed() -> None:
+    line = wire(script("echo 'it''s'\nexit 7"))
+    assert "base64" in line
+    assert subprocess.run(["sh", "-c", line], check=False, capture_output=True).returncode == 7
+
+
+def test_standard_input_passes_through_what_is_packed() -> None:
+    line = wire(script("cat\n"))
+    assert "base64" in line
+    done = subprocess.run(["sh", "-c", line], input=b"fed", capture_output=True, check=True)
+    assert done.stdout == b"fed"
+
+
+def test_references_are_resolved_before_anything_is_sent() -> None:
+    subject = command("use", Ref("gpu2", "container", "gpu2="), Ref("gpu3", "container", "gpu3="))
+    with pytest.raises(ValueError, match="<container of gpu2>"):
+        subject.shell()
+    resolved = subject.resolved({("gpu2", "container"): "it's"})
+    assert resolved.argv == ("use", "gpu2=it's")
+    assert subject.line() == "use gpu2=<container of gpu2> gpu3=<container of gpu3>"
+
+
+def test_standard_input_is_not_shown() -> None:
+    subject = command("sh", stdin=b"secret").within("docker", "exec", "-i", "x")
+    assert subject.argv == ("docker", "exec", "-i", "x", "sh")
+    assert subject.stdin == b"secret"
+    assert "secret" not in repr(subject) + subject.line()
