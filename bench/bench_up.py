@@ -59,9 +59,9 @@ def main() -> None:
     print(f"S3  {len(names)} hosts, median of {ROUNDS} interleaved pairs, 0 changes")
     print(f"    ssh HOST docker ps, all at once   {statistics.median(a for a, _ in pairs):.2f} s")
     print(f"    toolkit up                        {statistics.median(b for _, b in pairs):.2f} s")
-    middle = statistics.median(ratios)
+    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
     print(
-        f"    ratio                             {middle:.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f}; target 1.5 at 8)"
+        f"    ratio                             {statistics.median(ratios):.2f}  ({spread}; target 1.5 at 8)"
     )
 
 

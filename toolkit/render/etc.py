@@ -29,7 +29,7 @@ def passwd_file(facts: Facts, user: str) -> str:
         "sshd:x:101:65534::/run/sshd:/usr/sbin/nologin",
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
     ]
-    # Where we are root on one host and not on another, the one name stands for uid 0 there: main logs in by it.
+    # Root on one host and not on another: the one name stands for uid 0 there, as main logs in by it.
     if user != "root":
         lines.append(f"{user}:x:{facts.uid}:{facts.gid}::{home_of(user, facts.uid)}:/bin/bash")
     return "\n".join(lines) + "\n"
