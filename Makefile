@@ -11,10 +11,10 @@ TOOLKIT := $(BIN)/toolkit
 help:            ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: engine venv ## from nothing to a training run across two practice hosts
+demo: venv base  ## from nothing to a training run across two practice hosts
 	@sh scripts/demo.sh $(TOOLKIT)
 
-test: engine venv ## unit, integration and end-to-end tests; sets up what they need
+test: venv base  ## unit, integration and end-to-end tests; sets up what they need
 	@sh scripts/test.sh $(BIN)
 
 unit: venv       ## tests that need no Docker; seconds
@@ -29,17 +29,17 @@ lint: venv       ## ruff and mypy
 golden: venv     ## write all golden files anew, then look at `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
 
-image: engine venv ## the image that this machine needs; IMAGE=cpu or IMAGE=gpu to choose
+image: venv base ## the image that this machine needs; IMAGE=cpu or IMAGE=gpu to choose
 	$(TOOLKIT) image build $(if $(IMAGE),--flavour $(IMAGE))
 
-image-cpu: engine venv ## the image for hosts without GPUs
+image-cpu: venv base ## the image for hosts without GPUs
 	$(TOOLKIT) image build --flavour cpu
 
-image-gpu: engine venv ## the image for hosts with NVIDIA GPUs; builds on any machine
+image-gpu: venv base ## the image for hosts with NVIDIA GPUs; builds on any machine
 	$(TOOLKIT) image build --flavour gpu
 
 base: engine     ## the base image, made here when no registry can be reached
-	sh image/base.sh
+	@sh image/base.sh
 
 lab: engine venv ## a practice cluster of two hosts on this machine
 	$(TOOLKIT) lab up

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import json
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +84,12 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
     first, rest = words[0], tuple(words[1:])
     local = workdir / first if workdir is not None else None
     if local is not None and local.is_file():
-        relative = _below(local, workdir)
+        try:
+            relative = _below(local, workdir)
+        except BadInput:
+            if first.startswith("/") and not first.endswith(".py"):
+                return (first, *rest)  # a program of the image that this machine happens to have too
+            raise
         if first.endswith(".py"):
             return ("python", relative, *rest)
         return (f"./{relative}", *rest)
@@ -96,7 +102,8 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
 def _below(path: Path, folder: Path | None) -> str:
     base = (folder or Path()).resolve()
     try:
-        return path.absolute().relative_to(base).as_posix()
+        # Not resolved at first: a link in the folder is sent as a link, and runs under its own name.
+        return Path(os.path.normpath(path.absolute())).relative_to(base).as_posix()
     except ValueError:
         try:
             return path.resolve().relative_to(base).as_posix()
@@ -109,7 +116,7 @@ def check_request(inventory: Inventory, request: Request) -> None:
     """Refuse what is known to be wrong before any host is contacted, all of it at once.
 
     Raises:
-        BadInput: unknown launcher or hosts, more ranks than declared slots, a script that is not there.
+        BadInput: unknown launcher or hosts, more ranks than declared slots, a folder or script that is not there.
     """
     problems: list[Problem] = []
     chosen: tuple[str, ...] = ()
@@ -121,14 +128,17 @@ def check_request(inventory: Inventory, request: Request) -> None:
         known = ", ".join(sorted(LAUNCHERS))
         problems.append(Problem("--launcher", f"is one of {known}, found {request.launcher}"))
     declared = [inventory.host(name).slots for name in chosen]
-    if request.ranks and all(s is not None for s in declared):
+    if request.ranks and chosen and all(s is not None for s in declared):
         total = sum(s or 0 for s in declared)
         if request.ranks > total:
             problems.append(Problem("--np", f"{request.ranks} ranks asked for, but there are {total} slots"))
-    try:
-        rank_command(request.words, request.workdir)
-    except BadInput as error:
-        problems += error.problems
+    if request.workdir is not None and not request.workdir.is_dir():
+        problems.append(Problem("--workdir", f"{request.workdir} is not a folder"))
+    else:
+        try:
+            rank_command(request.words, request.workdir)
+        except BadInput as error:
+            problems += error.problems
     if problems:
         raise BadInput("command line", tuple(problems))
 

@@ -65,7 +65,9 @@ def inventory(text: str = HOSTS) -> Inventory:
     return parse_inventory(text, "hosts.yaml")
 
 
-def facts(host: str = "gpu1", address: str = "10.77.0.2", interface: str = "eth0", **changes: object) -> Facts:
+def facts(
+    host: str = "gpu1", address: str = "10.77.0.2", interface: str = "eth0", **changes: object
+) -> Facts:
     """One host: user alice, an image, docker0 and one interface; ``changes`` are fields of Facts."""
     base = Facts(
         host=host,
@@ -201,5 +203,3 @@ def everything(made: dict[str, Plan] | None = None) -> str:
             text += [repr(file.content) for file in getattr(step, "files", ())]
             text += [getattr(step, "job", ""), repr(getattr(step, "paths", ""))]
     return "\n".join(text)
-
-

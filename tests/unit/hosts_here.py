@@ -44,7 +44,12 @@ def hosts(*names: str) -> dict[str, HostHere]:
 def tree(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
     """Every file below: content, mode, inode, time of its last change in nanoseconds."""
     return {
-        str(p.relative_to(folder)): (p.read_bytes(), p.stat().st_mode & 0o7777, p.stat().st_ino, p.stat().st_mtime_ns)
+        str(p.relative_to(folder)): (
+            p.read_bytes(),
+            p.stat().st_mode & 0o7777,
+            p.stat().st_ino,
+            p.stat().st_mtime_ns,
+        )
         for p in sorted(folder.rglob("*"))
         if p.is_file()
     }

@@ -38,7 +38,9 @@ def alone(step: Step) -> Report:
 
 
 def touch(path: Path, host: str = "a", **more: object) -> Run:
-    made = Run(host, f"make {path.name}", command("touch", str(path)), unless=command("test", "-e", str(path)))
+    made = Run(
+        host, f"make {path.name}", command("touch", str(path)), unless=command("test", "-e", str(path))
+    )
     return replace(made, **more)  # type: ignore[arg-type]
 
 
@@ -183,7 +185,12 @@ def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:
     pieces = ("# keys\n", *(Ref(h, "host", f"{h} ", "\n") for h in ("a", "b", "c")))
     write = Upload("a", "trust", (File(str(path), pieces),))
     use = Run("b", "use", script('printf "%s|" "$@" >"$0"', Ref("a", "host", "a="), Ref("c", "host", "c=")))
-    use = replace(use, command=Command(("sh", "-c", 'printf "%s|" "$@" >"$0"', str(tmp_path / "argv"), *use.command.argv[4:])))
+    use = replace(
+        use,
+        command=Command(
+            ("sh", "-c", 'printf "%s|" "$@" >"$0"', str(tmp_path / "argv"), *use.command.argv[4:])
+        ),
+    )
     report = execute(plan((*keys, broken), (write, use)), hosts("a", "b", "c"))
     # The host that failed spoils nobody's file: its whole line is left out.
     assert path.read_text() == "# keys\na KEY-a\nb KEY-b\n"
@@ -284,8 +291,13 @@ def test_equal_steps_have_outcomes_of_their_own() -> None:
 
 def test_events_tell_the_story_in_order(tmp_path: Path) -> None:
     seen: list[Event] = []
-    execute(plan((touch(tmp_path / "x"), Run("a", "bad", NO), Run("a", "never", YES))), hosts("a"), seen.append)
-    told = [(type(e).__name__, getattr(e, "step", "") or getattr(getattr(e, "outcome", e), "step", "")) for e in seen]
+    execute(
+        plan((touch(tmp_path / "x"), Run("a", "bad", NO), Run("a", "never", YES))), hosts("a"), seen.append
+    )
+    told = [
+        (type(e).__name__, getattr(e, "step", "") or getattr(getattr(e, "outcome", e), "step", ""))
+        for e in seen
+    ]
     assert told == [
         (PhaseStarted.__name__, ""),
         (StepStarted.__name__, "make x"),

@@ -285,7 +285,9 @@ def small_cluster(folder: Path) -> Plan:
             Phase(
                 "wait",
                 tuple(
-                    WaitFor(h, "wait", command("test", "-e", f"{folder}/{h}/up"), command("true"), command("true"))
+                    WaitFor(
+                        h, "wait", command("test", "-e", f"{folder}/{h}/up"), command("true"), command("true")
+                    )
                     for h in both
                 ),
             ),
@@ -312,7 +314,9 @@ def test_a_second_run_skips_every_step(tmp_path: Path) -> None:
 def test_a_step_that_cannot_be_asked_is_caught(tmp_path: Path) -> None:
     plan = small_cluster(tmp_path)
     careless = replace(plan.steps[0], unless=None, command=command("mkdir", "-p", f"{tmp_path}/a"))
-    broken = replace(plan, phases=(replace(plan.phases[0], steps=(careless, plan.steps[1])), *plan.phases[1:]))
+    broken = replace(
+        plan, phases=(replace(plan.phases[0], steps=(careless, plan.steps[1])), *plan.phases[1:])
+    )
     assert [o.step for o in changes_of_second_run(broken, hosts("a", "b"))] == ["folder"]
 
 

@@ -60,7 +60,11 @@ def test_up_in_words() -> None:
 def test_only_main_gets_the_cluster_key_and_only_workers_an_sshd() -> None:
     plan = plan_up(world.layout(), world.INSIDE)
     titles = {s.host: s.title for p in plan.phases if p.title == "keys" for s in p.steps}
-    assert titles == {"gpu1": "make the cluster key", "gpu2": "make the host key", "cpu3": "make the host key"}
+    assert titles == {
+        "gpu1": "make the cluster key",
+        "gpu2": "make the host key",
+        "cpu3": "make the host key",
+    }
     assert "sshd_configconf" not in files_of(plan, "gpu1")
     assert "authorized_keysconf" not in files_of(plan, "gpu1")
     assert "sshd_configconf" in files_of(plan, "gpu2")
@@ -73,7 +77,9 @@ def test_a_host_that_is_gone_spoils_no_file_of_the_others() -> None:
     assert {s.host for s in plan.steps} == {"gpu1", "gpu2"}
     known = files_of(plan, "gpu1")["known_hostsconf"].content
     # cpu3's address is in the hosts file, so its line is there, and goes when its key is not known.
-    kept = [part.resolve({("gpu2", "host"): "ssh-ed25519 AAAA"}) for part in known if not isinstance(part, str)]
+    kept = [
+        part.resolve({("gpu2", "host"): "ssh-ed25519 AAAA"}) for part in known if not isinstance(part, str)
+    ]
     assert kept == ["gpu2,[10.77.0.3]:12345 ssh-ed25519 AAAA\n", None]
 
 
@@ -113,7 +119,9 @@ def test_slots_are_gpus_or_one_unless_declared() -> None:
 
 
 def test_a_part_of_the_gpus_is_given_by_index() -> None:
-    made = place(world.cluster_facts(), world.HOSTS.replace("address: 10.77.0.2", "{address: 10.77.0.2, gpus: 1}"))
+    made = place(
+        world.cluster_facts(), world.HOSTS.replace("address: 10.77.0.2", "{address: 10.77.0.2, gpus: 1}")
+    )
     assert cluster_container(made, made.places[0]).gpus == "0"
     assert cluster_container(world.layout(), world.layout().places[0]).gpus == "all"
 
@@ -135,7 +143,9 @@ def test_sshd_as_root_gets_what_it_needs_and_main_nothing() -> None:
     assert caps == {"gpu1": (), **dict.fromkeys(("gpu2", "cpu3"), ("SETGID", "SETUID", "SYS_CHROOT"))}
 
 
-def busy(host: str, *listeners: tuple[str, int], containers: tuple[ContainerFacts, ...] = ()) -> dict[str, Facts]:
+def busy(
+    host: str, *listeners: tuple[str, int], containers: tuple[ContainerFacts, ...] = ()
+) -> dict[str, Facts]:
     said = world.cluster_facts()
     said[host] = replace(said[host], listening=listeners, containers=containers)
     return said
@@ -280,7 +290,9 @@ def test_gpus_found_against_gpus_declared() -> None:
     rows, problems = judge_gpus(world.layout(), report)
     assert [(r.host, r.memory_mib) for r in rows] == [("gpu1", 81920)]
     assert [str(p) for p in problems] == ["gpu1: 1 GPUs in a container, 2 declared or found on the host"]
-    _, none = judge_gpus(world.layout(), Report("s", (Outcome("gpus", "smi", "gpu1", "ok", output=line * 2),)))
+    _, none = judge_gpus(
+        world.layout(), Report("s", (Outcome("gpus", "smi", "gpu1", "ok", output=line * 2),))
+    )
     assert none == ()
     assert judge_gpus(world.layout(), Report("s", (Outcome("gpus", "smi", "gpu1", "failed"),))) == ((), ())
 

@@ -247,7 +247,7 @@ def test_a_shell_makes_the_same_argv_of_the_script(tmp_path: Path) -> None:
     docker = tmp_path / "docker"
     docker.write_text("#!/bin/sh\nprintf '%s\\0' docker \"$@\"\n")
     docker.chmod(0o755)
-    odd = world.container(env=(("GREETING", "it's $5\n`x` \\ \"q\""),), argv=("sh", "-c", "a; b"))
+    odd = world.container(env=(("GREETING", 'it\'s $5\n`x` \\ "q"'),), argv=("sh", "-c", "a; b"))
     done = subprocess.run(
         ["sh", "-s"],
         input=docker_run_script(odd),

@@ -64,6 +64,36 @@ RULES = [
     "*/sub/",
     "doc/*.txt",
     "\\!bang",
+    "a**b",
+    "**.py",
+    "a/**",
+    "**/sub/*.txt",
+    "***/c.txt",
+    "[!a-b].txt",
+    "[^a].txt",
+    "[[:alpha:]].txt",
+    "[[:alpha:]_-]*.txt",
+    "[]a].txt",
+    "[a",
+    "[z-a].txt",
+    "[a-]*",
+    "[\\a].txt",
+    "[[:nonsense:]]",
+    "?.py",
+    "??.py",
+    "*\\",
+    "\\a.txt",
+    "a.txt\t",
+    "esc\\\\ ",
+    "sub/",
+    "!sub/",
+    "/*\n!/data",
+    "/*\n!/data/\n/data/*\n!/data/sub",
+    "foo/../a.txt",
+    "./a.txt",
+    "//a.txt",
+    "a//b",
+    "é.py",
 ]
 NAMES = ["a", "b", "build", "out", "cache", "data", "sub", "dir", "keep", "doc"]
 LEAVES = [
@@ -73,7 +103,7 @@ LEAVES = [
 
 
 @pytest.mark.skipif(not GIT, reason="there is no git on this machine")
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(40))
 def test_the_same_files_as_git(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(40):
@@ -93,7 +123,15 @@ def test_the_same_files_as_git(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("rules", ["!.git/\n!.venv/\n!__pycache__/\n!.lab/\n!runs/\n", "*\n!*/\n!*.py\n", ""])
 def test_what_is_no_program_never_travels(tmp_path: Path, rules: str) -> None:
     put(tmp_path, "main.py", "lib/util.py")
-    put(tmp_path, ".git/hook.py", ".venv/x.py", "lib/__pycache__/y.py", ".lab/z.py", "runs/w.py", "lib/.venv/v.py")
+    put(
+        tmp_path,
+        ".git/hook.py",
+        ".venv/x.py",
+        "lib/__pycache__/y.py",
+        ".lab/z.py",
+        "runs/w.py",
+        "lib/.venv/v.py",
+    )
     (tmp_path / ".gitignore").write_text(rules)
     (tmp_path / "lib" / ".gitignore").write_text("!.venv/\n")
     assert [name for name in list_files(tmp_path) if name.endswith(".py")] == ["lib/util.py", "main.py"]

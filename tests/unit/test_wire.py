@@ -13,7 +13,9 @@ from toolkit.core.command import Command, Ref, command, script
 from toolkit.effects.ssh import wire
 
 # Debian's names; csh and ksh are the real ones, not links to others.
-SHELLS = [name for name in ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93") if shutil.which(name)]
+SHELLS = [
+    name for name in ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93") if shutil.which(name)
+]
 
 AWKWARD = [
     "plain",

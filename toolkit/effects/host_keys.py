@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
+from toolkit.effects.known_hosts import add_known_hosts, is_about
 from toolkit.effects.ssh import gateway_socket
 from toolkit.effects.ssh_config import Target
 from toolkit.errors import Unreachable
@@ -42,33 +42,20 @@ def shown_key(target: Target) -> Any:
 
 def recorded_key(target: Target, kind: str) -> Any:
     """Return the recorded key of this kind, None when no known_hosts file has one."""
-    for path in target.known_hosts:
-        if Path(path).is_file():
-            known = paramiko.HostKeys(path).lookup(target.known_as)
-            if known and kind in known:
-                return known[kind]
-    return None
+    known = add_known_hosts(paramiko.HostKeys(), target.known_hosts).lookup(target.known_as)
+    return known[kind] if known and kind in known else None
 
 
 def save_key(target: Target, key: Any) -> Path:
     """Record the key in the first known_hosts file, in place of another of its kind; return the file."""
-    path = Path(target.known_hosts[0])
+    shown = Path(target.known_hosts[0])
+    path = shown.resolve()  # a link to somebody's dotfiles stays one
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = path.read_text().splitlines() if path.is_file() else []
-    kept = [line for line in lines if not _is_about(line, target.known_as, key.get_name())]
+    kept = [line for line in lines if not is_about(line, target.known_as, key.get_name())]
     entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
     new = path.with_name(f"{path.name}.toolkit-new")
     new.write_text("\n".join([*kept, entry]) + "\n")
     new.chmod(path.stat().st_mode & 0o777 if path.is_file() else 0o600)
     new.replace(path)
-    return path
-
-
-def _is_about(line: str, name: str, kind: str) -> bool:
-    if not line.strip() or line.startswith("#"):
-        return False
-    with tempfile.NamedTemporaryFile("w", suffix=".known_hosts") as alone:
-        alone.write(line + "\n")
-        alone.flush()
-        found = paramiko.HostKeys(alone.name).lookup(name)
-    return found is not None and kind in found
+    return shown

@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import json
+import posixpath
 import tarfile
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
@@ -23,7 +24,11 @@ _CHUNK = 2**18
 
 
 class ImageArchive:
-    """One image, as the local engine saved it, in a temporary file that goes with ``close``."""
+    """One image, as the local engine saved it, in a temporary file that goes with ``close``.
+
+    Raises:
+        ImageError: it cannot be kept here, or is not a whole image.
+    """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._file = tempfile.NamedTemporaryFile(prefix="toolkit-image-")  # noqa: SIM115 - closed by close()
@@ -33,15 +38,22 @@ class ImageArchive:
             self._file.flush()
             self._tar = tarfile.open(self._file.name)  # noqa: SIM115 - closed by close()
             self._read()
+        except (tarfile.TarError, ValueError, LookupError, TypeError) as error:
+            self._file.close()
+            raise ImageError(f"the saved image cannot be read: {error}", "try again") from error
+        except OSError as error:
+            self._file.close()
+            what = f"the saved image cannot be kept in {tempfile.gettempdir()}: {error}"
+            raise ImageError(what, "make room there, or set TMPDIR to a folder that has it") from error
         except BaseException:
             self._file.close()
             raise
 
     def _read(self) -> None:
         members = {m.name: m for m in self._tar.getmembers()}
-        entry = json.loads(self._bytes(members["manifest.json"]))[0]
+        entry = json.loads(self._bytes(_member(members, "manifest.json")))[0]
         self.config_name = str(entry["Config"])
-        self.config = self._bytes(members[self.config_name])
+        self.config = self._bytes(_member(members, self.config_name))
         self.tags: list[str] = list(entry.get("RepoTags") or ())
         self.diff_ids: tuple[str, ...] = tuple(json.loads(self.config)["rootfs"]["diff_ids"])
         self.layers = [_target(members, name) for name in entry["Layers"]]
@@ -100,12 +112,17 @@ class ImageArchive:
         yield tarfile.NUL * tarfile.BLOCKSIZE * 2
 
 
+def _member(members: dict[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo:
+    if name not in members:
+        raise ImageError(f"the saved image lacks {name}", "try again; is the disk full?")
+    return members[name]
+
+
 def _target(members: dict[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo:
     # A layer that stands twice in an image is a symlink in old archives.
-    member = members[name]
+    member = _member(members, name)
     if member.issym():
-        path = (Path("/") / name).parent / member.linkname
-        return members[str(Path(path).resolve()).lstrip("/")]
+        return _member(members, posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname)))
     return member
 
 

@@ -74,7 +74,10 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
         notify("build", build.command.line())
         status, tail = _stream(build.command, lambda line: notify("build", line))
         if status != 0:
-            raise CommandFailed(build.command.line(), status, "\n".join(tail))
+            text = "\n".join(tail)
+            no_base = "registry" in text or "pull access denied" in text
+            fix = "no registry gives the base image; make base makes it here" if no_base else ""
+            raise CommandFailed(build.command.line(), status, text, fix=fix)
     finally:
         shutil.rmtree(build.context, ignore_errors=True)
     size = image_size(build.tag)

@@ -22,6 +22,7 @@ import paramiko
 
 from toolkit.core.command import Command
 from toolkit.core.result import TIMED_OUT, Result
+from toolkit.effects.known_hosts import add_known_hosts
 from toolkit.effects.runner import Sink
 from toolkit.effects.ssh_config import Target
 from toolkit.errors import ToolkitError, Unreachable
@@ -233,7 +234,7 @@ def _connection(target: Target, connect_timeout: float) -> Any:
         connect_timeout=connect_timeout,
         forward_agent=False,
         connect_kwargs={
-            "key_filename": existing or None,
+            "key_filename": existing,
             "allow_agent": not target.identities_only,
             "look_for_keys": False,
             "banner_timeout": connect_timeout,
@@ -242,9 +243,7 @@ def _connection(target: Target, connect_timeout: float) -> Any:
         },
     )
     connection.client.set_missing_host_key_policy(_Strict())
-    for path in target.known_hosts:
-        if Path(path).is_file():
-            connection.client.load_host_keys(path)
+    add_known_hosts(connection.client.get_host_keys(), target.known_hosts)
     return connection
 
 

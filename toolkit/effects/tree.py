@@ -9,13 +9,15 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pathspec
-
+from toolkit.effects.ignore import Rule, ignored, parse_ignore
 from toolkit.errors import ToolkitError
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
-# Never part of a program, whatever the ignore files say.
-ALWAYS_IGNORED = (".git/", "__pycache__/", ".venv/", ".lab/", "runs/")
+# Folders that are never part of a program, whatever the ignore files say.
+NEVER_SENT = frozenset((".git", "__pycache__", ".venv", ".lab", "runs"))
+
+# The rules of each folder on the way, outermost first, with how much of a path leads to that folder.
+_Rules = tuple[tuple[int, tuple[Rule, ...]], ...]
 
 
 def list_files(folder: Path) -> tuple[str, ...]:
@@ -24,44 +26,40 @@ def list_files(folder: Path) -> tuple[str, ...]:
     ``.gitignore`` and ``.toolkitignore`` count in every folder, with git's own rules.
 
     Raises:
-        ToolkitError: the folder is not there.
+        ToolkitError: the folder is not there, or a part of it cannot be read.
     """
     if not folder.is_dir():
         raise ToolkitError(f"{folder} is not a folder", "give another one: --workdir DIR")
     found: list[str] = []
-    _walk(folder, "", [("", pathspec.GitIgnoreSpec.from_lines(ALWAYS_IGNORED))], found)
+    try:
+        _walk(folder, "", (), found)
+    except OSError as error:
+        what = f"cannot read the code to send: {error}"
+        raise ToolkitError(what, "make it readable or ignore it") from error
     return tuple(sorted(found))
 
 
-_Specs = list[tuple[str, pathspec.GitIgnoreSpec]]
-
-
-def _walk(folder: Path, prefix: str, specs: _Specs, found: list[str]) -> None:
-    own = [line for name in IGNORE_FILES for line in _lines(folder / name)]
-    if own:
-        specs = [*specs, (prefix, pathspec.GitIgnoreSpec.from_lines(own))]
+def _walk(folder: Path, prefix: str, rules: _Rules, found: list[str]) -> None:
+    files = (folder / name for name in IGNORE_FILES)
+    own = tuple(rule for file in files if file.is_file() for rule in parse_ignore(file.read_bytes()))
+    rules = (*rules, (len(prefix), own)) if own else rules
     for entry in os.scandir(folder):
         is_folder = entry.is_dir(follow_symlinks=False)
         path = f"{prefix}{entry.name}"
-        if _ignored(f"{path}/" if is_folder else path, specs):
+        if (is_folder and entry.name in NEVER_SENT) or _is_ignored(path, is_folder, rules):
             continue
         if is_folder:
-            _walk(Path(entry.path), f"{path}/", specs, found)
+            _walk(Path(entry.path), f"{path}/", rules, found)
         elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
             found.append(path)
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(errors="replace").splitlines() if path.is_file() else []
-
-
-def _ignored(path: str, specs: _Specs) -> bool:
-    ignored = False
-    for prefix, spec in specs:
-        verdict = spec.check_file(path[len(prefix) :]).include
+def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
+    for start, own in reversed(rules):
+        verdict = ignored(path[start:], is_folder, own)
         if verdict is not None:
-            ignored = verdict
-    return ignored
+            return verdict
+    return False
 
 
 def total_bytes(folder: Path, paths: Sequence[str]) -> int:

@@ -63,7 +63,9 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
         raise ToolkitError("its answer to the first questions is cut short", "toolkit status -v", host)
     who = parts["who"].splitlines()
     user, uid, gid, home, state = who[0], int(who[1]), int(who[2]), who[5], who[6]
-    groups = tuple(zip((int(g) for g in who[3].split()), who[4].split(), strict=False))
+    ids, names = who[3].split(), who[4].split()
+    # Names with spaces, as directory services give them, cannot be told apart: then the ids stand for them.
+    groups = tuple(zip(map(int, ids), names if len(names) == len(ids) else ids, strict=True))
     machine = parts["machine"].splitlines()
     info = _docker_info(host, user, parts["docker"])
     ssh = parts["ssh"].split()

@@ -1,0 +1,140 @@
+"""What a page of documentation names, held against what there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer.main
+
+from toolkit.cli.app import app
+
+_FOLDERS = "docs|toolkit|tests|examples|compose|ssh|image|scripts|bench"
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"^(?: {4}|\t).*$", re.MULTILINE)
+_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+# "the toolkit or the launcher", in a quoted message, is a sentence.
+_COMMAND = re.compile(r"(?:^|[\s;&|(])(?<!the )toolkit +([a-z][a-z|\\]*[^\n`#]*)", re.MULTILINE)
+_MAKE = re.compile(r"(?:^|[\s;&|(])make +([a-z][a-z-]*)", re.MULTILINE)
+_PATH = re.compile(rf"(?<![\w./~:@}}-])((?:{_FOLDERS})/[\w./*-]*[\w*])")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb: its options, those among them that take a value, whether what follows is another program's."""
+
+    options: frozenset[str]
+    valued: frozenset[str]
+    passes_on: bool
+
+
+def verbs() -> dict[str, Verb]:
+    """Return every verb of the command line under its full name, such as ``lab up``."""
+    found = {}
+
+    def visit(command: object, name: str) -> None:
+        for word, sub in getattr(command, "commands", {}).items():
+            visit(sub, f"{name} {word}".strip())
+        if not hasattr(command, "commands"):
+            params = [p for p in command.params if p.param_type_name == "option"]  # type: ignore[attr-defined]
+            every = {o for p in params for o in (*p.opts, *p.secondary_opts)} | {"-h", "--help"}
+            valued = {o for p in params if not p.is_flag for o in p.opts}
+            passes_on = not getattr(command, "allow_interspersed_args", True) or name in ("run", "exec")
+            found[name] = Verb(frozenset(every), frozenset(valued), passes_on)
+
+    visit(typer.main.get_command(app), "")
+    return found
+
+
+def make_targets(makefile: str) -> frozenset[str]:
+    return frozenset(re.findall(r"^([a-z][a-z-]*):", makefile, re.MULTILINE))
+
+
+def code_of(text: str) -> Iterator[str]:
+    """Yield every piece of code of a Markdown page: fenced, indented, and in backticks."""
+    yield from _FENCED.findall(text)
+    prose = _FENCED.sub("", text)
+    yield from _INDENTED.findall(prose)
+    for _, code in _SPAN.findall(_INDENTED.sub("", prose)):
+        yield code
+
+
+def command_faults(code: str, known: Mapping[str, Verb]) -> Iterator[str]:
+    """Yield what is wrong with each `toolkit VERB …` in a piece of code."""
+    for call in _COMMAND.findall(code):
+        words = call.replace("\\|", "|").split()
+        groups = {name.split()[0] for name in known if " " in name}
+        for first in words[0].split("|"):
+            if first in groups:
+                for second in words[1].split("|") if len(words) > 1 else ():
+                    yield from _verb_faults(f"{first} {second}", words[2:], known)
+            else:
+                yield from _verb_faults(first, words[1:], known)
+
+
+def _verb_faults(name: str, words: list[str], known: Mapping[str, Verb]) -> Iterator[str]:
+    verb = known.get(name)
+    if verb is None:
+        yield f"there is no verb: toolkit {name}"
+        return
+    rest = list(words)
+    while rest:
+        word = rest.pop(0).strip("[],;:.()\"'")
+        option = word.partition("=")[0]
+        if word == "--" or (verb.passes_on and not word.startswith("-")):
+            return
+        if re.fullmatch(r"--?[a-z][a-z-]*", option):
+            if option not in verb.options:
+                yield f"toolkit {name} has no option {option}"
+            elif option in verb.valued and "=" not in word and rest:
+                rest.pop(0)
+
+
+def page_faults(
+    text: str,
+    folder: Path,
+    root: Path,
+    known: Mapping[str, Verb],
+    targets: Collection[str],
+    titles: Collection[str],
+) -> list[str]:
+    """Return every name in a Markdown page that leads nowhere.
+
+    Args:
+        folder: where the page is; links are relative to it.
+        titles: words that look like commands and are not: titles of steps.
+    """
+    faults = []
+    for code in code_of(text):
+        if code in titles:
+            continue
+        faults += command_faults(code, known)
+        faults += [f"there is no target: make {t}" for t in _MAKE.findall(code) if t not in targets]
+        faults += [f"there is no {p}" for p in _PATH.findall(code) if not _is_there(root, p)]
+    for link in _LINK.findall(text):
+        faults += _link_faults(link, text, folder)
+    return faults
+
+
+def _is_there(root: Path, path: str) -> bool:
+    # Words in capitals stand for names of the reader's own.
+    return any(root.glob(re.sub(r"\b[A-Z]{3,}\b", "*", path).rstrip("/")))
+
+
+def _link_faults(link: str, text: str, folder: Path) -> Iterator[str]:
+    if re.match(r"[a-z]+:", link):
+        return
+    name, _, anchor = link.partition("#")
+    target = folder / name
+    if name and not target.exists():
+        yield f"link to {link}: no such file"
+    elif anchor and anchor not in _anchors(target.read_text(encoding="utf-8") if name else text):
+        yield f"link to {link}: no such heading"
+
+
+def _anchors(text: str) -> set[str]:
+    heads = re.findall(r"^#+ +(.+?) *$", _FENCED.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}

@@ -1,0 +1,101 @@
+"""Every command, option, target, path and link that the documentation names is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit import cluster_world as world
+from tests.unit.docs_check import code_of, command_faults, make_targets, page_faults, verbs
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    str(path.relative_to(ROOT))
+    for path in (
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md", "bench/README.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    )
+    if path.is_file()
+]
+VERBS = verbs()
+TARGETS = make_targets((ROOT / "Makefile").read_text(encoding="utf-8"))
+TITLES = {step.title for plan in world.plans().values() for step in plan.steps}
+
+
+def faults(text: str, folder: Path = ROOT) -> list[str]:
+    return page_faults(text, folder, ROOT, VERBS, TARGETS, TITLES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_only_what_there_is(page: str) -> None:
+    path = ROOT / page
+    assert faults(path.read_text(encoding="utf-8"), path.parent) == []
+
+
+def test_the_readme_names_every_verb() -> None:
+    text = "\n".join(code_of((ROOT / "README.md").read_text(encoding="utf-8")))
+    lab = re.search(r"toolkit lab ([a-z|\\]+)", text)
+    named = {f"lab {word}" for word in lab[1].replace("\\", "").split("|")} if lab else set()
+    named |= {name for name in VERBS if f"toolkit {name}" in text}
+    assert set(VERBS) - named == set()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "toolkit").rglob("*.py")), ids=lambda p: p.name)
+def test_messages_and_comments_name_only_what_there_is(path: Path) -> None:
+    """A fix that names a verb which is gone would be worse than none."""
+    text = path.read_text(encoding="utf-8")
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for call in re.findall(
+                r"(?:^|(?<=[\s(`]))toolkit (?:image |lab )?[a-z]+(?: --?[a-z-]+)*", node.value
+            ):
+                # Sentences about the toolkit are not commands.
+                if call.split()[1] in {name.split()[0] for name in VERBS} or "--" in call:
+                    found += command_faults(call, VERBS)
+    found += [p for p in re.findall(r"docs/[\w./-]+\.md", text) if not (ROOT / p).is_file()]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("`toolkit destroy`", "there is no verb: toolkit destroy"),
+        ("    toolkit lab begin", "there is no verb: toolkit lab begin"),
+        ("```\n$ toolkit image push\n```", "there is no verb: toolkit image push"),
+        ("`toolkit lab up|away`", "there is no verb: toolkit lab away"),
+        ("`toolkit up --force`", "toolkit up has no option --force"),
+        ("`toolkit run --nodes 3 train.py --epochs 3`", "toolkit run has no option --nodes"),
+        ("`make everything`", "there is no target: make everything"),
+        ("    cd x && make everything", "there is no target: make everything"),
+        ("see `toolkit/gone.py`", "there is no toolkit/gone.py"),
+        ("see `compose/*.toml`", "there is no compose/*.toml"),
+        ("[x](docs/gone.md)", "link to docs/gone.md: no such file"),
+        ("# One\n\n[x](#two)", "link to #two: no such heading"),
+        (
+            "[x](README.md#no-such-heading-anywhere)",
+            "link to README.md#no-such-heading-anywhere: no such heading",
+        ),
+    ],
+)
+def test_the_checker_sees_what_is_gone(text: str, fault: str) -> None:
+    assert faults(text) == [fault]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the toolkit destroys nothing, and we make everything plain",
+        "`toolkit run --np 2 train.py --anything` and `toolkit run -- cmd --anything`",
+        "`toolkit exec gpu1 -- ls --color`, `toolkit VERB --help`, `toolkit -v …`, `toolkit`",
+        "`toolkit lab up\\|down\\|status` and `toolkit render compose|docker|ssh`",
+        "`make image-cpu`, `make the state folders`",
+        "`compose/*.j2`, `toolkit/inside/rank.py`, `docs/`, `~/.local/state/toolkit/CLUSTER`",
+        "# A heading: with `code`\n\n[x](#a-heading-with-code) [y](https://example.com/docs/x.md) [z](docs/lab.md)",
+    ],
+)
+def test_the_checker_lets_pass_what_is_right(text: str) -> None:
+    assert faults(text) == []

@@ -1,0 +1,353 @@
+"""What hosts of all ages answer to the first questions, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.core.facts import Facts, Gpu, Interface
+from toolkit.errors import CommandFailed, NotReady, ToolkitError
+from toolkit.plan.probe import parse_facts, parse_gpus, probe_command
+
+OLD_INFO = {
+    "ID": "ABCD:EFGH",
+    "Containers": 1,
+    "Driver": "overlay2",
+    "DriverStatus": [["Backing Filesystem", "extfs"], ["Supports d_type", "true"]],
+    "ServerVersion": "20.10.24+dfsg1",
+    "SecurityOptions": ["name=apparmor", "name=seccomp,profile=default"],
+    "Warnings": ["WARNING: No swap limit support"],
+    "ClientInfo": {"Debug": False, "Context": "default", "Plugins": [], "Warnings": None},
+}
+NEW_INFO = {**OLD_INFO, "ServerVersion": "26.1.5", "CDISpecDirs": ["/etc/cdi"]}
+CONTAINERD_INFO = {
+    **NEW_INFO,
+    "Driver": "overlayfs",
+    "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
+    "ServerVersion": "29.0.1",
+}
+ROOTLESS_INFO = {
+    **NEW_INFO,
+    "SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"],
+}
+
+IP = """\
+1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever
+2: enp3s0    inet 10.77.0.2/24 brd 10.77.0.255 scope global dynamic enp3s0\\       valid_lft 86000sec
+2: enp3s0    inet 10.77.0.99/24 scope global secondary enp3s0\\       valid_lft forever preferred_lft forever
+3: docker0    inet 172.17.0.1/16 brd 172.17.255.255 scope global docker0\\       valid_lft forever
+4: tun0    inet 10.8.0.6 peer 10.8.0.5/32 scope global tun0\\       valid_lft forever preferred_lft forever
+"""
+ROUTES = (
+    "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+    "eth0\t00000000\t01004D0A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+    "eth0\t00004D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
+)
+TRIE = """\
+Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+     +-- 10.77.0.0/24 2 0 2
+        +-- 10.77.0.0/28 2 0 2
+           |-- 10.77.0.0
+              /24 link UNICAST
+           |-- 10.77.0.2
+              /32 host LOCAL
+        |-- 10.77.0.255
+           /32 link BROADCAST
+     +-- 127.0.0.0/8 2 0 2
+        |-- 127.0.0.1
+           /32 host LOCAL
+     +-- 172.17.0.0/16 2 0 2
+        |-- 172.17.0.1
+           /32 host LOCAL
+Local:
+  +-- 0.0.0.0/0 3 0 5
+           |-- 10.77.0.2
+              /32 host LOCAL
+"""
+TCP_HEAD = (
+    "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+)
+TCP = (
+    TCP_HEAD
+    + "   0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0\n"
+    + "   1: 02004D0A:3039 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 2 1 0\n"
+    + "   2: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 3 1 0\n"
+    + "   3: 02004D0A:C001 03004D0A:3039 01 00000000:00000000 00:00000000 00000000  1000        0 4 1 0\n"
+    + "   4: 02004D0A:C002 03004D0A:3039 06 00000000:00000000 00:00000000 00000000     0        0 0 3 0\n"
+)
+TCP6 = (
+    TCP_HEAD
+    + "   0: 00000000000000000000000000000000:0016 00000000000000000000000000000000:0000 0A 0:0 0 0 0 0 1\n"
+    + "   1: 0000000000000000FFFF000002004D0A:1F91 00000000000000000000000000000000:0000 0A 0:0 0 0 0 0 1\n"
+    + "   2: B80D0120000000000000000001000000:1F92 00000000000000000000000000000000:0000 0A 0:0 0 0 0 0 1\n"
+)
+CONTAINER = {
+    "Id": "c" * 64,
+    "Name": "/toolkit-demo-worker",
+    "State": {"Status": "exited", "ExitCode": 137, "StartedAt": "2026-11-20T21:00:00Z"},
+    "Config": {"Labels": {"toolkit.cluster": "demo", "toolkit.digest": "0123"}},
+}
+IMAGE = {
+    "Id": "sha256:" + "1" * 64,
+    "RepoTags": ["toolkit:cpu", "toolkit.local/verified:x"],
+    "Os": "linux",
+    "Architecture": "amd64",
+    "Config": {"Env": ["A=b"], "Cmd": ["bash"]},
+    "RootFS": {"Layers": ["sha256:a"]},
+}
+GPUS = (
+    "0, GPU-1a, NVIDIA A100-SXM4-80GB, 550.54.14, 81920\n1, GPU-2b, NVIDIA A100-SXM4-80GB, 550.54.14, 81920\n"
+)
+DISK = (
+    "Filesystem     1024-blocks     Used Available Capacity Mounted on\n"
+    "/dev/nvme0n1p2   479079112 98000000 356700000      22% /\n"
+)
+
+
+def answer(banner: str = "", **sections: str) -> str:
+    """The output of the probe; a section given by name replaces the recorded one."""
+    recorded = {
+        "who": "alice\n1000\n1000\n1000 27 998\nalice sudo docker\n/home/alice\n/home/alice/.local/state",
+        "machine": "gpu1\nx86_64",
+        "ssh": "10.77.0.1 51000 10.77.0.2 22",
+        "docker": json.dumps(NEW_INFO),
+        "containers": json.dumps([CONTAINER], indent=4),
+        "images": json.dumps([IMAGE], indent=4),
+        "interfaces": IP,
+        "routes": ROUTES,
+        "addresses": TRIE,
+        "tcp": TCP + TCP6,
+        "gpus": GPUS,
+        "infiniband": "rdma_cm\nuverbs0",
+        "disk": DISK,
+        "end": "",
+    }
+    return banner + "".join(
+        f"\n@@toolkit@@ {name}\n{body}" for name, body in {**recorded, **sections}.items()
+    )
+
+
+def facts(**sections: str) -> Facts:
+    return parse_facts("gpu1", "demo", answer(**sections))
+
+
+def test_everything_that_a_host_says() -> None:
+    said = facts()
+    assert (said.user, said.uid, said.gid, said.home) == ("alice", 1000, 1000, "/home/alice")
+    assert said.groups == ((1000, "alice"), (27, "sudo"), (998, "docker"))
+    assert said.state_dir == "/home/alice/.local/state/toolkit/demo/gpu1"
+    assert (said.hostname, said.arch, said.ssh_address) == ("gpu1", "x86_64", "10.77.0.2")
+    assert (said.docker, said.store, said.rootless) == ("26.1.5", "overlay2", False)
+    assert said.interfaces == (
+        Interface("lo", "127.0.0.1", 8),
+        Interface("enp3s0", "10.77.0.2", 24),
+        Interface("enp3s0", "10.77.0.99", 24),
+        Interface("docker0", "172.17.0.1", 16),
+        Interface("tun0", "10.8.0.6", 32),
+    )
+    (container,) = said.containers
+    assert (container.name, container.state, container.exit_code) == ("toolkit-demo-worker", "exited", 137)
+    assert container.digest == "0123"
+    (image,) = said.images
+    assert image.tags == ("toolkit:cpu", "toolkit.local/verified:x")
+    assert said.infiniband == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
+    assert said.free_bytes == 356700000 * 1024
+    assert said.gpus[1] == Gpu(1, "GPU-2b", "NVIDIA A100-SXM4-80GB", "550.54.14", 81920)
+
+
+def test_a_bare_host() -> None:
+    empty = (
+        "containers",
+        "images",
+        "interfaces",
+        "routes",
+        "addresses",
+        "tcp",
+        "gpus",
+        "infiniband",
+        "disk",
+        "ssh",
+    )
+    said = facts(**dict.fromkeys(empty, ""))
+    assert said.interfaces == said.listening == said.containers == said.images == said.gpus == ()
+    assert (said.infiniband, said.free_bytes, said.ssh_address) == ((), 0, "")
+
+
+@pytest.mark.parametrize(
+    ("info", "version", "store", "rootless"),
+    [
+        (OLD_INFO, "20.10.24+dfsg1", "overlay2", False),
+        (NEW_INFO, "26.1.5", "overlay2", False),
+        (CONTAINERD_INFO, "29.0.1", "containerd", False),
+        (ROOTLESS_INFO, "26.1.5", "overlay2", True),
+        ({"ServerVersion": "19.03.1", "DriverStatus": None, "SecurityOptions": None}, "19.03.1", "", False),
+    ],
+)
+def test_engines_of_all_ages(info: dict[str, Any], version: str, store: str, rootless: bool) -> None:
+    said = facts(docker=json.dumps(info))
+    assert (said.docker, said.store, said.rootless) == (version, store, rootless)
+
+
+def test_warnings_around_the_engines_answer() -> None:
+    noisy = f"WARNING: Error loading config file: permission\n{json.dumps(OLD_INFO)}\nWARNING: No swap limit support"
+    assert facts(docker=noisy).docker == "20.10.24+dfsg1"
+
+
+DOWN = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+FORBIDDEN = (
+    "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: "
+    'Get "http://%2Fvar%2Frun%2Fdocker.sock/v1.45/info": dial unix /var/run/docker.sock: connect: permission denied'
+)
+
+
+def errors(*lines: str) -> str:
+    """As the client prints them since 19.03: JSON on standard output, the same again in words."""
+    info = {"ID": "", "ServerVersion": "", "ServerErrors": list(lines), "ClientInfo": {"Debug": False}}
+    return json.dumps(info) + "\nerrors pretty printing info"
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ("sh: 5: docker: not found", "docker is not installed", "https://docs.docker.com"),
+        ("bash: docker: command not found", "docker is not installed", "https://docs.docker.com"),
+        (DOWN, "not running", "sudo systemctl start docker"),
+        (errors(DOWN), "not running", "sudo systemctl start docker"),
+        (f"ERROR: {DOWN}\n{errors(DOWN)}", "not running", "sudo systemctl start docker"),
+        (FORBIDDEN, "user alice may not use docker", "usermod -aG docker alice"),
+        (errors(f"Got {FORBIDDEN}"), "user alice may not use docker", "usermod -aG docker alice"),
+    ],
+)
+def test_an_engine_that_does_not_answer(text: str, what: str, fix: str) -> None:
+    with pytest.raises(NotReady, match=what) as caught:
+        facts(docker=text)
+    assert caught.value.host == "gpu1"
+    assert fix in caught.value.fix
+
+
+def test_an_engine_that_fails_otherwise_is_quoted() -> None:
+    with pytest.raises(CommandFailed, match="client version 1.52 is too new"):
+        facts(docker=errors("client version 1.52 is too new. Maximum supported API version is 1.41"))
+
+
+@pytest.mark.parametrize(
+    "banner", ["Welcome to gpu1!\n\n", "*" * 70 + "\n{not json}\n[1]\n", "\n", "no newline"]
+)
+def test_a_login_banner_does_no_harm(banner: str) -> None:
+    assert parse_facts("gpu1", "demo", answer(banner)) == facts()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, 400, 2000, -1, -10])
+def test_an_answer_that_is_cut_short_is_an_error_of_ours(cut: int) -> None:
+    whole = answer()
+    with pytest.raises(ToolkitError, match="cut short") as caught:
+        parse_facts("gpu1", "demo", whole[: whole.rindex("@@toolkit@@ end") if cut == -1 else cut])
+    assert caught.value.host == "gpu1"
+
+
+def test_every_way_of_being_cut_short() -> None:
+    whole = answer()
+    for cut in range(0, len(whole) - 4, 97):
+        with pytest.raises(ToolkitError):
+            parse_facts("gpu1", "demo", whole[:cut])
+
+
+# Interfaces and listeners
+
+
+def test_without_iproute2_the_kernels_tables_say_it() -> None:
+    assert facts(interfaces="").interfaces == (
+        Interface("lo", "127.0.0.1", 8),
+        Interface("eth0", "10.77.0.2", 24),
+        Interface("docker0", "172.17.0.1", 16),
+    )
+
+
+def test_listeners_of_both_tables_and_no_connections() -> None:
+    assert facts().listening == (
+        ("0.0.0.0", 22),
+        ("10.77.0.2", 8081),
+        ("10.77.0.2", 12345),
+        ("127.0.0.1", 8080),
+        ("2001:db8::1", 8082),
+        ("::", 22),
+    )
+
+
+# Groups
+
+
+@pytest.mark.parametrize(
+    ("ids", "names", "groups"),
+    [
+        ("0", "root", ((0, "root"),)),
+        # Directory services give groups names with spaces, or none at all.
+        ("1000 27", "domain users sudo", ((1000, "1000"), (27, "27"))),
+        ("1000 9999", "alice 9999", ((1000, "alice"), (9999, "9999"))),
+    ],
+)
+def test_groups(ids: str, names: str, groups: tuple[tuple[int, str], ...]) -> None:
+    who = f"alice\n1000\n1000\n{ids}\n{names}\n/home/alice\n/home/alice/.local/state"
+    assert facts(who=who).groups == groups
+
+
+# GPUs
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", []),
+        ("No devices were found", []),
+        ("Failed to initialize NVML: Driver/library version mismatch", []),
+        ("0, GPU-1, Tesla K80, 470.256.02, 11441", [(0, "Tesla K80", 11441)]),
+        ("0, GPU-1, NVIDIA GeForce RTX 3090, 535.183.01, 24576", [(0, "NVIDIA GeForce RTX 3090", 24576)]),
+        ("0, GPU-1, NVIDIA H100 80GB HBM3, 550.90.07, 81559", [(0, "NVIDIA H100 80GB HBM3", 81559)]),
+        # Unified memory: there is no figure to give.
+        ("0, GPU-1, NVIDIA GB10, 580.95.05, [N/A]", [(0, "NVIDIA GB10", 0)]),
+        ("0, GPU-1, NVIDIA GH200 480GB, 550.54.15, [Not Supported]", [(0, "NVIDIA GH200 480GB", 0)]),
+        (
+            "0, GPU-1, Quadro P400, 470.1, 2000\r\n1, GPU-2, NVIDIA T4, 470.1, 15360\r\n",
+            [(0, "Quadro P400", 2000), (1, "NVIDIA T4", 15360)],
+        ),
+    ],
+)
+def test_gpus_of_many_generations(text: str, found: list[tuple[int, str, int]]) -> None:
+    assert [(g.index, g.name, g.memory_mib) for g in parse_gpus(text)] == found
+
+
+# The question itself
+
+
+def test_the_probe_runs_on_this_machine_and_its_answer_is_read(tmp_path: Path) -> None:
+    """A fake docker: this is about the script and the other tools, which are real."""
+    docker = tmp_path / "docker"
+    image = json.dumps([IMAGE])
+    docker.write_text(
+        "#!/bin/sh\ncase \"$1 $2\" in\n'info --format') echo '" + json.dumps(OLD_INFO) + "' ;;\n"
+        f"'image inspect') echo '{image}' ;;\nesac\n"
+    )
+    docker.chmod(0o755)
+    done = subprocess.run(
+        [str(token) for token in probe_command("toolkit:cpu").argv],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(tmp_path)},
+    )
+    assert done.stderr == ""
+    said = parse_facts("here", "demo", done.stdout)
+    assert said.docker == "20.10.24+dfsg1"
+    assert said.state_dir == f"{tmp_path}/.local/state/toolkit/demo/here"
+    assert [i.tags for i in said.images] == [("toolkit:cpu", "toolkit.local/verified:x")]
+    assert said.free_bytes > 0
+    assert list(tmp_path.iterdir()) == [docker]

@@ -1,0 +1,132 @@
+"""What a person asks to run, refused or understood before any host is contacted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit import cluster_world as world
+from toolkit.api import choose_hosts, inside_programs, load_inventory
+from toolkit.errors import BadInput
+from toolkit.jobs import Request, check_request, rank_command
+
+SLOTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A folder of code, with a script outside it."""
+    folder = tmp_path / "code"
+    (folder / "lib").mkdir(parents=True)
+    for name in ("train.py", "lib/tool.py", "run.sh", "program", "../outside.py"):
+        (folder / name).write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("train.py", "--epochs", "3"), ("python", "train.py", "--epochs", "3")),
+        (("lib/tool.py",), ("python", "lib/tool.py")),
+        (("./lib/tool.py",), ("python", "lib/tool.py")),
+        (("lib/../train.py",), ("python", "train.py")),
+        (("run.sh", "a b"), ("./run.sh", "a b")),
+        (("program",), ("./program",)),
+        (("python", "-m", "lib.tool"), ("python", "-m", "lib.tool")),
+        (("hostname",), ("hostname",)),
+        (("lib",), ("lib",)),
+        # A program of the image, whether or not this machine has one there too.
+        (("/bin/sh", "-c", "true"), ("/bin/sh", "-c", "true")),
+        (("/opt/no/such/program",), ("/opt/no/such/program",)),
+        (("/data/train.py",), ("/data/train.py",)),
+    ],
+)
+def test_what_each_rank_executes(code: Path, words: tuple[str, ...], command: tuple[str, ...]) -> None:
+    assert rank_command(words, code) == command
+
+
+def test_a_script_by_its_absolute_path(code: Path) -> None:
+    assert rank_command((str(code / "lib" / "tool.py"),), code) == ("python", "lib/tool.py")
+    assert rank_command((str(code / "program"), "x"), code) == ("./program", "x")
+    with pytest.raises(BadInput, match="outside"):
+        rank_command((str(code.parent / "outside.py"),), code)
+
+
+def test_without_a_folder_every_word_is_a_command() -> None:
+    assert rank_command(("python3", "/run/toolkit/inside/allreduce.py"), None)[0] == "python3"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "say what to run"),
+        (("gone.py",), "there is no such file"),
+        (("lib/gone.sh",), "there is no such file"),
+        (("../outside.py",), "outside"),
+    ],
+)
+def test_what_cannot_be_run(code: Path, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        rank_command(words, code)
+
+
+def refused(text: str = SLOTS, **changes: Any) -> list[str]:
+    request = Request(**{"words": ("true",), **changes})
+    try:
+        check_request(world.inventory(text), request)
+    except BadInput as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def test_what_is_right_passes() -> None:
+    assert refused() == refused(ranks=5) == refused(launcher="torchrun", only=("gpu2",), ranks=3) == []
+
+
+def test_all_faults_are_named_at_once(code: Path) -> None:
+    faults = refused(words=("gone.py",), workdir=code, launcher="mpiexec", ranks=99, exclude=("gpu7",))
+    assert len(faults) == 3
+    assert faults[0].startswith("gpu7: is not a host of the file; there are: gpu1, gpu2")
+    assert faults[1] == "--launcher: is one of horovodrun, mpirun, torchrun, found mpiexec"
+    assert faults[2].startswith("gone.py: there is no such file")
+
+
+def test_more_ranks_than_slots() -> None:
+    assert refused(ranks=6) == ["--np: 6 ranks asked for, but there are 5 slots"]
+    assert refused(ranks=3, only=("gpu1",)) == ["--np: 3 ranks asked for, but there are 2 slots"]
+    # Slots that the hosts are still to be asked for cannot be counted here.
+    assert refused(SLOTS.replace("{slots: 2}", ""), ranks=99) == []
+
+
+def test_hosts_are_chosen_in_the_files_order() -> None:
+    inventory = world.inventory()
+    assert choose_hosts(inventory, (), ()) == ("gpu1", "gpu2", "cpu3")
+    assert choose_hosts(inventory, ("cpu3", "gpu1"), ()) == ("gpu1", "cpu3")
+    assert choose_hosts(inventory, (), ("gpu1",)) == ("gpu2", "cpu3")
+    with pytest.raises(BadInput, match="leave no host"):
+        choose_hosts(inventory, ("gpu1",), ("gpu1",))
+    with pytest.raises(BadInput, match="2 problems"):
+        choose_hosts(inventory, ("a",), ("b",))
+
+
+def test_a_hosts_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="No such file") as caught:
+        load_inventory(tmp_path / "hosts.yaml")
+    assert "examples/hosts.yaml" in caught.value.fix
+    with pytest.raises(BadInput, match="directory"):
+        load_inventory(tmp_path)
+
+
+def test_a_key_that_is_not_there_is_named_with_its_host(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(SLOTS.replace("slots: 3", "identity_file: ~/.ssh/id_gone"))
+    with pytest.raises(BadInput, match="hosts/gpu2/identity_file: there is no file ~/.ssh/id_gone"):
+        load_inventory(path)
+
+
+def test_the_programs_that_go_inside() -> None:
+    programs = inside_programs()
+    assert {"rank.py", "supervisor.py", "kubexec.sh"} <= set(programs)
+    assert not any(name.startswith("__") for name in programs)

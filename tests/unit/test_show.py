@@ -1,0 +1,94 @@
+"""What people read: plans, outcomes, reports, tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.core.command import Ref, command, script
+from toolkit.core.report import Outcome, Report
+from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Step, Upload, WaitFor
+from toolkit.show import outcome_line, report_text, step_lines, table
+
+OK = Outcome("files", "write", "gpu1", "ok", 0.24, "2 of 9 files")
+SKIPPED = Outcome("keys", "make the key", "gpu1", "skipped", 0.1)
+FAILED = Outcome("files", "write", "gpu2", "failed", 3.0, "no space left", "docker system df")
+NOT_RUN = Outcome("keys", "make the key", "gpu2", "not run")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (OK, "    done  gpu1: write (2 of 9 files)  0.2 s"),
+        (SKIPPED, "   as is  gpu1: make the key  0.1 s"),
+        (FAILED, "  FAILED  gpu2: write  3.0 s\n          no space left\n          fix: docker system df"),
+        (NOT_RUN, " not run  gpu2: make the key  0.0 s"),
+    ],
+)
+def test_one_line_for_one_outcome(outcome: Outcome, line: str) -> None:
+    assert outcome_line(outcome) == line
+
+
+def test_a_report_without_failures_is_one_line() -> None:
+    changed = Report("up demo", (OK, SKIPPED), 4.25)
+    assert report_text(changed) == "up demo: 1 change (2 steps on 1 host, 4.2 s)\n"
+    assert (
+        report_text(Report("up demo", (SKIPPED,), 1))
+        == "up demo: nothing to change (1 step on 1 host, 1.0 s)\n"
+    )
+
+
+def test_a_report_with_a_failure_has_a_line_for_every_host() -> None:
+    third = Outcome("keys", "make the key", "gpu3", "not run")
+    report = Report("up demo", (OK, FAILED, SKIPPED, NOT_RUN, third), 5)
+    assert report_text(report) == (
+        "up demo: failed on 1 host of 3 (5.0 s)\n"
+        "  gpu1: ok (1 change)\n"
+        "  gpu2: FAILED at write: no space left\n"
+        "      fix: docker system df\n"
+        "  gpu3: stopped before make the key\n"
+    )
+
+
+def test_an_interrupted_report() -> None:
+    text = report_text(Report("up demo", (OK, NOT_RUN)))
+    assert "gpu1: ok (1 change)" in text and "gpu2: stopped before make the key" in text
+
+
+@pytest.mark.parametrize(
+    ("step", "lines"),
+    [
+        (
+            Run("a", "t", command("touch", "a b"), unless=command("test", "-e", "x")),
+            ["unless: test -e x", "touch 'a b'"],
+        ),
+        (Run("a", "t", script("echo  $1\n", "it's")), ["""sh -c 'echo $1' 'it'"'"'s'"""]),
+        (Run("a", "t", command("use", Ref("b", "key", "b="))), ["use b=<key of b>"]),
+        (Upload("a", "t", (File("/x", ("secret",), 0o600),)), ["/x (mode 600, 2bb80d537b1d)"]),
+        (
+            WaitFor("a", "t", command("true"), command("true"), command("true"), 30),
+            ["until: true (at most 30 s)"],
+        ),
+        (
+            SendImage("a", "t", "x:1", "0123"),
+            ["docker save x:1 | docker load, layers that are missing; 0123"],
+        ),
+        (
+            SendCode("a", "t", "c", "/jobs/1", "/src", ("a",), "s3cret", ""),
+            ["1 files of /src to /jobs/1/code"],
+        ),
+        (SendCode("a", "t", "c", "/jobs/1", "", (), "s3cret", ""), ["0 files of nothing to /jobs/1/code"]),
+        (Fetch("a", "t", "c", "runs/demo"), ["to runs/demo"]),
+    ],
+)
+def test_every_kind_of_step_has_its_lines(step: Step, lines: list[str]) -> None:
+    assert step_lines(step) == lines
+
+
+def test_a_long_script_is_cut_and_its_arguments_are_not() -> None:
+    (line,) = step_lines(Run("a", "t", script("x" * 500, "arg")))
+    assert line.endswith("…' arg") and len(line) < 130
+
+
+def test_tables_line_up() -> None:
+    assert table(("host", "n"), [("a", "10"), ("longer", "2")]) == "host    n\na       10\nlonger  2\n"
+    assert table(("host",), []) == "host\n"
