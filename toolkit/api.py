@@ -7,9 +7,8 @@ with Session.open(load_inventory("hosts.yaml")) as session:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 
 from toolkit.core.facts import Facts
@@ -19,9 +18,9 @@ from toolkit.effects.engine import Engine
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.ssh import SshRunner, Trace
-from toolkit.effects.ssh_config import Target, resolve_target
-from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
+from toolkit.errors import NotReady, ToolkitError
 from toolkit.execute import Listener, execute
+from toolkit.inputs import choose_hosts, inside_programs, load_inventory, target_of
 from toolkit.network.choose import choose_paths
 from toolkit.plan.down import plan_down
 from toolkit.plan.layout import Layout, make_layout, refuse_foreign
@@ -29,43 +28,10 @@ from toolkit.plan.probe import parse_facts, probe_command
 from toolkit.plan.steps import Phase, Plan
 from toolkit.plan.up import image_steps, plan_up
 from toolkit.spec.inventory import Inventory
-from toolkit.spec.parse import parse_inventory
 
-INSIDE_FOLDER = Path(__file__).resolve().parent / "inside"
 _PROBE_SECONDS = 60.0
 
-
-def load_inventory(path: str | Path) -> Inventory:
-    """Return the validated hosts file.
-
-    Raises:
-        BadInput: it cannot be read, or something in it is wrong; names every problem at once.
-    """
-    path = Path(path)
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        fix = "write one (see examples/hosts.yaml), or name it: --hosts FILE or TOOLKIT_HOSTS"
-        problem = Problem("", error.strerror or str(error))
-        raise BadInput(str(path), (problem,), fix) from error
-    inventory = parse_inventory(text, str(path))
-    missing = tuple(
-        Problem(f"hosts/{h.name}/identity_file", f"there is no file {h.identity_file}")
-        for h in inventory.hosts
-        if h.identity_file and not Path(h.identity_file).expanduser().is_file()
-    )
-    if missing:
-        raise BadInput(str(path), missing)
-    return inventory
-
-
-def inside_programs() -> dict[str, str]:
-    """Return name and text of the programs that run inside the containers."""
-    return {
-        path.name: path.read_text()
-        for path in sorted(INSIDE_FOLDER.iterdir())
-        if path.suffix in (".py", ".sh") and path.name != "__init__.py"
-    }
+__all__ = ["HostState", "Session", "choose_hosts", "load_inventory"]
 
 
 @dataclass(frozen=True)
@@ -249,34 +215,3 @@ class Session:
     def main(self) -> ContainerRunner:
         """The runner inside main's container."""
         return self.container(self.inventory.main)
-
-
-def target_of(inventory: Inventory, name: str) -> Target:
-    """Return where to connect to for a host of the inventory; asks ``ssh -G``."""
-    host = inventory.host(name)
-    return resolve_target(
-        name=name,
-        address=host.address,
-        user=host.user,
-        port=host.port,
-        identity_file=host.identity_file,
-        jump=host.jump,
-        known_hosts=inventory.known_hosts,
-    )
-
-
-def choose_hosts(inventory: Inventory, only: Sequence[str], exclude: Sequence[str]) -> tuple[str, ...]:
-    """Return the hosts that ``--only`` and ``--exclude`` leave, in the file's order.
-
-    Raises:
-        BadInput: a name that is not in the file, or nothing is left.
-    """
-    unknown = [name for name in (*only, *exclude) if name not in inventory.names]
-    if unknown:
-        known = ", ".join(inventory.names)
-        problems = tuple(Problem(name, f"is not a host of the file; there are: {known}") for name in unknown)
-        raise BadInput("command line", problems)
-    left = tuple(n for n in inventory.names if (not only or n in only) and n not in exclude)
-    if not left:
-        raise BadInput("command line", (Problem("", "--only and --exclude leave no host"),))
-    return left

@@ -1,4 +1,4 @@
-"""Plan x Runners -> Report: with toolkit/executors.py the only place where plans and the world meet."""
+"""Plan x Runners -> Report: with toolkit/executors the only place where plans and the world meet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from toolkit.core.report import Outcome, Report
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import Runner
 from toolkit.errors import Interrupted, ToolkitError
-from toolkit.executors import EXECUTORS, Context, Verdict
+from toolkit.executors import EXECUTORS
+from toolkit.executors.context import Context, Verdict
 from toolkit.plan.steps import Phase, Plan, Step
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from toolkit.api import Session
 from toolkit.errors import Problem
 from toolkit.execute import Listener
-from toolkit.jobs import Request, follow, make_job, plan_run, start, status
+from toolkit.jobs import follow, start, status
 from toolkit.plan.smoke import ALLREDUCE, GpuRow, allreduce_line, judge_gpus, plan_gpu_smoke
 from toolkit.plan.steps import Plan
+from toolkit.request import Request, make_job, plan_run
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolkit.api import target_of
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.host_keys import recorded_key, save_key, shown_key
 from toolkit.effects.ssh_config import Target
+from toolkit.inputs import target_of
 from toolkit.spec.inventory import Inventory
 
 

@@ -24,7 +24,7 @@ _PATH = re.compile(rf"(?<![\w./~:@}}-])((?:{_FOLDERS})/[\w./*-]*[\w*])")
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: its options, those among them that take a value, whether what follows is another program's."""
+    """One verb: its options, those that take a value, whether what follows is another program's."""
 
     options: frozenset[str]
     valued: frozenset[str]

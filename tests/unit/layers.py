@@ -15,7 +15,10 @@ ORDER = (
 )  # fmt: skip
 PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
-BELONGS = {"executors": "execute", "jobs": "api", "smoke": "api", "trust": "api", "images": "api"}
+BELONGS = {
+    "executors": "execute",
+    **dict.fromkeys(("images", "inputs", "jobs", "request", "smoke", "trust"), "api"),
+}
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
 PURE_STDLIB = frozenset(

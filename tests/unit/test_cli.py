@@ -1,4 +1,4 @@
-"""The command line: bad input is refused with status 2 and the whole list of faults, and nothing is contacted."""
+"""The command line: bad input ends with status 2 and the whole list of faults, and nothing is contacted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERBS |= {
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Call the command as a shell does: status, standard output, standard error. It stands in an empty folder."""
+    """Call the command as a shell does, in an empty folder: status, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
 
     def contacted(*args: object, **kwargs: object) -> None:

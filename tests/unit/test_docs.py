@@ -94,7 +94,7 @@ def test_the_checker_sees_what_is_gone(text: str, fault: str) -> None:
         "`toolkit lab up\\|down\\|status` and `toolkit render compose|docker|ssh`",
         "`make image-cpu`, `make the state folders`",
         "`compose/*.j2`, `toolkit/inside/rank.py`, `docs/`, `~/.local/state/toolkit/CLUSTER`",
-        "# A heading: with `code`\n\n[x](#a-heading-with-code) [y](https://example.com/docs/x.md) [z](docs/lab.md)",
+        "# A heading: with `code`\n\n[x](#a-heading-with-code) [y](https://example.com/docs/x.md) [z](docs/)",
     ],
 )
 def test_the_checker_lets_pass_what_is_right(text: str) -> None:

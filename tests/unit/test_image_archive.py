@@ -182,12 +182,12 @@ def test_no_room_for_the_archive() -> None:
         yield b"begin"
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(ImageError, match="cannot be kept in .* No space left"):
+    with pytest.raises(ImageError, match=r"cannot be kept in .* No space left"):
         ImageArchive(full())
 
 
 def test_an_archive_that_names_what_it_does_not_hold() -> None:
     writer = Writer()
     config = writer.file("config.json", config_of(LAYERS[:1]))
-    with pytest.raises(ImageError, match="lacks absent/layer.tar"):
+    with pytest.raises(ImageError, match=r"lacks absent/layer\.tar"):
         ImageArchive(writer.chunks(config, ["absent/layer.tar"]))

@@ -249,9 +249,7 @@ def test_sweep_touches_its_own_job_and_nothing_else(world: World) -> None:
 def test_sweep_spares_itself_and_those_above_it(world: World) -> None:
     world.job()
     script = world.root / "above.py"
-    script.write_text(
-        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
-    )
+    script.write_text("import subprocess, sys; sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))")
     sweep = str(world.root / "inside" / "sweep.py")
     code, out, _ = world.call(str(script), sweep, JOB, "--signal", "KILL", TOOLKIT_JOB=JOB)
     assert (code, json.loads(out)) == (0, [])

@@ -58,9 +58,7 @@ def test_an_overlong_line_is_folded_and_loses_nothing(lines: Any) -> None:
     assert b"".join(line[len(b"[h 0] ") : -1] for line in found) == payload
 
 
-def test_every_write_is_atomic_on_a_shared_pipe(
-    lines: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_write_is_atomic_on_a_shared_pipe(lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
 
     def write(_out: int, data: bytes) -> int:

@@ -166,9 +166,7 @@ def test_sigterm_reaches_the_childs_whole_group(world: World) -> None:
 
 def test_the_rank_ends_when_its_launcher_is_gone(world: World) -> None:
     world.job(command=python(PID_THEN_SLEEP))
-    launcher = (
-        f"import subprocess, sys, time\nsubprocess.Popen({world.rank_argv()!r}); time.sleep(60)"
-    )
+    launcher = f"import subprocess, sys, time\nsubprocess.Popen({world.rank_argv()!r}); time.sleep(60)"
     script = world.root / "launcher.py"
     script.write_text(launcher)
     process = world.start(str(script), **rank_env())

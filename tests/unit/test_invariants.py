@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import toolkit.api
-import toolkit.jobs
+import toolkit.request
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, hosts, tree
 from toolkit.api import Session
@@ -134,9 +134,9 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     monkeypatch.setattr(toolkit.api.Session, "open", opened)
     monkeypatch.setattr(toolkit.api.Engine, "find", lambda: None)
     monkeypatch.setattr(toolkit.api, "execute", recorder)
-    monkeypatch.setattr(toolkit.jobs, "statuses", lambda session: [])
+    monkeypatch.setattr(toolkit.request, "statuses", lambda session: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.
-    monkeypatch.setattr(toolkit.jobs, "job_id", lambda *parts: world.JOB_ID)
+    monkeypatch.setattr(toolkit.request, "job_id", lambda *parts: world.JOB_ID)
     return recorder
 
 
@@ -333,7 +333,7 @@ def test_a_file_that_differs_each_time_is_caught(tmp_path: Path) -> None:
 
 
 def test_every_step_of_up_that_acts_can_be_asked_first() -> None:
-    """`up` has no step that would act on an untouched cluster; images by identity are known from the facts."""
+    """`up` has no step that would act on an untouched cluster; images are known from the facts."""
     facts = {name: replace(f, images=(world.NAMED,)) for name, f in world.facts_when_up().items()}
     plan = toolkit.plan.up.plan_up(
         toolkit.plan.layout.make_layout(world.inventory(), facts, None), world.INSIDE

@@ -35,7 +35,10 @@ def test_every_launcher_starts_every_rank_through_the_rank_program(launcher: str
         assert launch.host in known
         assert launch.argv[-2:] == job.rank_argv[-2:]
         # Secrets and the person's command travel in the job file alone.
-        assert not {"TOKEN", "s3cret $x", *job.command} & {*launch.argv, *dict(launch.env).values()}
+        assert not {"TOKEN", "s3cret $x", "OTHER_TOKEN", "s3cret too", *job.command} & {
+            *launch.argv,
+            *dict(launch.env).values(),
+        }
         assert not any("StrictHostKeyChecking" in token for token in launch.argv)
 
 
@@ -44,6 +47,7 @@ def test_job_file_is_what_its_readers_expect() -> None:
     assert told["main"] == "gpu1"
     assert (told["world_size"], told["master_address"], told["master_port"]) == (3, "10.77.0.3", 29500)
     assert told["env"] == {"EPOCHS": "3", "TOKEN": "s3cret $x"}
+    assert told["override"] == {"OTHER_TOKEN": "s3cret too"}
     assert told["workdir"] == f"/run/toolkit/jobs/{world.JOB_ID}/code"
     assert [launch["host"] for launch in told["launches"]] == ["gpu2"]
 

@@ -9,17 +9,14 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
-from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.image import ImageFacts
-from toolkit.core.names import LABEL_OWNER
-from toolkit.errors import ImageError, NotReady
-from toolkit.plan.containers import cluster_container
+from toolkit.core.facts import Facts
+from toolkit.errors import NotReady
 from toolkit.plan.down import plan_down
 from toolkit.plan.job import job_hosts, require_running
-from toolkit.plan.layout import free_port, make_layout
+from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, judge_gpus, plan_gpu_smoke
 from toolkit.plan.steps import File, Run, SendCode, SendImage, Upload
-from toolkit.plan.up import image_steps, plan_up
+from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
 
 
@@ -98,145 +95,13 @@ def test_one_host_alone() -> None:
     assert [p.title for p in plan.phases] == ["image", "files", "keys", "trust", "main"]
 
 
-# The layout
-
-
-def with_port(text: str = "") -> str:
-    return world.HOSTS + text
-
-
-def place(said: dict[str, Facts], text: str = world.HOSTS, local: ImageFacts | None = None) -> Any:
-    return make_layout(world.inventory(text), said, local)
-
-
-def test_slots_are_gpus_or_one_unless_declared() -> None:
-    made = place(world.cluster_facts())
-    assert [(p.name, p.role, p.slots, p.gpus) for p in made.places] == [
-        ("gpu1", "main", 2, 2),
-        ("gpu2", "worker", 3, 0),
-        ("cpu3", "worker", 1, 0),
-    ]
-
-
-def test_a_part_of_the_gpus_is_given_by_index() -> None:
-    made = place(
-        world.cluster_facts(), world.HOSTS.replace("address: 10.77.0.2", "{address: 10.77.0.2, gpus: 1}")
-    )
-    assert cluster_container(made, made.places[0]).gpus == "0"
-    assert cluster_container(world.layout(), world.layout().places[0]).gpus == "all"
-
-
-def test_root_on_one_host_and_a_user_on_the_other() -> None:
-    said = world.cluster_facts()
-    said["gpu1"] = replace(said["gpu1"], user="root", uid=0, gid=0, groups=((0, "root"),))
-    made = place(said)
-    assert made.user == "alice"
-    container = cluster_container(made, made.places[0])
-    assert (container.user, container.workdir) == ("0:0", "/root")
-    assert place({n: replace(f, user="root", uid=0) for n, f in said.items()}).user == "root"
-
-
-def test_sshd_as_root_gets_what_it_needs_and_main_nothing() -> None:
-    said = {n: replace(f, user="root", uid=0) for n, f in world.cluster_facts().items()}
-    made = place(said)
-    caps = {p.name: cluster_container(made, p).cap_add for p in made.places}
-    assert caps == {"gpu1": (), **dict.fromkeys(("gpu2", "cpu3"), ("SETGID", "SETUID", "SYS_CHROOT"))}
-
-
-def busy(
-    host: str, *listeners: tuple[str, int], containers: tuple[ContainerFacts, ...] = ()
-) -> dict[str, Facts]:
-    said = world.cluster_facts()
-    said[host] = replace(said[host], listening=listeners, containers=containers)
-    return said
-
-
-@pytest.mark.parametrize(
-    ("listener", "port"),
-    [
-        (("10.77.0.3", 12345), 12346),
-        (("0.0.0.0", 12345), 12346),
-        (("::", 12345), 12346),
-        (("127.0.0.1", 12345), 12345),  # another address: sshd listens on the data address alone
-        (("10.77.0.3", 12346), 12345),
-    ],
-)
-def test_the_port_moves_when_it_is_busy(listener: tuple[str, int], port: int) -> None:
-    assert place(busy("gpu2", listener)).port == port
-
-
-def test_main_needs_no_port() -> None:
-    assert place(busy("gpu1", ("0.0.0.0", 12345))).port == 12345
-
-
-def test_a_port_of_the_file_never_moves() -> None:
-    text = with_port("worker_port: 12345\n")
-    assert place(world.cluster_facts(), text).port == 12345
-    with pytest.raises(NotReady, match="port 12345 on 10.77.0.3 is held by another program") as caught:
-        place(busy("gpu2", ("0.0.0.0", 12345)), text)
-    assert caught.value.host == "gpu2"
-    theirs = replace(world.running("prod", "gpu2", "worker", port="12345"), name="toolkit-prod-worker")
-    with pytest.raises(NotReady, match="held by container toolkit-prod-worker of user alice"):
-        place(busy("gpu2", ("10.77.0.3", 12345), containers=(theirs,)), text)
-
-
-def test_our_own_sshd_does_not_make_the_port_busy() -> None:
-    own = world.running("demo", "gpu2", "worker", port="12345")
-    assert place(busy("gpu2", ("10.77.0.3", 12345), containers=(own,))).port == 12345
-    moved = world.running("demo", "gpu2", "worker", port="12347")
-    # A host that comes back joins the others where they are, although 12345 is free.
-    assert place(busy("gpu2", ("10.77.0.3", 12347), containers=(moved,))).port == 12347
-    dead = replace(own, state="exited")
-    assert place(busy("gpu2", ("10.77.0.3", 12345), containers=(dead,))).port == 12346
-
-
-def test_master_port_is_the_first_that_is_free_there() -> None:
-    said = world.facts(listening=(("0.0.0.0", 29500), ("10.77.0.2", 29501), ("127.0.0.1", 29502)))
-    assert free_port(29500, said, "10.77.0.2") == 29502
-
-
-def test_a_cluster_of_that_name_of_somebody_else() -> None:
-    said = world.cluster_facts()
-    theirs = world.running("demo", "gpu2", "worker")
-    theirs = replace(theirs, labels={**theirs.labels, LABEL_OWNER: "bob"})
-    said["gpu2"] = replace(said["gpu2"], containers=(theirs,))
-    with pytest.raises(NotReady, match="of user bob") as caught:
-        place(said)
-    assert caught.value.host == "gpu2"
-
-
-OTHER = replace(world.IMAGE, id="sha256:" + "2" * 64, identity="f" * 16)
-
-
-def test_which_image_is_meant() -> None:
-    said = world.cluster_facts()
-    assert place(said).image.identity == world.IMAGE.identity
-    # This machine's word counts, whatever the hosts hold.
-    assert place(said, local=OTHER).image == OTHER
-    with pytest.raises(ImageError, match="gpu1 has 0123456789abcdef, gpu2 has ffffffffffffffff"):
-        place({**said, "gpu2": replace(said["gpu2"], images=(OTHER,))})
-    with pytest.raises(ImageError, match="neither this machine nor any host"):
-        place({n: replace(f, images=()) for n, f in said.items()})
-    # An image of another name does not count, be it the right one.
-    with pytest.raises(ImageError, match="neither"):
-        place({n: replace(f, images=(replace(OTHER, tags=("x:1",)),)) for n, f in said.items()})
-
-
-def test_the_same_image_on_another_store_does_not_travel() -> None:
-    said = world.cluster_facts()
-    same = replace(world.IMAGE, id="sha256:" + "9" * 64, tags=("toolkit:cpu",), size=1)
-    said["cpu3"] = replace(said["cpu3"], images=(same,))
-    made = place(said)
-    steps = image_steps(made, made.places[2])
-    assert [type(s) for s in steps] == [Run]
-
-
 # Jobs and down
 
 
 def test_ranks_are_numbered_from_main_on() -> None:
     text = world.HOSTS.replace("main: gpu1", "main: gpu2")
-    hosts = job_hosts(place(world.cluster_facts(), text), ("cpu3", "gpu1", "gpu2"))
+    made = make_layout(world.inventory(text), world.cluster_facts(), None)
+    hosts = job_hosts(made, ("cpu3", "gpu1", "gpu2"))
     assert [h.name for h in hosts] == ["gpu2", "gpu1", "cpu3"]
 
 
@@ -289,7 +154,7 @@ def test_gpus_found_against_gpus_declared() -> None:
     report = Report("smoke", (Outcome("gpus", "smi", "gpu1", "ok", output=line),))
     rows, problems = judge_gpus(world.layout(), report)
     assert [(r.host, r.memory_mib) for r in rows] == [("gpu1", 81920)]
-    assert [str(p) for p in problems] == ["gpu1: 1 GPUs in a container, 2 declared or found on the host"]
+    assert [str(p) for p in problems] == ["gpu1: a container sees 1 GPUs, not the 2 that it is given"]
     _, none = judge_gpus(
         world.layout(), Report("s", (Outcome("gpus", "smi", "gpu1", "ok", output=line * 2),))
     )

@@ -10,7 +10,7 @@ import pytest
 from tests.unit import cluster_world as world
 from toolkit.api import choose_hosts, inside_programs, load_inventory
 from toolkit.errors import BadInput
-from toolkit.jobs import Request, check_request, rank_command
+from toolkit.request import Request, check_request, rank_command
 
 SLOTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
 
@@ -122,7 +122,7 @@ def test_a_hosts_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_key_that_is_not_there_is_named_with_its_host(tmp_path: Path) -> None:
     path = tmp_path / "hosts.yaml"
     path.write_text(SLOTS.replace("slots: 3", "identity_file: ~/.ssh/id_gone"))
-    with pytest.raises(BadInput, match="hosts/gpu2/identity_file: there is no file ~/.ssh/id_gone"):
+    with pytest.raises(BadInput, match=r"hosts/gpu2/identity_file: there is no file ~/\.ssh/id_gone"):
         load_inventory(path)
 
 

@@ -29,7 +29,7 @@ def refused(text: str | bytes) -> tuple[Problem, ...]:
 def test_smallest_example() -> None:
     inventory = parse_inventory((EXAMPLES / "hosts.yaml").read_bytes(), "hosts.yaml")
     hosts = (Host("gpu1", "gpu1"), Host("gpu2", "gpu2"))
-    assert inventory == Inventory("demo", "trainer:latest", "gpu1", hosts)
+    assert inventory == Inventory("demo", "toolkit:gpu", "gpu1", hosts)
 
 
 def test_full_example() -> None:

@@ -56,7 +56,8 @@ def run(
 
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
-    from toolkit.jobs import Request, check_request, make_job, plan_run, start
+    from toolkit.jobs import start
+    from toolkit.request import Request, check_request, make_job, plan_run
     from toolkit.show import plan_text
 
     variables = _variables(env or [])

@@ -28,7 +28,7 @@ def smoke(
     verbose: Verbose = False,
 ) -> None:
     """Run nvidia-smi in a fresh container on every host, then one checked all-reduce across all slots."""
-    from toolkit.jobs import Request, check_request
+    from toolkit.request import Request, check_request
     from toolkit.show import plan_text, table
     from toolkit.smoke import run_smoke, smoke_plans
 

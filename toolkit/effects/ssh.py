@@ -25,7 +25,8 @@ from toolkit.core.result import TIMED_OUT, Result
 from toolkit.effects.known_hosts import add_known_hosts
 from toolkit.effects.runner import Sink
 from toolkit.effects.ssh_config import Target
-from toolkit.errors import ToolkitError, Unreachable
+from toolkit.effects.ssh_errors import UnknownHostKey, explain
+from toolkit.errors import Unreachable
 
 # 2 MiB in flight: paramiko's default window stalls a fast link at every round trip.
 _WINDOW = 2**21
@@ -179,14 +180,6 @@ class _Strict(paramiko.MissingHostKeyPolicy):
         raise UnknownHostKey(hostname, key)
 
 
-class UnknownHostKey(paramiko.SSHException):
-    """The host showed a key that is not recorded."""
-
-    def __init__(self, hostname: str, key: paramiko.PKey) -> None:
-        self.key = key
-        super().__init__(f"no key of {hostname} is recorded")
-
-
 def _transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
     transport = paramiko.Transport(sock, default_window_size=_WINDOW, **options)
     security = transport.get_security_options()
@@ -218,7 +211,7 @@ def _open(connection: Any, target: Target) -> None:
     try:
         connection.open()
     except Exception as error:
-        raise _explain(target, error) from error
+        raise explain(target, error) from error
 
 
 def _connection(target: Target, connect_timeout: float) -> Any:
@@ -245,29 +238,3 @@ def _connection(target: Target, connect_timeout: float) -> Any:
     connection.client.set_missing_host_key_policy(_Strict())
     add_known_hosts(connection.client.get_host_keys(), target.known_hosts)
     return connection
-
-
-def _explain(target: Target, error: Exception) -> ToolkitError:
-    login, name = f"{target.user}@{target.host}:{target.port}", target.name
-    host = name.partition(" ")[0]  # without the words that name a jump host on the way to it
-    if isinstance(error, UnknownHostKey):
-        fingerprint = error.key.fingerprint
-        what = f"its ssh host key is not known yet ({error.key.get_name()} {fingerprint})"
-        return Unreachable(what, f"toolkit trust {host}", name)
-    if isinstance(error, paramiko.BadHostKeyException):
-        was, now = error.expected_key.fingerprint, error.key.fingerprint
-        what = f"its ssh host key has CHANGED: recorded {was}, shown now {now}"
-        fix = f"if the host was reinstalled: toolkit trust --replace {host}; if not, suspect an intruder"
-        return Unreachable(what, fix, name)
-    if isinstance(error, (paramiko.AuthenticationException, paramiko.PasswordRequiredException)):
-        keys = ", ".join(target.identity_files) or "the ssh agent's keys"
-        copy = f"ssh-copy-id -p {target.port} {target.user}@{target.host}"
-        fix = f"{copy}, or set user and identity_file in the hosts file"
-        return Unreachable(f"ssh does not let us in as {login} with {keys}: {error}", fix, name)
-    if isinstance(error, socket.gaierror):
-        return Unreachable(f"the name {target.host} is not known here", "set address: in hosts.yaml", name)
-    if isinstance(error, TimeoutError):
-        what = f"no answer from {target.host} port {target.port}: off, cut off, or behind a firewall"
-        return Unreachable(what, f"ssh -p {target.port} {target.user}@{target.host}", name)
-    what = f"cannot connect to {login}: {error or type(error).__name__}"
-    return Unreachable(what, f"ssh -p {target.port} {target.user}@{target.host}", name)

@@ -1,0 +1,20 @@
+"""One executor per kind of step; each returns "ok" when it changed something and "skipped" when not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.executors.commands import run, wait
+from toolkit.executors.files import upload
+from toolkit.executors.transfers import fetch, send_code, send_image
+from toolkit.plan.steps import Fetch, Run, SendCode, SendImage, Upload, WaitFor
+
+# Each is called with its step, the plan's Context and a function that takes progress in bytes.
+EXECUTORS: dict[type, Any] = {
+    Run: run,
+    Upload: upload,
+    WaitFor: wait,
+    SendImage: send_image,
+    SendCode: send_code,
+    Fetch: fetch,
+}

@@ -1,0 +1,65 @@
+"""Executors of Run and WaitFor: one command line over there, whatever is checked before or read after."""
+
+from __future__ import annotations
+
+from toolkit.core.command import Command, script
+from toolkit.errors import ToolkitError
+from toolkit.executors.context import Advance, Context, Verdict, reason
+from toolkit.plan.steps import Run, WaitFor
+
+# Statuses of our own wrapper scripts, out of the range that docker and common programs use.
+_SKIPPED, _DEAD, _LATE = 213, 214, 215
+
+
+def run(step: Run, context: Context, advance: Advance) -> Verdict:
+    runner = context.runners[step.host]
+    subject = step.command.resolved(context.outputs)
+    whole = subject
+    if step.unless is not None or step.reads is not None:
+        whole = _guarded(subject, step.unless and step.unless.resolved(context.outputs), step.reads)
+    result = runner.run(whole, step.timeout)
+    skipped = step.unless is not None and result.status == _SKIPPED
+    if result.status != 0 and not skipped:
+        said = reason(result)
+        raise ToolkitError(
+            f"{step.title}: {said}", step.fix or f"look at it on {step.host}: {subject.line()}"
+        )
+    output = result.stdout.strip() if step.saves else ""
+    if step.saves:
+        context.outputs[step.host, step.saves] = output
+    return Verdict("skipped" if skipped else "ok", output=output)
+
+
+def _guarded(subject: Command, unless: Command | None, reads: Command | None) -> Command:
+    """Return check, action and read as one script: one round trip, and no time between check and action."""
+    into = " >&2" if reads else ""
+    text = f"{subject.shell()}{into}; status=$?"
+    if unless is not None:
+        # Standard input is the action's; and a program that ends with our own status was not skipped.
+        check = f"{unless.shell()} </dev/null >/dev/null 2>&1"
+        own = f"[ $status -ne {_SKIPPED} ] || status=1"
+        text = f"if {check}; then status={_SKIPPED}; else {text}; {own}; fi"
+    if reads is not None:
+        text += f"\ncase $status in 0|{_SKIPPED}) {reads.shell()} </dev/null || exit ;; esac"
+    return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin)
+
+
+def wait(step: WaitFor, context: Context, advance: Advance) -> Verdict:
+    # One round trip: the host itself looks ten times a second.
+    text = f"""
+end=$(( $(date +%s) + {step.deadline:.0f} )); first=yes
+while :; do
+  if {step.ready.shell()} >/dev/null 2>&1; then [ "$first" ] && exit {_SKIPPED}; exit 0; fi
+  if ! {step.alive.shell()} >/dev/null 2>&1; then {step.explain.shell()}; exit {_DEAD}; fi
+  if [ "$(date +%s)" -ge "$end" ]; then {step.explain.shell()}; exit {_LATE}; fi
+  first=; sleep 0.1
+done"""
+    result = context.runners[step.host].run(script(text), step.deadline + 15)
+    if result.status == _DEAD:
+        raise ToolkitError(f"the container has died: {reason(result)}", step.fix, step.host)
+    if result.status == _LATE:
+        what = f"not ready after {step.deadline:.0f} s; last words: {reason(result)}"
+        raise ToolkitError(what, step.fix, step.host)
+    if result.status not in (0, _SKIPPED):
+        raise ToolkitError(f"{step.title}: {reason(result)}", step.fix, step.host)
+    return Verdict("skipped" if result.status == _SKIPPED else "ok")

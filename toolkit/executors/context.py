@@ -1,0 +1,82 @@
+"""What the executors of a plan share: runners, saved outputs, verdicts, failures in words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from toolkit.core.command import Command
+from toolkit.core.report import Status
+from toolkit.core.result import Result
+from toolkit.effects.engine import Engine
+from toolkit.effects.image_archive import ImageArchive
+from toolkit.effects.runner import Runner
+from toolkit.errors import CommandFailed, ImageError
+
+# Bytes done, bytes in all (0 for unknown).
+Advance = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an executor made of its step; ``detail`` for people, ``output`` for who asked for it."""
+
+    status: Status
+    detail: str = ""
+    output: str = ""
+
+
+# Statuses of our own wrapper scripts, out of the range that docker and common programs use.
+_SKIPPED, _DEAD, _LATE = 213, 214, 215
+
+
+@dataclass
+class Context:
+    """What the executors of one plan share: runners, saved outputs, the image saved once for all hosts."""
+
+    runners: Mapping[str, Runner]
+    outputs: dict[tuple[str, str], str] = field(default_factory=dict)
+    _archives: dict[str, ImageArchive] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def archive(self, reference: str, identity: str, advance: Advance) -> ImageArchive:
+        """Return the image of this machine's engine as an archive; saved once, whoever asks first.
+
+        Raises:
+            ImageError: the engine has another image under this name than the plan was made for.
+        """
+        with self._lock:
+            if identity not in self._archives:
+                engine = Engine.connect()
+                image = engine.image(reference)
+                if image is None or image.identity != identity:
+                    what = f"{reference} is not the image that the plan was made for"
+                    raise ImageError(what, "run the command again")
+                # By Id: the tag may be moved while the image is being saved.
+                chunks = counted(engine.save(image.id), lambda done: advance(0, 0))
+                self._archives[identity] = ImageArchive(chunks)
+            return self._archives[identity]
+
+    def close(self) -> None:
+        for archive in self._archives.values():
+            archive.close()
+
+
+def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[bytes]:
+    done = 0
+    for chunk in chunks:
+        yield chunk
+        done += len(chunk)
+        report(done)
+
+
+def require(result: Result, subject: Command, host: str, fix: str = "") -> Result:
+    if not result.ok:
+        raise CommandFailed(subject.line(), result.status, result.output, host, fix)
+    return result
+
+
+def reason(result: Result) -> str:
+    lines = [line for line in result.output.splitlines() if line.strip()]
+    return " | ".join(lines[-4:]) if lines else f"ended with status {result.status} and said nothing"

@@ -1,0 +1,175 @@
+"""From what a person asks to run to a Job: everything that can be refused is refused before it starts."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from toolkit.api import Session
+from toolkit.core.names import job_id
+from toolkit.effects.tree import list_files
+from toolkit.errors import BadInput, NotReady, Problem
+from toolkit.inputs import choose_hosts
+from toolkit.jobs import statuses
+from toolkit.launchers import LAUNCHERS
+from toolkit.launchers.job import Job, take_slots
+from toolkit.network.choose import cidrs
+from toolkit.plan.job import job_hosts, plan_job, require_running
+from toolkit.plan.layout import FIRST_MASTER_PORT, free_port
+from toolkit.plan.steps import Plan
+from toolkit.spec.inventory import Inventory
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asks to run.
+
+    Args:
+        words: a script of ``workdir`` with its arguments, or a command.
+        workdir: local folder whose files become the job's snapshot; None sends nothing.
+        ranks: None means one per slot.
+        launcher: empty means the hosts file's.
+        share: start although another job runs on the cluster.
+    """
+
+    words: tuple[str, ...]
+    workdir: Path | None = None
+    ranks: int | None = None
+    launcher: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    timeout: float | None = None
+    grace: float = 10.0
+    share: bool = False
+
+
+def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
+    """Return what each rank executes: a Python script through ``python``, another file as itself.
+
+    Raises:
+        BadInput: nothing was given, or a script that is not in the folder that is sent.
+    """
+    if not words:
+        raise BadInput("command line", (Problem("", "say what to run: toolkit run SCRIPT [ARGS…]"),))
+    first, rest = words[0], tuple(words[1:])
+    local = workdir / first if workdir is not None else None
+    if local is not None and local.is_file():
+        try:
+            relative = _below(local, workdir)
+        except BadInput:
+            if first.startswith("/") and not first.endswith(".py"):
+                return (first, *rest)  # a program of the image that this machine happens to have too
+            raise
+        if first.endswith(".py"):
+            return ("python", relative, *rest)
+        return (f"./{relative}", *rest)
+    if first.endswith((".py", ".sh")) and not first.startswith("/"):
+        problem = Problem(first, f"there is no such file in {workdir}; another folder: --workdir DIR")
+        raise BadInput("command line", (problem,))
+    return (first, *rest)
+
+
+def _below(path: Path, folder: Path | None) -> str:
+    base = (folder or Path()).resolve()
+    try:
+        # Not resolved at first: a link in the folder is sent as a link, and runs under its own name.
+        return Path(os.path.normpath(path.absolute())).relative_to(base).as_posix()
+    except ValueError:
+        try:
+            return path.resolve().relative_to(base).as_posix()
+        except ValueError:
+            problem = Problem(str(path), f"is outside {base}, the folder that is sent; see --workdir")
+            raise BadInput("command line", (problem,)) from None
+
+
+def check_request(inventory: Inventory, request: Request) -> None:
+    """Refuse what is known to be wrong before any host is contacted, all of it at once.
+
+    Raises:
+        BadInput: unknown launcher or hosts, more ranks than declared slots, a folder or a script
+            that is not there.
+    """
+    problems: list[Problem] = []
+    chosen: tuple[str, ...] = ()
+    try:
+        chosen = choose_hosts(inventory, request.only, request.exclude)
+    except BadInput as error:
+        problems += error.problems
+    if request.launcher and request.launcher not in LAUNCHERS:
+        known = ", ".join(sorted(LAUNCHERS))
+        problems.append(Problem("--launcher", f"is one of {known}, found {request.launcher}"))
+    declared = [inventory.host(name).slots for name in chosen]
+    if request.ranks and chosen and all(s is not None for s in declared):
+        total = sum(s or 0 for s in declared)
+        if request.ranks > total:
+            problems.append(Problem("--np", f"{request.ranks} ranks asked for, but there are {total} slots"))
+    if request.workdir is not None and not request.workdir.is_dir():
+        problems.append(Problem("--workdir", f"{request.workdir} is not a folder"))
+    else:
+        try:
+            rank_command(request.words, request.workdir)
+        except BadInput as error:
+            problems += error.problems
+    if problems:
+        raise BadInput("command line", tuple(problems))
+
+
+def make_job(session: Session, request: Request) -> Job:
+    """Return the job that the request makes on this cluster as it is now.
+
+    Raises:
+        BadInput: see ``check_request``; also more ranks than the slots found on the hosts.
+        NotReady: a container does not run, or another job does.
+    """
+    inventory = session.inventory
+    check_request(inventory, request)
+    chosen = choose_hosts(inventory, request.only, request.exclude)
+    for name in (inventory.main, *chosen):
+        if name in session.errors:
+            raise session.errors[name]
+    layout = session.layout(local_image=False)
+    require_running(layout, list(dict.fromkeys((inventory.main, *chosen))))
+    if not request.share:
+        _refuse_second(session)
+    try:
+        hosts = take_slots(job_hosts(layout, chosen), request.ranks)
+    except ValueError as error:
+        raise BadInput("command line", (Problem("--np", str(error)),)) from error
+    taking_part = {host.name for host in hosts} | {inventory.main}
+    paths = {p.host: p for p in layout.paths if p.host in taking_part}
+    now = datetime.now(timezone.utc)
+    first = session.facts[hosts[0].name]
+    return Job(
+        id=job_id(now, request.words[0], secrets.token_hex(2)),
+        cluster=inventory.cluster,
+        owner=getpass.getuser(),
+        launcher=request.launcher or inventory.launcher,
+        command=rank_command(request.words, request.workdir),
+        hosts=hosts,
+        main=inventory.main,
+        master_port=free_port(FIRST_MASTER_PORT, first, hosts[0].address),
+        networks=cidrs(paths),
+        env=inventory.env,
+        override=tuple(sorted(request.env)),
+        timeout=request.timeout,
+        grace=request.grace,
+    )
+
+
+def _refuse_second(session: Session) -> None:
+    running = [s for s in statuses(session) if not s.final]
+    if running:
+        what = f"job {running[-1].id} is running on this cluster"
+        raise NotReady(what, f"toolkit stop {running[-1].id}, or --share to run beside it")
+
+
+def plan_run(session: Session, job: Job, workdir: Path | None) -> Plan:
+    """Return the plan that starts the job."""
+    paths = list_files(workdir) if workdir is not None else ()
+    return plan_job(session.layout(local_image=False), job, str(workdir or ""), paths)
