@@ -78,7 +78,44 @@ def test_dry_run_prints_the_commands_and_changes_nothing(up: Toolkit) -> None:
     up.run("up", check=True)
 
 
-def test_a_container_that_dies_ends_the_wait_with_its_last_words(up: Toolkit, tmp_path: Path) -> None:
+def test_a_worker_that_dies_ends_the_wait_with_its_last_words(up: Toolkit) -> None:
+    key = f"{STATE}/two/box2/conf/ssh_host_ed25519_key"
+    sh("box2", f"cp -p {key} /root/key; echo spoilt >{key}; docker rm -f toolkit-two-worker")
+    try:
+        done = up.run("up", "--json")
+        failed = [o for o in done.json["outcomes"] if o["status"] == "failed"]
+        assert done.status == 1 and [(o["host"], o["phase"]) for o in failed] == [("box2", "sshd")]
+        assert "has died" in failed[0]["detail"] and "no hostkeys available" in failed[0]["detail"]
+        assert failed[0]["seconds"] < 15, "it ends at once, not at the deadline"
+        assert failed[0]["fix"]
+    finally:
+        sh("box2", f"cat /root/key >{key}; rm /root/key")
+    up.run("up", check=True)
+
+
+def test_ranks_write_to_mounts_as_the_ssh_user(up: Toolkit, tmp_path: Path) -> None:
+    sh("box1", "install -d -o trainer -m 700 /srv/results")
+    data = yaml.safe_load(up.hosts.read_text())
+    data["cluster"], data["hosts"] = "mounted", {"box1": data["hosts"]["box1"]}
+    data["mounts"] = ["/srv/results:/results"]
+    alone = Toolkit(tmp_path / "hosts.yaml", tmp_path)
+    alone.hosts.write_text(yaml.safe_dump(data))
+    alone.run("up", check=True)
+    try:
+        text = "echo $(whoami) $HOME >/results/who && touch ~/note && python3 -c 'import getpass; getpass.getuser()'"
+        alone.run("run", "--", "sh", "-c", text, check=True)
+        assert (
+            sh("box1", "stat -c %U /srv/results/who; cat /srv/results/who")
+            == "trainer\ntrainer /home/trainer\n"
+        )
+    finally:
+        alone.run("down", "--no-save", check=True)
+        sh("box1", "rm -rf /srv/results")
+
+
+def test_a_port_of_the_file_that_is_taken_is_an_error_that_names_the_host(
+    up: Toolkit, tmp_path: Path
+) -> None:
     # Somebody else listens on the data address, on the port that the file insists on.
     data = yaml.safe_load(up.hosts.read_text())
     data["cluster"], data["worker_port"] = "busy", 23456

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -12,10 +13,9 @@ import pytest
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.effects.ssh import wire
 
-# Debian's names; csh and ksh are the real ones, not links to others.
-SHELLS = [
-    name for name in ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93") if shutil.which(name)
-]
+# Debian's names; what is a link to another one is tried once.
+_NAMES = ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93")
+SHELLS = list({os.path.realpath(path): name for name in _NAMES if (path := shutil.which(name))}.values())
 
 AWKWARD = [
     "plain",

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Verbose, connect, load, say
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json, say
 
 
 def render(
@@ -17,6 +17,7 @@ def render(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder; else standard output.")
     ] = None,
+    as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Print the compose files, `docker run` scripts or ssh configurations that `up` works with.
@@ -32,6 +33,9 @@ def render(
     with connect(load(hosts), verbose) as session:
         files = TARGETS[target](session.layout())
         missing = dict(session.errors)
+    if as_json and output is None:
+        put_json(files)
+        files = {}
     for name, text in files.items():
         if output is None:
             sys.stdout.write(f"# --- {name}\n{text}\n")
