@@ -102,7 +102,9 @@ def test_ranks_write_to_mounts_as_the_ssh_user(up: Toolkit, tmp_path: Path) -> N
     alone.hosts.write_text(yaml.safe_dump(data))
     alone.run("up", check=True)
     try:
-        text = "echo $(whoami) $HOME >/results/who && touch ~/note && python3 -c 'import getpass; getpass.getuser()'"
+        text = (
+            "echo $(whoami) $HOME >/results/who; touch ~/note; python3 -c 'import getpass; getpass.getuser()'"
+        )
         alone.run("run", "--", "sh", "-c", text, check=True)
         assert (
             sh("box1", "stat -c %U /srv/results/who; cat /srv/results/who")

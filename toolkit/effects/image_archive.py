@@ -128,9 +128,12 @@ def _target(members: dict[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo:
 
 def _layer(name: str, raw: IO[bytes], size: int) -> Iterator[bytes]:
     start = raw.tell()
-    head = raw.read(2)
+    head = raw.read(4)
     raw.seek(start)
-    if head != b"\x1f\x8b":
+    if head == b"\x28\xb5\x2f\xfd":
+        what = "this machine's engine holds a layer of the image compressed with zstd"
+        raise ImageError(what, "build the image on this machine anew, or compress it with gzip")
+    if not head.startswith(b"\x1f\x8b"):
         yield from _entry(name, raw, size)
         return
     # The containerd store saves layers compressed; `docker load` of an overlay2 store wants them plain

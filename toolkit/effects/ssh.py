@@ -141,7 +141,7 @@ class SshRunner:
         except (OSError, EOFError, paramiko.SSHException) as error:
             why = "the connection was closed" if self._closed else f"the connection was lost: {error}"
             raise Unreachable(why, "run the command again", self.name) from error
-        if broken and status == 0:
+        if broken:
             raise broken[0]
         stderr = b"".join(errors).decode(errors="replace")
         if status == -1:

@@ -7,6 +7,8 @@ import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from toolkit.errors import Unreachable
+
 
 @dataclass(frozen=True)
 class Target:
@@ -39,12 +41,18 @@ def resolve_target(
     """Return where to connect to; what is given here wins over ``~/.ssh/config``.
 
     Without an ssh program on this machine the values given here stand alone.
+
+    Raises:
+        Unreachable: the way there is a ProxyCommand.
     """
     options = _ssh_g(address)
     files = options.get("identityfile", [])
     expanded = tuple(str(Path(f).expanduser()) for f in ([identity_file] if identity_file else files))
     configured = options.get("userknownhostsfile", ["~/.ssh/known_hosts"])[0].split()
     trusted = [known_hosts] if known_hosts else configured
+    if not jump and options.get("proxycommand", ["none"]) != ["none"]:
+        what = f"ssh reaches {address} by a ProxyCommand, which is not supported here"
+        raise Unreachable(what, "name the host in between: jump: in the hosts file, or ProxyJump", name)
     via = jump or next(iter(options.get("proxyjump", [])), "none")
     return Target(
         name=name,

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from toolkit.effects.ignore import Rule, ignored, parse_ignore
+from toolkit.effects.ignore import Rules, parse_ignore
 from toolkit.errors import ToolkitError
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
@@ -17,7 +17,7 @@ IGNORE_FILES = (".gitignore", ".toolkitignore")
 NEVER_SENT = frozenset((".git", "__pycache__", ".venv", ".lab", "runs"))
 
 # The rules of each folder on the way, outermost first, with how much of a path leads to that folder.
-_Rules = tuple[tuple[int, tuple[Rule, ...]], ...]
+_Rules = tuple[tuple[int, Rules], ...]
 
 
 def list_files(folder: Path) -> tuple[str, ...]:
@@ -41,8 +41,8 @@ def list_files(folder: Path) -> tuple[str, ...]:
 
 def _walk(folder: Path, prefix: str, rules: _Rules, found: list[str]) -> None:
     files = (folder / name for name in IGNORE_FILES)
-    own = tuple(rule for file in files if file.is_file() for rule in parse_ignore(file.read_bytes()))
-    rules = (*rules, (len(prefix), own)) if own else rules
+    own = [parse_ignore(file.read_bytes()) for file in files if file.is_file()]
+    rules = (*rules, *((len(prefix), r) for r in own if r is not None))
     for entry in os.scandir(folder):
         is_folder = entry.is_dir(follow_symlinks=False)
         path = f"{prefix}{entry.name}"
@@ -56,7 +56,7 @@ def _walk(folder: Path, prefix: str, rules: _Rules, found: list[str]) -> None:
 
 def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
     for start, own in reversed(rules):
-        verdict = ignored(path[start:], is_folder, own)
+        verdict = own.ignored(path[start:], is_folder)
         if verdict is not None:
             return verdict
     return False

@@ -12,7 +12,7 @@ from toolkit.errors import NotReady
 from toolkit.spec.inventory import Inventory
 
 # Interfaces that never lead to another host: made by engines, hypervisors and overlay networks.
-_LOCAL_ONLY = ("lo", "docker", "br-", "veth", "virbr", "vnet", "cni", "flannel", "cali", "podman", "lxc")
+_LOCAL_ONLY = ("docker", "br-", "veth", "virbr", "vnet", "cni", "flannel", "cali", "podman", "lxc")
 
 
 @dataclass(frozen=True)
