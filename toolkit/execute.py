@@ -144,6 +144,9 @@ def _run_step(phase: Phase, step: Step, context: Context, listen: Listener) -> O
         verdict = EXECUTORS[type(step)](step, context, advance)
     except ToolkitError as error:
         verdict, fix = Verdict("failed", error.what), error.fix
+    except OSError as error:
+        # Of this machine: a full disk, a file that has gone.
+        verdict, fix = Verdict("failed", f"on this machine: {error}"), ""
     seconds = round(time.monotonic() - start, 3)
     return Outcome(
         phase.title, step.title, step.host, verdict.status, seconds, verdict.detail, fix, verdict.output

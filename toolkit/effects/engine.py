@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import docker
 import docker.errors
 import requests.exceptions
+from docker.context import ContextAPI
 
 from toolkit.core.image import ImageFacts, image_facts
 from toolkit.errors import ImageError, MissingTool
@@ -16,8 +18,35 @@ from toolkit.errors import ImageError, MissingTool
 _CHUNK = 2**20
 
 
+def connect_client(timeout: float) -> docker.DockerClient:
+    """Return a client of the engine that the docker command talks to: DOCKER_HOST, else its current context.
+
+    Args:
+        timeout: seconds that one request may take.
+
+    Raises:
+        MissingTool: none answers.
+    """
+    try:
+        # The SDK by itself knows DOCKER_HOST but not the command's contexts, which rootless engines and
+        # Docker Desktop are reached by.
+        context = None if os.environ.get("DOCKER_HOST") else ContextAPI.get_current_context()
+        if context is not None and context.Host:
+            client = docker.DockerClient(base_url=context.Host, timeout=int(timeout))
+        else:
+            client = docker.from_env(timeout=int(timeout))
+        client.ping()
+    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+        raise MissingTool(
+            f"no Docker engine answers on this machine: {error}",
+            "start one, e.g. sudo systemctl start docker; your user must be in the group docker. On a Debian"
+            " or Ubuntu machine without Docker, as root: scripts/engine.sh ensure",
+        ) from error
+    return client
+
+
 class Engine:
-    """The local engine; DOCKER_HOST and contexts of the environment count."""
+    """The local engine."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -29,15 +58,7 @@ class Engine:
         Raises:
             MissingTool: none answers.
         """
-        try:
-            client = docker.from_env(timeout=600)
-            client.ping()
-        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-            raise MissingTool(
-                f"no Docker engine answers on this machine: {error}",
-                "start one, e.g. sudo systemctl start docker; your user must be in the group docker",
-            ) from error
-        return cls(client)
+        return cls(connect_client(600))
 
     @classmethod
     def find(cls) -> Engine | None:
@@ -47,11 +68,19 @@ class Engine:
         return None
 
     def image(self, reference: str) -> ImageFacts | None:
-        """Return the image of that name, None when the engine has none."""
+        """Return the image of that name, None when the engine has none.
+
+        Raises:
+            ImageError: the engine does not answer properly.
+        """
         try:
             return image_facts(self._client.api.inspect_image(reference))
         except docker.errors.ImageNotFound:
             return None
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            raise ImageError(
+                f"the engine cannot say what {reference} is: {error}", "docker images"
+            ) from error
 
     def save(self, reference: str) -> Iterator[bytes]:
         """Yield the archive that ``docker save`` writes.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from dataclasses import dataclass
 
-import docker
 from docker.errors import DockerException, NotFound
 from docker.models.containers import Container
 from docker.models.networks import Network
 from docker.models.volumes import Volume
-from requests.exceptions import RequestException
 
-from toolkit.core.command import Command, command
+from toolkit.core.command import Command
 from toolkit.core.result import Result
+from toolkit.effects.engine import connect_client
 from toolkit.effects.runner import LocalRunner
 from toolkit.errors import CommandFailed, LabError, MissingTool
 from toolkit.lab.topology import LABEL_LAB, LABEL_LAB_FOLDER, LABEL_LAB_HOST, LABEL_LAB_IMAGE
@@ -51,20 +50,10 @@ class LabEngine:
 
     def __init__(self) -> None:
         self._runner = LocalRunner()
-        asked = self._runner.run(
-            command("docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"), 20
-        )
-        if asked.status == 127:
+        if shutil.which("docker") is None:
             raise MissingTool("the docker command is not installed on this machine", _NO_ENGINE)
-        try:
-            # The SDK does not know the command line's contexts by itself; DOCKER_HOST both know.
-            if os.environ.get("DOCKER_HOST") or not asked.ok:
-                self.client = docker.from_env(timeout=120)
-            else:
-                self.client = docker.DockerClient(base_url=asked.stdout.strip(), timeout=120)
-            self.info = self.client.info()
-        except (DockerException, RequestException) as error:
-            raise MissingTool(f"no Docker engine answers on this machine ({error})", _NO_ENGINE) from error
+        self.client = connect_client(120)
+        self.info = self.client.info()
 
     def ask(self, line: Command, timeout: float = 120) -> Result:
         """Run a docker command line; any status is fine."""
