@@ -5,6 +5,8 @@ set -eu
 toolkit=$1
 say() { printf 'clean: %s\n' "$*" >&2; }
 
+# Images and labs are in an engine that `ensure` made; it may have been stopped since.
+sh scripts/engine.sh wake
 if command -v docker > /dev/null && docker version > /dev/null 2>&1; then
     if [ -x "$toolkit" ]; then "$toolkit" lab down --all; fi
     # By our own names as well as by label: an image that somebody built on top of ours inherits the label.
@@ -12,7 +14,7 @@ if command -v docker > /dev/null && docker version > /dev/null 2>&1; then
         docker images --filter "reference=$name" --filter label=toolkit.image --format '{{.Repository}}:{{.Tag}}'
         docker images --filter "reference=$name" --filter label=toolkit.lab.image --format '{{.Repository}}:{{.Tag}}'
     done | sort -u | while read -r image; do
-        docker rmi "$image" > /dev/null && say "removed image $image"
+        if docker rmi "$image" > /dev/null; then say "removed image $image"; else say "$image is in use and stays"; fi
     done
     # What a build left without a name; every one of our stages carries the label.
     docker image prune --force --filter label=toolkit.image > /dev/null

@@ -3,7 +3,8 @@
 #   ensure  an engine answers: fine. Otherwise, as root on Debian or Ubuntu: install it if need be, and start it.
 #   status  say whether one answers, and whether it is one that `ensure` started
 #   stop    end the engine that `ensure` started, and no other; its images stay for the next time
-#   clean   stop, and remove its data too if there was none before the first `ensure`
+#   wake    start an engine again that `ensure` had started; otherwise nothing
+#   clean   stop it, and remove its data too if there was none before and nothing of anybody else is in it
 set -eu
 
 state=${XDG_STATE_HOME:-${HOME:-/root}/.local/state}/toolkit/engine
@@ -41,6 +42,8 @@ ensure() {
     remember
     if ! have dockerd || ! have docker; then install_packages; fi
     if [ -d /run/systemd/system ]; then
+        # From here on it is the machine's own engine, and so is its data.
+        rm -f "$state/before"
         say "starting it with systemctl"
         systemctl start docker
         wait_for_answer
@@ -149,11 +152,19 @@ rules() {
     echo "$ip_forward" > /proc/sys/net/ipv4/ip_forward
 }
 
+wake() {
+    if [ -f "$state/before" ] && [ "$(id -u)" = 0 ] && have dockerd && ! answers > /dev/null; then
+        start_by_hand
+    fi
+}
+
 clean() {
-    stop || return 0
-    made_data='' made_etc=''
+    made_data='' made_etc='' alone=''
     [ ! -f "$state/before" ] || . "$state/before"
-    if [ "$made_data" = yes ] && ! answers > /dev/null; then
+    # A container or a volume that is still there is somebody else's: ours went before.
+    if ours && [ -z "$(docker ps -aq)$(docker volume ls -q)" ]; then alone=yes; fi
+    stop || return 0
+    if [ "$made_data" = yes ] && [ "$alone" = yes ]; then
         find "$data" -mindepth 1 -delete
         rmdir "$data" 2> /dev/null || true
         say "$data removed: there was none before"
@@ -169,6 +180,7 @@ case ${1:-} in
     ensure) ensure ;;
     status) status ;;
     stop) stop ;;
+    wake) wake ;;
     clean) clean ;;
-    *) echo "usage: $0 ensure | status | stop | clean" >&2; exit 2 ;;
+    *) echo "usage: $0 ensure | status | stop | wake | clean" >&2; exit 2 ;;
 esac

@@ -88,7 +88,7 @@ class Session:
         runner = SshRunner(target_of(self.inventory, name), trace=self.trace)
         self.runners[name] = runner
         runner.open()
-        result = runner.run(probe_command(self.inventory.image), _PROBE_SECONDS)
+        result = runner.run(probe_command(self.inventory.image, self.inventory.cluster, name), _PROBE_SECONDS)
         facts = parse_facts(name, self.inventory.cluster, result.stdout)
         self.timings[name] = time.monotonic() - start
         return facts

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +15,27 @@ from toolkit.core.command import command, script
 from toolkit.core.names import INSIDE, JOBS
 from toolkit.core.report import Report
 from toolkit.effects.fanout import fan_out
-from toolkit.errors import NotReady, ToolkitError
-from toolkit.execute import Listener
+from toolkit.errors import Interrupted, NotReady, ToolkitError
+from toolkit.execute import Listener, PlanInterrupted
+from toolkit.plan.containers import cluster_container
+from toolkit.plan.layout import ours
 from toolkit.plan.steps import Plan
 
-FINAL = ("succeeded", "failed", "stopped", "timeout")
+FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
+
+# Job, whether its supervisor is alive, status. The number of a process says nothing by itself: after a
+# restart of the container another program may have it, so the supervisor's own mark is looked for.
+_STATUSES = r"""
+cd "$1" || exit
+for d in */; do
+  job=${d%/}
+  [ -f "$job/status.json" ] || continue
+  pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' "$job/status.json")
+  alive=gone
+  tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx "TOOLKIT_SUPERVISOR=$job" && alive=alive
+  printf '%s\t%s\t' "$job" "$alive"; tr -d '\n' <"$job/status.json"; echo
+done
+"""
 
 
 @dataclass(frozen=True)
@@ -37,19 +55,41 @@ class Status:
         return self.state in FINAL
 
 
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait until the block has ended: a job is either started or not, never half."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
 def start(session: Session, plan: Plan, listen: Listener) -> Report:
     """Run the plan of ``plan_run``; afterwards the job belongs to the cluster.
 
     Raises:
         ToolkitError: some host did not get the code, so nothing was started.
+        Interrupted: Ctrl-C while the code travelled; nothing was started.
+        KeyboardInterrupt: Ctrl-C while the job was started; it runs.
     """
     code, launch = (replace(plan, phases=(phase,)) for phase in plan.phases)
-    report = session.execute(code, listen)
+    try:
+        report = session.execute(code, listen)
+    except PlanInterrupted as error:
+        raise Interrupted("interrupted; the job was not started") from error
     ours = [o for o in report.outcomes if o.phase != "connect"]
     if failed := [o for o in ours if o.status != "ok"]:
         lines = "".join(f"\n  {o.host}: {o.detail or o.status}" for o in failed)
         raise ToolkitError(f"the job was not started{lines}", failed[0].fix)
-    started = session.execute(launch, listen)
+    with interrupts_held():
+        started = session.execute(launch, listen)
     if failed := [o for o in started.outcomes if o.phase != "connect" and o.status != "ok"]:
         raise ToolkitError(f"the supervisor did not start: {failed[0].detail}", failed[0].fix, failed[0].host)
     return replace(started, outcomes=(*ours, *started.outcomes))
@@ -71,17 +111,17 @@ def log_text(session: Session, job: str, sink: Callable[[bytes], None]) -> None:
 
 def statuses(session: Session) -> list[Status]:
     """Return the status of each job that main knows, oldest first; empty when main does not run."""
-    ask = script(
-        'cd "$1" || exit 0; for d in */; do [ -f "$d/status.json" ] || continue; '
-        'printf "%s\\t" "${d%/}"; tr -d "\\n" <"$d/status.json"; echo; done',
-        str(JOBS),
-    )
     try:
-        text = session.main.run(ask, 30).stdout
+        main = session.main
     except (ToolkitError, KeyError):
         return []
-    rows = (line.split("\t", 1) for line in text.splitlines() if "\t" in line)
-    return sorted((_status(row[0], json.loads(row[1])) for row in rows), key=lambda s: s.started)
+    ask = script(_STATUSES, str(JOBS))
+    result = main.run(ask, 30)
+    if not result.ok:
+        raise ToolkitError(f"main does not say which jobs it has: {result.output}", "toolkit status -v")
+    rows = [line.split("\t", 2) for line in result.stdout.splitlines() if line.count("\t") >= 2]
+    known = [_status(job, json.loads(text), alive == "alive") for job, alive, text in rows]
+    return sorted(known, key=lambda s: s.started)
 
 
 def status(session: Session, job: str) -> Status:
@@ -108,10 +148,12 @@ def newest(session: Session) -> Status:
     return known[-1]
 
 
-def _status(job: str, data: dict[str, Any]) -> Status:
+def _status(job: str, data: dict[str, Any], alive: bool = True) -> Status:
+    state = str(data.get("state", ""))
     return Status(
         id=job,
-        state=str(data.get("state", "")),
+        # Main's container or host went down under it, so nobody was left to write how it ended.
+        state=state if alive or state in FINAL else "lost",
         exit_code=data.get("exit_code"),
         started=float(data.get("started") or 0),
         ended=data.get("ended"),
@@ -143,3 +185,22 @@ def kill(session: Session, job: str) -> None:
             session.container(host).run(ask, 30)
 
     fan_out(session.facts, sweep)
+
+
+def refuse_to_end_jobs(session: Session) -> None:
+    """Refuse an `up` that would make a running container anew while a job runs on the cluster.
+
+    Raises:
+        NotReady: names the job and the hosts.
+    """
+    layout = session.layout()
+    changed = [
+        place.name
+        for place in layout.places
+        for c in ours(layout.inventory.cluster, place.facts)
+        if c.state == "running" and c.digest != cluster_container(layout, place).digest()
+    ]
+    running = [s.id for s in statuses(session) if not s.final] if changed else []
+    if running:
+        what = f"job {running[-1]} is running, and the containers on {', '.join(changed)} would be made anew"
+        raise NotReady(what, f"toolkit stop {running[-1]}, or end it by: toolkit up --force")

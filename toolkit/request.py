@@ -159,6 +159,7 @@ def make_job(session: Session, request: Request) -> Job:
         override=tuple(sorted(request.env)),
         timeout=request.timeout,
         grace=request.grace,
+        share=request.share,
     )
 
 

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolkit.api import Session
-from toolkit.errors import Problem
+from toolkit.errors import Problem, ToolkitError
 from toolkit.execute import Listener
-from toolkit.jobs import follow, start, status
+from toolkit.jobs import follow, start, status, stop
 from toolkit.plan.smoke import ALLREDUCE, GpuRow, allreduce_line, judge_gpus, plan_gpu_smoke
 from toolkit.plan.steps import Plan
 from toolkit.request import Request, make_job, plan_run
@@ -61,10 +61,18 @@ def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
         rows, found = judge_gpus(layout, report)
         failed = (Problem(o.host, o.detail) for o in report.failures if o.phase != "connect")
         problems += [*found, *failed]
-    job = make_job(session, _request(launcher))
-    start(session, plan_run(session, job, None), listen)
     output: list[bytes] = []
-    follow(session, job.id, output.append)
+    try:
+        job = make_job(session, _request(launcher))
+        start(session, plan_run(session, job, None), listen)
+    except ToolkitError as error:
+        problems.append(Problem("all-reduce", error.what))
+        return Smoke(rows, tuple(problems), "")
+    try:
+        follow(session, job.id, output.append)
+    except KeyboardInterrupt:
+        stop(session, job.id, interrupt=True)
+        raise
     lines = b"".join(output).decode(errors="replace").splitlines()
     ended = status(session, job.id)
     line = allreduce_line(lines) if ended.exit_code == 0 else ""

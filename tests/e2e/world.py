@@ -60,6 +60,8 @@ class Toolkit:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # Where the tests run in the background of a shell, SIGINT is ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
 

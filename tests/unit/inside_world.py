@@ -44,6 +44,7 @@ class World:
             "launcher": "mpirun",
             "env": {},
             "override": {},
+            "share": False,
             "workdir": str(folder / "code"),
             "hosts": [{"name": "gpu1", "address": "10.77.0.2", "slots": 1}],
             "main": "gpu1",

@@ -67,7 +67,7 @@ def test_messages_and_comments_name_only_what_there_is(path: Path) -> None:
         ("    toolkit lab begin", "there is no verb: toolkit lab begin"),
         ("```\n$ toolkit image push\n```", "there is no verb: toolkit image push"),
         ("`toolkit lab up|away`", "there is no verb: toolkit lab away"),
-        ("`toolkit up --force`", "toolkit up has no option --force"),
+        ("`toolkit up --frobnicate`", "toolkit up has no option --frobnicate"),
         ("`toolkit run --nodes 3 train.py --epochs 3`", "toolkit run has no option --nodes"),
         ("`make everything`", "there is no target: make everything"),
         ("    cd x && make everything", "there is no target: make everything"),

@@ -227,9 +227,20 @@ def test_the_users_secrets_stand_on_no_command_line(world: World) -> None:
         assert b"verysecret" not in Path(f"/proc/{process['pid']}/cmdline").read_bytes()
 
 
-def test_sweep_touches_its_own_job_and_nothing_else(world: World) -> None:
+def test_a_second_job_is_refused_unless_it_shares(world: World) -> None:
     world.job(command=python(SLEEP))
-    world.job(OTHER, command=python(SLEEP))
+    world.job(OTHER)
+    world.start("supervisor.py", JOB)
+    shown_pid(world)
+    code, _, _ = world.call("supervisor.py", OTHER)
+    status = world.status(OTHER)
+    assert code == 65 and status["state"] == "failed" and JOB in status["reason"]
+    assert world.status(JOB)["state"] == "running"
+
+
+def test_sweep_touches_its_own_job_and_nothing_else(world: World) -> None:
+    world.job(command=python(SLEEP), share=True)
+    world.job(OTHER, command=python(SLEEP), share=True)
     world.start("supervisor.py", JOB)
     world.start("supervisor.py", OTHER)
     mine, neighbour = shown_pid(world), shown_pid(world, OTHER)

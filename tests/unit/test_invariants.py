@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import toolkit.api
+import toolkit.jobs
 import toolkit.request
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, hosts, tree
@@ -135,6 +136,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     monkeypatch.setattr(toolkit.api.Engine, "find", lambda: None)
     monkeypatch.setattr(toolkit.api, "execute", recorder)
     monkeypatch.setattr(toolkit.request, "statuses", lambda session: [])
+    monkeypatch.setattr(toolkit.jobs, "statuses", lambda session: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.
     monkeypatch.setattr(toolkit.request, "job_id", lambda *parts: world.JOB_ID)
     return recorder

@@ -9,13 +9,13 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
-from toolkit.core.facts import Facts
+from toolkit.core.facts import Facts, Remembered
 from toolkit.errors import NotReady
 from toolkit.plan.down import plan_down
 from toolkit.plan.job import job_hosts, require_running
 from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, judge_gpus, plan_gpu_smoke
-from toolkit.plan.steps import File, Run, SendCode, SendImage, Upload
+from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Upload
 from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
 
@@ -85,8 +85,62 @@ def test_main_that_is_gone_leaves_workers_that_let_nobody_in() -> None:
     del said["gpu1"]
     plan = plan_up(make_layout(world.inventory(), said, None), world.INSIDE)
     assert [p.title for p in plan.phases][-1] == "sshd"
-    (line,) = files_of(plan, "gpu2")["authorized_keysconf"].content
-    assert not isinstance(line, str) and line.resolve({}) is None
+    # Not even an empty file: what a worker has of an earlier `up` stays as it is.
+    assert "authorized_keysconf" not in files_of(plan, "gpu2")
+
+
+def remembering(host: str) -> Facts:
+    return replace(
+        world.cluster_facts()[host],
+        remembered=Remembered(
+            addresses=(("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"), ("cpu3", "10.77.0.4")),
+            keys=(("gpu2", "ssh-ed25519 AAAAgpu2"), ("cpu3", "ssh-ed25519 AAAAcpu3")),
+            main_key="ssh-ed25519 AAAAmain" if host != "gpu1" else "",
+        ),
+    )
+
+
+def test_a_host_that_is_away_changes_nothing_for_the_others() -> None:
+    """The files of those that answered say the same, whoever of the others is away."""
+    outputs = {
+        ("gpu1", "cluster"): "ssh-ed25519 AAAAmain",
+        ("gpu2", "host"): "ssh-ed25519 AAAAgpu2",
+        ("cpu3", "host"): "ssh-ed25519 AAAAcpu3",
+    }
+
+    def text_on_gpu2(away: str) -> dict[str, str]:
+        said = {name: remembering(name) for name in ("gpu1", "gpu2", "cpu3") if name != away}
+        plan = plan_up(make_layout(world.inventory(), said, None), world.INSIDE)
+        known = {key: value for key, value in outputs.items() if key[0] != away}
+        return {
+            name: "".join((p if isinstance(p, str) else p.resolve(known)) or "" for p in file.content)
+            for name, file in files_of(plan, "gpu2").items()
+        }
+
+    whole = text_on_gpu2("")
+    assert "AAAAcpu3" in whole["known_hostsconf"] and "AAAAmain" in whole["authorized_keysconf"]
+    assert text_on_gpu2("cpu3") == whole
+    assert text_on_gpu2("gpu1") == whole
+
+
+def test_the_other_role_leaves_neither_container_nor_key() -> None:
+    plan = plan_up(world.layout(), world.INSIDE)
+    make = {s.host: s.command.line() for s in plan.steps if s.title == "make the state folders"}  # type: ignore[union-attr]
+    assert "toolkit-demo-worker" in make["gpu1"] and "conf/authorized_keys" in make["gpu1"]
+    assert "toolkit-demo-main" in make["gpu2"] and make["gpu2"].endswith("conf/id_ed25519.pub")
+
+
+def test_the_image_that_runs_is_meant_where_no_name_says_it() -> None:
+    said = world.facts_when_up()
+    bare = {name: replace(f, images=tuple(replace(i, tags=()) for i in f.images)) for name, f in said.items()}
+    kept = {
+        n: replace(f, containers=tuple(replace(c, image=f.images[0].id) for c in f.containers if f.images))
+        for n, f in bare.items()
+    }
+    assert (
+        make_layout(world.inventory(), kept, None).image.identity
+        == next(iter(said.values())).images[0].identity
+    )
 
 
 def test_one_host_alone() -> None:
@@ -132,7 +186,11 @@ def test_down_looks_at_the_port_only_if_it_is_nobody_elses() -> None:
 
 def test_down_without_containers_still_looks_for_files() -> None:
     plan = plan_down(world.inventory(), world.cluster_facts(), "runs/demo")
-    assert [p.title for p in plan.phases] == ["containers", "files", "proof"]
+    assert [p.title for p in plan.phases] == ["records", "containers", "files", "proof"]
+    # Without a container the jobs are read by a fresh one, and without an image they are not thrown away.
+    records = {step.host: step for step in plan.phases[0].steps}
+    assert isinstance(records["gpu1"], Fetch) and "run" in records["gpu1"].inside
+    assert isinstance(records["cpu3"], Run) and "--no-save" in records["cpu3"].fix
     assert plan_down(world.inventory(), {}).phases == ()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.facts import Facts, Gpu, Interface
+from toolkit.core.facts import Facts, Gpu, Interface, Remembered
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.plan.probe import parse_facts, parse_gpus, probe_command
 
@@ -112,6 +112,13 @@ DISK = (
 )
 
 
+CLUSTER = (
+    "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n10.77.0.2 gpu1\n10.77.0.3 gpu2\n"
+    "gpu2,[10.77.0.3]:12345 ssh-ed25519 AAAAgpu2\n"
+    'restrict,pty,from="10.77.0.2" ssh-ed25519 AAAAmain\n'
+)
+
+
 def answer(banner: str = "", **sections: str) -> str:
     """The output of the probe; a section given by name replaces the recorded one."""
     recorded = {
@@ -126,6 +133,7 @@ def answer(banner: str = "", **sections: str) -> str:
         "addresses": TRIE,
         "tcp": TCP + TCP6,
         "gpus": GPUS,
+        "cluster": CLUSTER,
         "infiniband": "rdma_cm\nuverbs0",
         "disk": DISK,
         "end": "",
@@ -163,6 +171,13 @@ def test_everything_that_a_host_says() -> None:
     assert said.gpus[1] == Gpu(1, "GPU-2b", "NVIDIA A100-SXM4-80GB", "550.54.14", 81920)
 
 
+def test_what_an_earlier_up_left_is_remembered() -> None:
+    said = facts().remembered
+    assert said.addresses == (("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"))
+    assert said.keys == (("gpu2", "ssh-ed25519 AAAAgpu2"),) and said.main_key == "ssh-ed25519 AAAAmain"
+    assert facts(cluster="").remembered == Remembered()
+
+
 def test_a_bare_host() -> None:
     empty = (
         "containers",
@@ -172,6 +187,7 @@ def test_a_bare_host() -> None:
         "addresses",
         "tcp",
         "gpus",
+        "cluster",
         "infiniband",
         "disk",
         "ssh",
@@ -338,7 +354,7 @@ def test_the_probe_runs_on_this_machine_and_its_answer_is_read(tmp_path: Path) -
     )
     docker.chmod(0o755)
     done = subprocess.run(
-        [str(token) for token in probe_command("toolkit:cpu").argv],
+        [str(token) for token in probe_command("toolkit:cpu", "demo", "gpu1").argv],
         capture_output=True,
         text=True,
         check=True,

@@ -103,7 +103,6 @@ def test_accepted(text: str) -> None:
 @pytest.mark.parametrize(
     "image",
     [
-        "trainer",
         "team/trainer:1.2-rc_3",
         "localhost:5000/a/b__c/d--e:x",
         "Registry.Example.com/a@sha256:" + "0" * 64,
@@ -112,6 +111,11 @@ def test_accepted(text: str) -> None:
 )
 def test_image_references(image: str) -> None:
     assert parse_inventory(GOOD.replace("trainer:1", image), "a").image == image
+
+
+@pytest.mark.parametrize("image", ["trainer", "localhost:5000/team/trainer"])
+def test_an_image_without_a_tag_is_the_latest(image: str) -> None:
+    assert parse_inventory(GOOD.replace("trainer:1", image), "a").image == f"{image}:latest"
 
 
 @pytest.mark.parametrize(

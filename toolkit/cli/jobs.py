@@ -60,8 +60,8 @@ def stop(
     with connect(inventory, verbose, [inventory.main]) as session:
         session.require_some()
         wanted = status(session, job) if job else newest(session)
-        ended = wanted if wanted.final else stop_job(session, wanted.id)
+        ended = wanted if wanted.final and wanted.state != "lost" else stop_job(session, wanted.id)
     if as_json:
         put_json(asdict(ended))
     else:
-        say(f"job {ended.id}: {ended.state}" + (" already" if wanted.final else ""))
+        say(f"job {ended.id}: {ended.state}" + (" already" if ended is wanted else ""))

@@ -83,30 +83,35 @@ def run(
             print(plan_text(plan), end="")
             return
         listener = Progress(verbose)
+        pressed = False
         try:
             start(session, plan, listener)
+        except KeyboardInterrupt:
+            pressed = True  # it runs already: to be ended like any other
         finally:
             listener.close()
         places = ", ".join(f"{h.name} x {h.slots}" for h in job.hosts)
         say(f"job {job.id}: {job.world_size} ranks ({places}), {job.launcher}")
-        if detach:
+        if detach and not pressed:
             say(f"  follow it: toolkit logs {job.id}    end it: toolkit stop {job.id}")
             if as_json:
                 put_json({"job": job.id, "state": "starting"})
             return
-        status = _watch(session, job.id, on_interrupt, quiet=as_json)
+        status = _watch(session, job.id, on_interrupt, as_json, pressed)
     if as_json:
         put_json({"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"})
     raise typer.Exit(status.exit_code if status.exit_code is not None else 1)
 
 
-def _watch(session: Session, job: str, on_interrupt: str, quiet: bool) -> Status:
-    """Follow the job to its end, and do what Ctrl-C asks for."""
+def _watch(session: Session, job: str, on_interrupt: str, quiet: bool, pressed: bool) -> Status:
+    """Follow the job to its end, and do what Ctrl-C asks for, ``pressed`` for one that came before."""
     from toolkit.errors import Unreachable
     from toolkit.jobs import follow, kill, status, stop
 
     sink = (lambda data: None) if quiet else to_stdout
     try:
+        if pressed:
+            raise KeyboardInterrupt
         follow(session, job, sink)
     except Unreachable as error:
         fix = f"it goes on without us; when main answers again: toolkit logs {job}"

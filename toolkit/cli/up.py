@@ -24,11 +24,19 @@ def up(
     prepare: Annotated[
         bool, typer.Option("--prepare", help="Keys and configs only: you start the containers yourself.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although a running job would be ended by it.")
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
+    from toolkit.jobs import refuse_to_end_jobs
+
     with connect(load(hosts), verbose) as session:
-        report = carry_out(session, session.plan_up(prepare), dry_run, as_json, verbose)
+        plan = session.plan_up(prepare)
+        if not (force or dry_run or prepare):
+            refuse_to_end_jobs(session)
+        report = carry_out(session, plan, dry_run, as_json, verbose)
     exit_with(report)

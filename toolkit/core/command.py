@@ -11,19 +11,21 @@ from dataclasses import dataclass, field
 class Ref:
     """The output that an earlier step of the same plan saved, as one token or a piece of text.
 
-    When the step did not run because its host failed, the whole piece, ``before`` and ``after``
-    included, is left out: a host that is gone must not spoil a file that lists the others.
+    When the step did not run because its host failed, ``otherwise`` takes its place; without one the
+    whole piece, ``before`` and ``after`` included, is left out: a host that is gone must not spoil a file
+    that lists the others.
     """
 
     host: str
     name: str
     before: str = ""
     after: str = ""
+    otherwise: str = ""
 
     def resolve(self, outputs: Mapping[tuple[str, str], str]) -> str | None:
         """Return the text, or None when nothing was saved under this host and name."""
-        value = outputs.get((self.host, self.name))
-        return None if value is None else f"{self.before}{value}{self.after}"
+        value = outputs.get((self.host, self.name)) or self.otherwise
+        return f"{self.before}{value}{self.after}" if value else None
 
     def __str__(self) -> str:
         return f"{self.before}<{self.name} of {self.host}>{self.after}"

@@ -55,6 +55,21 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Remembered:
+    """What a host's files say of the cluster since the last `up`, for when another host does not answer.
+
+    Args:
+        addresses: data addresses as (host name, address).
+        keys: workers' public host keys as (host name, key).
+        main_key: main's public key; only workers have it.
+    """
+
+    addresses: tuple[tuple[str, str], ...] = ()
+    keys: tuple[tuple[str, str], ...] = ()
+    main_key: str = ""
+
+
+@dataclass(frozen=True)
 class Facts:
     """What one host said.
 
@@ -86,6 +101,7 @@ class Facts:
     gpus: tuple[Gpu, ...] = ()
     infiniband: tuple[str, ...] = ()
     free_bytes: int = 0
+    remembered: Remembered = Remembered()
 
     def group_name(self) -> str:
         """The name of the primary group."""

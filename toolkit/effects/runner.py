@@ -77,7 +77,11 @@ class ContainerRunner:
         return command.within("docker", "exec", *flags, self.container)
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
-        return self.outer.run(self._within(command, False), timeout)
+        if timeout is None:
+            return self.outer.run(self._within(command, False))
+        # In there, because ending `docker exec` out here leaves what it started running.
+        limited = command.within("timeout", "-k", "5", f"{timeout:.0f}")
+        return self.outer.run(self._within(limited, False), timeout + 10)
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         return self.outer.stream(self._within(command, source is not None), sink, source)

@@ -31,6 +31,8 @@ from toolkit.errors import Unreachable
 # 2 MiB in flight: paramiko's default window stalls a fast link at every round trip.
 _WINDOW = 2**21
 _CHUNK = 2**15
+# Seconds between keepalives, and after which a silent host counts as gone.
+_KEEPALIVE, _SILENCE = 15, 60
 # Authenticated ciphers first: AES-GCM is about twice as fast here as the default AES-CTR with HMAC.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
@@ -84,7 +86,6 @@ class SshRunner:
                 again: repeated failures would make the host's sshd lock us out.
         """
         _open(self._connection, self.target)
-        self._connection.transport.set_keepalive(15)
 
     def close(self) -> None:
         self._closed = True
@@ -131,7 +132,15 @@ class SshRunner:
             for thread in readers:
                 thread.start()
             while data := channel.recv(_CHUNK):
-                sink(data)
+                try:
+                    sink(data)
+                except OSError as error:
+                    # Of this machine, a full disk or a pipe that was closed: not the connection's fault.
+                    broken.append(error)
+                    channel.close()
+                    break
+            if broken:
+                raise broken[0]
             status = channel.recv_exit_status()
             for thread in readers:
                 thread.join(5)
@@ -139,6 +148,8 @@ class SshRunner:
         except TimeoutError:
             return Result(TIMED_OUT, "", f"no answer for {timeout} s", time.monotonic() - start)
         except (OSError, EOFError, paramiko.SSHException) as error:
+            if error in broken:
+                raise
             why = "the connection was closed" if self._closed else f"the connection was lost: {error}"
             raise Unreachable(why, "run the command again", self.name) from error
         if broken:
@@ -212,6 +223,22 @@ def _open(connection: Any, target: Target) -> None:
         connection.open()
     except Exception as error:
         raise explain(target, error) from error
+    connection.transport.set_keepalive(_KEEPALIVE)
+    sock = connection.transport.sock
+    if isinstance(sock, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
+        # paramiko does not look whether its keepalives are answered; unanswered, the kernel ends the
+        # connection to a host that has lost its power after this time and not after 15 minutes.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
+
+
+def _has_passphrase(path: str) -> bool:
+    try:
+        paramiko.PKey.from_path(path)
+    except (paramiko.PasswordRequiredException, TypeError):
+        return True
+    except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType):
+        return False
+    return False
 
 
 def _connection(target: Target, connect_timeout: float) -> Any:
@@ -228,7 +255,8 @@ def _connection(target: Target, connect_timeout: float) -> Any:
         forward_agent=False,
         connect_kwargs={
             "key_filename": existing,
-            "allow_agent": not target.identities_only,
+            # A key with a passphrase is the agent's to use, also where no other key may be tried.
+            "allow_agent": not target.identities_only or any(_has_passphrase(f) for f in existing),
             "look_for_keys": False,
             "banner_timeout": connect_timeout,
             "auth_timeout": connect_timeout + 20,

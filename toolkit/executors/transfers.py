@@ -7,7 +7,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from toolkit.core.command import command, script
+from toolkit.core.command import Command, command, script
 from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import JOBS, identity_reference
@@ -48,12 +48,9 @@ def _verify(runner: Runner, step: SendImage, loaded: str) -> None:
     image = image_facts(found[0])
     if image.identity != step.identity:
         raise ImageError("what arrived is not what was sent", "run the command again", step.host)
-    tag = script(
-        'docker tag "$1" "$2" && docker tag "$1" "$3"',
-        image.id,
-        identity_reference(step.identity),
-        step.reference,
-    )
+    # Under the name of the hosts file too, unless that name is a digest, which nobody can give.
+    names = (identity_reference(step.identity), *(() if "@" in step.reference else (step.reference,)))
+    tag = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', image.id, *names)
     require(runner.run(tag, 60), tag, step.host)
 
 
@@ -98,7 +95,15 @@ done | tar -c --null --no-recursion -T -
 def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
     collect = script(_COLLECT, str(JOBS)).within(*step.inside)
     into = Path(step.into)
-    into.mkdir(parents=True, exist_ok=True)
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        return _fetch_into(step, context, collect, into, advance)
+    except OSError as error:
+        what = f"cannot write to {into}: {error.strerror or error}"
+        raise ToolkitError(what, "make room there, or go on without them: toolkit down --no-save") from error
+
+
+def _fetch_into(step: Fetch, context: Context, collect: Command, into: Path, advance: Advance) -> Verdict:
     # On disk, beside where it goes: checkpoints may be larger than this machine's memory.
     with tempfile.TemporaryFile(dir=into) as packed:
 
@@ -108,6 +113,8 @@ def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
 
         result = context.runners[step.host].stream(collect, keep)
         require(result, collect, step.host, "to go on without them: toolkit down --no-save")
+        if not packed.tell():
+            return Verdict("skipped", "no jobs")
         packed.seek(0)
         with tarfile.open(fileobj=packed) as tar:
             count = sum(_unpack(tar, member, into, step.host) for member in tar if member.isfile())

@@ -64,6 +64,7 @@ class Job(TypedDict):
     master_port: int
     timeout: float | None
     grace: float
+    share: bool
     launches: list[Launch]
 
 

@@ -39,7 +39,9 @@ def main() -> int:
     words = sys.argv[1:]
     ask_only = words[:1] == ["--already"]
     pairs = dict(word.partition("=")[::2] for word in words[ask_only:])
-    if not pairs or any(host.startswith("-") for host in pairs):
+    if not pairs:
+        return 0  # no worker came up; their own steps say why
+    if any(host.startswith("-") for host in pairs):
         fail(EXIT_USAGE, "usage: prove.py [--already] HOST=CONTAINER...")
     if ask_only:
         return 0 if _proved() == pairs else 1

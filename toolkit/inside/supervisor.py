@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import selectors
@@ -20,15 +21,19 @@ from common import (
     EXIT_BROKEN,
     EXIT_STARTED,
     EXIT_USAGE,
+    FINAL_STATES,
     JOB_MARK,
+    ROOT,
     SUPERVISOR_MARK,
     Job,
     Status,
     exit_code_of,
     fail,
+    is_marked,
     job_folder,
     load_job,
     program,
+    read_status,
     ssh_args,
     write_json,
 )
@@ -108,9 +113,16 @@ class Supervisor:
     def say(self, message: str) -> None:
         self.write(f"[toolkit] {message}\n".encode())
 
+    def refuse(self, reason: str) -> None:
+        """End before anything was started."""
+        self.say(reason)
+        self.log.close()
+        self.status["state"], self.status["exit_code"], self.status["reason"] = "failed", EXIT_STARTED, reason
+        self.status["ended"] = time.time()
+        self.save()
+
     def run(self) -> None:
         """The job's whole life; afterwards status.json is final."""
-        self.save()
         try:
             self._start()
             while any(running.code is None for running in self.running):
@@ -255,6 +267,18 @@ class Supervisor:
             return []  # a host that is gone leaves no record
 
 
+def running_job(job_id: str) -> str:
+    """The id of another job whose supervisor is alive here, empty when there is none."""
+    for path in (ROOT / "jobs").glob("*/status.json"):
+        other = path.parent.name
+        status = read_status(other)
+        if status is None or other == job_id or status["state"] in FINAL_STATES:
+            continue
+        if is_marked(status["pid"], SUPERVISOR_MARK, other):
+            return other
+    return ""
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         fail(EXIT_USAGE, "usage: supervisor.py JOB")
@@ -272,6 +296,13 @@ def main() -> int:
     except FileExistsError:
         fail(EXIT_STARTED, f"job {job_id} has been started before")
     supervisor = Supervisor(job, log)
+    with (ROOT / "jobs" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two that start at once: one of them sees the other
+        other = "" if job["share"] else running_job(job_id)
+        if other:
+            supervisor.refuse(f"job {other} is running on this cluster already")
+            return EXIT_STARTED
+        supervisor.save()
     # a function and not SIG_IGN, which the launches would inherit
     signal.signal(signal.SIGHUP, lambda _signum, _frame: None)
     signal.signal(signal.SIGTERM, supervisor.on_signal)

@@ -31,6 +31,7 @@ class Job:
             file alone.
         timeout: seconds after which the job is ended, None for never.
         grace: seconds between SIGTERM and SIGKILL when the job is ended.
+        share: start although another job runs on the cluster.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Job:
     override: tuple[tuple[str, str], ...] = ()
     timeout: float | None = None
     grace: float = 10.0
+    share: bool = False
 
     @property
     def world_size(self) -> int:

@@ -27,11 +27,13 @@ class DataPath:
 
 
 def choose_paths(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, DataPath]:
-    """Return the data path of each host that gave facts, or whose file entry says enough.
+    """Return the data path of each host that gave facts, or of which enough is known without.
 
-    In this order: ``data_address`` of the file; an address in a network that all hosts share, the one
-    that we came in by first; the address that we came in by. Never an interface made by an engine, nor
-    an address that two hosts have in common (every host's docker0 is 172.17.0.1).
+    In this order: ``data_address`` of the file; the address that the cluster has had since an earlier
+    `up`, so that a host which is away for a while does not change the others' choice; an address in a
+    network that all hosts share, the one that we came in by first; the address that we came in by.
+    Never an interface made by an engine, nor an address that two hosts have in common (every host's
+    docker0 is 172.17.0.1).
 
     Raises:
         NotReady: a host has no such address; names the host and what it has.
@@ -42,14 +44,15 @@ def choose_paths(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, 
         for name, f in facts.items()
     }
     shared = _shared_networks(list(usable.values()))
+    remembered = {name: a for f in facts.values() for name, a in f.remembered.addresses}
     paths = {}
     for host in inventory.hosts:
         if host.name in facts:
             paths[host.name] = _choose(
                 host.name, host.data_address, facts[host.name], usable[host.name], shared
             )
-        elif given := host.data_address or _literal(host.address):
-            paths[host.name] = DataPath(host.name, given, "", f"{given}/32", "given; the host did not answer")
+        elif given := remembered.get(host.name) or host.data_address or _literal(host.address):
+            paths[host.name] = DataPath(host.name, given, "", f"{given}/32", "the host did not answer")
     return paths
 
 
@@ -87,6 +90,10 @@ def _choose(
                 return path(interface, "data_address of the hosts file")
         have = ", ".join(f"{i.address} ({i.name})" for i in facts.interfaces)
         raise NotReady(f"data_address {given} is not one of its addresses: {have}", "correct it", name)
+    before = dict(facts.remembered.addresses).get(name)
+    for interface in usable:
+        if interface.address == before:
+            return path(interface, "as the cluster has had it")
     for interface in usable:
         if interface.network in shared and interface.address == facts.ssh_address:
             return path(interface, "in a network that all hosts share, and where ssh comes in")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from toolkit.core.command import Command, script
-from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.facts import Facts
 from toolkit.core.names import JOBS, LABEL_PORT
 from toolkit.plan.layout import ours
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
@@ -63,21 +63,29 @@ def plan_down(inventory: Inventory, facts: Mapping[str, Facts], save_to: str = "
 
 
 def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[Step, ...]:
-    return tuple(
-        Fetch(f.host, "bring records, logs and results", _inside(f, container), save_to)
-        for f in hosts
-        for container in ours(cluster, f)
-    )
-
-
-def _inside(facts: Facts, container: ContainerFacts) -> tuple[str, ...]:
-    if container.state == "running":
-        return ("docker", "exec", container.name)
-    # After a reboot the container stands still; the jobs are in the state folder all the same.
-    jobs = f"type=bind,source={facts.state_dir}/jobs,target={JOBS},readonly"
-    user = f"{facts.uid}:{facts.gid}"
-    run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", "--user", user)
-    return (*run, "--mount", jobs, container.image)
+    title = "bring records, logs and results"
+    steps: list[Step] = []
+    for facts in hosts:
+        found = ours(cluster, facts)
+        running = next((c.name for c in found if c.state == "running"), "")
+        image = next((c.image for c in found), "") or next((i.id for i in facts.images), "")
+        jobs = f"{facts.state_dir}/jobs"
+        if running:
+            steps.append(Fetch(facts.host, title, ("docker", "exec", running), save_to))
+        elif image:
+            # After a reboot, or when somebody removed the container, the jobs are there all the same.
+            mount = f"type=bind,source={jobs},target={JOBS},readonly"
+            user = f"{facts.uid}:{facts.gid}"
+            look = ("sh", "-c", '[ -d "$1" ] || exit 0; shift; exec "$@"', "sh", jobs)
+            run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", "--user", user)
+            steps.append(Fetch(facts.host, title, (*look, *run, "--mount", mount, image), save_to))
+        else:
+            empty = script(
+                '[ -z "$(ls -A "$1" 2>/dev/null)" ] || { echo "$1 holds jobs" >&2; exit 1; }', jobs
+            )
+            fix = "no image of the cluster is there to read them with; to lose them: toolkit down --no-save"
+            steps.append(Run(facts.host, title, empty, unless=empty, fix=fix))
+    return tuple(steps)
 
 
 def _remove_step(cluster: str, facts: Facts) -> Step:

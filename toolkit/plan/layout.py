@@ -188,6 +188,15 @@ def _reference_image(
     if local is not None:
         return local
     tag = inventory.image
+    running = {
+        i.identity: i
+        for f in facts.values()
+        for c in ours(inventory.cluster, f)
+        for i in f.images
+        if c.state == "running" and i.id == c.image
+    }
+    if len(running) == 1:
+        return next(iter(running.values()))
     found = {name: i for name, f in facts.items() for i in f.images if tag in i.tags}
     identities = {i.identity for i in found.values()}
     if not identities:

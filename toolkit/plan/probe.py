@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from toolkit.core.command import Command, script
-from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface
+from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface, Remembered
 from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
@@ -36,6 +36,9 @@ mark addresses; cat /proc/net/fib_trie 2>/dev/null
 mark tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
 mark gpus
 nvidia-smi --query-gpu=index,uuid,name,driver_version,memory.total --format=csv,noheader,nounits 2>/dev/null
+mark cluster
+mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
+cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null
 mark infiniband; ls /dev/infiniband 2>/dev/null
 mark disk; df -Pk "${HOME:-/}" 2>/dev/null
 mark end
@@ -43,9 +46,9 @@ exit 0
 """
 
 
-def probe_command(image: str) -> Command:
+def probe_command(image: str, cluster: str, host: str) -> Command:
     """Return the command whose output ``parse_facts`` reads. It changes nothing on the host."""
-    return script(_SCRIPT, image, IDENTITY_REPOSITORY)
+    return script(_SCRIPT, image, IDENTITY_REPOSITORY, cluster, host)
 
 
 def parse_facts(host: str, cluster: str, text: str) -> Facts:
@@ -88,6 +91,7 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
         containers=tuple(_container(c) for c in json_list(parts["containers"])),
         images=tuple({i.id: i for i in map(image_facts, json_list(parts["images"]))}.values()),
         gpus=parse_gpus(parts["gpus"]),
+        remembered=_remembered(parts["cluster"]),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),
         free_bytes=_free(parts["disk"]),
     )
@@ -215,3 +219,17 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
 def _free(text: str) -> int:
     words = text.splitlines()[-1].split() if text else []
     return int(words[3]) * 1024 if len(words) > 3 and words[3].isdigit() else 0
+
+
+def _remembered(text: str) -> Remembered:
+    """What `up` wrote on this host before: /etc/hosts, known_hosts and authorized_keys of the cluster."""
+    addresses, keys, main_key = [], [], ""
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("restrict,") and len(words) == 3:
+            main_key = " ".join(words[1:])
+        elif len(words) == 3 and words[1].startswith("ssh-"):
+            keys.append((words[0].partition(",")[0], " ".join(words[1:])))
+        elif len(words) == 2 and words[1] != "localhost":
+            addresses.append((words[1], words[0]))
+    return Remembered(tuple(addresses), tuple(keys), main_key)

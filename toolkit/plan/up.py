@@ -17,6 +17,21 @@ from toolkit.render.ssh import authorized_keys_line, known_hosts_line, ssh_confi
 
 _FOLDERS = ("conf", "inside", "jobs", "home", "etc")
 _HOST_KEY, _CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
+_OF_ROLE = {
+    MAIN: (_CLUSTER_KEY, f"{_CLUSTER_KEY}.pub"),
+    WORKER: (_HOST_KEY, f"{_HOST_KEY}.pub", "authorized_keys", "sshd_config"),
+}
+# Arguments: the container of the other role, folders to be there, "--", files not to be there.
+_MAKE_FOLDERS = """
+umask 077; docker rm --force "$1" >/dev/null 2>&1; shift
+while [ "$1" != -- ]; do mkdir -p "$1" || exit; shift; done
+shift; rm -f "$@"
+"""
+_FOLDERS_ARE_THERE = """
+! docker container inspect "$1" || exit 1; shift
+while [ "$1" != -- ]; do [ -d "$1" ] || exit 1; shift; done
+for f; do [ ! -e "$f" ] || exit 1; done
+"""
 _BEGIN, _END = "<key:", ">"
 
 
@@ -48,21 +63,31 @@ def plan_up(layout: Layout, inside: Mapping[str, str], prepare: bool = False) ->
 def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     """Return what brings the image to a host under its identity; nothing travels when it is there."""
     present = next((i for i in place.facts.images if i.identity == layout.image.identity), None)
-    there = command("docker", "image", "inspect", layout.reference)
+    tag = layout.inventory.image
     if present is None:
-        title = f"send image {layout.inventory.image}"
-        return (SendImage(place.name, title, layout.inventory.image, layout.image.identity),)
-    tag = command("docker", "tag", present.id, layout.reference)
-    return (Run(place.name, "name the image by its identity", tag, unless=there),)
+        return (SendImage(place.name, f"send image {tag}", tag, layout.image.identity),)
+    # Under the name of the hosts file too, unless that name is a digest, which nobody can give.
+    names = (layout.reference, *(() if "@" in tag else (tag,)))
+    name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
+    there = script(
+        "id=$1; shift; for name; do "
+        '[ "$(docker image inspect --format "{{.Id}}" "$name")" = "$id" ] || exit; done',
+        present.id,
+        *names,
+    )
+    return (Run(place.name, "name the image by its identity", name, unless=there),)
 
 
 def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tuple[Step, ...]:
     state, facts = place.state, place.facts
     folders = [f"{state}/{name}" for name in _FOLDERS]
-    make = script('umask 077; mkdir -p "$@"', *folders)
-    there = script('for d; do [ -d "$d" ] || exit 1; done', *folders)
+    # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
+    role = WORKER if place.role == MAIN else MAIN
+    stale = [f"{state}/conf/{name}" for name in _OF_ROLE[role]]
+    about = (container_name(layout.inventory.cluster, role), *folders, "--", *stale)
+    make, there = script(_MAKE_FOLDERS, *about), script(_FOLDERS_ARE_THERE, *about)
     client = ssh_config(layout.paths, layout.port, layout.user)
-    about = {
+    myself = {
         "cluster": layout.inventory.cluster,
         "host": place.name,
         "address": place.path.address,
@@ -71,7 +96,7 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
         "env": dict(layout.inventory.host(place.name).env),
     }
     files = [
-        File(f"{state}/conf/host.json", (json.dumps(about, indent=1, sort_keys=True) + "\n",)),
+        File(f"{state}/conf/host.json", (json.dumps(myself, indent=1, sort_keys=True) + "\n",)),
         File(f"{state}/conf/ssh_config", (client,)),
         # Mounted one by one, so the inode must stay; sessions of other users never see this folder.
         File(f"{state}/etc/ssh_config", (client,), 0o644, in_place=True),
@@ -116,24 +141,27 @@ def _key_step(layout: Layout, place: Place) -> Step:
 
 
 def _trust_step(layout: Layout, place: Place) -> Step:
-    conf = f"{place.state}/conf"
+    conf, main = f"{place.state}/conf", layout.inventory.main
+    known = [p.facts.remembered for p in layout.places]
+    keys = {name: key for r in known for name, key in r.keys}
+    main_key = next((r.main_key for r in known if r.main_key), "")
     hosts: list[str | Ref] = []
     for path in layout.paths:
-        if path.host != layout.inventory.main:
+        if path.host != main:
             line = known_hosts_line(path, layout.port, f"{_BEGIN}{path.host}{_END}")
-            hosts.append(_with_key(line, path.host, "host"))
+            hosts.append(_with_key(line, path.host, "host", keys.get(path.host, "")))
     files = [File(f"{conf}/known_hosts", tuple(hosts))]
-    if place.role == WORKER:
-        address = next((p.address for p in layout.paths if p.host == layout.inventory.main), "")
-        line = authorized_keys_line(address, f"{_BEGIN}{layout.inventory.main}{_END}")
-        content = (_with_key(line, layout.inventory.main, "cluster"),) if address else ()
-        files.append(File(f"{conf}/authorized_keys", content))
+    address = next((p.address for p in layout.paths if p.host == main), "")
+    # While main has never answered nobody may log in: then there is no such file.
+    if place.role == WORKER and address and (layout.main or main_key):
+        line = authorized_keys_line(address, f"{_BEGIN}{main}{_END}")
+        files.append(File(f"{conf}/authorized_keys", (_with_key(line, main, "cluster", main_key),)))
     return Upload(place.name, "write who may log in where", tuple(files))
 
 
-def _with_key(line: str, host: str, name: str) -> Ref:
+def _with_key(line: str, host: str, name: str, remembered: str) -> Ref:
     before, after = line.split(f"{_BEGIN}{host}{_END}")
-    return Ref(host, name, before, after)
+    return Ref(host, name, before, after, otherwise=remembered)
 
 
 def _start_step(layout: Layout, place: Place) -> Step:

@@ -88,7 +88,7 @@ def _inventory(model: HostsFile) -> Inventory:
     )
     return Inventory(
         cluster=model.cluster,
-        image=model.image,
+        image=_with_tag(model.image),
         main=model.main or made[0].name,
         hosts=tuple(made),
         worker_port=model.worker_port,
@@ -103,3 +103,8 @@ def _inventory(model: HostsFile) -> Inventory:
 
 def _pairs(env: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((env or {}).items()))
+
+
+def _with_tag(image: str) -> str:
+    # As docker itself reads it; hosts list their images under the whole name.
+    return image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
