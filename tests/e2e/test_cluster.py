@@ -246,6 +246,47 @@ def test_rendered_docker_scripts_start_the_same_containers(up: Toolkit, tmp_path
     assert {o["phase"] for o in rows if o["status"] == "ok"} <= {"sshd", "login"}
 
 
+def test_another_main_takes_the_old_roles_containers_and_keys_along(up: Toolkit, tmp_path: Path) -> None:
+    data = yaml.safe_load(up.hosts.read_text())
+    data["cluster"] = "swap"
+    swapped = Toolkit(tmp_path / "hosts.yaml", tmp_path)
+    for main, worker in (("box1", "box2"), ("box2", "box1")):
+        swapped.hosts.write_text(yaml.safe_dump(data | {"main": main}))
+        swapped.run("up", check=True)
+        assert swapped.run("up", "--json", check=True).json["changes"] == 0
+        assert containers(main, "swap") == ["toolkit-swap-main"]
+        assert containers(worker, "swap") == ["toolkit-swap-worker"]
+        keys = sh(worker, f"grep -l PRIVATE {STATE}/swap/{worker}/conf/*").split()
+        assert keys == [f"{STATE}/swap/{worker}/conf/ssh_host_ed25519_key"]
+    swapped.run("down", check=True)
+
+
+def test_a_name_of_the_image_that_only_this_machine_knew(up: Toolkit, tmp_path: Path) -> None:
+    subprocess.run(["docker", "tag", "toolkit:cpu", "toolkit:renamed"], check=True)
+    try:
+        data = yaml.safe_load(up.hosts.read_text()) | {"cluster": "named", "image": "toolkit:renamed"}
+        data["hosts"] = {"box1": data["hosts"]["box1"]}
+        named = Toolkit(tmp_path / "hosts.yaml", tmp_path)
+        named.hosts.write_text(yaml.safe_dump(data))
+        rows = named.run("up", "--json", check=True).json["outcomes"]
+        assert rows[0]["step"] == "name the image by its identity" and rows[0]["seconds"] < 5
+        named.run("run", "--", "true", check=True)
+        named.run("down", "--no-save", check=True)
+    finally:
+        subprocess.run(["docker", "rmi", "toolkit:renamed"], check=True, capture_output=True)
+        on("box1", "docker", "rmi", "toolkit:renamed")
+
+
+def test_down_saves_results_also_when_the_container_is_gone(up: Toolkit) -> None:
+    up.run("run", "--workdir", "examples", "--", "sh", "-c", "echo precious >result-$RANK", check=True)
+    on("box1", "docker", "rm", "-f", "toolkit-two-main")
+    on("box2", "docker", "stop", "-t", "1", "toolkit-two-worker")
+    up.run("down", check=True)
+    saved = {p.name: p.read_text() for p in (up.folder / "runs" / "two").rglob("result-*")}
+    assert saved == {"result-0": "precious\n", "result-1": "precious\n"}
+    up.run("up", check=True)
+
+
 def test_down_leaves_nothing(up: Toolkit) -> None:
     up.run("run", "--workdir", "examples/digits", "train_ddp.py", "--epochs", "1", check=True)
     ports = sh("box2", "ss -ltnH")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -131,6 +132,36 @@ def test_stop_ends_a_detached_job(up: Toolkit) -> None:
     wait_until(lambda: marked("box2", f"TOOLKIT_JOB={job}"))
     assert up.run("stop", job, "--json", check=True).json["state"] == "stopped"
     assert not marked("box1", f"TOOLKIT_JOB={job}") and not marked("box2", f"TOOLKIT_JOB={job}")
+
+
+def test_up_does_not_end_a_running_job(up: Toolkit, tmp_path: Path) -> None:
+    job = up.run("run", "-d", "--json", "--workdir", "examples", "--", "sleep", "300", check=True).json["job"]
+    try:
+        changed = Toolkit(tmp_path / "hosts.yaml", tmp_path)
+        changed.hosts.write_text(up.hosts.read_text() + "shm_size: 1g\n")
+        refused = changed.run("up")
+        assert refused.status == 3 and job in refused.err and "--force" in refused.err
+        assert up.run("up", "--json", check=True).json["changes"] == 0
+    finally:
+        up.run("stop", job, check=True)
+
+
+def test_a_job_whose_main_went_down_is_lost_and_not_in_the_way(up: Toolkit) -> None:
+    job = up.run("run", "-d", "--json", "--workdir", "examples", "--", "sleep", "300", check=True).json["job"]
+    wait_until(lambda: marked("box2", f"TOOLKIT_JOB={job}"))
+    on("box1", "docker", "rm", "-f", "toolkit-two-main")
+    # Without main nobody holds the worker's ranks any more.
+    wait_until(lambda: not marked("box2", f"TOOLKIT_JOB={job}"), 60)
+    up.run("up", check=True)
+    jobs = up.run("status", "--json", check=True).json["jobs"]
+    assert next(j for j in jobs if j["id"] == job)["state"] == "lost"
+    up.run("run", "--workdir", "examples", "--", "true", check=True)
+
+
+def test_exec_ends_what_is_late(up: Toolkit) -> None:
+    done = up.run("exec", "--timeout", "2", "box2", "--", "sleep", "98765")
+    assert done.status == 124 and done.seconds < 15
+    assert "98765" not in on("box2", "ps", "-ef")
 
 
 def test_arguments_and_variables_arrive_as_they_were_given(up: Toolkit) -> None:
