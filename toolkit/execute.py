@@ -130,6 +130,9 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
                 return
 
     fan_out(by_host, work)
+    # Once all have ended, so that what the others of this phase read does not depend on who was first.
+    for host in progress.failed:
+        context.forget(host)
 
 
 def _run_step(phase: Phase, step: Step, context: Context, listen: Listener) -> Outcome:

@@ -58,6 +58,11 @@ class Context:
                 self._archives[identity] = ImageArchive(chunks)
             return self._archives[identity]
 
+    def forget(self, host: str) -> None:
+        """Drop what a host that has failed saved: nobody shall count on its container or its key."""
+        for key in [key for key in self.outputs if key[0] == host]:
+            del self.outputs[key]
+
     def close(self) -> None:
         for archive in self._archives.values():
             archive.close()
