@@ -62,6 +62,7 @@ class _Progress:
 
     runners: Mapping[str, Runner]
     listen: Listener
+    interrupted: bool = False
     failed: set[str] = field(default_factory=set)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
@@ -98,7 +99,8 @@ def execute(
         for phase, steps in numbered:
             _run_phase(phase, steps, context, progress)
     except KeyboardInterrupt:
-        interrupted = True
+        # What still runs is cut off now; that it ends badly is no news to anybody.
+        interrupted = progress.interrupted = True
         close()
     finally:
         context.close()
@@ -124,7 +126,8 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
         for index, step in by_host[host]:
             outcome = _run_step(phase, step, context, progress.listen)
             progress.outcomes[index] = outcome
-            progress.listen(StepEnded(outcome))
+            if not progress.interrupted:
+                progress.listen(StepEnded(outcome))
             if outcome.status == "failed":
                 progress.failed.add(host)
                 return

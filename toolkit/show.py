@@ -81,7 +81,8 @@ def report_text(report: Report) -> str:
             changed = sum(o.status == "ok" for o in own)
             lines.append(f"  {host}: ok ({_count(changed, 'change')})")
     failures = len({o.host for o in report.failures})
-    head = f"{report.title}: failed on {_count(failures, 'host')} of {len(hosts)} ({report.seconds:.1f} s)"
+    how = f"failed on {_count(failures, 'host')} of {len(hosts)}" if failures else "not finished"
+    head = f"{report.title}: {how} ({report.seconds:.1f} s)"
     return "\n".join([head, *lines]) + "\n"
 
 

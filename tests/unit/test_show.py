@@ -92,3 +92,9 @@ def test_a_long_script_is_cut_and_its_arguments_are_not() -> None:
 def test_tables_line_up() -> None:
     assert table(("host", "n"), [("a", "10"), ("longer", "2")]) == "host    n\na       10\nlonger  2\n"
     assert table(("host",), []) == "host\n"
+
+
+def test_a_report_that_was_cut_off_blames_nobody() -> None:
+    rows = (Outcome("p", "one", "gpu1", "ok"), Outcome("p", "two", "gpu1", "not run"))
+    text = report_text(Report("up demo", rows, 1.0))
+    assert text.startswith("up demo: not finished (1.0 s)") and "gpu1: stopped before two" in text

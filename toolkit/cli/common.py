@@ -67,7 +67,8 @@ def connect(inventory: Inventory, verbose: bool, names: Iterable[str] | None = N
 
 
 def _trace(host: str, line: str) -> None:
-    say(f"       $  {host}: {line if len(line) <= 400 else line[:397] + '…'}")
+    shown = " ".join(line.split())
+    say(f"       $  {host}: {shown if len(shown) <= 400 else shown[:397] + '…'}")
 
 
 def carry_out(session: Session, plan: Plan, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:

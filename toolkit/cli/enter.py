@@ -86,5 +86,7 @@ def shell(
     with connect(inventory, verbose, [name]) as session:
         container = session.container(name).container
         tty = ("-t",) if sys.stdin.isatty() else ()
-        enter = command("docker", "exec", "-i", *tty, container, "bash", "-l")
+        # Not a login shell: /etc/profile would put another PATH in place of the image's.
+        best = "command -v bash >/dev/null && exec bash; exec sh"
+        enter = command("docker", "exec", "-i", *tty, container, "sh", "-c", best)
         raise typer.Exit(session.runners[name].interactive(enter))
