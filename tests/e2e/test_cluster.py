@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.world import Toolkit, containers, logins, marked, on, sh, wait_until
+from toolkit.lab.files import ensure_key
 
 pytestmark = pytest.mark.lab
 
@@ -197,10 +198,10 @@ def test_an_unknown_host_key_is_refused_until_it_is_trusted(up: Toolkit, tmp_pat
 
 
 def test_a_wrong_key_is_tried_once(up: Toolkit, tmp_path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "wrong")], check=True)
+    ensure_key(tmp_path)
     data = yaml.safe_load(up.hosts.read_text())
     for host in data["hosts"].values():
-        host["identity_file"] = str(tmp_path / "wrong")
+        host["identity_file"] = str(tmp_path / "id_ed25519")
     locked_out = Toolkit(tmp_path / "hosts.yaml", tmp_path)
     locked_out.hosts.write_text(yaml.safe_dump(data))
     count = "grep -c 'Connection from\\|Connection closed by authenticating user' /var/log/sshd.log || true"
