@@ -9,8 +9,8 @@ from typing import Any
 import paramiko
 
 from toolkit.effects.known_hosts import add_known_hosts, is_about
-from toolkit.effects.ssh import gateway_socket
 from toolkit.effects.ssh_config import Target
+from toolkit.effects.ssh_connect import gateway_socket
 from toolkit.errors import Unreachable
 
 _SECONDS = 10.0

@@ -10,31 +10,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
-import fabric
 import paramiko
 
 from toolkit.core.command import Command
 from toolkit.core.result import TIMED_OUT, Result
-from toolkit.effects.known_hosts import add_known_hosts
 from toolkit.effects.runner import Sink
 from toolkit.effects.ssh_config import Target
-from toolkit.effects.ssh_errors import UnknownHostKey, explain
+from toolkit.effects.ssh_connect import make_connection, open_connection
 from toolkit.errors import Unreachable
 
-# 2 MiB in flight: paramiko's default window stalls a fast link at every round trip.
-_WINDOW = 2**21
 _CHUNK = 2**15
-# Seconds between keepalives, and after which a silent host counts as gone.
-_KEEPALIVE, _SILENCE = 15, 60
-# Authenticated ciphers first: AES-GCM is about twice as fast here as the default AES-CTR with HMAC.
-_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
 # Called with the host's name and the command for people, before it runs.
 Trace = Callable[[str, str], None]
@@ -67,7 +56,7 @@ class SshRunner:
     def __init__(self, target: Target, connect_timeout: float = 10.0, trace: Trace | None = None) -> None:
         self.target = target
         self._trace = trace
-        self._connection = _connection(target, connect_timeout)
+        self._connection = make_connection(target, connect_timeout)
         self._closed = False
 
     @property
@@ -85,7 +74,7 @@ class SshRunner:
             Unreachable: with the reason and the command that cures it. A refused key is not tried
                 again: repeated failures would make the host's sshd lock us out.
         """
-        _open(self._connection, self.target)
+        open_connection(self._connection, self.target)
 
     def close(self) -> None:
         self._closed = True
@@ -182,87 +171,3 @@ def _feed(channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseE
         broken.append(error)
     with contextlib.suppress(OSError):
         channel.shutdown_write()
-
-
-class _Strict(paramiko.MissingHostKeyPolicy):
-    """Refuse hosts that no known_hosts file lists."""
-
-    def missing_host_key(self, client: Any, hostname: str, key: paramiko.PKey) -> None:
-        raise UnknownHostKey(hostname, key)
-
-
-def _transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
-    transport = paramiko.Transport(sock, default_window_size=_WINDOW, **options)
-    security = transport.get_security_options()
-    preferred = [c for c in _CIPHERS if c in security.ciphers]
-    security.ciphers = (*preferred, *(c for c in security.ciphers if c not in preferred))
-    # The post-quantum exchange costs several times the processor time; 64 hosts at once make it felt.
-    cheap = [k for k in security.kex if k.startswith("curve25519")]
-    security.kex = (*cheap, *(k for k in security.kex if k not in cheap))
-    return transport
-
-
-def gateway_socket(target: Target, connect_timeout: float = 10.0) -> Any:
-    """Return a channel to the target through its jump hosts, None when it is reached directly.
-
-    Raises:
-        Unreachable: a jump host does not let us through; names it.
-    """
-    if not target.jump:
-        return None
-    gateway = _connection(target.jump[-1], connect_timeout)
-    _open(gateway, target.jump[-1])
-    return gateway.transport.open_channel("direct-tcpip", (target.host, target.port), ("", 0))
-
-
-def _open(connection: Any, target: Target) -> None:
-    # The way there first, so that an error names the host that it is about.
-    if connection.gateway is not None:
-        _open(connection.gateway, target.jump[-1])
-    try:
-        connection.open()
-    except Exception as error:
-        raise explain(target, error) from error
-    connection.transport.set_keepalive(_KEEPALIVE)
-    sock = connection.transport.sock
-    if isinstance(sock, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
-        # paramiko does not look whether its keepalives are answered; unanswered, the kernel ends the
-        # connection to a host that has lost its power after this time and not after 15 minutes.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
-
-
-def _has_passphrase(path: str) -> bool:
-    try:
-        paramiko.PKey.from_path(path)
-    except (paramiko.PasswordRequiredException, TypeError):
-        return True
-    except (OSError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType):
-        return False
-    return False
-
-
-def _connection(target: Target, connect_timeout: float) -> Any:
-    gateway = _connection(target.jump[-1], connect_timeout) if target.jump else None
-    existing = [f for f in target.identity_files if Path(f).is_file()]
-    connection = fabric.Connection(
-        target.host,
-        user=target.user or None,
-        port=target.port,
-        # An empty configuration: what ~/.ssh/config says has come through `ssh -G` already.
-        config=fabric.Config(ssh_config=paramiko.SSHConfig()),
-        gateway=gateway,
-        connect_timeout=connect_timeout,
-        forward_agent=False,
-        connect_kwargs={
-            "key_filename": existing,
-            # A key with a passphrase is the agent's to use, also where no other key may be tried.
-            "allow_agent": not target.identities_only or any(_has_passphrase(f) for f in existing),
-            "look_for_keys": False,
-            "banner_timeout": connect_timeout,
-            "auth_timeout": connect_timeout + 20,
-            "transport_factory": _transport,
-        },
-    )
-    connection.client.set_missing_host_key_policy(_Strict())
-    add_known_hosts(connection.client.get_host_keys(), target.known_hosts)
-    return connection

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from common import (
     EXIT_BROKEN,
@@ -34,15 +32,14 @@ from common import (
     load_job,
     program,
     read_status,
-    ssh_args,
     write_json,
 )
 from lines import Merger
+from records import blame
 from sweep import end_everywhere
 
 TICK_S = 0.05
 DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
-RECORDS_S = 15.0  # for asking a host how its ranks ended
 
 
 class Running:
@@ -172,7 +169,10 @@ class Supervisor:
                 continue
             running.code = exit_code_of(returncode)
             if running.code != 0 and self.outcome is None:
-                self.outcome = ("failed", *self._blame(running))
+                self.outcome = (
+                    "failed",
+                    *blame(self.job, running.launch["host"], running.name, running.code),
+                )
         if self.asked and self.outcome is None:
             name = signal.Signals(self.asked).name
             self.outcome = ("stopped", 128 + self.asked, f"stopped by {name}")
@@ -224,47 +224,6 @@ class Supervisor:
         while self._is_open(running) and self._read(running):
             pass
         self.write(running.merger.close())
-
-    def _blame(self, failed: Running) -> tuple[int, str]:
-        """Exit code and reason of a failed launch: those of the first rank to fail, where known."""
-        code = failed.code or EXIT_BROKEN
-        hosts = [host["name"] for host in self.job["hosts"]]
-        with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as pool:
-            found = [record for records in pool.map(self._records, hosts) for record in records]
-        records = [record for record in found if record["exit_code"] != 0]
-        if not records:
-            return code, f"{failed.name} ended with exit code {code}"
-        several = len(self.job["launches"]) > 1
-
-        def lateness(record: dict[str, Any]) -> tuple[bool, bool, bool, float]:
-            # mpirun's own code is that of the first rank to fail; torchrun's is always 1
-            other_host = several and record["host"] != failed.launch["host"]
-            other_code = self.job["launcher"] != "torchrun" and record["exit_code"] != code
-            ended_by_us = record["exit_code"] == 128 + signal.SIGTERM
-            return (other_host, other_code, ended_by_us, record["ended"])
-
-        first = min(records, key=lateness)
-        code = int(first["exit_code"])
-        return code, f"rank {first['rank']} on {first['host']} ended with exit code {code}"
-
-    def _records(self, host: str) -> list[dict[str, Any]]:
-        logs = self.folder / "logs"
-        try:
-            if host == self.job["main"]:
-                texts = [path.read_text() for path in logs.glob("rank-*.exit")]
-            else:
-                command = 'cat "$0"/rank-*.exit'  # a pattern, so it takes a shell
-                done = subprocess.run(
-                    ssh_args(host, ["sh", "-c", command, str(logs)]),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    timeout=RECORDS_S,
-                )
-                texts = done.stdout.decode().splitlines()
-            return [json.loads(text) for text in texts]
-        except (OSError, ValueError, subprocess.TimeoutExpired):
-            return []  # a host that is gone leaves no record
 
 
 def running_job(job_id: str) -> str:
