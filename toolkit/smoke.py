@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolkit.api import Session
-from toolkit.errors import Problem, ToolkitError
+from toolkit.errors import Interrupted, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.jobs import follow, start, status, stop
 from toolkit.plan.smoke import ALLREDUCE, GpuRow, allreduce_line, judge_gpus, plan_gpu_smoke
@@ -50,7 +50,8 @@ def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
     """Run both parts; a host that fails in the first does not hide the second.
 
     Raises:
-        ToolkitError: the cluster is not up.
+        ToolkitError: the cluster is not up, and no host has told anything about GPUs.
+        Interrupted: Ctrl-C before the all-reduce was started; nothing of it runs.
     """
     layout = session.layout(local_image=False)
     problems = [Problem(name, error.what) for name, error in session.errors.items()]
@@ -64,15 +65,18 @@ def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
     output: list[bytes] = []
     try:
         job = make_job(session, _request(launcher))
-        start(session, plan_run(session, job, None), listen)
+        try:
+            start(session, plan_run(session, job, None), listen)
+            follow(session, job.id, output.append)
+        except KeyboardInterrupt:
+            stop(session, job.id, interrupt=True)
+            raise
     except ToolkitError as error:
+        # What was found out about GPUs is still worth a look; without it the error says all.
+        if not rows or isinstance(error, Interrupted):
+            raise
         problems.append(Problem("all-reduce", error.what))
         return Smoke(rows, tuple(problems), "")
-    try:
-        follow(session, job.id, output.append)
-    except KeyboardInterrupt:
-        stop(session, job.id, interrupt=True)
-        raise
     lines = b"".join(output).decode(errors="replace").splitlines()
     ended = status(session, job.id)
     line = allreduce_line(lines) if ended.exit_code == 0 else ""

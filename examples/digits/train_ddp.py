@@ -57,7 +57,7 @@ def main() -> None:
     if rank == 0:
         print(f"test accuracy {mean.item() / size:.4f} on {size} ranks")
     # DDP sits in reference cycles and owns threads. Collected here, they end before the interpreter does;
-    # left to its end, every fifth run of this script was aborted there ("terminate called …").
+    # left to its end, a run is now and then aborted there ("terminate called …").
     del parallel
     gc.collect()
     dist.destroy_process_group()

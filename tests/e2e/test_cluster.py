@@ -288,6 +288,25 @@ def test_down_saves_results_also_when_the_container_is_gone(up: Toolkit) -> None
     up.run("up", check=True)
 
 
+def test_through_a_jump_host_and_a_main_without_slots(up: Toolkit, tmp_path: Path) -> None:
+    data = yaml.safe_load(up.hosts.read_text())
+    first, second = data["hosts"]["box1"], data["hosts"]["box2"]
+    first["slots"], second["jump"] = 0, f"trainer@{first['address']}"
+    data |= {"cluster": "jumped", "known_hosts": str(tmp_path / "known_hosts")}
+    jumped = Toolkit(tmp_path / "hosts.yaml", tmp_path)
+    jumped.hosts.write_text(yaml.safe_dump(data))
+    # The way there is trusted first; only then can what lies behind it be looked at.
+    assert jumped.run("trust", "--yes").status == 1
+    jumped.run("trust", "--yes", check=True)
+    direct = logins("box1")
+    jumped.run("up", check=True)
+    assert logins("box1") - direct == 2, "once for itself, once on the way to box2"
+    for launcher in ("horovodrun", "mpirun", "torchrun"):
+        words = ("--launcher", launcher, "--", "sh", "-c", "echo RANK $RANK of $WORLD_SIZE")
+        assert "[box2 0] RANK 0 of 1" in jumped.run("run", *words, check=True).out
+    jumped.run("down", "--no-save", check=True)
+
+
 def test_down_leaves_nothing(up: Toolkit) -> None:
     up.run("run", "--workdir", "examples/digits", "train_ddp.py", "--epochs", "1", check=True)
     ports = sh("box2", "ss -ltnH")
