@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.world import Toolkit
+from tests.e2e.world import LAB, Toolkit
 from toolkit.lab.manage import lab_down, lab_up
 from toolkit.lab.topology import LabSpec
 
-LAB = "ci"
 # Host by host: engine 26 with overlay2, engine 20.10 with overlay2, engine 26 with the containerd store.
 ENGINES = ("new", "old", "containerd")
 
@@ -23,7 +22,7 @@ ENGINES = ("new", "old", "containerd")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a lab of three hosts; TOOLKIT_KEEP_LAB=1 leaves it for the next run."""
     keep = os.environ.get("TOOLKIT_KEEP_LAB") == "1"
-    folder = Path(".lab/ci").resolve() if keep else tmp_path_factory.mktemp("lab")
+    folder = Path(".lab", LAB).resolve() if keep else tmp_path_factory.mktemp("lab")
     lab_up(LabSpec(LAB, str(folder), hosts=3, engines=ENGINES), print)
     try:
         yield folder

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.world import Toolkit, containers, logins, marked, on, sh, wait_until
+from tests.e2e.world import Toolkit, containers, logins, marked, on, outer, sh, wait_until
 from toolkit.lab.files import ensure_key
 
 pytestmark = pytest.mark.lab
@@ -153,7 +153,7 @@ def test_a_port_of_the_file_that_is_taken_is_an_error_that_names_the_host(
 
 
 def test_a_host_that_is_gone_does_not_hide_the_others(up: Toolkit) -> None:
-    subprocess.run(["docker", "stop", "-t", "1", "toolkit-lab-ci-box2"], check=True, capture_output=True)
+    subprocess.run(["docker", "stop", "-t", "1", outer("box2")], check=True, capture_output=True)
     try:
         done = up.run("up", "--json")
         assert done.status == 1
@@ -164,7 +164,7 @@ def test_a_host_that_is_gone_does_not_hide_the_others(up: Toolkit) -> None:
         assert down.status == 1 and "box2: FAILED at connect" in down.err
         assert containers("box1", "two") == []
     finally:
-        subprocess.run(["docker", "start", "toolkit-lab-ci-box2"], check=True, capture_output=True)
+        subprocess.run(["docker", "start", outer("box2")], check=True, capture_output=True)
     wait_until(lambda: "Server Version" in on("box2", "docker", "info"), 60)
     wait_until(lambda: up.run("down", "--no-save").status == 0, 60)
     assert containers("box2", "two") == []
@@ -238,7 +238,7 @@ def test_rendered_docker_scripts_start_the_same_containers(up: Toolkit, tmp_path
     on("box2", "docker", "rm", "-f", "toolkit-two-worker")
     text = (tmp_path / "box2" / "worker.sh").read_text()
     subprocess.run(
-        ["docker", "exec", "-i", "-u", "trainer", "toolkit-lab-ci-box2", "sh"],
+        ["docker", "exec", "-i", "-u", "trainer", outer("box2"), "sh"],
         input=text,
         text=True,
         check=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Toolkit, interrupt, logins, marked, on, sh, wait_until, watched_processes
+from tests.e2e.world import Toolkit, interrupt, logins, marked, on, outer, sh, wait_until, watched_processes
 
 pytestmark = pytest.mark.lab
 
@@ -84,7 +84,7 @@ def test_interrupt_ends_the_job_everywhere_and_only_it(up: Toolkit) -> None:
         [
             "docker",
             "exec",
-            "toolkit-lab-ci-box2",
+            outer("box2"),
             "bash",
             "-c",
             "exec -a 'python train.py' sleep 120",

@@ -9,7 +9,7 @@ import tarfile
 
 import pytest
 
-from tests.e2e.world import Toolkit, on, sh
+from tests.e2e.world import Toolkit, on, outer, sh
 
 pytestmark = pytest.mark.lab
 
@@ -78,7 +78,7 @@ def test_the_key_opens_nothing_from_elsewhere(up: Toolkit) -> None:
     key = sh("box1", f"cat {STATE}/box1/conf/id_ed25519")
     sh("box2", "umask 077; mkdir -p /root/stolen")
     subprocess.run(
-        ["docker", "exec", "-i", "toolkit-lab-ci-box2", "sh", "-c", "umask 077; cat >/root/stolen/key"],
+        ["docker", "exec", "-i", outer("box2"), "sh", "-c", "umask 077; cat >/root/stolen/key"],
         input=key,
         text=True,
         check=True,

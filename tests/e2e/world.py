@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# The practice cluster that the tests make; another name lets two runs stand side by side on one machine.
+LAB = os.environ.get("TOOLKIT_TEST_LAB", "ci")
 PROGRAM = str(Path(sys.executable).with_name("toolkit"))
 
 
@@ -65,10 +67,14 @@ class Toolkit:
         )
 
 
-def on(host: str, *argv: str, lab: str = "ci") -> str:
+def outer(host: str, lab: str = LAB) -> str:
+    """The container that plays a practice host."""
+    return f"toolkit-lab-{lab}-{host}"
+
+
+def on(host: str, *argv: str, lab: str = LAB) -> str:
     """Run a command as root on a practice host, past the toolkit; return its output."""
-    name = f"toolkit-lab-{lab}-{host}"
-    done = subprocess.run(["docker", "exec", name, *argv], capture_output=True, text=True)
+    done = subprocess.run(["docker", "exec", outer(host, lab), *argv], capture_output=True, text=True)
     return done.stdout + done.stderr
 
 

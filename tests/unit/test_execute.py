@@ -74,6 +74,20 @@ def test_what_a_step_reads_is_there_whether_it_ran_or_not(tmp_path: Path) -> Non
         assert (outcome.status, outcome.output) == (status, "secret")
 
 
+def test_a_hiccup_of_the_engine_is_tried_once_more(tmp_path: Path) -> None:
+    def step(fails: int) -> Run:
+        text = 'echo x >>"$1"; [ $(wc -l <"$1") -gt "$2" ] || { echo "runc: reset by peer" >&2; exit 125; }'
+        action = script(text, str(tmp_path / f"tries-{fails}"), str(fails))
+        return Run("a", "start", action, hiccups=("reset by peer",))
+
+    (first,) = alone(step(1)).outcomes
+    assert first.status == "ok" and "at the second try; the first one said: runc: reset" in first.detail
+    (second,) = alone(step(2)).outcomes
+    assert second.status == "failed" and (tmp_path / "tries-2").read_text() == "x\nx\n"
+    (other,) = alone(replace(step(9), hiccups=("something else",))).outcomes
+    assert other.status == "failed" and (tmp_path / "tries-9").read_text() == "x\n"
+
+
 def test_a_read_that_fails_fails_the_step(tmp_path: Path) -> None:
     report = alone(Run("a", "t", command("true"), reads=command("cat", str(tmp_path / "absent")), saves="x"))
     assert statuses(report) == ["failed"]

@@ -17,7 +17,10 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     whole = subject
     if step.unless is not None or step.reads is not None:
         whole = _guarded(subject, step.unless and step.unless.resolved(context.outputs), step.reads)
-    result = runner.run(whole, step.timeout)
+    result, detail = runner.run(whole, step.timeout), ""
+    if result.status != 0 and any(piece in result.output for piece in step.hiccups):
+        detail = f"at the second try; the first one said: {reason(result)}"
+        result = runner.run(whole, step.timeout)
     skipped = step.unless is not None and result.status == _SKIPPED
     if result.status != 0 and not skipped:
         said = reason(result)
@@ -27,7 +30,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     output = result.stdout.strip() if step.saves else ""
     if step.saves:
         context.outputs[step.host, step.saves] = output
-    return Verdict("skipped" if skipped else "ok", output=output)
+    return Verdict("skipped" if skipped else "ok", detail, output)
 
 
 def _guarded(subject: Command, unless: Command | None, reads: Command | None) -> Command:

@@ -16,6 +16,8 @@ class Run:
         unless: asked on the host at that moment; status 0 means there is nothing to do.
         reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
         timeout: seconds after which the command is ended on the host and counts as failed.
+        hiccups: pieces of error messages after which the same command is run once more, because they
+            come and go by themselves. Only for commands that may be repeated whole.
         fix: what to tell a person to do when it fails.
     """
 
@@ -26,6 +28,7 @@ class Run:
     reads: Command | None = None
     saves: str = ""
     timeout: float = 120.0
+    hiccups: tuple[str, ...] = ()
     fix: str = ""
 
 
