@@ -1,0 +1,43 @@
+"""Findings: what a look at hosts, files or measurements came to, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+# "not checked" is what could not be looked at; it is never "ok".
+Verdict = Literal["ok", "warning", "error", "not checked"]
+_WORST_FIRST: tuple[Verdict, ...] = ("error", "warning", "not checked", "ok")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One verdict of one check.
+
+    Args:
+        check: id of the check, such as ``disk-space``.
+        verdict: ``error`` would stop or spoil a job, ``warning`` would slow it or may spoil it.
+        what: the finding in plain words, one sentence.
+        fix: the command or the change that ends it; empty when there is nothing to do.
+        host: inventory name of the host concerned, empty for the cluster or its file.
+        subject: what on that host, such as ``/data`` or ``env/NCCL_TIMEOUT`` or the name of another host.
+    """
+
+    check: str
+    verdict: Verdict
+    what: str
+    fix: str = ""
+    host: str = ""
+    subject: str = ""
+
+
+def worst(findings: Iterable[Finding]) -> Verdict:
+    """Return the gravest verdict among them; ``ok`` when there is none."""
+    verdicts = {finding.verdict for finding in findings}
+    return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "ok")
+
+
+def graver_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return them errors first, each verdict in the order it came."""
+    return tuple(sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.verdict)))
