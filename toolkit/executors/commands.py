@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from toolkit.core.command import Command, script
 from toolkit.errors import ToolkitError
 from toolkit.executors.context import Advance, Context, Verdict, reason
@@ -24,6 +26,9 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     skipped = step.unless is not None and result.status == _SKIPPED
     if result.status != 0 and not skipped:
         said = reason(result)
+        for known in step.failures:
+            if re.search(known.says, result.output):
+                raise ToolkitError(f"{step.title}: {known.what} ({said})", known.fix)
         raise ToolkitError(
             f"{step.title}: {said}", step.fix or f"look at it on {step.host}: {subject.line()}"
         )

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.image import ImageFacts
+from toolkit.core.image import ImageFacts, image_arch
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
-from toolkit.errors import ImageError, NotReady
+from toolkit.errors import ImageError, NotReady, together
 from toolkit.network.choose import DataPath, choose_paths
+from toolkit.plan.gpus import given_gpus
 from toolkit.spec.inventory import Inventory
 
 _ANY = ("0.0.0.0", "::")
@@ -23,7 +24,7 @@ class Place:
 
     Args:
         slots: room for ranks.
-        gpus: GPUs that the container is given, 0 for none.
+        gpus: the GPUs that the container is given, as indexes or UUIDs.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Place:
     facts: Facts
     path: DataPath
     slots: int
-    gpus: int
+    gpus: tuple[str, ...]
 
     @property
     def state(self) -> str:
@@ -89,13 +90,15 @@ def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFa
     paths = choose_paths(inventory, facts)
     for f in facts.values():
         refuse_foreign(inventory.cluster, f)
-        _refuse_missing_gpus(inventory, f)
+    image = _reference_image(inventory, facts, local)
+    _refuse_other_processors(image, inventory.image, facts)
+    given = _given_gpus(inventory, facts)
     places = tuple(
         Place(h.name, inventory.role(h.name), facts[h.name], paths[h.name], slots, gpus)
         for h in inventory.hosts
         if h.name in facts
-        for gpus in [len(facts[h.name].gpus) if h.gpus is None else h.gpus]
-        for slots in [(gpus or 1) if h.slots is None else h.slots]
+        for gpus in [given[h.name]]
+        for slots in [(len(gpus) or 1) if h.slots is None else h.slots]
     )
     return Layout(
         inventory=inventory,
@@ -103,7 +106,7 @@ def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFa
         paths=tuple(paths[n] for n in inventory.names if n in paths),
         user=_user(inventory, facts),
         port=_worker_port(inventory, facts, paths),
-        image=_reference_image(inventory, facts, local),
+        image=image,
     )
 
 
@@ -125,11 +128,30 @@ def refuse_foreign(cluster: str, facts: Facts) -> None:
             raise NotReady(what, "give this one another name: cluster: in the hosts file", facts.host)
 
 
-def _refuse_missing_gpus(inventory: Inventory, facts: Facts) -> None:
-    declared = inventory.host(facts.host).gpus or 0
-    if declared > len(facts.gpus):
-        what = f"{declared} GPUs are declared, nvidia-smi on the host lists {len(facts.gpus)}"
-        raise NotReady(what, f"on {facts.host}: nvidia-smi; or correct gpus: in the hosts file", facts.host)
+def _given_gpus(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, tuple[str, ...]]:
+    given: dict[str, tuple[str, ...]] = {}
+    refused: list[NotReady] = []
+    for host in inventory.hosts:
+        try:
+            given |= {host.name: given_gpus(host, facts[host.name])} if host.name in facts else {}
+        except NotReady as error:
+            refused.append(error)
+    if refused:
+        raise together(refused)
+    return given
+
+
+def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, Facts]) -> None:
+    """Refuse hosts whose processor the image is not made for, before anything is sent to anyone.
+
+    Raises:
+        ImageError: names them all.
+    """
+    others = [f for f in facts.values() if image.arch and image_arch(f.arch) != image.arch]
+    if others:
+        who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in others)
+        fix = "take these hosts out of the hosts file, or name an image that is built for them"
+        raise ImageError(f"the image {name} is for {image.arch}, and {who}", fix, others[0].host)
 
 
 def free_port(first: int, facts: Facts, address: str) -> int:

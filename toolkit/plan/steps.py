@@ -9,6 +9,20 @@ from toolkit.core.command import Command, Ref
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A way to fail that is known beforehand.
+
+    Args:
+        says: regular expression that is looked for in the command's output.
+        what, fix: what to tell a person then, in place of a general hint.
+    """
+
+    says: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
 class Run:
     """Run a command on a host.
 
@@ -18,7 +32,8 @@ class Run:
         timeout: seconds after which the command is ended on the host and counts as failed.
         hiccups: pieces of error messages after which the same command is run once more, because they
             come and go by themselves. Only for commands that may be repeated whole.
-        fix: what to tell a person to do when it fails.
+        failures: ways to fail that are known beforehand; the first that fits counts.
+        fix: what to tell a person to do when it fails otherwise.
     """
 
     host: str
@@ -29,6 +44,7 @@ class Run:
     saves: str = ""
     timeout: float = 120.0
     hiccups: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
     fix: str = ""
 
 
