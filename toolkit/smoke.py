@@ -51,7 +51,7 @@ def smoke_plans(session: Session, launcher: str) -> tuple[Plan, ...]:
 
 
 def _request(launcher: str) -> Request:
-    return Request(words=ALLREDUCE, launcher=launcher, timeout=300)
+    return Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False)
 
 
 def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:

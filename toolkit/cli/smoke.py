@@ -33,7 +33,7 @@ def smoke(
     from toolkit.smoke import run_smoke, smoke_plans
 
     inventory = load(hosts)
-    check_request(inventory, Request(words=("python3",), launcher=launcher))
+    check_request(inventory, Request(words=("python3",), launcher=launcher, secrets=False))
     with connect(inventory, verbose) as session:
         session.require_some()
         if dry_run:

@@ -81,7 +81,7 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
 
 
 # Everything but the snapshot itself: logs, records, and what the job wrote after its code had come.
-# job.json stays: it holds the variables that the person gave, and some of those are secrets.
+# job.json stays: it may hold the variables that the person gave, and some of those are secrets.
 _COLLECT = r"""
 cd "$1" || exit 1
 for job in */; do
