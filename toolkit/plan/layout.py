@@ -13,6 +13,12 @@ from toolkit.network.choose import DataPath, choose_paths
 from toolkit.plan.gpus import given_gpus
 from toolkit.spec.inventory import Inventory
 
+# What makes the hosts hold the same image, by the file's ``pull``.
+_SAME = {
+    "never": "toolkit image send",
+    "missing": "pull: always in the hosts file makes all of them pull; a name with @sha256:… never differs",
+    "always": "it was moved while they pulled: the same command again; a name with @sha256:… never differs",
+}
 _ANY = ("0.0.0.0", "::")
 # Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
 FIRST_MASTER_PORT = 29500
@@ -76,12 +82,15 @@ class Layout:
         return tuple(p for p in self.places if p.name != self.inventory.main)
 
 
-def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None) -> Layout:
+def make_layout(
+    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool = False
+) -> Layout:
     """Return the layout.
 
     Args:
         facts: of the hosts that answered; at least one.
         local: the image as this machine's engine knows it, None when it does not.
+        by_name: what the hosts have under the file's name is meant, even while they run another.
 
     Raises:
         NotReady: no data address can be told, the port is taken, a cluster of that name is another's.
@@ -90,7 +99,7 @@ def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFa
     paths = choose_paths(inventory, facts)
     for f in facts.values():
         refuse_foreign(inventory.cluster, f)
-    image = _reference_image(inventory, facts, local)
+    image = _reference_image(inventory, facts, local, by_name)
     _refuse_other_processors(image, inventory.image, facts)
     given = _given_gpus(inventory, facts)
     places = tuple(
@@ -205,7 +214,7 @@ def _held_port(cluster: str, facts: Facts) -> int:
 
 
 def _reference_image(
-    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None
+    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool
 ) -> ImageFacts:
     if local is not None:
         return local
@@ -217,14 +226,16 @@ def _reference_image(
         for i in f.images
         if c.state == "running" and i.id == c.image
     }
-    if len(running) == 1:
-        return next(iter(running.values()))
     found = {name: i for name, f in facts.items() for i in f.images if tag in i.tags}
+    if len(running) == 1 and not (by_name and found):
+        return next(iter(running.values()))
     identities = {i.identity for i in found.values()}
     if not identities:
         fix = "build it here: make image (or toolkit image build), or correct image: in the hosts file"
+        if inventory.pull != "never":
+            raise ImageError(f"no host has the image {tag}", "toolkit up lets them pull it")
         raise ImageError(f"neither this machine nor any host has the image {tag}", fix)
     if len(identities) > 1:
         who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))
-        raise ImageError(f"the hosts hold different images under {tag}: {who}", "toolkit image send")
+        raise ImageError(f"the hosts hold different images under {tag}: {who}", _SAME[inventory.pull])
     return found.get(inventory.main) or next(iter(found.values()))

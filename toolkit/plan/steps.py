@@ -108,6 +108,23 @@ class SendImage:
 
 
 @dataclass(frozen=True)
+class PullImage:
+    """Let a host pull an image from its registry, as the ssh user and with that user's own login.
+
+    Nothing was done when the engine has the same image under this name afterwards as before.
+
+    Args:
+        reference: the image's name.
+        failures: as in ``Run``.
+    """
+
+    host: str
+    title: str
+    reference: str
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
 class SendCode:
     """Make a job's folder on a host: the job file, and a snapshot of a local folder as ``code``.
 
@@ -144,7 +161,7 @@ class Fetch:
     into: str
 
 
-Step = Run | Upload | WaitFor | SendImage | SendCode | Fetch
+Step = Run | Upload | WaitFor | SendImage | PullImage | SendCode | Fetch
 
 
 @dataclass(frozen=True)
