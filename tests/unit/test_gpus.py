@@ -100,8 +100,8 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
 @pytest.mark.parametrize(
     ("wanted", "has", "trouble", "what", "fix"),
     [
-        (host("0", "5"), PLAIN, "", f"GPU 5 is declared, nvidia-smi on the host lists 2: 0 {ID}", "-L"),
-        (host("GPU-x"), PLAIN, "", "GPU GPU-x is declared", "hosts/gpu1/gpus"),
+        (host("0", "5"), PLAIN, "", f"gpus: names 5, nvidia-smi on the host lists 2: 0 {ID}", "-L"),
+        (host("GPU-x"), PLAIN, "", "gpus: names GPU-x", "hosts/gpu1/gpus"),
         (host("MIG-x"), SPLIT, "", f"split: {SPLIT[0].migs[0].uuid}", "hosts/gpu1/gpus"),
         (host(number=4), PLAIN, "", "4 GPUs are declared, nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
         (host(number=2), said("gpu-lost-of-two")[0], said("gpu-lost-of-two")[1], "Unknown Error", "-L"),
@@ -127,7 +127,10 @@ def test_hosts_that_lack_gpus_are_all_named_at_once() -> None:
     with pytest.raises(NotReady) as caught:
         make_layout(world.inventory(text), world.cluster_facts(), None)
     assert "2 hosts are not ready" in caught.value.what
-    assert "gpu1: 4 GPUs" in caught.value.what and "cpu3: GPU 0 is declared" in caught.value.what
+    assert (
+        "gpu1: 4 GPUs" in caught.value.what
+        and "cpu3: gpus: names 0, but nvidia-smi lists no GPU" in caught.value.what
+    )
 
 
 # What the engine is asked for

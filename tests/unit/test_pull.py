@@ -157,6 +157,7 @@ def test_the_same_image_again_is_no_change(registry: Path) -> None:
         ("pull access denied for x, repository does not exist or may require login", "not let", "name?"),
         ("unauthorized: authentication required", "does not let", "on gpu1: docker login"),
         ('Get "https://reg/v2/": http: server gave HTTP response to HTTPS client', "not trust", "certs.d"),
+        ("tls: first record does not look like a TLS handshake", "not trust", "insecure-registries"),
         ("x509: certificate signed by unknown authority", "not trust", "insecure-registries"),
         ("no matching manifest for linux/arm64/v8 in the manifest list", "processor", "take gpu1 out"),
         ("toomanyrequests: You have reached your pull rate limit.", "no more for now", "docker login"),

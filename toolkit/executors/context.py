@@ -81,8 +81,11 @@ def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[
 def failed(title: str, result: Result, known: Iterable[Failure], fix: str, host: str = "") -> ToolkitError:
     """Return the error for a command that failed: in our words where its own are known, else by ``fix``."""
     for failure in known:
-        if re.search(failure.says, result.output):
-            return ToolkitError(f"{title}: {failure.what} ({reason(result)})", failure.fix, host)
+        for line in result.output.splitlines():
+            if re.search(failure.says, line):
+                # The cause stands at the end, behind the names of all the programs that it came through.
+                said = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
+                return ToolkitError(f"{title}: {failure.what} ({said})", failure.fix, host)
     return ToolkitError(f"{title}: {reason(result)}", fix, host)
 
 

@@ -20,6 +20,7 @@ _INSTALL = (
     "on {host}: install the NVIDIA Container Toolkit (package nvidia-container-toolkit), then"
     " sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 )
+_REINSTALL = "on {host}: nvidia-smi -L; then reinstall the NVIDIA Container Toolkit and restart docker"
 _GENERATE = "on {host}: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 
 # How engines and NVIDIA's own tools word it when they cannot give GPUs.
@@ -75,13 +76,19 @@ def given_gpus(host: Host, facts: Facts) -> tuple[str, ...]:
         return tuple(str(gpu.index) for gpu in facts.gpus[: host.gpus])
     known = _names(facts.gpus)
     if absent := [name for name in host.gpu_ids if name not in known]:
-        raise _missing(f"GPU {', '.join(absent)} is declared", facts)
+        raise _missing(f"gpus: names {', '.join(absent)}", facts)
     for gpu in facts.gpus:
         parts = [mig.uuid for mig in gpu.migs if mig.uuid in host.gpu_ids]
         if parts and gpu.uuid in host.gpu_ids:
             what = f"{parts[0]} is a part of {gpu.uuid}, and both are declared"
             raise NotReady(what, f"keep one of them in hosts/{host.name}/gpus", host.name)
     return host.gpu_ids
+
+
+def renewal(facts: Facts) -> str:
+    """Return what to do on a host whose engine gives other GPUs than it is asked for."""
+    by_cdi = facts.cdi and not facts.nvidia_runtime
+    return (_GENERATE if by_cdi else _REINSTALL).format(host=facts.host)
 
 
 def _missing(declared: str, facts: Facts) -> NotReady:

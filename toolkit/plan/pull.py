@@ -33,7 +33,7 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
         "on {host}: docker system df, docker image prune",
     ),
     (
-        r"HTTP response to HTTPS client|x509:|certificate",
+        r"HTTP response to HTTPS client|not look like a TLS handshake|x509:|certificate",
         "the host's engine does not trust the registry's connection",
         "on {host}: the registry's CA in /etc/docker/certs.d/{registry}/ca.crt, or insecure-registries in"
         " /etc/docker/daemon.json",

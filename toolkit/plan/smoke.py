@@ -10,7 +10,7 @@ from toolkit.core.names import INSIDE, container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import Problem
 from toolkit.plan.containers import cluster_container
-from toolkit.plan.gpus import gpu_failures, usable_uuids
+from toolkit.plan.gpus import gpu_failures, renewal, usable_uuids
 from toolkit.plan.layout import Layout, Place, ours
 from toolkit.plan.nvidia import ABSENT, SMI, clipped, explain, parse_smi
 from toolkit.plan.steps import Phase, Plan, Run
@@ -57,13 +57,9 @@ def _smi_steps(layout: Layout, place: Place) -> tuple[Run, ...]:
     if any(c.name == own.name and c.state == "running" for c in ours(layout.inventory.cluster, facts)):
         asks[_OWN] = script(SMI).within("docker", "exec", own.name)
     return tuple(
-        Run(place.name, title, ask, saves=title, failures=gpu_failures(place.name), fix=_look(place))
+        Run(place.name, title, ask, saves=title, failures=gpu_failures(place.name), fix=renewal(facts))
         for title, ask in asks.items()
     )
-
-
-def _look(place: Place) -> str:
-    return f"on {place.name}: nvidia-smi, then docker run --rm --gpus all IMAGE nvidia-smi"
 
 
 def judge_gpus(layout: Layout, report: Report) -> tuple[tuple[GpuRow, ...], tuple[Problem, ...]]:
@@ -91,7 +87,8 @@ def _judge(
         return None
     name = container_name(layout.inventory.cluster, place.role)
     who = f"container {name}" if outcome.step == _OWN else "a fresh container"
-    what = f"{who} was given {len(given)} GPUs and sees {len(seen & given)} of them"
+    number = "1 GPU" if len(given) == 1 else f"{len(given)} GPUs"
+    what = f"{who} was given {number} and sees {len(seen & given)} of them"
     if lacks := given - seen:
         what += f"; not there: {', '.join(sorted(lacks))}"
     if more := seen - given:
@@ -104,7 +101,7 @@ def _judge(
         what += f": {cause}"
     else:
         what += f": {clipped(trouble)}" if trouble else ""
-        fix = f"{_look(place)}; reinstall the NVIDIA Container Toolkit there when they differ"
+        fix = renewal(place.facts)
     return gpu_problem(place.name, what, fix)
 
 
