@@ -116,7 +116,7 @@ class Session:
     # What is and what is to be
 
     def layout(self, local_image: bool = True) -> Layout:
-        """Return what the hosts file and the facts say together.
+        """Return what the hosts file and the facts say together; hosts it refuses are in ``errors`` then.
 
         Args:
             local_image: let the name in the hosts file say which image is meant, as this machine's engine
@@ -129,7 +129,9 @@ class Session:
         pulled = self.inventory.pull != "never"
         engine = Engine.find() if local_image and not pulled else None
         local = engine.image(self.inventory.image) if engine else None
-        return make_layout(self.inventory, self.facts, local, by_name=local_image and pulled)
+        layout = make_layout(self.inventory, self.facts, local, by_name=local_image and pulled)
+        self.errors |= {error.host: error for error in layout.refused}
+        return layout
 
     def require_some(self) -> None:
         """Raise the first host's error when no host answered at all.
@@ -188,7 +190,7 @@ class Session:
         return {name: self.runners[name] for name in self.facts}
 
     def connect_outcomes(self) -> tuple[Outcome, ...]:
-        """Return one failed outcome for each host that did not answer."""
+        """Return one failed outcome for each host that did not answer, or that was refused."""
         return tuple(
             Outcome("connect", "connect", name, "failed", 0.0, error.what, error.fix)
             for name, error in self.errors.items()

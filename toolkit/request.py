@@ -139,10 +139,9 @@ def make_job(session: Session, request: Request) -> Job:
     inventory = session.inventory
     check_request(inventory, request)
     chosen = choose_hosts(inventory, request.only, request.exclude)
-    for name in (inventory.main, *chosen):
-        if name in session.errors:
-            raise session.errors[name]
+    _refuse_lost(session, (inventory.main, *chosen))
     layout = session.layout(local_image=False)
+    _refuse_lost(session, (inventory.main, *chosen))
     require_running(layout, list(dict.fromkeys((inventory.main, *chosen))))
     if not request.share:
         _refuse_second(session)
@@ -171,6 +170,12 @@ def make_job(session: Session, request: Request) -> Job:
         grace=request.grace,
         share=request.share,
     )
+
+
+def _refuse_lost(session: Session, names: Sequence[str]) -> None:
+    for name in names:
+        if name in session.errors:
+            raise session.errors[name]
 
 
 def _refuse_second(session: Session) -> None:

@@ -121,16 +121,27 @@ def test_gpus_that_are_not_there(
     assert what in caught.value.what and fix in caught.value.fix and caught.value.host == "gpu1"
 
 
-def test_hosts_that_lack_gpus_are_all_named_at_once() -> None:
-    text = world.HOSTS.replace("address: 10.77.0.2", "gpus: 4\n    address: 10.77.0.2")
-    text = text.replace("address: 10.77.0.4", "gpus: [0]\n    address: 10.77.0.4")
+def lacking(*hosts: str) -> str:
+    text = world.HOSTS
+    for host, address in (("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"), ("cpu3", "10.77.0.4")):
+        if host in hosts:
+            text = text.replace(f"address: {address}", f"gpus: [9]\n    address: {address}")
+    return text.replace("    slots: 3\n", "")
+
+
+def test_a_host_that_lacks_gpus_is_refused_and_the_others_go_on() -> None:
+    made = make_layout(world.inventory(lacking("gpu1", "cpu3")), world.cluster_facts(), None)
+    assert [place.name for place in made.places] == ["gpu2"]
+    assert [error.host for error in made.refused] == ["gpu1", "cpu3"]
+    # It keeps its place in the files of the others, like a host that is away.
+    assert made.paths == world.layout().paths
+
+
+def test_when_every_host_lacks_gpus_all_are_named_at_once() -> None:
     with pytest.raises(NotReady) as caught:
-        make_layout(world.inventory(text), world.cluster_facts(), None)
-    assert "2 hosts are not ready" in caught.value.what
-    assert (
-        "gpu1: 4 GPUs" in caught.value.what
-        and "cpu3: gpus: names 0, but nvidia-smi lists no GPU" in caught.value.what
-    )
+        make_layout(world.inventory(lacking("gpu1", "gpu2", "cpu3")), world.cluster_facts(), None)
+    assert "3 hosts are not ready" in caught.value.what
+    assert "gpu1: gpus: names 9" in caught.value.what and "cpu3: gpus: names 9" in caught.value.what
 
 
 # What the engine is asked for

@@ -10,7 +10,7 @@ from toolkit.core.image import ImageFacts, image_arch
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
 from toolkit.errors import ImageError, NotReady, together
 from toolkit.network.choose import DataPath, choose_paths
-from toolkit.plan.gpus import given_gpus
+from toolkit.plan.gpus import given_gpus, gpu_access
 from toolkit.spec.inventory import Inventory
 
 # What makes the hosts hold the same image, by the file's ``pull``.
@@ -51,11 +51,12 @@ class Layout:
     """A cluster as it is to be.
 
     Args:
-        places: hosts that answered, in the file's order.
+        places: hosts that answered and can take part, in the file's order.
         paths: data paths, also of hosts that did not answer but whose address is in the file.
         user: the one user name inside all containers.
         port: where the workers' sshd listens.
         image: what every host must hold.
+        refused: hosts that answered and have no place, for what they lack themselves.
     """
 
     inventory: Inventory
@@ -64,6 +65,7 @@ class Layout:
     user: str
     port: int
     image: ImageFacts
+    refused: tuple[NotReady, ...] = ()
 
     @property
     def reference(self) -> str:
@@ -93,7 +95,8 @@ def make_layout(
         by_name: what the hosts have under the file's name is meant, even while they run another.
 
     Raises:
-        NotReady: no data address can be told, the port is taken, a cluster of that name is another's.
+        NotReady: no data address can be told, the port is taken, a cluster of that name is another's,
+            no host has the GPUs that the file says.
         ImageError: nobody has the image, or hosts hold different ones and this machine none.
     """
     paths = choose_paths(inventory, facts)
@@ -101,11 +104,11 @@ def make_layout(
         refuse_foreign(inventory.cluster, f)
     image = _reference_image(inventory, facts, local, by_name)
     _refuse_other_processors(image, inventory.image, facts)
-    given = _given_gpus(inventory, facts)
+    given, refused = _given_gpus(inventory, facts)
     places = tuple(
         Place(h.name, inventory.role(h.name), facts[h.name], paths[h.name], slots, gpus)
         for h in inventory.hosts
-        if h.name in facts
+        if h.name in given
         for gpus in [given[h.name]]
         for slots in [(len(gpus) or 1) if h.slots is None else h.slots]
     )
@@ -116,6 +119,7 @@ def make_layout(
         user=_user(inventory, facts),
         port=_worker_port(inventory, facts, paths),
         image=image,
+        refused=refused,
     )
 
 
@@ -137,17 +141,27 @@ def refuse_foreign(cluster: str, facts: Facts) -> None:
             raise NotReady(what, "give this one another name: cluster: in the hosts file", facts.host)
 
 
-def _given_gpus(inventory: Inventory, facts: Mapping[str, Facts]) -> dict[str, tuple[str, ...]]:
+def _given_gpus(
+    inventory: Inventory, facts: Mapping[str, Facts]
+) -> tuple[dict[str, tuple[str, ...]], tuple[NotReady, ...]]:
+    """Return the GPUs of each host that can give what the file asks for, and the others' reasons.
+
+    Raises:
+        NotReady: no host can.
+    """
     given: dict[str, tuple[str, ...]] = {}
     refused: list[NotReady] = []
-    for host in inventory.hosts:
+    for host in (h for h in inventory.hosts if h.name in facts):
         try:
-            given |= {host.name: given_gpus(host, facts[host.name])} if host.name in facts else {}
+            gpus = given_gpus(host, facts[host.name])
+            gpu_access(gpus, facts[host.name])
         except NotReady as error:
             refused.append(error)
-    if refused:
+        else:
+            given[host.name] = gpus
+    if refused and not given:
         raise together(refused)
-    return given
+    return given, tuple(refused)
 
 
 def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, Facts]) -> None:
