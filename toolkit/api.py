@@ -25,6 +25,7 @@ from toolkit.network.choose import choose_paths
 from toolkit.plan.down import plan_down
 from toolkit.plan.layout import Layout, make_layout, refuse_foreign
 from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.plan.pull import plan_pull
 from toolkit.plan.steps import Phase, Plan
 from toolkit.plan.up import image_steps, plan_up
 from toolkit.spec.inventory import Inventory
@@ -88,10 +89,14 @@ class Session:
         runner = SshRunner(target_of(self.inventory, name), trace=self.trace)
         self.runners[name] = runner
         runner.open()
-        result = runner.run(probe_command(self.inventory.image, self.inventory.cluster, name), _PROBE_SECONDS)
-        facts = parse_facts(name, self.inventory.cluster, result.stdout)
+        facts = self._ask(name)
         self.timings[name] = time.monotonic() - start
         return facts
+
+    def _ask(self, name: str) -> Facts:
+        ask = probe_command(self.inventory.image, self.inventory.cluster, name)
+        result = self.runners[name].run(ask, _PROBE_SECONDS)
+        return parse_facts(name, self.inventory.cluster, result.stdout)
 
     def close(self) -> None:
         for runner in list(self.runners.values()):
@@ -111,18 +116,22 @@ class Session:
     # What is and what is to be
 
     def layout(self, local_image: bool = True) -> Layout:
-        """Return what the hosts file and the facts say together.
+        """Return what the hosts file and the facts say together; hosts it refuses are in ``errors`` then.
 
         Args:
-            local_image: let this machine's engine say which image is meant, if it has it.
+            local_image: let the name in the hosts file say which image is meant, as this machine's engine
+                understands it if it has it, or as the hosts do where they pull it themselves.
 
         Raises:
             ToolkitError: no host answered, or see ``make_layout``.
         """
         self.require_some()
-        engine = Engine.find() if local_image else None
+        pulled = self.inventory.pull != "never"
+        engine = Engine.find() if local_image and not pulled else None
         local = engine.image(self.inventory.image) if engine else None
-        return make_layout(self.inventory, self.facts, local)
+        layout = make_layout(self.inventory, self.facts, local, by_name=local_image and pulled)
+        self.errors |= {error.host: error for error in layout.refused}
+        return layout
 
     def require_some(self) -> None:
         """Raise the first host's error when no host answered at all.
@@ -137,6 +146,11 @@ class Session:
         raise ToolkitError(f"no host can be used{lines}", first.fix)
 
     # Plans
+
+    def plan_pull(self) -> Plan:
+        """Return the plan by which hosts pull the image; see ``toolkit.plan.pull``."""
+        self.require_some()
+        return plan_pull(self.inventory, self.facts)
 
     def plan_up(self, prepare: bool = False) -> Plan:
         """Return the plan that makes the cluster be there; see ``toolkit.plan.up``."""
@@ -159,12 +173,24 @@ class Session:
         report = execute(plan, self.runners_in_use(), listen, self.close)
         return replace(report, outcomes=(*self.connect_outcomes(), *report.outcomes))
 
+    def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
+        """Run the plan of ``plan_pull`` and ask the hosts anew; one that failed takes no further part.
+
+        The report is about the pulling alone; pass it on with that of what comes next.
+        """
+        report = execute(plan, self.runners_in_use(), listen, self.close)
+        lost = {outcome.host for outcome in report.failures}
+        asked, silent = fan_out([name for name in self.facts if name not in lost], self._ask)
+        self.facts = {name: asked[name] for name in self.facts if name in asked}
+        self.errors |= silent
+        return report
+
     def runners_in_use(self) -> dict[str, SshRunner]:
         """Return the runners of the hosts that answered."""
         return {name: self.runners[name] for name in self.facts}
 
     def connect_outcomes(self) -> tuple[Outcome, ...]:
-        """Return one failed outcome for each host that did not answer."""
+        """Return one failed outcome for each host that did not answer, or that was refused."""
         return tuple(
             Outcome("connect", "connect", name, "failed", 0.0, error.what, error.fix)
             for name, error in self.errors.items()

@@ -6,6 +6,7 @@ machine when there is one. Only ``toolkit.cli`` prints errors and exits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 EXIT_CODES: dict[int, str] = {
@@ -67,6 +68,14 @@ class NotReady(ToolkitError):
     """The cluster is not in the state that the command needs."""
 
     exit_code = 3
+
+
+def together(errors: Sequence[NotReady]) -> NotReady:
+    """Return one error that says what each of several hosts lacks, with every host's own cure."""
+    if len(errors) == 1:
+        return errors[0]
+    lines = "".join(f"\n  {e.host}: {e.what}\n    fix: {e.fix}" for e in errors)
+    return NotReady(f"{len(errors)} hosts are not ready{lines}")
 
 
 class MissingTool(ToolkitError):

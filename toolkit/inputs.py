@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from toolkit.core.command import command
 from toolkit.effects.ssh_config import Target, resolve_target
 from toolkit.errors import BadInput, Problem
 from toolkit.spec.inventory import Inventory
 from toolkit.spec.parse import parse_inventory
+
+# Linux takes at most 128 KiB for one variable with its name.
+MAX_SECRET = 64 * 1024
 
 INSIDE_FOLDER = Path(__file__).resolve().parent / "inside"
 
@@ -35,6 +40,51 @@ def load_inventory(path: str | Path) -> Inventory:
     if missing:
         raise BadInput(str(path), missing)
     return inventory
+
+
+def read_secrets(inventory: Inventory) -> tuple[tuple[str, str], ...]:
+    """Return the variables of ``secrets:`` with the content of their files, less one line end at the close.
+
+    Raises:
+        BadInput: names every file that is not there, not readable, open to all users, empty or no text.
+    """
+    values: list[tuple[str, str]] = []
+    problems: list[Problem] = []
+    for name, where in inventory.secrets:
+        try:
+            values.append((name, _secret(Path(inventory.source).parent / Path(where).expanduser())))
+        except (ValueError, RuntimeError) as error:
+            problems.append(Problem(f"secrets/{name}", str(error)))
+    if problems:
+        raise BadInput(inventory.source, tuple(problems))
+    return tuple(values)
+
+
+def _secret(path: Path) -> str:
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError(f"{path} is not a file")
+        if about.st_mode & stat.S_IRWXO:
+            # The group may: that is how several people who steer one cluster share it.
+            cure = command("chmod", "o=", str(path)).line()
+            raise ValueError(f"every user of this machine may use {path}; {cure}")
+        if about.st_size > MAX_SECRET:
+            raise ValueError(f"{path} has {about.st_size} bytes; at most {MAX_SECRET} fit into a variable")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"there is no file {path}") from None
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        text = data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not text in UTF-8, and a variable is text") from None
+    if not text:
+        raise ValueError(f"{path} is empty")
+    if "\0" in text:
+        raise ValueError(f"{path} holds a NUL byte, which no variable can")
+    return text
 
 
 def inside_programs() -> dict[str, str]:

@@ -6,7 +6,7 @@ import getpass
 import os
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from toolkit.api import Session
 from toolkit.core.names import job_id
 from toolkit.effects.tree import list_files
 from toolkit.errors import BadInput, NotReady, Problem
-from toolkit.inputs import choose_hosts
+from toolkit.inputs import choose_hosts, read_secrets
 from toolkit.jobs import statuses
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.job import Job, take_slots
@@ -35,18 +35,20 @@ class Request:
         ranks: None means one per slot.
         launcher: empty means the hosts file's.
         share: start although another job runs on the cluster.
+        secrets: hand the hosts file's secrets to the ranks.
     """
 
     words: tuple[str, ...]
     workdir: Path | None = None
     ranks: int | None = None
     launcher: str = ""
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     only: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     timeout: float | None = None
     grace: float = 10.0
     share: bool = False
+    secrets: bool = True
 
 
 def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
@@ -92,8 +94,8 @@ def check_request(inventory: Inventory, request: Request) -> None:
     """Refuse what is known to be wrong before any host is contacted, all of it at once.
 
     Raises:
-        BadInput: unknown launcher or hosts, more ranks than declared slots, a folder or a script
-            that is not there.
+        BadInput: unknown launcher or hosts, more ranks than declared slots, a folder, a script or a
+            secret that is not there.
     """
     problems: list[Problem] = []
     chosen: tuple[str, ...] = ()
@@ -116,8 +118,15 @@ def check_request(inventory: Inventory, request: Request) -> None:
             rank_command(request.words, request.workdir)
         except BadInput as error:
             problems += error.problems
+    sources = ["command line"] if problems else []
+    if request.secrets:
+        try:
+            read_secrets(inventory)
+        except BadInput as error:
+            problems += error.problems
+            sources.insert(0, error.source)
     if problems:
-        raise BadInput("command line", tuple(problems))
+        raise BadInput(" and ".join(sources), tuple(problems))
 
 
 def make_job(session: Session, request: Request) -> Job:
@@ -130,10 +139,9 @@ def make_job(session: Session, request: Request) -> Job:
     inventory = session.inventory
     check_request(inventory, request)
     chosen = choose_hosts(inventory, request.only, request.exclude)
-    for name in (inventory.main, *chosen):
-        if name in session.errors:
-            raise session.errors[name]
+    _refuse_lost(session, (inventory.main, *chosen))
     layout = session.layout(local_image=False)
+    _refuse_lost(session, (inventory.main, *chosen))
     require_running(layout, list(dict.fromkeys((inventory.main, *chosen))))
     if not request.share:
         _refuse_second(session)
@@ -143,6 +151,7 @@ def make_job(session: Session, request: Request) -> Job:
         raise BadInput("command line", (Problem("--np", str(error)),)) from error
     taking_part = {host.name for host in hosts} | {inventory.main}
     paths = {p.host: p for p in layout.paths if p.host in taking_part}
+    given = read_secrets(inventory) if request.secrets else ()
     now = datetime.now(timezone.utc)
     first = session.facts[hosts[0].name]
     return Job(
@@ -155,12 +164,18 @@ def make_job(session: Session, request: Request) -> Job:
         main=inventory.main,
         master_port=free_port(FIRST_MASTER_PORT, first, hosts[0].address),
         networks=cidrs(paths),
-        env=inventory.env,
+        env=tuple(sorted((*inventory.env, *given))),
         override=tuple(sorted(request.env)),
         timeout=request.timeout,
         grace=request.grace,
         share=request.share,
     )
+
+
+def _refuse_lost(session: Session, names: Sequence[str]) -> None:
+    for name in names:
+        if name in session.errors:
+            raise session.errors[name]
 
 
 def _refuse_second(session: Session) -> None:

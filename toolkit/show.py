@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toolkit.core.command import Command
 from toolkit.core.report import Outcome, Report
-from toolkit.plan.steps import Fetch, Plan, Run, SendCode, SendImage, Step, Upload, WaitFor
+from toolkit.plan.steps import Fetch, Plan, PullImage, Run, SendCode, SendImage, Step, Upload, WaitFor
 
 _SIGN = {"ok": "done", "skipped": "as is", "failed": "FAILED", "not run": "not run"}
 
@@ -33,6 +33,8 @@ def step_lines(step: Step) -> list[str]:
         return [f"until: {_one_line(step.ready)} (at most {step.deadline:.0f} s)"]
     if isinstance(step, SendImage):
         return [f"docker save {step.reference} | docker load, layers that are missing; {step.identity}"]
+    if isinstance(step, PullImage):
+        return [f"docker pull {step.reference}"]
     if isinstance(step, SendCode):
         return [f"{len(step.paths)} files of {step.source or 'nothing'} to {step.target}/code"]
     assert isinstance(step, Fetch)

@@ -6,10 +6,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolkit.api import Session
+from toolkit.core.report import Report
 from toolkit.errors import Interrupted, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.jobs import follow, start, status, stop
-from toolkit.plan.smoke import ALLREDUCE, GpuRow, allreduce_line, judge_gpus, plan_gpu_smoke
+from toolkit.plan.smoke import (
+    ALLREDUCE,
+    GpuRow,
+    allreduce_line,
+    gpu_problem,
+    judge_gpus,
+    plan_gpu_smoke,
+)
 from toolkit.plan.steps import Plan
 from toolkit.request import Request, make_job, plan_run
 
@@ -43,7 +51,7 @@ def smoke_plans(session: Session, launcher: str) -> tuple[Plan, ...]:
 
 
 def _request(launcher: str) -> Request:
-    return Request(words=ALLREDUCE, launcher=launcher, timeout=300)
+    return Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False)
 
 
 def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
@@ -57,11 +65,10 @@ def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
     problems = [Problem(name, error.what) for name, error in session.errors.items()]
     rows: tuple[GpuRow, ...] = ()
     plan = plan_gpu_smoke(layout)
-    if plan.steps:
-        report = session.execute(plan, listen)
-        rows, found = judge_gpus(layout, report)
-        failed = (Problem(o.host, o.detail) for o in report.failures if o.phase != "connect")
-        problems += [*found, *failed]
+    report = session.execute(plan, listen) if plan.steps else Report(plan.title, ())
+    rows, found = judge_gpus(layout, report)
+    failed = (gpu_problem(o.host, o.detail, o.fix) for o in report.failures if o.phase != "connect")
+    problems += [*found, *failed]
     output: list[bytes] = []
     try:
         job = make_job(session, _request(launcher))

@@ -167,6 +167,7 @@ def container(**changes: object) -> Container:
         mounts=(Mount("/data", "/data", True), Mount("/out", "/out")),
         labels=(("toolkit.cluster", "demo"), (LABEL_PORT, "12345")),
         gpus="0,1",
+        cdi=("vendor.com/net=eth0", "vendor.com/net=eth1"),
         devices=("/dev/infiniband/uverbs0",),
         shm_bytes=2**30,
         ulimits=(Ulimit("memlock", -1, -1),),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.core.command import Command
 from toolkit.core.result import Result
-from toolkit.effects.runner import LocalRunner
+from toolkit.effects.runner import LocalRunner, Sink
 
 
 class HostHere(LocalRunner):
@@ -19,6 +21,11 @@ class HostHere(LocalRunner):
     def run(self, command: Command, timeout: float | None = None) -> Result:
         self.ran.append(command)
         return super().run(command, timeout)
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        result = self.run(command if source is None else replace(command, stdin=b"".join(source)))
+        sink(result.stdout.encode())
+        return result
 
     def close(self) -> None:
         """There is no connection."""

@@ -24,7 +24,7 @@ BELONGS = {
 PURE_STDLIB = frozenset(
     (
         *("__future__", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
-        *("functools", "hashlib", "ipaddress", "json", "posixpath", "re", "shlex", "string"),
+        *("functools", "hashlib", "ipaddress", "json", "math", "posixpath", "re", "shlex", "string"),
         *("struct", "typing"),
     )
 )

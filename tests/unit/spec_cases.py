@@ -4,6 +4,7 @@ from __future__ import annotations
 
 HEAD = "cluster: demo\nimage: trainer:1\n"
 GOOD = HEAD + "hosts: [gpu1, gpu2]\n"
+_UUID = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
 
 
 def _host(settings: str) -> str:
@@ -129,7 +130,49 @@ CASES: dict[str, str | bytes] = {
     "env with equals signs": GOOD + "env: {TOKEN=hunter2, PIN=hunter2: }\n",
     "env is a list": GOOD + "env: [TOKEN=hunter2]\n",
     "env names": GOOD + "env: {MY-VAR: a, 2ND: b, '': c, RANK: d, TOOLKIT_JOB: e, OMPI_COMM_WORLD_RANK: f}\n",
+    "variables of containers": GOOD + "env: {NVIDIA_VISIBLE_DEVICES: '0', NVIDIA_DRIVER_CAPABILITIES: all}\n",
     "host env": _host("env: {TOKEN: 12345678, WORLD_SIZE: '2'}"),
+    # The image's origin
+    "image is a list": GOOD.replace("trainer:1", "[trainer:1]"),
+    "image without a name": GOOD.replace("trainer:1", "{pull: missing}"),
+    "image pulled at will": GOOD.replace("trainer:1", "{name: Trainer:1, pull: sometimes}"),
+    "image pulled by a boolean": GOOD.replace("trainer:1", "{name: trainer:1, pull: true, tag: x}"),
+    "image is nothing": GOOD.replace("trainer:1", ""),
+    # GPUs
+    "gpus is text": _host("gpus: '0,1'"),
+    "gpus is true": _host("gpus: true"),
+    "gpus is a mapping": _host("gpus: {count: 2}"),
+    "gpus is nothing": _host("gpus: "),
+    "too many gpus": _host("gpus: 5000"),
+    "no gpu in the list": _host("gpus: []"),
+    "gpu list items": _host(
+        "gpus: ['0', -1, 1.5, all, GPU-1a, GPU-5D5BA0D6-D33D-2B2C-524D-9E3D8D2B8A77, [0], ~]"
+    ),
+    "gpu listed twice": _host("gpus: [0, 1, 0]"),
+    "gpu uuid listed twice": _host(f"gpus: [{_UUID}, {_UUID}]"),
+    "indexes and uuids": _host(f"gpus: [0, {_UUID}]"),
+    "more slots than gpus in the list": _host("slots: 3, gpus: [0, 1]"),
+    # Secrets: neither a value nor what stands where a path should is shown
+    "secrets is text": GOOD + "secrets: hunter2\n",
+    "secrets is a list": GOOD + "secrets: [hunter2]\n",
+    "secret values": GOOD + "secrets: {A: 12345678, B: , C: [hunter2], D: '', E: -hunter2, F: true}\n",
+    "secret names": GOOD + "secrets: {MY-KEY: a, TOKEN=hunter2: b, RANK: c, NVIDIA_VISIBLE_DEVICES: d}\n",
+    "secret that is a variable too": HEAD
+    + "hosts:\n  gpu1: {env: {B: x}}\n  gpu2:\nenv: {A: x}\nsecrets: {A: a, B: b, C: c}\n",
+    # Labels
+    "labels is a list": GOOD + "labels: [team=vision]\n",
+    "label names": GOOD
+    + "labels: {'': a, -x: b, a b: c, a=b: d, toolkit.role: e, toolkit: f, com.docker.x: g}\n",
+    "label values": GOOD + 'labels: {a: 1, b: true, c: , d: [x], e: "two\\nlines"}\n',
+    # Limits
+    "ulimits is a list": GOOD + "ulimits: [nofile=1024]\n",
+    "ulimit names": GOOD + "ulimits: {nofiles: 1, as: 1, NOFILE: 1}\n",
+    "ulimit values": GOOD
+    + "ulimits: {cpu: -1, data: -2, fsize: 8g, core: '5', rss: 1.5, stack: , nproc: [1]}\n",
+    "ulimit ends": GOOD
+    + "ulimits: {cpu: {soft: 1}, data: {soft: 2, hard: 1}, rss: {soft: unlimited, hard: 1}, core: {m: 1}}\n",
+    "ulimit end values": GOOD + "ulimits: {cpu: {soft: '1', hard: true}, data: {soft: -1, hard: }}\n",
+    "unlimited files": GOOD + "ulimits: {nofile: unlimited}\n",
     # Mounts
     "mounts is text": GOOD + "mounts: /data:/data\n",
     "mount forms": GOOD

@@ -100,6 +100,7 @@ OTHER_VALUES: dict[str, Any] = {
     "mounts": (Mount("/x", "/x"),),
     "labels": (("toolkit.x", "1"),),
     "gpus": "all",
+    "cdi": ("x.com/y=0",),
     "devices": ("/dev/x",),
     "shm_bytes": 1,
     "ulimits": (Ulimit("nofile", 1, 1),),

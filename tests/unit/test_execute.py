@@ -24,7 +24,7 @@ from toolkit.execute import (
 )
 from toolkit.executors import EXECUTORS
 from toolkit.plan import steps as kinds
-from toolkit.plan.steps import File, Phase, Plan, Run, Step, Upload, WaitFor
+from toolkit.plan.steps import Failure, File, Phase, Plan, Run, Step, Upload, WaitFor
 
 YES, NO = command("true"), command("false")
 
@@ -344,3 +344,12 @@ def test_ctrl_c_leaves_a_report(tmp_path: Path) -> None:
     assert caught.value.exit_code == 130
     assert closed == [True]
     assert not (tmp_path / "b2").exists()
+
+
+def test_a_failure_that_is_known_is_told_in_our_words() -> None:
+    known = (Failure("no such thing", "not this one", ""), Failure(r"code \d+", "it is broken", "mend it"))
+    step = Run("a", "start", script("echo 'engine: code 42' >&2; exit 3"), failures=known, fix="look")
+    (outcome,) = execute(Plan("p", (Phase("q", (step,)),)), hosts("a")).outcomes
+    assert outcome.detail == "start: it is broken (engine: code 42)" and outcome.fix == "mend it"
+    (outcome,) = execute(Plan("p", (Phase("q", (replace(step, failures=known[:1]),)),)), hosts("a")).outcomes
+    assert outcome.detail == "start: engine: code 42" and outcome.fix == "look"

@@ -16,7 +16,7 @@ import pytest
 
 from .inside_world import INSIDE, JOB, World, is_alive, rank_env, wait_for
 
-OTHER = "20261120-211300-digits-a1b3"
+OTHER = f"{JOB}-other"
 FINAL = {"succeeded", "failed", "stopped", "timeout"}
 
 
@@ -55,6 +55,26 @@ def test_a_job_that_succeeds(world: World) -> None:
     assert status["started"] <= status["ended"] and status["unswept"] == []
     assert world.log() == b"[gpu1 0] hello\n"
     assert [path.name for path in world.folder().glob("status.json*")] == ["status.json"]
+
+
+def test_a_job_that_has_ended_leaves_no_variable_behind(world: World) -> None:
+    text = "import os; print(len(os.environ['TOKEN']), len(os.environ['OTHER']))"
+    world.job(command=python(text), env={"TOKEN": "s3cret"}, override={"OTHER": "s3cret too"})
+    (world.folder() / "job.json").chmod(0o600)
+    assert world.call("supervisor.py", JOB)[0] == 0
+    assert world.log() == b"[gpu1 0] 6 10\n"
+    for path in world.folder().rglob("*"):
+        assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
+    left = json.loads((world.folder() / "job.json").read_text())
+    assert (left["env"], left["override"], left["world_size"]) == ({}, {}, 1)
+    assert (world.folder() / "job.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_sweep_that_is_not_the_last_leaves_the_variables(world: World) -> None:
+    world.job(env={"TOKEN": "s3cret"})
+    for words in (["--list"], ["--grace", "0", "--ranks"], ["--signal", "TERM"]):
+        assert world.call("sweep.py", JOB, *words)[0] == 0
+        assert "s3cret" in (world.folder() / "job.json").read_text()
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,22 @@ def test_what_dry_run_prints_is_what_runs(verb: str, recorder: Recorder) -> None
     assert len(printed.splitlines()) > 5
 
 
+def test_a_pull_is_printed_as_it_runs_and_what_follows_is_planned_after_it(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = world.HOSTS.replace("image: toolkit:cpu", "image: {name: toolkit:cpu, pull: always}")
+    (tmp_path / "hosts.yaml").write_text(text)
+    brought = {name: replace(f, images=(world.NAMED,)) for name, f in world.facts_when_up().items()}
+    monkeypatch.setattr(Session, "_ask", lambda session, name: brought[name])
+    for words in (("up",), ("image", "send")):
+        code, printed = invoke(*words, "--dry-run")
+        assert code == 0 and recorder.ran == []
+        assert invoke(*words)[0] == 0
+        assert [plan.title.split()[0] for plan in recorder.ran] == ["pull", words[0]]
+        assert plan_text(recorder.ran[0]) == printed
+        recorder.ran.clear()
+
+
 def test_a_plan_that_changes_between_print_and_run_is_caught(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

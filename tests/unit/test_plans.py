@@ -14,7 +14,7 @@ from toolkit.errors import NotReady
 from toolkit.plan.down import plan_down
 from toolkit.plan.job import job_hosts, require_running
 from toolkit.plan.layout import make_layout
-from toolkit.plan.smoke import allreduce_line, judge_gpus, plan_gpu_smoke
+from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
 from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Upload
 from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
@@ -199,25 +199,10 @@ def test_down_without_containers_still_looks_for_files() -> None:
 
 def test_gpus_are_asked_for_only_where_there_are_some() -> None:
     plan = plan_gpu_smoke(world.layout())
-    assert [s.host for s in plan.steps] == ["gpu1"]
+    assert {s.host for s in plan.steps} == {"gpu1"}
     text = "cluster: demo\nimage: toolkit:cpu\nhosts: {cpu3: {address: 10.77.0.4}}\n"
     bare = {"cpu3": replace(world.cluster_facts()["cpu3"], images=(world.NAMED,))}
     assert plan_gpu_smoke(make_layout(world.inventory(text), bare, None)).phases == ()
-
-
-def test_gpus_found_against_gpus_declared() -> None:
-    from toolkit.core.report import Outcome, Report
-
-    line = "0, GPU-1, NVIDIA A100-SXM4-80GB, 550.54.14, 81920\n"
-    report = Report("smoke", (Outcome("gpus", "smi", "gpu1", "ok", output=line),))
-    rows, problems = judge_gpus(world.layout(), report)
-    assert [(r.host, r.memory_mib) for r in rows] == [("gpu1", 81920)]
-    assert [str(p) for p in problems] == ["gpu1: a container sees 1 GPUs, not the 2 that it is given"]
-    _, none = judge_gpus(
-        world.layout(), Report("s", (Outcome("gpus", "smi", "gpu1", "ok", output=line * 2),))
-    )
-    assert none == ()
-    assert judge_gpus(world.layout(), Report("s", (Outcome("gpus", "smi", "gpu1", "failed"),))) == ((), ())
 
 
 def test_the_line_of_the_all_reduce() -> None:

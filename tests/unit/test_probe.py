@@ -11,7 +11,7 @@ import pytest
 
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
-from toolkit.plan.probe import parse_facts, parse_gpus, probe_command
+from toolkit.plan.probe import parse_facts, probe_command
 
 OLD_INFO = {
     "ID": "ABCD:EFGH",
@@ -133,6 +133,8 @@ def answer(banner: str = "", **sections: str) -> str:
         "addresses": TRIE,
         "tcp": TCP + TCP6,
         "gpus": GPUS,
+        "runtime": "",
+        "cdi": "",
         "cluster": CLUSTER,
         "infiniband": "rdma_cm\nuverbs0",
         "disk": DISK,
@@ -315,30 +317,64 @@ def test_groups(ids: str, names: str, groups: tuple[tuple[int, str], ...]) -> No
     assert facts(who=who).groups == groups
 
 
-# GPUs
+# GPUs; what nvidia-smi says is in test_gpus.py
+
+
+def test_a_driver_in_trouble() -> None:
+    said = facts(gpus="Failed to initialize NVML: Driver/library version mismatch\n")
+    assert said.gpus == () and "version mismatch" in said.gpu_trouble
+    assert facts().gpu_trouble == ""
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("runtimes", "hook", "there"),
     [
-        ("", []),
-        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", []),
-        ("No devices were found", []),
-        ("Failed to initialize NVML: Driver/library version mismatch", []),
-        ("0, GPU-1, Tesla K80, 470.256.02, 11441", [(0, "Tesla K80", 11441)]),
-        ("0, GPU-1, NVIDIA GeForce RTX 3090, 535.183.01, 24576", [(0, "NVIDIA GeForce RTX 3090", 24576)]),
-        ("0, GPU-1, NVIDIA H100 80GB HBM3, 550.90.07, 81559", [(0, "NVIDIA H100 80GB HBM3", 81559)]),
-        # Unified memory: there is no figure to give.
-        ("0, GPU-1, NVIDIA GB10, 580.95.05, [N/A]", [(0, "NVIDIA GB10", 0)]),
-        ("0, GPU-1, NVIDIA GH200 480GB, 550.54.15, [Not Supported]", [(0, "NVIDIA GH200 480GB", 0)]),
-        (
-            "0, GPU-1, Quadro P400, 470.1, 2000\r\n1, GPU-2, NVIDIA T4, 470.1, 15360\r\n",
-            [(0, "Quadro P400", 2000), (1, "NVIDIA T4", 15360)],
-        ),
+        ({"runc": {}}, "", False),
+        ({"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}, "", True),
+        ({"runc": {}}, "/usr/bin/nvidia-container-runtime-hook", True),
+        (None, "", False),
     ],
 )
-def test_gpus_of_many_generations(text: str, found: list[tuple[int, str, int]]) -> None:
-    assert [(g.index, g.name, g.memory_mib) for g in parse_gpus(text)] == found
+def test_nvidias_runtime(runtimes: dict[str, Any] | None, hook: str, there: bool) -> None:
+    info = json.dumps({**NEW_INFO, "Runtimes": runtimes})
+    assert facts(docker=info, runtime=hook).nvidia_runtime is there
+
+
+# As nvidia-ctk 1.13 to 1.18 write it in YAML and JSON, less what the probe's grep leaves out.
+CDI_YAML = """\
+  name: "0"
+  name: GPU-5d5ba0d6
+- name: '1:0'
+  name: all
+"""
+CDI_JSON = '  "name": "0",\n      "name": "1:0",\n{"name":"all","containerEdits":{}}\n'
+
+
+@pytest.mark.parametrize(
+    ("info", "files", "names"),
+    [
+        ({"CDISpecDirs": ["/etc/cdi"]}, CDI_YAML, ("0", "GPU-5d5ba0d6", "1:0", "all")),
+        ({"CDISpecDirs": ["/etc/cdi", "/var/run/cdi"]}, CDI_JSON, ("0", "1:0", "all")),
+        ({"CDISpecDirs": ["/etc/cdi"]}, "", ()),
+        # Switched off, or an engine that does not know it: then files are of no use.
+        ({"CDISpecDirs": []}, CDI_YAML, ()),
+        ({"CDISpecDirs": None}, CDI_YAML, ()),
+        (
+            {
+                "CDISpecDirs": ["/etc/cdi"],
+                "DiscoveredDevices": [
+                    {"Source": "cdi", "ID": "nvidia.com/gpu=0"},
+                    {"Source": "cdi", "ID": "vendor.com/nic=0"},
+                    {"Source": "cdi", "ID": "nvidia.com/gpu=all"},
+                ],
+            },
+            CDI_YAML,
+            ("0", "all"),
+        ),
+    ],
+)  # fmt: skip
+def test_gpus_that_the_engine_gives_by_cdi(info: dict[str, Any], files: str, names: tuple[str, ...]) -> None:
+    assert facts(docker=json.dumps({**NEW_INFO, **info}), cdi=files).cdi == names
 
 
 # The question itself

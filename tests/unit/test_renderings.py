@@ -87,9 +87,10 @@ Flags = dict[str, list[str]]
 Reader = tuple[Callable[[Flags], Any], Callable[[dict[str, Any]], Any], Callable[[Container], Any]]
 
 
-def _gpus(service: dict[str, Any]) -> list[str]:
-    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+def _reserved(service: dict[str, Any], driver: str) -> list[str]:
+    devices = service.get("deploy", {"resources": {"reservations": {"devices": []}}})
+    (device,) = [d for d in devices["resources"]["reservations"]["devices"] if d["driver"] == driver]
+    assert device["capabilities"] == ["gpu"]
     return ["all"] if device.get("count") == "all" else device["device_ids"]
 
 
@@ -126,10 +127,20 @@ FIELDS: dict[str, Reader] = {
     ),
     "gpus": (
         lambda d: d["--gpus"][0].strip('"').removeprefix("device=").split(","),
-        _gpus,
+        lambda c: _reserved(c, "nvidia"),
         lambda x: x.gpus.split(","),
     ),
-    "devices": (lambda d: d["--device"], lambda c: c["devices"], lambda x: list(x.devices)),
+    # Docker tells the two apart by the leading slash.
+    "devices": (
+        lambda d: [name for name in d["--device"] if name.startswith("/")],
+        lambda c: c["devices"],
+        lambda x: list(x.devices),
+    ),
+    "cdi": (
+        lambda d: [name for name in d["--device"] if not name.startswith("/")],
+        lambda c: _reserved(c, "cdi"),
+        lambda x: list(x.cdi),
+    ),
     "shm_bytes": (
         lambda d: [int(n) for n in d["--shm-size"]],
         lambda c: [c["shm_size"]],
@@ -226,10 +237,16 @@ def test_the_script_has_one_option_a_line_and_the_command_last() -> None:
     assert all(line.count(" --") == 1 for line in lines[4:-1])
 
 
+def test_gpus_by_cdi_have_goldens() -> None:
+    subject = world.container(gpus="", cdi=("nvidia.com/gpu=all",))
+    check_golden("render/cdi/docker.sh", docker_run_script(subject))
+    check_golden("render/cdi/compose.yaml", compose_file(subject, "worker"))
+
+
 def test_gpus_all_and_none() -> None:
-    every, none = world.container(gpus="all"), world.container(gpus="")
+    every, none = world.container(gpus="all"), world.container(gpus="", cdi=())
     assert flags(every)["--gpus"] == ["all"]
-    assert _gpus(service(every)) == ["all"]
+    assert _reserved(service(every), "nvidia") == ["all"]
     assert "--gpus" not in flags(none)
     assert "deploy" not in service(none)
 

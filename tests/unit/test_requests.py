@@ -10,7 +10,9 @@ import pytest
 from tests.unit import cluster_world as world
 from toolkit.api import choose_hosts, inside_programs, load_inventory
 from toolkit.errors import BadInput
+from toolkit.inputs import read_secrets
 from toolkit.request import Request, check_request, rank_command
+from toolkit.spec.inventory import Inventory
 
 SLOTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
 
@@ -124,6 +126,73 @@ def test_a_key_that_is_not_there_is_named_with_its_host(tmp_path: Path) -> None:
     path.write_text(SLOTS.replace("slots: 3", "identity_file: ~/.ssh/id_gone"))
     with pytest.raises(BadInput, match=r"hosts/gpu2/identity_file: there is no file ~/\.ssh/id_gone"):
         load_inventory(path)
+
+
+# Secrets
+
+
+def with_secrets(folder: Path, **files: str) -> Inventory:
+    path = folder / "hosts.yaml"
+    path.write_text(SLOTS + "secrets:\n" + "".join(f"  {name}: {where}\n" for name, where in files.items()))
+    return load_inventory(path)
+
+
+def secret(path: Path, data: bytes = b"s3cret\n", mode: int = 0o600) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    path.chmod(mode)
+    return path
+
+
+def test_secrets_are_read_from_files_beside_the_hosts_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir("/")
+    secret(tmp_path / "keys" / "a")
+    secret(tmp_path / "home" / "b", b"two\nlines\n\n", 0o640)
+    secret(tmp_path / "c", "ü $x'\r\n".encode(), 0o400)
+    inventory = with_secrets(tmp_path, A="keys/a", B="~/b", C=str(tmp_path / "c"))
+    assert read_secrets(inventory) == (("A", "s3cret"), ("B", "two\nlines\n"), ("C", "ü $x'"))
+    assert "s3cret" not in repr(inventory)
+
+
+def test_everything_that_a_secret_may_not_be_is_named_at_once(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    secret(tmp_path / "open to all", mode=0o604)
+    secret(tmp_path / "large", b"x" * (64 * 1024 + 1))
+    secret(tmp_path / "binary", b"\xff\xfe")
+    secret(tmp_path / "nul", b"a\0b")
+    secret(tmp_path / "empty", b"\n")
+    names = ("gone", "folder", "open to all", "large", "binary", "nul", "empty")
+    inventory = with_secrets(tmp_path, **{f"S{n}": name for n, name in enumerate(names)})
+    with pytest.raises(BadInput) as caught:
+        check_request(inventory, Request(words=("true",)))
+    told = [str(problem).replace(f"{tmp_path}/", "") for problem in caught.value.problems]
+    assert caught.value.source == str(tmp_path / "hosts.yaml") and caught.value.exit_code == 2
+    assert told == [
+        "secrets/S0: there is no file gone",
+        "secrets/S1: folder is not a file",
+        "secrets/S2: every user of this machine may use open to all; chmod o= 'open to all'",
+        "secrets/S3: large has 65537 bytes; at most 65536 fit into a variable",
+        "secrets/S4: binary is not text in UTF-8, and a variable is text",
+        "secrets/S5: nul holds a NUL byte, which no variable can",
+        "secrets/S6: empty is empty",
+    ]
+
+
+def test_only_what_starts_ranks_of_yours_needs_the_secrets(tmp_path: Path) -> None:
+    inventory = with_secrets(tmp_path, A="gone")
+    check_request(inventory, Request(words=("true",), secrets=False))
+    with pytest.raises(BadInput) as caught:
+        check_request(inventory, Request(words=("true",), ranks=99))
+    assert caught.value.source == f"{tmp_path}/hosts.yaml and command line"
+    assert [p.path for p in caught.value.problems] == ["--np", "secrets/A"]
+
+
+def test_a_request_and_a_job_show_no_variable() -> None:
+    assert "s3cret" not in repr(Request(words=("true",), env=(("A", "s3cret"),)))
+    assert "s3cret" not in repr(world.job())
 
 
 def test_the_programs_that_go_inside() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.core.command import Ref, command, script
 from toolkit.core.report import Outcome, Report
-from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Step, Upload, WaitFor
+from toolkit.plan.steps import Fetch, File, PullImage, Run, SendCode, SendImage, Step, Upload, WaitFor
 from toolkit.show import outcome_line, report_text, step_lines, table
 
 OK = Outcome("files", "write", "gpu1", "ok", 0.24, "2 of 9 files")
@@ -77,6 +77,7 @@ def test_an_interrupted_report() -> None:
             ["1 files of /src to /jobs/1/code"],
         ),
         (SendCode("a", "t", "c", "/jobs/1", "", (), "s3cret", ""), ["0 files of nothing to /jobs/1/code"]),
+        (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
         (Fetch("a", "t", "c", "runs/demo"), ["to runs/demo"]),
     ],
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.golden import check_golden
 from tests.unit.spec_cases import CASES, GOOD, HEAD
-from toolkit.core.container import Mount
+from toolkit.core.container import Mount, Ulimit
 from toolkit.errors import BadInput, Problem
 from toolkit.spec import fields
 from toolkit.spec.inventory import Host, Inventory
@@ -46,18 +47,23 @@ def test_full_example() -> None:
         gpus=8,
         env=(("OMP_NUM_THREADS", "8"),),
     )
+    gpu2 = Host("gpu2", "gpu2", gpus=2, gpu_ids=("0", "2"))
     assert inventory == Inventory(
         cluster="demo",
         image="registry.example.com:5000/team/trainer:1.0",
         main="head",
-        hosts=(Host("head", "head.example.com", slots=0), gpu1, Host("gpu2", "gpu2")),
+        hosts=(Host("head", "head.example.com", slots=0), gpu1, gpu2, Host("gpu3", "gpu3")),
         worker_port=12345,
         worker_port_fixed=True,
         mounts=(Mount("/data/imagenet", "/data", True), Mount("/scratch/checkpoints", "/checkpoints", False)),
         env=(("NCCL_DEBUG", "WARN"), ("WANDB_MODE", "offline")),
+        secrets=(("HF_TOKEN", "~/.cache/huggingface/token"), ("WANDB_API_KEY", "secrets/wandb")),
+        labels=(("com.example.team", "vision"), ("purpose", "pre-training")),
+        ulimits=(Ulimit("memlock", -1, -1), Ulimit("nofile", 65536, 65536), Ulimit("stack", 8388608, -1)),
         shm_bytes=16 * 1024**3,
         launcher="horovodrun",
         known_hosts="~/.ssh/known_hosts_cluster",
+        pull="missing",
     )
 
 
@@ -106,7 +112,6 @@ def test_accepted(text: str) -> None:
         "team/trainer:1.2-rc_3",
         "localhost:5000/a/b__c/d--e:x",
         "Registry.Example.com/a@sha256:" + "0" * 64,
-        "a.b:1@sha256:" + "f" * 64,
     ],
 )
 def test_image_references(image: str) -> None:
@@ -116,6 +121,63 @@ def test_image_references(image: str) -> None:
 @pytest.mark.parametrize("image", ["trainer", "localhost:5000/team/trainer"])
 def test_an_image_without_a_tag_is_the_latest(image: str) -> None:
     assert parse_inventory(GOOD.replace("trainer:1", image), "a").image == f"{image}:latest"
+
+
+@pytest.mark.parametrize(
+    ("image", "listed"),
+    [
+        ("docker.io/library/debian:12", "debian:12"),
+        ("docker.io/team/trainer", "team/trainer:latest"),
+        ("library/debian", "debian:latest"),
+        ("localhost:5000/library/a:1", "localhost:5000/library/a:1"),
+        ("a.b:5000/c:1@sha256:" + "f" * 64, "a.b:5000/c@sha256:" + "f" * 64),
+    ],
+)
+def test_an_image_is_called_as_engines_list_it(image: str, listed: str) -> None:
+    assert parse_inventory(GOOD.replace("trainer:1", image), "a").image == listed
+
+
+@pytest.mark.parametrize("pull", ["never", "missing", "always"])
+def test_the_image_as_a_mapping(pull: str) -> None:
+    plain = parse_inventory(GOOD, "a")
+    assert plain.pull == "never"
+    said = parse_inventory(GOOD.replace("trainer:1", f"{{name: trainer:1, pull: {pull}}}"), "a")
+    assert said == replace(plain, pull=pull)
+    assert parse_inventory(GOOD.replace("trainer:1", "{name: trainer:1}"), "a") == plain
+
+
+def test_limits_in_every_form() -> None:
+    text = "ulimits: {nofile: 65536, memlock: unlimited, stack: {soft: 8388608, hard: unlimited}, core: 0}\n"
+    assert parse_inventory(GOOD + text, "a").ulimits == (
+        Ulimit("core", 0, 0),
+        Ulimit("memlock", -1, -1),
+        Ulimit("nofile", 65536, 65536),
+        Ulimit("stack", 8388608, -1),
+    )
+
+
+GPU = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a7"
+MIG = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3"
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "ids"),
+    [
+        ("2", 2, ()),
+        ("0", 0, ()),
+        ("[0, 3]", 2, ("0", "3")),
+        (f"[{GPU}0, {GPU}1, {MIG}0]", 3, (f"{GPU}0", f"{GPU}1", f"{MIG}0")),
+        (f"['MIG-{GPU}0/7/0']", 1, (f"MIG-{GPU}0/7/0",)),
+    ],
+)
+def test_gpus_by_number_and_by_name(text: str, number: int, ids: tuple[str, ...]) -> None:
+    host = parse_inventory(HEAD + f"hosts: {{gpu1: {{gpus: {text}}}}}\n", "a").hosts[0]
+    assert (host.gpus, host.gpu_ids) == (number, ids)
+
+
+def test_two_files_that_say_the_same() -> None:
+    one, two = parse_inventory(GOOD, "a/hosts.yaml"), parse_inventory(GOOD, "b.yaml")
+    assert one == two and one.source == "a/hosts.yaml"
 
 
 @pytest.mark.parametrize(

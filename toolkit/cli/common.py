@@ -71,8 +71,48 @@ def _trace(host: str, line: str) -> None:
     say(f"       $  {host}: {shown if len(shown) <= 400 else shown[:397] + '…'}")
 
 
-def carry_out(session: Session, plan: Plan, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:
-    """Print the plan, or run it and print how each host fared; the exit status is the caller's."""
+def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:
+    """Let the hosts pull the image where the file says so; what comes next is planned by what it brought.
+
+    Ends the command after a dry run, and when no host is left to go on with.
+    """
+    from toolkit.show import report_text
+
+    plan = session.plan_pull()
+    if not plan.steps:
+        return None
+    if dry_run:
+        carry_out(session, plan, dry_run, as_json, verbose)
+        say("what follows is planned when it is known what this brings")
+        raise typer.Exit
+    say(f"          {', '.join(step.host for step in plan.steps)}: {plan.title}")
+    listener = Progress(verbose)
+    try:
+        report = session.pull(plan, listener)
+    finally:
+        listener.close()
+    if session.facts:
+        return report
+    if as_json:
+        put_json(report.as_json())
+    else:
+        say(report_text(report))
+    raise typer.Exit(1)
+
+
+def carry_out(
+    session: Session,
+    plan: Plan,
+    dry_run: bool,
+    as_json: bool,
+    verbose: bool,
+    before: Report | None = None,
+) -> Report | None:
+    """Print the plan, or run it and print how each host fared; the exit status is the caller's.
+
+    Args:
+        before: of a plan that was run in preparation of this one; both are reported as one.
+    """
     from toolkit.show import plan_text, report_text
 
     if dry_run:
@@ -85,7 +125,7 @@ def carry_out(session: Session, plan: Plan, dry_run: bool, as_json: bool, verbos
     try:
         for outcome in session.connect_outcomes():
             listener.outcome(outcome)
-        report = session.execute(plan, listener)
+        report = session.execute(plan, listener).after(before)
     finally:
         listener.close()
     if as_json:

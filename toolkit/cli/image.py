@@ -18,6 +18,7 @@ from toolkit.cli.common import (
     connect,
     exit_with,
     load,
+    pull_image,
     put_json,
     say,
 )
@@ -109,7 +110,8 @@ def _notifier(verbose: bool) -> Callable[[str, str], None]:
 def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Bring the image to every host: the layers that it lacks. `up` does this by itself."""
+    """Bring the image to every host: the layers that it lacks, or its own pull. `up` does this by itself."""
     with connect(load(hosts), verbose) as session:
-        report = carry_out(session, session.plan_image_send(), dry_run, as_json, verbose)
+        pulled = pull_image(session, dry_run, as_json, verbose)
+        report = carry_out(session, session.plan_image_send(), dry_run, as_json, verbose, pulled)
     exit_with(report)

@@ -33,7 +33,7 @@ def smoke(
     from toolkit.smoke import run_smoke, smoke_plans
 
     inventory = load(hosts)
-    check_request(inventory, Request(words=("python3",), launcher=launcher))
+    check_request(inventory, Request(words=("python3",), launcher=launcher, secrets=False))
     with connect(inventory, verbose) as session:
         session.require_some()
         if dry_run:
@@ -49,8 +49,10 @@ def smoke(
         put_json(result.as_json())
     else:
         if result.gpus:
-            rows = [(g.host, str(g.index), g.name, g.driver, f"{g.memory_mib} MiB") for g in result.gpus]
-            print(table(("host", "gpu", "name", "driver", "memory"), rows), end="")
+            rows = [
+                (g.host, str(g.index), g.name, g.driver, f"{g.memory_mib} MiB", g.uuid) for g in result.gpus
+            ]
+            print(table(("host", "gpu", "name", "driver", "memory", "uuid"), rows), end="")
         elif not result.problems:
             print("no host has or declares a GPU: a CPU cluster")
         for problem in result.problems:

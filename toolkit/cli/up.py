@@ -16,6 +16,7 @@ from toolkit.cli.common import (
     connect,
     exit_with,
     load,
+    pull_image,
 )
 
 
@@ -35,8 +36,9 @@ def up(
     from toolkit.jobs import refuse_to_end_jobs
 
     with connect(load(hosts), verbose) as session:
+        pulled = pull_image(session, dry_run, as_json, verbose)
         plan = session.plan_up(prepare)
         if not (force or dry_run or prepare):
             refuse_to_end_jobs(session)
-        report = carry_out(session, plan, dry_run, as_json, verbose)
+        report = carry_out(session, plan, dry_run, as_json, verbose, pulled)
     exit_with(report)

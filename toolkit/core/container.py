@@ -37,7 +37,8 @@ class Container:
         image: a reference that stands for one identity (see ``toolkit.core.image``).
         user: ``uid:gid`` of the processes.
         groups: supplementary group ids.
-        gpus: empty for none, ``all``, or a comma-separated list of indexes or UUIDs.
+        gpus: for ``--gpus``: empty for none, ``all``, or a comma-separated list of indexes or UUIDs.
+        cdi: devices by their qualified CDI names, such as ``nvidia.com/gpu=0``.
         shm_bytes: size of /dev/shm in bytes.
         pids: the greatest number of processes and threads.
         stop_seconds: time between SIGTERM and SIGKILL when the engine stops it.
@@ -54,6 +55,7 @@ class Container:
     mounts: tuple[Mount, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     gpus: str = ""
+    cdi: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     shm_bytes: int = 0
     ulimits: tuple[Ulimit, ...] = ()

@@ -44,14 +44,29 @@ class ContainerFacts:
 
 
 @dataclass(frozen=True)
+class Mig:
+    """A part of a GPU that Multi-Instance GPU has split; ``profile`` such as ``1g.10gb``."""
+
+    index: int
+    uuid: str
+    profile: str
+
+
+@dataclass(frozen=True)
 class Gpu:
-    """One GPU as nvidia-smi on the host reports it; memory in MiB."""
+    """One GPU as nvidia-smi on the host reports it; memory in MiB, 0 where it gives no figure."""
 
     index: int
     uuid: str
     name: str
     driver: str
     memory_mib: int
+    migs: tuple[Mig, ...] = ()
+
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """UUIDs of what a process can compute on: the parts of a GPU that is split, else the GPU."""
+        return tuple(mig.uuid for mig in self.migs) or (self.uuid,)
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,10 @@ class Facts:
         ssh_address: the host's own address of the connection that we came in by.
         listening: TCP ports with a listener, as (address, port); ``0.0.0.0`` and ``::`` mean every address.
         infiniband: RDMA device nodes below /dev/infiniband.
+        arch: as ``uname -m`` says it.
+        gpu_trouble: what nvidia-smi said besides the GPUs that it lists; empty when it is content.
+        nvidia_runtime: the engine can give GPUs through NVIDIA's container runtime.
+        cdi: names of the GPUs that the engine can give by CDI, such as ``0``, ``GPU-…`` and ``all``.
     """
 
     host: str
@@ -99,6 +118,9 @@ class Facts:
     containers: tuple[ContainerFacts, ...] = ()
     images: tuple[ImageFacts, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    gpu_trouble: str = ""
+    nvidia_runtime: bool = False
+    cdi: tuple[str, ...] = ()
     infiniband: tuple[str, ...] = ()
     free_bytes: int = 0
     remembered: Remembered = Remembered()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Status = Literal["ok", "skipped", "failed", "not run"]
@@ -49,6 +49,13 @@ class Report:
 
     def of(self, host: str) -> tuple[Outcome, ...]:
         return tuple(o for o in self.outcomes if o.host == host)
+
+    def after(self, before: Report | None) -> Report:
+        """Return one report of two plans that were run one after the other."""
+        if before is None:
+            return self
+        outcomes = (*before.outcomes, *self.outcomes)
+        return replace(self, outcomes=outcomes, seconds=before.seconds + self.seconds)
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that ``--json`` prints."""

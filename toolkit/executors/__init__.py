@@ -6,8 +6,8 @@ from typing import Any
 
 from toolkit.executors.commands import run, wait
 from toolkit.executors.files import upload
-from toolkit.executors.transfers import fetch, send_code, send_image
-from toolkit.plan.steps import Fetch, Run, SendCode, SendImage, Upload, WaitFor
+from toolkit.executors.transfers import fetch, pull_image, send_code, send_image
+from toolkit.plan.steps import Fetch, PullImage, Run, SendCode, SendImage, Upload, WaitFor
 
 # Each is called with its step, the plan's Context and a function that takes progress in bytes.
 EXECUTORS: dict[type, Any] = {
@@ -15,6 +15,7 @@ EXECUTORS: dict[type, Any] = {
     Upload: upload,
     WaitFor: wait,
     SendImage: send_image,
+    PullImage: pull_image,
     SendCode: send_code,
     Fetch: fetch,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.core.command import Command, script
 from toolkit.errors import ToolkitError
-from toolkit.executors.context import Advance, Context, Verdict, reason
+from toolkit.executors.context import Advance, Context, Verdict, failed, reason
 from toolkit.plan.steps import Run, WaitFor
 
 # Statuses of our own wrapper scripts, out of the range that docker and common programs use.
@@ -23,10 +23,8 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         result = runner.run(whole, step.timeout)
     skipped = step.unless is not None and result.status == _SKIPPED
     if result.status != 0 and not skipped:
-        said = reason(result)
-        raise ToolkitError(
-            f"{step.title}: {said}", step.fix or f"look at it on {step.host}: {subject.line()}"
-        )
+        fix = step.fix or f"look at it on {step.host}: {subject.line()}"
+        raise failed(step.title, result, step.failures, fix)
     output = result.stdout.strip() if step.saves else ""
     if step.saves:
         context.outputs[step.host, step.saves] = output

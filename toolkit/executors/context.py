@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from toolkit.core.result import Result
 from toolkit.effects.engine import Engine
 from toolkit.effects.image_archive import ImageArchive
 from toolkit.effects.runner import Runner
-from toolkit.errors import CommandFailed, ImageError
+from toolkit.errors import CommandFailed, ImageError, ToolkitError
+from toolkit.plan.steps import Failure
 
 # Bytes done, bytes in all (0 for unknown).
 Advance = Callable[[int, int], None]
@@ -74,6 +76,17 @@ def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[
         yield chunk
         done += len(chunk)
         report(done)
+
+
+def failed(title: str, result: Result, known: Iterable[Failure], fix: str, host: str = "") -> ToolkitError:
+    """Return the error for a command that failed: in our words where its own are known, else by ``fix``."""
+    for failure in known:
+        for line in result.output.splitlines():
+            if re.search(failure.says, line):
+                # The cause stands at the end, behind the names of all the programs that it came through.
+                said = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
+                return ToolkitError(f"{title}: {failure.what} ({said})", failure.fix, host)
+    return ToolkitError(f"{title}: {reason(result)}", fix, host)
 
 
 def require(result: Result, subject: Command, host: str, fix: str = "") -> Result:

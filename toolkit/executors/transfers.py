@@ -14,8 +14,8 @@ from toolkit.core.names import JOBS, identity_reference
 from toolkit.effects.runner import ContainerRunner, Runner
 from toolkit.effects.tree import tar_stream, total_bytes
 from toolkit.errors import ImageError, ToolkitError
-from toolkit.executors.context import Advance, Context, Verdict, counted, reason, require
-from toolkit.plan.steps import Fetch, SendCode, SendImage
+from toolkit.executors.context import Advance, Context, Verdict, counted, failed, reason, require
+from toolkit.plan.steps import Fetch, PullImage, SendCode, SendImage
 
 
 def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
@@ -54,6 +54,24 @@ def _verify(runner: Runner, step: SendImage, loaded: str) -> None:
     require(runner.run(tag, 60), tag, step.host)
 
 
+_PULL = """
+before=$(docker image inspect --format '{{.Id}}' "$1" 2>/dev/null)
+docker pull --quiet "$1" >&2 || exit
+after=$(docker image inspect --format '{{.Id}}' "$1") || exit
+[ "$before" = "$after" ] || echo pulled
+"""
+
+
+def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
+    said: list[bytes] = []
+    # As a stream, which has no time limit: how long a pull takes is between the host and its registry.
+    result = context.runners[step.host].stream(script(_PULL, step.reference), said.append)
+    if not result.ok:
+        fix = f"on {step.host}: docker pull {step.reference}"
+        raise failed(step.title, result, step.failures, fix, step.host)
+    return Verdict("ok" if b"pulled" in b"".join(said) else "skipped")
+
+
 def _layer_chains(runner: Runner, host: str) -> list[tuple[str, ...]]:
     ask = script(
         "ids=$(docker images --quiet --all --no-trunc | sort -u)\n"
@@ -81,7 +99,7 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
 
 
 # Everything but the snapshot itself: logs, records, and what the job wrote after its code had come.
-# job.json stays: it holds the variables that the person gave, and some of those are secrets.
+# job.json stays: it may hold the variables that the person gave, and some of those are secrets.
 _COLLECT = r"""
 cd "$1" || exit 1
 for job in */; do

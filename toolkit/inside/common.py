@@ -9,6 +9,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, cast
 
@@ -112,6 +113,15 @@ def load_job(job_id: str) -> Job:
         return cast(Job, json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
         fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
+
+
+def forget_variables(job_id: str) -> None:
+    """Take the person's variables, secrets among them, out of job.json on this host."""
+    path = job_folder(job_id) / "job.json"
+    with suppress(OSError, ValueError):  # not here, or gone: then there is nothing to forget
+        job = json.loads(path.read_bytes())
+        if job["env"] or job["override"]:
+            write_json(path, {**job, "env": {}, "override": {}})
 
 
 def load_host() -> HostFile:

@@ -14,7 +14,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
 
-from common import JOB_MARK, STOPPING, Job, is_marked, job_folder, program, ssh_args
+from common import (
+    JOB_MARK,
+    STOPPING,
+    Job,
+    forget_variables,
+    is_marked,
+    job_folder,
+    program,
+    ssh_args,
+)
 
 KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
 CONNECT_S = 20.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
@@ -88,6 +97,7 @@ def send(pid: int, job_id: str, signum: int) -> None:
 def end(job_id: str, grace: float, ranks: bool = False) -> list[Process]:
     """TERM, up to `grace` seconds of patience, KILL; returns what is left even so.
 
+    When nothing is, the job file loses the person's variables, which nobody needs any more.
     With `ranks`, the launcher and its daemons are left alone, and rank.py does not tell them yet.
     """
     if ranks:
@@ -107,6 +117,8 @@ def end(job_id: str, grace: float, ranks: bool = False) -> list[Process]:
             send(process["pid"], job_id, signal.SIGKILL)
         time.sleep(0.1)
         left = find(job_id, ranks)
+    if not ranks and not left:
+        forget_variables(job_id)
     return left
 
 

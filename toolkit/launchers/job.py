@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from toolkit.core.names import INSIDE, JOBS
 
@@ -26,9 +26,9 @@ class Job:
         hosts: in rank order; ranks are numbered host by host.
         main: the host on which the launcher runs; it takes no rank unless it is among ``hosts``.
         networks: data networks of the hosts in CIDR form.
-        env: the cluster's variables for every rank; a host's own win over them.
+        env: the cluster's variables for every rank, its secrets among them; a host's own win over them.
         override: variables that win over all others. Both may hold secrets, so they travel in the job
-            file alone.
+            file alone and stand in no ``repr``.
         timeout: seconds after which the job is ended, None for never.
         grace: seconds between SIGTERM and SIGKILL when the job is ended.
         share: start although another job runs on the cluster.
@@ -43,8 +43,8 @@ class Job:
     main: str
     master_port: int
     networks: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()
-    override: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    override: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     timeout: float | None = None
     grace: float = 10.0
     share: bool = False

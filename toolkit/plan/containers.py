@@ -18,9 +18,12 @@ from toolkit.core.names import (
     MAIN,
     container_name,
 )
+from toolkit.plan.gpus import CAPABILITIES, NONE_VISIBLE, gpu_access, gpu_failures
 from toolkit.plan.layout import Layout, Place
+from toolkit.plan.steps import Failure
 from toolkit.render.etc import home_of
 from toolkit.render.ssh import sshd_config
+from toolkit.spec.container_fields import ULIMITS, UNLIMITED
 
 # What sshd as root needs to become the session's user and to lock up its unprivileged half.
 _SSHD_AS_ROOT = ("SETGID", "SETUID", "SYS_CHROOT")
@@ -34,7 +37,8 @@ def cluster_container(layout: Layout, place: Place) -> Container:
     inventory, facts, state = layout.inventory, place.facts, place.state
     home = home_of(layout.user, facts.uid)
     worker = place.role != MAIN
-    labels = {
+    gpus, cdi = gpu_access(place.gpus, facts)
+    labels = dict(inventory.labels) | {
         LABEL_CLUSTER: inventory.cluster,
         LABEL_ROLE: place.role,
         LABEL_HOST: place.name,
@@ -66,16 +70,17 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         env=(
             ("HOME", home),
             ("LOGNAME", layout.user),
+            *_gpu_env(place),
             ("TOOLKIT_CLUSTER", inventory.cluster),
             ("USER", layout.user),
         ),
         mounts=(*own, *inventory.mounts),
         labels=tuple(sorted(labels.items())),
-        gpus=container_gpus(place),
+        gpus=gpus,
+        cdi=cdi,
         devices=facts.infiniband,
         shm_bytes=inventory.shm_bytes,
-        # RDMA pins memory; without such devices the limit stays as the engine sets it.
-        ulimits=(Ulimit("memlock", -1, -1),) if facts.infiniband else (),
+        ulimits=_ulimits(layout, place),
         cap_add=_SSHD_AS_ROOT if worker and facts.uid == 0 else (),
         pids=65536,
     ).labelled()
@@ -84,11 +89,39 @@ def cluster_container(layout: Layout, place: Place) -> Container:
 def worker_sshd_config(layout: Layout, place: Place) -> str:
     """Return the sshd configuration of a worker; the image's variables are passed on to sessions."""
     env = dict(layout.image.env) | {"TOOLKIT_CLUSTER": layout.inventory.cluster}
+    # The image asks for all GPUs, the container may have been given others.
+    env.pop(NONE_VISIBLE[0], None)
     return sshd_config(place.path.address, layout.port, layout.user, sorted(env.items()))
 
 
-def container_gpus(place: Place) -> str:
-    """Return which GPUs a host's containers get: all of them, or the first that are declared."""
-    if place.gpus and place.gpus == len(place.facts.gpus):
-        return "all"
-    return ",".join(str(gpu.index) for gpu in place.facts.gpus[: place.gpus])
+def _gpu_env(place: Place) -> tuple[tuple[str, str], ...]:
+    if place.gpus:
+        return (CAPABILITIES,)
+    return (NONE_VISIBLE,) if place.facts.gpus else ()
+
+
+def _ulimits(layout: Layout, place: Place) -> tuple[Ulimit, ...]:
+    # RDMA pins memory; without such devices the limit stays as the engine sets it.
+    default = [Ulimit("memlock", -1, -1)] if place.facts.infiniband else []
+    merged = {limit.name: limit for limit in (*default, *layout.inventory.ulimits)}
+    return tuple(merged[name] for name in sorted(merged))
+
+
+def start_failures(container: Container, host: str) -> tuple[Failure, ...]:
+    """Return why an engine may refuse to start this container, as far as the hosts file can be the reason."""
+    limits = tuple(
+        Failure(
+            # runc calls a limit by its number, crun by its name.
+            rf"rlimit type {ULIMITS[limit.name]}\b|RLIMIT_{limit.name.upper()}\b",
+            f"the engine may not set the limit {limit.name} ({_ends(limit)})",
+            f"ulimits: {{{limit.name}: N}} in the hosts file, with an N that the engine has itself; "
+            f"on {host}: cat /proc/$(pidof dockerd)/limits",
+        )
+        for limit in container.ulimits
+    )
+    return (*limits, *(gpu_failures(host) if container.gpus or container.cdi else ()))
+
+
+def _ends(limit: Ulimit) -> str:
+    soft, hard = (UNLIMITED if end == -1 else str(end) for end in (limit.soft, limit.hard))
+    return soft if soft == hard else f"soft {soft}, hard {hard}"

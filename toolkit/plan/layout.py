@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.image import ImageFacts
+from toolkit.core.image import ImageFacts, image_arch
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
-from toolkit.errors import ImageError, NotReady
+from toolkit.errors import ImageError, NotReady, together
 from toolkit.network.choose import DataPath, choose_paths
+from toolkit.plan.gpus import given_gpus, gpu_access
 from toolkit.spec.inventory import Inventory
 
+# What makes the hosts hold the same image, by the file's ``pull``.
+_SAME = {
+    "never": "toolkit image send",
+    "missing": "pull: always in the hosts file makes all of them pull; a name with @sha256:… never differs",
+    "always": "it was moved while they pulled: the same command again; a name with @sha256:… never differs",
+}
 _ANY = ("0.0.0.0", "::")
 # Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
 FIRST_MASTER_PORT = 29500
@@ -23,7 +30,7 @@ class Place:
 
     Args:
         slots: room for ranks.
-        gpus: GPUs that the container is given, 0 for none.
+        gpus: the GPUs that the container is given, as indexes or UUIDs.
     """
 
     name: str
@@ -31,7 +38,7 @@ class Place:
     facts: Facts
     path: DataPath
     slots: int
-    gpus: int
+    gpus: tuple[str, ...]
 
     @property
     def state(self) -> str:
@@ -44,11 +51,12 @@ class Layout:
     """A cluster as it is to be.
 
     Args:
-        places: hosts that answered, in the file's order.
+        places: hosts that answered and can take part, in the file's order.
         paths: data paths, also of hosts that did not answer but whose address is in the file.
         user: the one user name inside all containers.
         port: where the workers' sshd listens.
         image: what every host must hold.
+        refused: hosts that answered and have no place, for what they lack themselves.
     """
 
     inventory: Inventory
@@ -57,6 +65,7 @@ class Layout:
     user: str
     port: int
     image: ImageFacts
+    refused: tuple[NotReady, ...] = ()
 
     @property
     def reference(self) -> str:
@@ -75,27 +84,33 @@ class Layout:
         return tuple(p for p in self.places if p.name != self.inventory.main)
 
 
-def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None) -> Layout:
+def make_layout(
+    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool = False
+) -> Layout:
     """Return the layout.
 
     Args:
         facts: of the hosts that answered; at least one.
         local: the image as this machine's engine knows it, None when it does not.
+        by_name: what the hosts have under the file's name is meant, even while they run another.
 
     Raises:
-        NotReady: no data address can be told, the port is taken, a cluster of that name is another's.
+        NotReady: no data address can be told, the port is taken, a cluster of that name is another's,
+            no host has the GPUs that the file says.
         ImageError: nobody has the image, or hosts hold different ones and this machine none.
     """
     paths = choose_paths(inventory, facts)
     for f in facts.values():
         refuse_foreign(inventory.cluster, f)
-        _refuse_missing_gpus(inventory, f)
+    image = _reference_image(inventory, facts, local, by_name)
+    _refuse_other_processors(image, inventory.image, facts)
+    given, refused = _given_gpus(inventory, facts)
     places = tuple(
         Place(h.name, inventory.role(h.name), facts[h.name], paths[h.name], slots, gpus)
         for h in inventory.hosts
-        if h.name in facts
-        for gpus in [len(facts[h.name].gpus) if h.gpus is None else h.gpus]
-        for slots in [(gpus or 1) if h.slots is None else h.slots]
+        if h.name in given
+        for gpus in [given[h.name]]
+        for slots in [(len(gpus) or 1) if h.slots is None else h.slots]
     )
     return Layout(
         inventory=inventory,
@@ -103,7 +118,8 @@ def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFa
         paths=tuple(paths[n] for n in inventory.names if n in paths),
         user=_user(inventory, facts),
         port=_worker_port(inventory, facts, paths),
-        image=_reference_image(inventory, facts, local),
+        image=image,
+        refused=refused,
     )
 
 
@@ -125,11 +141,40 @@ def refuse_foreign(cluster: str, facts: Facts) -> None:
             raise NotReady(what, "give this one another name: cluster: in the hosts file", facts.host)
 
 
-def _refuse_missing_gpus(inventory: Inventory, facts: Facts) -> None:
-    declared = inventory.host(facts.host).gpus or 0
-    if declared > len(facts.gpus):
-        what = f"{declared} GPUs are declared, nvidia-smi on the host lists {len(facts.gpus)}"
-        raise NotReady(what, f"on {facts.host}: nvidia-smi; or correct gpus: in the hosts file", facts.host)
+def _given_gpus(
+    inventory: Inventory, facts: Mapping[str, Facts]
+) -> tuple[dict[str, tuple[str, ...]], tuple[NotReady, ...]]:
+    """Return the GPUs of each host that can give what the file asks for, and the others' reasons.
+
+    Raises:
+        NotReady: no host can.
+    """
+    given: dict[str, tuple[str, ...]] = {}
+    refused: list[NotReady] = []
+    for host in (h for h in inventory.hosts if h.name in facts):
+        try:
+            gpus = given_gpus(host, facts[host.name])
+            gpu_access(gpus, facts[host.name])
+        except NotReady as error:
+            refused.append(error)
+        else:
+            given[host.name] = gpus
+    if refused and not given:
+        raise together(refused)
+    return given, tuple(refused)
+
+
+def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, Facts]) -> None:
+    """Refuse hosts whose processor the image is not made for, before anything is sent to anyone.
+
+    Raises:
+        ImageError: names them all.
+    """
+    others = [f for f in facts.values() if image.arch and image_arch(f.arch) != image.arch]
+    if others:
+        who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in others)
+        fix = "take these hosts out of the hosts file, or name an image that is built for them"
+        raise ImageError(f"the image {name} is for {image.arch}, and {who}", fix, others[0].host)
 
 
 def free_port(first: int, facts: Facts, address: str) -> int:
@@ -183,7 +228,7 @@ def _held_port(cluster: str, facts: Facts) -> int:
 
 
 def _reference_image(
-    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None
+    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool
 ) -> ImageFacts:
     if local is not None:
         return local
@@ -195,14 +240,16 @@ def _reference_image(
         for i in f.images
         if c.state == "running" and i.id == c.image
     }
-    if len(running) == 1:
-        return next(iter(running.values()))
     found = {name: i for name, f in facts.items() for i in f.images if tag in i.tags}
+    if len(running) == 1 and not (by_name and found):
+        return next(iter(running.values()))
     identities = {i.identity for i in found.values()}
     if not identities:
         fix = "build it here: make image (or toolkit image build), or correct image: in the hosts file"
+        if inventory.pull != "never":
+            raise ImageError(f"no host has the image {tag}", "toolkit up lets them pull it")
         raise ImageError(f"neither this machine nor any host has the image {tag}", fix)
     if len(identities) > 1:
         who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))
-        raise ImageError(f"the hosts hold different images under {tag}: {who}", "toolkit image send")
+        raise ImageError(f"the hosts hold different images under {tag}: {who}", _SAME[inventory.pull])
     return found.get(inventory.main) or next(iter(found.values()))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import struct
 from typing import Any
 
 from toolkit.core.command import Command, script
-from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface, Remembered
+from toolkit.core.facts import ContainerFacts, Facts, Interface, Remembered
 from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
+from toolkit.plan.gpus import CDI_KIND
+from toolkit.plan.nvidia import SMI, parse_smi
+
+# A device of a CDI specification, which is YAML or JSON: https://github.com/cncf-tags/container-device-interface.
+_CDI_NAME = re.compile(r'^[\s\-{]*"?name"?:\s*["\']?([^"\',\s]+)', re.MULTILINE)
 
 # A login shell's banner may come first, so every section opens with a line that no banner holds.
 _MARK = "@@toolkit@@"
@@ -35,15 +41,20 @@ mark routes; cat /proc/net/route 2>/dev/null
 mark addresses; cat /proc/net/fib_trie 2>/dev/null
 mark tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
 mark gpus
-nvidia-smi --query-gpu=index,uuid,name,driver_version,memory.total --format=csv,noheader,nounits 2>/dev/null
+@@SMI@@
+mark runtime; command -v nvidia-container-runtime-hook
+mark cdi
+for f in /etc/cdi/* /var/run/cdi/*; do
+  ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
+done
 mark cluster
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null
-mark infiniband; ls /dev/infiniband 2>/dev/null
+mark infiniband; for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done
 mark disk; df -Pk "${HOME:-/}" 2>/dev/null
 mark end
 exit 0
-"""
+""".replace("@@SMI@@", SMI.strip())
 
 
 def probe_command(image: str, cluster: str, host: str) -> Command:
@@ -72,6 +83,7 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
     machine = parts["machine"].splitlines()
     info = _docker_info(host, user, parts["docker"])
     ssh = parts["ssh"].split()
+    gpus, gpu_trouble = parse_smi(parts["gpus"])
     return Facts(
         host=host,
         user=user,
@@ -90,7 +102,11 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
         listening=_listening(parts["tcp"]),
         containers=tuple(_container(c) for c in json_list(parts["containers"])),
         images=tuple({i.id: i for i in map(image_facts, json_list(parts["images"]))}.values()),
-        gpus=parse_gpus(parts["gpus"]),
+        gpus=gpus,
+        gpu_trouble=gpu_trouble,
+        # The engine gives GPUs when it found the hook at its start; who configures it names a runtime.
+        nvidia_runtime=bool(parts["runtime"].strip()) or "nvidia" in (info.get("Runtimes") or {}),
+        cdi=_cdi(info, parts["cdi"]),
         remembered=_remembered(parts["cluster"]),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),
         free_bytes=_free(parts["disk"]),
@@ -205,15 +221,16 @@ def _v6(word: str) -> str:
     return str(address.ipv4_mapped or address)
 
 
-def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Return the GPUs in ``nvidia-smi --query-gpu=index,uuid,name,driver_version,memory.total`` as CSV."""
-    found = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 5 and cells[0].isdigit():
-            memory = int(cells[4]) if cells[4].isdigit() else 0
-            found.append(Gpu(int(cells[0]), cells[1], cells[2], cells[3], memory))
-    return tuple(found)
+def _cdi(info: dict[str, Any], specifications: str) -> tuple[str, ...]:
+    """Names of the GPUs that the engine gives by CDI: newer ones list them, else the files that we saw.
+
+    An empty list of folders is how an engine says that CDI is switched off.
+    """
+    if not info.get("CDISpecDirs"):
+        return ()
+    listed = [str(d.get("ID", "")).partition("=") for d in info.get("DiscoveredDevices") or ()]
+    names = [name for kind, _, name in listed if kind == CDI_KIND]
+    return tuple(dict.fromkeys(names or _CDI_NAME.findall(specifications)))
 
 
 def _free(text: str) -> int:

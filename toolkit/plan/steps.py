@@ -9,6 +9,20 @@ from toolkit.core.command import Command, Ref
 
 
 @dataclass(frozen=True)
+class Failure:
+    """A way to fail that is known beforehand.
+
+    Args:
+        says: regular expression that is looked for in the command's output.
+        what, fix: what to tell a person then, in place of a general hint.
+    """
+
+    says: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
 class Run:
     """Run a command on a host.
 
@@ -18,7 +32,8 @@ class Run:
         timeout: seconds after which the command is ended on the host and counts as failed.
         hiccups: pieces of error messages after which the same command is run once more, because they
             come and go by themselves. Only for commands that may be repeated whole.
-        fix: what to tell a person to do when it fails.
+        failures: ways to fail that are known beforehand; the first that fits counts.
+        fix: what to tell a person to do when it fails otherwise.
     """
 
     host: str
@@ -29,6 +44,7 @@ class Run:
     saves: str = ""
     timeout: float = 120.0
     hiccups: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
     fix: str = ""
 
 
@@ -92,6 +108,23 @@ class SendImage:
 
 
 @dataclass(frozen=True)
+class PullImage:
+    """Let a host pull an image from its registry, as the ssh user and with that user's own login.
+
+    Nothing was done when the engine has the same image under this name afterwards as before.
+
+    Args:
+        reference: the image's name.
+        failures: as in ``Run``.
+    """
+
+    host: str
+    title: str
+    reference: str
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
 class SendCode:
     """Make a job's folder on a host: the job file, and a snapshot of a local folder as ``code``.
 
@@ -128,7 +161,7 @@ class Fetch:
     into: str
 
 
-Step = Run | Upload | WaitFor | SendImage | SendCode | Fetch
+Step = Run | Upload | WaitFor | SendImage | PullImage | SendCode | Fetch
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name
 from toolkit.network.settings import rank_settings
-from toolkit.plan.containers import cluster_container, worker_sshd_config
+from toolkit.plan.containers import cluster_container, start_failures, worker_sshd_config
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.steps import File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
 from toolkit.render.docker import docker_run_args
@@ -189,6 +189,7 @@ def _start_step(layout: Layout, place: Place) -> Step:
         reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
         saves="container",
         hiccups=_RUNTIME_HICCUPS,
+        failures=start_failures(container, place.name),
     )
 
 

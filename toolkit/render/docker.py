@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from toolkit.core.container import Container, Mount
 
@@ -29,7 +30,7 @@ def docker_run_args(container: Container) -> tuple[str, ...]:
         args += ["--shm-size", str(container.shm_bytes)]  # 64 MiB by default: NCCL and data loaders starve
     for limit in container.ulimits:
         args += ["--ulimit", f"{limit.name}={limit.soft}:{limit.hard}"]
-    args += gpu_args(container.gpus)
+    args += gpu_args(container.gpus, container.cdi)
     for device in container.devices:
         args += ["--device", device]
     args += ["--stop-timeout", str(container.stop_seconds)]
@@ -49,12 +50,13 @@ def mount_argument(mount: Mount) -> str:
     return ",".join('"' + c.replace('"', '""') + '"' if {",", '"'} & set(c) else c for c in cells)
 
 
-def gpu_args(gpus: str) -> list[str]:
-    """Return the options that give a container GPUs; ``gpus`` as in ``Container``."""
-    if not gpus:
-        return []
-    # The quotes are for docker's own CSV reader, to which a comma would begin another option.
-    return ["--gpus", gpus if gpus == "all" else f'"device={gpus}"']
+def gpu_args(gpus: str, cdi: Sequence[str]) -> list[str]:
+    """Return the options that give a container GPUs; both as in ``Container``."""
+    args = [token for name in cdi for token in ("--device", name)]
+    if gpus:
+        # The quotes are for docker's own CSV reader, to which a comma would begin another option.
+        args += ["--gpus", gpus if gpus == "all" else f'"device={gpus}"']
+    return args
 
 
 def docker_run_script(container: Container) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.spec import fields
+from toolkit.spec import container_fields, fields
 from toolkit.spec.words import Path, meant, path_text, shown
 
 _SSH_PORT = 22
@@ -26,6 +27,8 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _same_addresses(hosts)
     yield from _slots(hosts, main)
     yield from _same_targets(data.get("mounts"))
+    yield from _same_variables(data, hosts)
+    yield from _limits(data.get("ulimits"))
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
@@ -67,6 +70,9 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
     empty = 0
     for name, settings in hosts.items():
         slots, gpus = settings.get("slots"), settings.get("gpus")
+        if isinstance(gpus, list):
+            yield from _gpu_list(("hosts", name, "gpus"), gpus)
+            gpus = len(gpus)
         if type(slots) is not int:
             continue
         empty += slots == 0
@@ -77,6 +83,45 @@ def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]
             yield ("hosts", name, "slots"), f"{slots} slots but gpus says {gpus}; {most}"
     if hosts and empty == len(hosts):
         yield ("hosts",), "no host has a slot; give at least one host slots: 1 or more"
+
+
+def _gpu_list(place: Path, items: list[Any]) -> Iterator[Fault]:
+    if not items:
+        yield place, "lists no GPU; write 0 for none, or remove the key for all that the host has"
+    if len({type(item) for item in items if type(item) in (int, str)}) > 1:
+        # One GPU under two names would count twice, and only the host knows which they are.
+        yield place, "holds indexes and UUIDs; write all as indexes or all as UUIDs"
+    seen: dict[object, int] = {}
+    for index, item in enumerate(items):
+        if type(item) in (int, str) and (first := seen.setdefault(item, index)) != index:
+            yield (*place, index), f"{shown(item)} stands in {path_text((*place, first))} already"
+
+
+def _same_variables(data: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Fault]:
+    secrets = data.get("secrets")
+    places: dict[Path, Any] = {("env",): data.get("env")}
+    places |= {("hosts", name, "env"): settings.get("env") for name, settings in hosts.items()}
+    for name in secrets if isinstance(secrets, dict) else ():
+        for place, env in places.items():
+            if isinstance(env, dict) and name in env:
+                yield ("secrets", name), f"stands in {path_text(place)} too; keep one of them"
+
+
+def _limits(ulimits: Any) -> Iterator[Fault]:
+    for name, item in ulimits.items() if isinstance(ulimits, dict) else ():
+        ends = (item.get("soft"), item.get("hard")) if isinstance(item, dict) else (item, item)
+        if name == "nofile" and container_fields.UNLIMITED in ends:
+            yield ("ulimits", name), "Linux knows no unlimited number of files; write a number"
+            continue
+        soft, hard = map(_limit, ends)
+        if soft is not None and hard is not None and soft > hard:
+            yield ("ulimits", name), f"soft ({shown(ends[0])}) is more than hard ({shown(ends[1])})"
+
+
+def _limit(value: Any) -> float | None:
+    if value == container_fields.UNLIMITED:
+        return math.inf
+    return value if type(value) is int else None
 
 
 def _same_targets(mounts: Any) -> Iterator[Fault]:

@@ -8,7 +8,9 @@ import re
 
 from toolkit.core.container import Mount
 from toolkit.core.names import CONF
+from toolkit.spec.words import fits as _fits
 from toolkit.spec.words import meant, shown
+from toolkit.spec.words import require as _require
 
 # Names of toolkit.launchers' registry; spec may not import it, and a test there compares the two.
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
@@ -50,6 +52,8 @@ _RANK_NAMES = frozenset(
     )
 )
 _RANK_PREFIXES = ("TOOLKIT_", "OMPI_COMM_WORLD_", "PMIX_", "TORCHELASTIC_")
+# Read when a container is made, which is before any rank; there we set them ourselves.
+_CONTAINER_NAMES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
 # Inside the container these are the kernel's, Docker's or ours (passwd, group and hosts are generated).
 _RESERVED_TREES = (str(CONF.parent), "/proc", "/sys", "/dev")
@@ -57,15 +61,6 @@ _RESERVED_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts")
 
 _UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _SHM_LEAST, _SHM_MOST = 1024**2, 64 * 1024**4
-
-
-def _fits(pattern: str, text: str) -> bool:
-    return re.fullmatch(pattern, text, re.ASCII) is not None
-
-
-def _require(condition: bool, should: str, text: object) -> None:
-    if not condition:
-        raise ValueError(f"should be {should}, found {shown(text)}")
 
 
 def _not_an_option(text: str) -> None:
@@ -155,6 +150,13 @@ def identity_file(text: str) -> str:
     return text
 
 
+def secret_file(text: str) -> str:
+    """As ``path``; the message does not repeat what may be the secret itself, written in the wrong place."""
+    if text.startswith("-") or text.strip() == "" or not text.isprintable():
+        raise ValueError("should be the path of a file that holds the secret")
+    return text
+
+
 def image(text: str) -> str:
     if len(text) <= 512 and _fits(IMAGE, text.lower()) and not _fits(IMAGE, text):
         raise ValueError(f"image names are lower-case, found {shown(text)}")
@@ -196,6 +198,8 @@ def env_name(text: str) -> str:
         raise ValueError("a variable name has letters, digits and '_', and no digit first")
     if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
         raise ValueError("is set for every rank by the toolkit or the launcher; remove it")
+    if text in _CONTAINER_NAMES:
+        raise ValueError("has no effect on a rank; which GPUs a host gives is said by hosts/NAME/gpus")
     return text
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from toolkit.core.container import Mount
+from toolkit.core.container import Mount, Ulimit
 from toolkit.core.names import DEFAULT_WORKER_PORT, MAIN, WORKER
 
 
@@ -19,6 +19,7 @@ class Host:
         user, port, identity_file, jump: empty (0 for the port) means: what ``ssh -G`` says.
         slots: room for ranks; None means one per GPU that the host has, or one without a GPU.
         gpus: declared number of GPUs; None means whatever the host has.
+        gpu_ids: which ones, as indexes or UUIDs; empty means that only the number counts.
         env: variables for the ranks on this host, on top of the cluster's.
     """
 
@@ -31,6 +32,7 @@ class Host:
     jump: str = ""
     slots: int | None = None
     gpus: int | None = None
+    gpu_ids: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
 
@@ -40,9 +42,13 @@ class Inventory:
 
     Args:
         main: the name of the host on which the launcher runs.
+        pull: ``never`` (the image is sent to hosts that lack it), ``missing`` or ``always``.
         hosts: in the file's order, main included.
         worker_port_fixed: True when the file names the port: then it is never moved.
+        secrets: variables and the files that hold their values; relative to the hosts file's folder.
+        labels: more labels for every container.
         known_hosts: file with the hosts' ssh keys; empty means ``~/.ssh/known_hosts``.
+        source: the hosts file's name.
     """
 
     cluster: str
@@ -53,9 +59,15 @@ class Inventory:
     worker_port_fixed: bool = False
     mounts: tuple[Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    ulimits: tuple[Ulimit, ...] = ()
     shm_bytes: int = 8 * 1024**3
     launcher: str = "horovodrun"
     known_hosts: str = ""
+    pull: str = "never"
+    # Two files that say the same describe the same cluster.
+    source: str = field(default="", compare=False)
 
     def host(self, name: str) -> Host:
         """Return the host of that name.

@@ -17,8 +17,9 @@ from pydantic import (
 )
 
 from toolkit.core.names import DEFAULT_WORKER_PORT
-from toolkit.spec import fields
-from toolkit.spec.words import Path, kind, meant, shown
+from toolkit.spec import container_fields, fields
+from toolkit.spec.faults import FORM, fault
+from toolkit.spec.words import Path
 
 
 def _text(pattern: str) -> WithJsonSchema:
@@ -36,6 +37,7 @@ def _mount(text: str) -> str:
 
 
 _PORT, _WORKER_PORT, _COUNT = _range(1, 65535), _range(1024, 65535), _range(0, 1024)
+_MAPPING, _LIST, _TEXT, _NUMBER = (Tag(f"{FORM}{form}") for form in ("mapping", "list", "text", "number"))
 
 Cluster = Annotated[str, AfterValidator(fields.cluster), _text(fields.CLUSTER)]
 HostName = Annotated[str, AfterValidator(fields.host_name), _text(fields.HOST_NAME)]
@@ -55,10 +57,50 @@ ShmSize = Annotated[str, AfterValidator(fields.shm_size), _text(fields.SHM_SIZE)
 Launcher = Annotated[
     str, AfterValidator(fields.launcher), WithJsonSchema({"type": "string", "enum": list(fields.LAUNCHERS)})
 ]
-Env = dict[Annotated[str, AfterValidator(fields.env_name), _text(fields.ENV_NAME)], str]
+EnvName = Annotated[str, AfterValidator(fields.env_name), _text(fields.ENV_NAME)]
+Env = dict[EnvName, str]
 MountSource = Annotated[str, AfterValidator(fields.mount_source)]
 MountTarget = Annotated[str, AfterValidator(fields.mount_target)]
 MountText = Annotated[str, AfterValidator(_mount), _text(fields.MOUNT)]
+SecretFile = Annotated[str, AfterValidator(fields.secret_file)]
+Pull = Annotated[
+    str,
+    AfterValidator(container_fields.pull),
+    WithJsonSchema({"type": "string", "enum": list(container_fields.PULLS)}),
+]
+LimitName = Annotated[
+    str,
+    AfterValidator(container_fields.ulimit_name),
+    WithJsonSchema({"type": "string", "enum": list(container_fields.ULIMITS)}),
+]
+LimitNumber = Annotated[
+    int, AfterValidator(container_fields.limit_number), WithJsonSchema({"type": "integer", "minimum": 0})
+]
+LimitText = Annotated[
+    str,
+    AfterValidator(container_fields.limit_text),
+    WithJsonSchema({"const": container_fields.UNLIMITED}),
+]
+GpuId = Annotated[str, AfterValidator(container_fields.gpu_id), _text(container_fields.GPU_ID)]
+LabelName = Annotated[str, AfterValidator(container_fields.label_name), _text(container_fields.LABEL)]
+LabelValue = Annotated[str, AfterValidator(container_fields.label_value)]
+
+
+def _form(value: Any) -> str | None:
+    """Which of the ways to write a value was taken; becomes one element of an error's place."""
+    if isinstance(value, dict):
+        return _MAPPING.tag
+    if isinstance(value, list):
+        return _LIST.tag
+    if isinstance(value, str):
+        return _TEXT.tag
+    return _NUMBER.tag if type(value) is int else None
+
+
+_ONE_OF = Discriminator(_form)
+Limit = Annotated[Annotated[LimitNumber, _NUMBER] | Annotated[LimitText, _TEXT], _ONE_OF]
+Gpu = Annotated[Annotated[Count, _NUMBER] | Annotated[GpuId, _TEXT], _ONE_OF]
+Gpus = Annotated[Annotated[Count, _NUMBER] | Annotated[list[Gpu], _LIST], _ONE_OF]
 
 
 class _Strict(BaseModel):
@@ -82,7 +124,9 @@ class HostSettings(_Strict):
     identity_file: IdentityFile = _absent(str, "The private key for ssh; '~' is this machine's home.")
     jump: Jump = _absent(str, "Reach the host through this one: [user@]host[:port].")
     slots: Count = _absent(int, "Room for ranks; one per GPU if absent, one without a GPU. 0 for main only.")
-    gpus: Count = _absent(int, "How many GPUs the host must have; not checked if absent.")
+    gpus: Gpus = _absent(
+        int, "How many GPUs the host must have and gives, or which: indexes or UUIDs. All it has if absent."
+    )
     env: Env | None = _absent(dict, "Variables for the ranks on this host, on top of the cluster's.")
 
 
@@ -94,19 +138,31 @@ class MountSettings(_Strict):
     read_only: bool = Field(default=False, description="Whether ranks may only read it.")
 
 
-def _form(value: Any) -> str | None:
-    """Which of the ways to write a value was taken; becomes one element of an error's place."""
-    if isinstance(value, dict):
-        return "mapping"
-    return "list" if isinstance(value, list) else "text" if isinstance(value, str) else None
+class ImageSettings(_Strict):
+    """The image, and who brings it to the hosts."""
+
+    name: Image = Field(description="The image that every container is made from.")
+    pull: Pull = Field(
+        default="never",
+        description="never: it is sent to hosts that lack it. missing: they pull it. always: every up pulls.",
+    )
+
+
+class LimitSettings(_Strict):
+    """Both ends of a limit."""
+
+    soft: Limit = Field(description="The limit that processes start with.")
+    hard: Limit = Field(description="How far a process may raise it.")
 
 
 Hosts = Annotated[
-    Annotated[dict[HostName, HostSettings | None], Tag("mapping")] | Annotated[list[HostName], Tag("list")],
-    Discriminator(_form),
+    Annotated[dict[HostName, HostSettings | None], _MAPPING] | Annotated[list[HostName], _LIST], _ONE_OF
 ]
-MountItem = Annotated[
-    Annotated[MountText, Tag("text")] | Annotated[MountSettings, Tag("mapping")], Discriminator(_form)
+MountItem = Annotated[Annotated[MountText, _TEXT] | Annotated[MountSettings, _MAPPING], _ONE_OF]
+ImageItem = Annotated[Annotated[Image, _TEXT] | Annotated[ImageSettings, _MAPPING], _ONE_OF]
+LimitItem = Annotated[
+    Annotated[LimitNumber, _NUMBER] | Annotated[LimitText, _TEXT] | Annotated[LimitSettings, _MAPPING],
+    _ONE_OF,
 ]
 
 
@@ -114,7 +170,9 @@ class HostsFile(_Strict):
     """hosts.yaml: the machines of one cluster and what its containers are like."""
 
     cluster: Cluster = Field(description="The cluster's name, part of container and folder names.")
-    image: Image = Field(description="The image that every container is made from.")
+    image: ImageItem = Field(
+        description="The image that every container is made from: its name, or a mapping with name and pull."
+    )
     main: HostName = _absent(str, "The host where the launcher runs; the first one if absent.")
     hosts: Hosts = Field(description="The machines: a mapping of names to settings, or a list of names.")
     worker_port: WorkerPort = Field(
@@ -125,32 +183,27 @@ class HostsFile(_Strict):
         list, "What ranks see of the hosts' files: /source:/target[:ro]."
     )
     env: Env | None = _absent(dict, "Variables for all ranks; values are text.")
+    secrets: dict[EnvName, SecretFile] | None = _absent(
+        dict, "Variables for all ranks whose values are in files here; paths start at this file's folder."
+    )
+    labels: dict[LabelName, LabelValue] | None = _absent(dict, "More labels for every container.")
+    ulimits: dict[LimitName, LimitItem] | None = _absent(
+        dict, "Limits of the containers' processes: a number, unlimited, or soft and hard."
+    )
     shm_size: ShmSize = Field(default="8g", description="Size of /dev/shm, which data loaders share.")
     launcher: Launcher = Field(default="horovodrun", description="What starts the ranks.")
     known_hosts: LocalPath = _absent(str, "File with the hosts' ssh keys; ~/.ssh/known_hosts if absent.")
 
 
-_REQUIRED = {
-    "cluster": "write a name for the cluster, as in 'cluster: demo'",
-    "image": "write the image to run, as in 'image: trainer:1.0'",
-    "hosts": "write the machines, as in 'hosts: [gpu1, gpu2]'",
-    "source": "write the absolute path on the hosts",
-    "target": "write the absolute path in the containers",
+_MODELS: dict[str, type[_Strict]] = {
+    "": HostsFile,
+    "hosts": HostSettings,
+    "mounts": MountSettings,
+    "image": ImageSettings,
+    "ulimits": LimitSettings,
 }
-_KEYS = {model: tuple(model.model_fields) for model in (HostsFile, HostSettings, MountSettings)}
-
-# pydantic's error types that tell no more than a wrong sort of value; hosts and mounts have their own words.
-_SORTS = {
-    "int_type": "an integer",
-    "string_type": "text",
-    "bool_type": "true or false",
-    "dict_type": "a mapping",
-    "list_type": "a list",
-}
-_FORMS = {
-    "hosts": "a mapping of names to settings, or a list of names",
-    "mounts": "'/source:/target' or a mapping with source and target",
-}
+_MODEL_OF = {key: model.__name__ for key, model in _MODELS.items()}
+_KEYS = {model.__name__: tuple(model.model_fields) for model in _MODELS.values()}
 
 
 def validate(data: Mapping[str, Any]) -> tuple[HostsFile | None, list[tuple[Path, str, bool]]]:
@@ -158,58 +211,4 @@ def validate(data: Mapping[str, Any]) -> tuple[HostsFile | None, list[tuple[Path
     try:
         return HostsFile.model_validate(data), []
     except ValidationError as error:
-        return None, [_fault(item) for item in error.errors(include_url=False)]
-
-
-def _fault(error: Mapping[str, Any]) -> tuple[Path, str, bool]:
-    place, sort, value = list(error["loc"]), error["type"], error["input"]
-    # Drop what pydantic adds to the place: the form taken, and a mark behind a key.
-    if place[0] == "hosts" and len(place) > 1:
-        del place[1]
-    elif place[0] == "mounts" and len(place) > 2:
-        del place[2]
-    at_key = sort == "extra_forbidden"
-    if not at_key and len(place) > 1 and place[-1] == "[key]" and place[-2] != "[key]":
-        at_key = True
-        place.pop()
-    path = tuple(place)
-    if sort == "extra_forbidden":
-        return path, _unknown(path), True
-    if sort == "value_error":
-        return path, str(error["ctx"]["error"]), at_key
-    if sort == "missing":
-        return path, f"is missing; {_REQUIRED[str(path[-1])]}", at_key
-    return path, _wrong_sort(path, sort, value), at_key
-
-
-def _unknown(path: Path) -> str:
-    key = str(path[-1])
-    model = HostsFile if len(path) == 1 else HostSettings if path[0] == "hosts" else MountSettings
-    if model is HostsFile and key in _KEYS[HostSettings]:
-        return f"belongs to a host; write it as hosts/NAME/{key}"
-    if model is HostSettings and key in _KEYS[HostsFile]:
-        return "belongs to the cluster; write it at the top level"
-    return f"unknown key; {meant(key, _KEYS[model])}"
-
-
-def _wrong_sort(path: Path, sort: str, value: object) -> str:
-    env = path[2:] if path[0] == "hosts" else path
-    if env[:1] == ("env",):  # may hold secrets: never shown
-        should = "a mapping such as NAME: 'value'" if len(env) == 1 else "text"
-        quotes = "; write '' for an empty value" if value is None else "; put it in quotes"
-        hint = quotes if len(env) > 1 and not isinstance(value, dict | list) else ""
-        return f"should be {should}, found {kind(value)}{hint}"
-    if sort in ("union_tag_not_found", "union_tag_invalid"):
-        return f"should be {_FORMS[str(path[0])]}, found {shown(value)}"
-    if sort == "model_type":
-        return f"should be settings such as 'address: 10.0.0.1', or nothing, found {shown(value)}"
-    message = f"should be {_SORTS.get(sort, 'something else')}, found {shown(value)}"
-    if value is None:
-        return f"{message}; write a value or remove the key"
-    if path == ("shm_size",):
-        return f"{message}; write it with a unit, as in 8g"
-    if sort == "string_type" and not isinstance(value, dict | list):
-        return f"{message}; put it in quotes"
-    if sort == "int_type" and isinstance(value, str) and value.isdecimal():
-        return f"{message}; remove the quotes"
-    return message
+        return None, [fault(item, _KEYS, _MODEL_OF) for item in error.errors(include_url=False)]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from toolkit.core.container import Mount
+from toolkit.core.container import Mount, Ulimit
 from toolkit.errors import BadInput, Problem
 from toolkit.spec import fields
 from toolkit.spec.checks import check_across
+from toolkit.spec.container_fields import limit
 from toolkit.spec.inventory import Host, Inventory
 from toolkit.spec.words import Path, path_text
 from toolkit.spec.yaml import KEY, Document, read_yaml
 
 if TYPE_CHECKING:
-    from toolkit.spec.models import HostsFile
+    from toolkit.spec.models import HostSettings, HostsFile, LimitSettings
 
 # More than anybody reads; a file that is something else altogether has thousands.
 MAX_PROBLEMS = 100
@@ -33,7 +34,7 @@ def parse_inventory(text: str | bytes, source: str) -> Inventory:
     # Here and not above: commands without a hosts file need not pay for importing pydantic.
     from toolkit.spec.models import validate
 
-    document = read_yaml(text, secret_keys=("env",))
+    document = read_yaml(text, secret_keys=("env", "secrets"))
     problems = list(document.problems)
     model = None
     if document.data is not None:
@@ -42,7 +43,7 @@ def parse_inventory(text: str | bytes, source: str) -> Inventory:
         problems += _problems(document, judged)
     if model is None or problems:
         raise BadInput(source, _ordered(problems))
-    return _inventory(model)
+    return _inventory(model, source)
 
 
 def json_schema() -> dict[str, Any]:
@@ -76,35 +77,58 @@ def _ordered(problems: Collection[Problem]) -> tuple[Problem, ...]:
     return (*ordered[:MAX_PROBLEMS], Problem("", f"and {more} more"))
 
 
-def _inventory(model: HostsFile) -> Inventory:
+def _inventory(model: HostsFile, source: str) -> Inventory:
     hosts = model.hosts if isinstance(model.hosts, dict) else dict.fromkeys(model.hosts)
-    made = []
-    for name, settings in hosts.items():
-        values = {key: getattr(settings, key) for key in settings.model_fields_set} if settings else {}
-        made.append(Host(**{"name": name, "address": name, **values, "env": _pairs(values.get("env"))}))
-    mounts = (
-        fields.mount(item) if isinstance(item, str) else Mount(item.source, item.target, item.read_only)
-        for item in model.mounts or ()
-    )
+    image = model.image
     return Inventory(
         cluster=model.cluster,
-        image=_with_tag(model.image),
-        main=model.main or made[0].name,
-        hosts=tuple(made),
+        image=_familiar(image if isinstance(image, str) else image.name),
+        main=model.main or next(iter(hosts)),
+        hosts=tuple(_host(name, settings) for name, settings in hosts.items()),
         worker_port=model.worker_port,
         worker_port_fixed="worker_port" in model.model_fields_set,
-        mounts=tuple(mounts),
+        mounts=tuple(
+            fields.mount(item) if isinstance(item, str) else Mount(item.source, item.target, item.read_only)
+            for item in model.mounts or ()
+        ),
         env=_pairs(model.env),
+        secrets=_pairs(model.secrets),
+        labels=_pairs(model.labels),
+        ulimits=tuple(_ulimit(name, item) for name, item in sorted((model.ulimits or {}).items())),
         shm_bytes=fields.shm_bytes(model.shm_size),
         launcher=model.launcher,
         known_hosts=model.known_hosts,
+        pull="never" if isinstance(image, str) else image.pull,
+        source=source,
     )
 
 
-def _pairs(env: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((env or {}).items()))
+def _host(name: str, settings: HostSettings | None) -> Host:
+    values = {key: getattr(settings, key) for key in settings.model_fields_set} if settings else {}
+    gpus = values.pop("gpus", None)
+    if isinstance(gpus, list):
+        values |= {"gpus": len(gpus), "gpu_ids": tuple(map(str, gpus))}
+    elif gpus is not None:
+        values["gpus"] = gpus
+    return Host(**{"name": name, "address": name, **values, "env": _pairs(values.get("env"))})
 
 
-def _with_tag(image: str) -> str:
-    # As docker itself reads it; hosts list their images under the whole name.
-    return image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
+def _ulimit(name: str, item: int | str | LimitSettings) -> Ulimit:
+    if isinstance(item, int | str):
+        return Ulimit(name, limit(item), limit(item))
+    return Ulimit(name, limit(item.soft), limit(item.hard))
+
+
+def _pairs(values: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((values or {}).items()))
+
+
+def _familiar(image: str) -> str:
+    """Return the reference as engines list it: whole, but without what docker takes as understood."""
+    for prefix in ("index.docker.io/", "docker.io/", "library/"):
+        image = image.removeprefix(prefix)
+    name, at, digest = image.partition("@")
+    folder, slash, last = name.rpartition("/")
+    if at:  # a digest says it all: a tag beside it is not kept
+        return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
+    return image if ":" in last else f"{image}:latest"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 # A place in the file: keys and list indexes from the top.
@@ -57,3 +58,18 @@ def meant(word: str, known: Iterable[str]) -> str:
         return f"did you mean {shown(near[0])}?"
     more = ", …" if len(names) > 20 else ""
     return "known are " + ", ".join(path_text((name,)) for name in names[:20]) + more
+
+
+def fits(pattern: str, text: str) -> bool:
+    """Return whether the pattern takes the whole of the text."""
+    return re.fullmatch(pattern, text, re.ASCII) is not None
+
+
+def require(condition: bool, should: str, found: object) -> None:
+    """Refuse a value with what it should be.
+
+    Raises:
+        ValueError: unless ``condition``.
+    """
+    if not condition:
+        raise ValueError(f"should be {should}, found {shown(found)}")

@@ -32,7 +32,7 @@ exec docker run \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
     --label toolkit.config=030e607a9fd09766 \
-    --label toolkit.digest=0c50c80279ea0e59 \
+    --label toolkit.digest=473a4cf3265328cc \
     --label toolkit.host=cpu3 \
     --label toolkit.owner=alice \
     --label toolkit.port=12345 \

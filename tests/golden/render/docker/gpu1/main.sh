@@ -18,6 +18,7 @@ exec docker run \
     --stop-timeout 10 \
     --env HOME=/home/alice \
     --env LOGNAME=alice \
+    --env NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     --env TOOLKIT_CLUSTER=demo \
     --env USER=alice \
     --mount type=bind,source=/home/alice/.local/state/toolkit/demo/gpu1/conf,target=/run/toolkit/conf,readonly \
@@ -32,7 +33,7 @@ exec docker run \
     --mount type=bind,source=/data/digits,target=/data,readonly \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
-    --label toolkit.digest=d0fb0e89b0ed4262 \
+    --label toolkit.digest=c3da46d8f0a23a39 \
     --label toolkit.host=gpu1 \
     --label toolkit.owner=alice \
     --label toolkit.role=main \

@@ -36,7 +36,7 @@ exec docker run \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
     --label toolkit.config=0e3135a67af0eac9 \
-    --label toolkit.digest=db316a28eb50866c \
+    --label toolkit.digest=1f7edfcaa60c1b32 \
     --label toolkit.host=gpu2 \
     --label toolkit.owner=alice \
     --label toolkit.port=12345 \

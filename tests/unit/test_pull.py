@@ -1,0 +1,219 @@
+"""Hosts that pull the image themselves: who does, what is made of it, what goes wrong."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden import check_golden
+from tests.unit import cluster_world as world
+from tests.unit.hosts_here import HostHere, hosts
+from toolkit.api import Session
+from toolkit.core.facts import Facts
+from toolkit.core.image import image_facts
+from toolkit.errors import ImageError
+from toolkit.execute import execute
+from toolkit.plan.layout import make_layout
+from toolkit.plan.pull import plan_pull, registry_of
+from toolkit.plan.steps import SendImage
+from toolkit.plan.up import plan_up
+from toolkit.show import plan_text
+from toolkit.spec.inventory import Inventory
+
+OTHER = replace(world.NAMED, id="sha256:" + "2" * 64, identity="f" * 16)
+
+
+def pulling(how: str, image: str = "toolkit:cpu") -> Inventory:
+    return world.inventory(
+        world.HOSTS.replace("image: toolkit:cpu", f"image: {{name: {image}, pull: {how}}}")
+    )
+
+
+def who(how: str, said: dict[str, Facts] | None = None, image: str = "toolkit:cpu") -> list[str]:
+    return [step.host for step in plan_pull(pulling(how, image), said or world.cluster_facts()).steps]
+
+
+def test_who_pulls() -> None:
+    # cpu3 has no image at all.
+    assert who("never") == []
+    assert who("missing") == ["cpu3"]
+    assert who("always") == ["gpu1", "gpu2", "cpu3"]
+    assert who("missing", image="toolkit:other") == ["gpu1", "gpu2", "cpu3"]
+
+
+def test_an_image_that_is_named_by_its_digest_is_found_again() -> None:
+    digest = "reg.example.com/trainer@sha256:" + "a" * 64
+    inspect = {"Id": "sha256:1", "RepoTags": [], "RepoDigests": [digest], "Architecture": "arm64"}
+    found = image_facts(inspect)
+    assert (found.tags, found.arch) == ((digest,), "arm64")
+    said = {name: replace(f, images=(found,), arch="aarch64") for name, f in world.cluster_facts().items()}
+    assert who("missing", said, f"reg.example.com/trainer:1.0@sha256:{'a' * 64}") == []
+    assert make_layout(pulling("missing", digest), said, None).image == found
+
+
+def test_the_plan_in_words() -> None:
+    check_golden("plan/pull.txt", plan_text(plan_pull(pulling("always"), world.cluster_facts())))
+    assert plan_pull(pulling("never"), world.cluster_facts()).phases == ()
+
+
+def test_hosts_of_two_kinds_pull_nothing() -> None:
+    said = world.cluster_facts()
+    said["gpu2"] = replace(said["gpu2"], arch="aarch64")
+    with pytest.raises(ImageError, match="gpu1 is amd64, gpu2 is arm64, cpu3 is amd64"):
+        plan_pull(pulling("always"), said)
+    assert plan_pull(pulling("never"), said).phases == ()
+
+
+# What is meant afterwards
+
+
+def test_what_was_pulled_counts_and_not_what_runs() -> None:
+    up = world.facts_when_up()
+    running = {
+        name: replace(
+            f,
+            images=(OTHER, replace(world.NAMED, tags=())),
+            containers=tuple(replace(c, image=world.NAMED.id) for c in f.containers),
+        )
+        for name, f in up.items()
+    }
+    assert make_layout(pulling("always"), running, None, by_name=True).image == OTHER
+    assert make_layout(pulling("always"), running, None).image.identity == world.NAMED.identity
+    # A registry that is away harms nobody: what runs is known.
+    bare = {name: replace(f, images=f.images[1:]) for name, f in running.items()}
+    assert make_layout(pulling("missing"), bare, None, by_name=True).image.identity == world.NAMED.identity
+
+
+@pytest.mark.parametrize(("how", "fix"), [("missing", "pull: always"), ("always", "the same command again")])
+def test_hosts_that_hold_different_ones_afterwards(how: str, fix: str) -> None:
+    said = world.cluster_facts()
+    said |= {"gpu2": replace(said["gpu2"], images=(OTHER,)), "cpu3": replace(said["cpu3"], images=(OTHER,))}
+    with pytest.raises(ImageError, match="gpu1 has 0123456789abcdef, gpu2 has ffffffffffffffff") as caught:
+        make_layout(pulling(how), said, None, by_name=True)
+    assert fix in caught.value.fix
+
+
+def test_after_a_pull_nothing_is_sent() -> None:
+    said = {name: replace(f, images=(world.NAMED,)) for name, f in world.cluster_facts().items()}
+    plan = plan_up(make_layout(pulling("missing"), said, None, by_name=True), world.INSIDE)
+    assert not [step for step in plan.steps if isinstance(step, SendImage)]
+    with pytest.raises(ImageError, match="no host has the image") as caught:
+        make_layout(pulling("missing"), {n: replace(f, images=()) for n, f in said.items()}, None)
+    assert "toolkit up" in caught.value.fix
+
+
+# The pull itself, with a docker that a script plays
+
+DOCKER = """#!/bin/sh
+case "$1 $2" in
+'image inspect') cat "$STORE" 2>/dev/null ;;
+'pull --quiet')
+  [ ! -s "$REGISTRY/error" ] || { cat "$REGISTRY/error" >&2; exit 1; }
+  cp "$REGISTRY/image" "$STORE"; echo "docker.io/$3" ;;
+*) echo "unexpected: $*" >&2; exit 9 ;;
+esac
+"""
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin" / "docker"
+    docker.write_text(DOCKER)
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("REGISTRY", str(tmp_path))
+    monkeypatch.setenv("STORE", str(tmp_path / "store"))
+    (tmp_path / "image").write_text("sha256:one\n")
+    return tmp_path
+
+
+def pull(said: dict[str, Facts] | None = None) -> Any:
+    plan = plan_pull(pulling("always", "reg.example.com:5000/a:1"), said or {"gpu1": world.facts()})
+    return execute(plan, hosts("gpu1", "gpu2")).outcomes
+
+
+def test_the_same_image_again_is_no_change(registry: Path) -> None:
+    assert [pull()[0].status for _ in range(2)] == ["ok", "skipped"]
+    (registry / "image").write_text("sha256:two\n")
+    assert [pull()[0].status for _ in range(2)] == ["ok", "skipped"]
+
+
+# Of 20.10 and 26.1 with both image stores, from a registry, from none, and from Docker Hub.
+@pytest.mark.parametrize(
+    ("words", "what", "fix"),
+    [
+        ("manifest for reg/a:1 not found: manifest unknown: manifest unknown", "no such image", "push it"),
+        ('failed to resolve reference "reg/a:1": reg/a:1: not found', "has no such image", "correct image:"),
+        ('Get "https://reg/v2/": dial tcp: lookup reg on 127.0.0.11:53: no such host', "reach", "of gpu1"),
+        ('Get "http://reg/v2/": dial tcp 127.0.0.1:5000: connect: connection refused', "not reach", "proxy"),
+        ("context deadline exceeded", "not reach", "never"),
+        ("net/http: TLS handshake timeout", "not reach", "proxy"),
+        ('Get "https://reg/v2/": no basic auth credentials', "not let", "docker login reg.example.com:5000"),
+        ("pull access denied for x, repository does not exist or may require login", "not let", "name?"),
+        ("unauthorized: authentication required", "does not let", "on gpu1: docker login"),
+        ('Get "https://reg/v2/": http: server gave HTTP response to HTTPS client', "not trust", "certs.d"),
+        ("tls: first record does not look like a TLS handshake", "not trust", "insecure-registries"),
+        ("x509: certificate signed by unknown authority", "not trust", "insecure-registries"),
+        ("no matching manifest for linux/arm64/v8 in the manifest list", "processor", "take gpu1 out"),
+        ("toomanyrequests: You have reached your pull rate limit.", "no more for now", "docker login"),
+        ("failed to register layer: write /x: no space left on device", "disk is full", "docker system df"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_told_with_its_cure(registry: Path, words: str, what: str, fix: str) -> None:
+    (registry / "error").write_text(f"Error response from daemon: {words}\n")
+    (outcome,) = pull()
+    assert outcome.status == "failed" and what in outcome.detail and words in outcome.detail
+    assert fix in outcome.fix
+    assert outcome.detail.startswith("pull reg.example.com:5000/a:1: ")
+
+
+def test_words_that_nobody_knows_are_passed_on(registry: Path) -> None:
+    (registry / "error").write_text("the moon is full\n")
+    (outcome,) = pull()
+    assert "the moon is full" in outcome.detail
+    assert outcome.fix == "on gpu1: docker pull reg.example.com:5000/a:1"
+
+
+@pytest.mark.parametrize(
+    ("image", "registry"),
+    [
+        ("a:1", "docker.io"),
+        ("team/a:1", "docker.io"),
+        ("localhost/a:1", "localhost"),
+        ("host:5000/a:1", "host:5000"),
+        ("reg.example.com/team/a@sha256:0", "reg.example.com"),
+    ],
+)
+def test_the_registry_of_an_image(image: str, registry: str) -> None:
+    assert registry_of(image) == registry
+
+
+# The second look
+
+
+def test_a_host_whose_pull_failed_takes_no_further_part(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(pulling("always"))
+    session.facts = world.cluster_facts()
+    session.runners = {name: HostHere(name) for name in session.facts}  # type: ignore[misc]
+    plan = session.plan_pull()
+    broken = replace(plan.steps[1], reference="--no-such")  # type: ignore[arg-type]
+    steps = (plan.steps[0], broken, plan.steps[2])
+    monkeypatch.setenv("STORE", str(registry / "store"))
+    again = {name: replace(f, docker="asked anew") for name, f in session.facts.items()}
+    monkeypatch.setattr(session, "_ask", lambda name: again[name])
+    (registry / "bin" / "docker").write_text(DOCKER.replace("cp ", '[ "$3" != --no-such ] || exit 1; cp '))
+    report = session.pull(replace(plan, phases=(replace(plan.phases[0], steps=steps),)))
+    assert [o.status for o in report.outcomes].count("failed") == 1
+    assert list(session.facts) == ["gpu1", "cpu3"] and session.errors == {}
+    assert {f.docker for f in session.facts.values()} == {"asked anew"}
+    layout = make_layout(session.inventory, session.facts, None)
+    whole = execute(plan_up(layout, {}), {}).after(report)
+    assert [o.host for o in whole.outcomes[:3]] == ["gpu1", "gpu2", "cpu3"]
+    assert not whole.ok and not [o for o in whole.outcomes[3:] if o.host == "gpu2"]
