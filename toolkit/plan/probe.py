@@ -7,6 +7,7 @@ import json
 import struct
 from typing import Any
 
+from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
 from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface, Remembered
 from toolkit.core.image import image_facts
@@ -23,13 +24,18 @@ LC_ALL=C; export LC_ALL
 mark who; id -un; id -u; id -g; id -G; id -Gn; printf '%s\n' "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
 mark machine; uname -n; uname -m
 mark ssh; printf '%s\n' "$SSH_CONNECTION"
-mark docker; docker info --format '{{json .}}' 2>&1
-mark containers
-ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
-[ -z "$ids" ] || docker inspect $ids 2>/dev/null
-mark images
-ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
-docker image inspect "$1" $ids 2>/dev/null
+mark docker
+timeout 20 docker info --format '{{json .}}' 2>&1
+if [ $? -eq 124 ]; then
+  echo 'no answer within 20 s'
+else
+  mark containers
+  ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
+  [ -z "$ids" ] || docker inspect $ids 2>/dev/null
+  mark images
+  ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
+  docker image inspect "$1" $ids 2>/dev/null
+fi
 mark interfaces; ip -o -4 addr show 2>/dev/null
 mark routes; cat /proc/net/route 2>/dev/null
 mark addresses; cat /proc/net/fib_trie 2>/dev/null
@@ -112,14 +118,14 @@ def _docker_info(host: str, user: str, text: str) -> dict[str, Any]:
             if info.get("ServerVersion"):
                 return info
             text = "; ".join(info.get("ServerErrors") or ()) or text
-    low = text.lower()
-    if "not found" in low and "docker" in low:
-        raise NotReady("docker is not installed", "https://docs.docker.com/engine/install/", host)
-    if "permission denied" in low:
-        fix = f"on {host}: sudo usermod -aG docker {user}, then log in anew"
-        raise NotReady(f"user {user} may not use docker", fix, host)
-    if "cannot connect" in low or "is the docker daemon running" in low:
-        raise NotReady("the docker engine is not running", f"on {host}: sudo systemctl start docker", host)
+    if "no answer within" in text:
+        what, fix = (
+            f"the docker engine does not answer: {words_of(text)}",
+            f"on {host}: sudo systemctl restart docker",
+        )
+        raise NotReady(what, fix, host)
+    if cause := cause_of(text, host, user):
+        raise NotReady(f"{cause.what}: {words_of(text)}", cause.fix, host)
     raise CommandFailed("docker info", 1, text, host)
 
 

@@ -189,6 +189,8 @@ def _start_step(layout: Layout, place: Place) -> Step:
         reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
         saves="container",
         hiccups=_RUNTIME_HICCUPS,
+        fix=f"toolkit render docker -o DIR writes it as a script to try on {place.name};"
+        f" there, sudo journalctl -u docker -n 20 says more",
     )
 
 

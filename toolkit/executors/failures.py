@@ -1,0 +1,54 @@
+"""A command that failed on a host becomes one error: what, the cause if its words tell it, the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.core.causes import cause_of, is_full, named_paths, words_of
+from toolkit.core.result import Result
+from toolkit.core.room import Room, ask_room, parse_room, tightest
+from toolkit.effects.runner import Runner
+from toolkit.errors import ToolkitError
+
+
+def failure(
+    title: str, result: Result, runner: Runner, fix: str = "", paths: Sequence[str] = ()
+) -> ToolkitError:
+    """Return the error for a command that failed.
+
+    Args:
+        title: what was being done.
+        fix: what to say where the command's words tell no cause that is known.
+        paths: where the command writes on the host, for when there is no room.
+    """
+    said, host = result.output, runner.name
+    words = words_of(said) or f"ended with status {result.status} and said nothing"
+    if is_full(said):
+        return _full(title, said, words, runner, (*named_paths(said), *paths))
+    if cause := cause_of(said, host):
+        return ToolkitError(f"{title}: {cause.what}: {words}", cause.fix, host)
+    return ToolkitError(f"{title}: {words}", fix, host)
+
+
+def _full(title: str, said: str, words: str, runner: Runner, paths: Sequence[str]) -> ToolkitError:
+    host, low = runner.name, said.lower()
+    room = tightest(rooms_of(runner, *paths), paths)
+    where = room.mount if room else next(iter(paths), "/")
+    if "quota" in low:
+        return ToolkitError(f"{title}: over the disk quota: {words}", f"on {host}: quota -s; make room", host)
+    if "read-only" in low:
+        what = f"{title}: what is to be written to is read-only: {words}"
+        return ToolkitError(what, f"on {host}: findmnt {where}; dmesg tells of disks that failed", host)
+    full = f"the disk is full ({room.line()})" if room else "the disk is full"
+    return ToolkitError(f"{title}: {full}: {words}", room_fix(host, where), host)
+
+
+def room_fix(host: str, where: str) -> str:
+    """Return what to do on a host where a file system is full."""
+    clean = f"make room on {where} (df -h {where}; docker system df; docker image prune)"
+    return f"on {host}: {clean}, then run the same command again"
+
+
+def rooms_of(runner: Runner, *paths: str) -> tuple[Room, ...]:
+    """Return how much room there is at these paths, then where the host's engine keeps images."""
+    return parse_room(runner.run(ask_room(*paths), 30).stdout)
