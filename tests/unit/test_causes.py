@@ -112,16 +112,16 @@ def test_what_docker_puts_around_its_words_goes() -> None:
 
 def test_a_failure_keeps_the_words_and_names_host_and_cure() -> None:
     said = Result(125, "", DAEMON + "bind source path does not exist: /data." + HINT)
-    error = failure("start container x", said, HostHere("gpu1"), "ask somebody")
+    error = failure(said, HostHere("gpu1"), "ask somebody")
     assert str(error) == (
-        "gpu1: start container x: a folder to be mounted is not there: "
+        "gpu1: a folder to be mounted is not there: "
         "bind source path does not exist: /data.\n"
         "  fix: on gpu1: mkdir -p /data, or correct mounts: in the hosts file"
     )
-    plain = failure("start container x", Result(1, "", "odd"), HostHere("gpu1"), "ask somebody")
-    assert (plain.what, plain.fix) == ("start container x: odd", "ask somebody")
-    silent = failure("start container x", Result(9), HostHere("gpu1"))
-    assert silent.what == "start container x: ended with status 9 and said nothing"
+    plain = failure(Result(1, "", "odd"), HostHere("gpu1"), "ask somebody")
+    assert (plain.what, plain.fix) == ("odd", "ask somebody")
+    silent = failure(Result(9), HostHere("gpu1"))
+    assert silent.what == "ended with status 9 and said nothing"
 
 
 # Full disks
@@ -186,10 +186,8 @@ class FullHost(HostHere):
 
 def test_a_full_disk_says_what_is_full_and_how_much_is_left() -> None:
     said = Result(1, "", "sh: 4: cannot create /data/x: No space left on device")
-    error = failure("write the configuration", said, FullHost("gpu1"))
-    assert error.what.startswith(
-        "write the configuration: the disk is full (4.1 kB free of 1.0 MB on /mnt/my disk): sh: 4: "
-    )
+    error = failure(said, FullHost("gpu1"))
+    assert error.what.startswith("the disk is full (4.1 kB free of 1.0 MB on /mnt/my disk): sh: 4: ")
     assert error.host == "gpu1" and "on gpu1: make room on /mnt/my disk" in error.fix
 
 
@@ -201,7 +199,7 @@ def test_a_full_disk_says_what_is_full_and_how_much_is_left() -> None:
     ],
 )
 def test_quotas_and_disks_that_went_read_only(said: str, what: str, fix: str) -> None:
-    error = failure("write the configuration", Result(1, "", said), FullHost("gpu1"))
+    error = failure(Result(1, "", said), FullHost("gpu1"))
     assert what in error.what and fix in error.fix
 
 

@@ -105,7 +105,7 @@ def test_standard_input_reaches_the_command_and_not_the_check(tmp_path: Path) ->
 def test_a_failure_says_what_the_command_said() -> None:
     step = Run("a", "start it", script("echo one; echo two >&2; exit 3"), fix="look there")
     (outcome,) = alone(step).outcomes
-    assert (outcome.status, outcome.detail, outcome.fix) == ("failed", "start it: one | two", "look there")
+    assert (outcome.status, outcome.detail, outcome.fix) == ("failed", "one | two", "look there")
     (silent,) = alone(Run("a", "t", command("false"))).outcomes
     assert "ended with status 1 and said nothing" in silent.detail
     (missing,) = alone(Run("a", "t", command("/no/such/program"))).outcomes

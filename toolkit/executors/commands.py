@@ -24,7 +24,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         result = runner.run(whole, step.timeout)
     skipped = step.unless is not None and result.status == _SKIPPED
     if result.status != 0 and not skipped:
-        raise failure(step.title, result, runner, step.fix or _by_hand(step.host, subject))
+        raise failure(result, runner, step.fix or _by_hand(step.host, subject))
     output = result.stdout.strip() if step.saves else ""
     if step.saves:
         context.outputs[step.host, step.saves] = output
@@ -68,5 +68,5 @@ done"""
         what = f"not ready after {step.deadline:.0f} s; last words: {reason(result)}"
         raise ToolkitError(what, step.fix, step.host)
     if result.status not in (0, _SKIPPED):
-        raise failure(step.title, result, context.runners[step.host], step.fix)
+        raise failure(result, context.runners[step.host], step.fix)
     return Verdict("skipped" if result.status == _SKIPPED else "ok")

@@ -1,4 +1,4 @@
-"""A command that failed on a host becomes one error: what, the cause if its words tell it, the cure."""
+"""A command that failed on a host becomes one error: the cause if its words tell it, the words, the cure."""
 
 from __future__ import annotations
 
@@ -11,36 +11,40 @@ from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
 
 
-def failure(
-    title: str, result: Result, runner: Runner, fix: str = "", paths: Sequence[str] = ()
-) -> ToolkitError:
+def failure(result: Result, runner: Runner, fix: str = "", paths: Sequence[str] = ()) -> ToolkitError:
     """Return the error for a command that failed.
 
     Args:
-        title: what was being done.
         fix: what to say where the command's words tell no cause that is known.
         paths: where the command writes on the host, for when there is no room.
     """
     said, host = result.output, runner.name
     words = words_of(said) or f"ended with status {result.status} and said nothing"
     if is_full(said):
-        return _full(title, said, words, runner, (*named_paths(said), *paths))
+        return _full(said, words, runner, (*named_paths(said), *paths))
     if cause := cause_of(said, host):
-        return ToolkitError(f"{title}: {cause.what}: {words}", cause.fix, host)
-    return ToolkitError(f"{title}: {words}", fix, host)
+        return ToolkitError(f"{cause.what}: {words}", cause.fix, host)
+    return ToolkitError(words, fix, host)
 
 
-def _full(title: str, said: str, words: str, runner: Runner, paths: Sequence[str]) -> ToolkitError:
+def _full(said: str, words: str, runner: Runner, paths: Sequence[str]) -> ToolkitError:
     host, low = runner.name, said.lower()
-    room = tightest(rooms_of(runner, *paths), paths)
-    where = room.mount if room else next(iter(paths), "/")
+    rooms = rooms_of(runner, *paths)
+    room = tightest(rooms, paths)
+    where = room.mount if room else "/"
     if "quota" in low:
-        return ToolkitError(f"{title}: over the disk quota: {words}", f"on {host}: quota -s; make room", host)
+        return ToolkitError(f"over the disk quota: {words}", f"on {host}: quota -s; make room", host)
     if "read-only" in low:
-        what = f"{title}: what is to be written to is read-only: {words}"
+        what = f"what is to be written to is read-only: {words}"
         return ToolkitError(what, f"on {host}: findmnt {where}; dmesg tells of disks that failed", host)
+    if room is None and rooms:
+        # The engine has cleaned up after itself; paths in its words may be those inside a layer.
+        room = rooms[-1]
+        return ToolkitError(
+            f"the disk was full (now {room.line()}): {words}", room_fix(host, room.mount), host
+        )
     full = f"the disk is full ({room.line()})" if room else "the disk is full"
-    return ToolkitError(f"{title}: {full}: {words}", room_fix(host, where), host)
+    return ToolkitError(f"{full}: {words}", room_fix(host, where), host)
 
 
 def room_fix(host: str, where: str) -> str:

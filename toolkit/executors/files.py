@@ -24,7 +24,7 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     look = script(_LOOK, *(file.path for file in step.files))
     seen = runner.run(look, 60)
     if not seen.ok:
-        raise failure(step.title, seen, runner)
+        raise failure(seen, runner)
     present = seen.stdout.splitlines()
     changed = [
         (file, data)
@@ -38,7 +38,7 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     put = command("sh", stdin=text.encode())
     result = runner.run(put, 120)
     if not result.ok:
-        raise failure(step.title, result, runner, paths=[file.path for file, _ in changed])
+        raise failure(result, runner, paths=[file.path for file, _ in changed])
     return Verdict("ok", f"{len(changed)} of {len(wanted)} files")
 
 

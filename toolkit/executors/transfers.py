@@ -30,10 +30,10 @@ def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
     runner = context.runners[step.host]
     archive = context.archive(step.reference, step.identity, advance)
     info = command("docker", "info", "--format", "{{json .DriverStatus}}")
-    store = _ask(runner, info, step.title).stdout
+    store = _ask(runner, info).stdout
     containerd = "io.containerd.snapshotter" in store
     # The containerd store refuses an archive that leaves layers out; see docs/architecture.md.
-    first = 0 if containerd else archive.missing(_layer_chains(runner, step.title))
+    first = 0 if containerd else archive.missing(_layer_chains(runner))
     total = archive.size(first)
     _require_room(runner, step, total, containerd)
     load = command("docker", "load", "--quiet")
@@ -42,15 +42,15 @@ def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
     result = runner.stream(load, said.append, chunks)
     output = b"".join(said).decode(errors="replace")
     if not result.ok:
-        raise failure(f"{step.title}: docker load", replace(result, stdout=output), runner)
+        raise failure(replace(result, stdout=output), runner)
     _verify(runner, step, output.strip().rpartition(" ")[2])
     return Verdict("ok", f"{size(total)}, {len(archive.layers) - first} of {len(archive.layers)} layers")
 
 
-def _ask(runner: Runner, question: Command, title: str, timeout: float = 60) -> Result:
-    answer = runner.run(question, timeout)
+def _ask(runner: Runner, question: Command) -> Result:
+    answer = runner.run(question, 60)
     if not answer.ok:
-        raise failure(title, answer, runner)
+        raise failure(answer, runner)
     return answer
 
 
@@ -60,7 +60,7 @@ def _require_room(runner: Runner, step: SendImage, total: int, containerd: bool)
         return
     room = rooms[0] if containerd else rooms[-1]
     if room.free < _LOAD_FACTOR * total:
-        what = f"{step.title}: no room for it in {room.path}: {room.line()}; while it is loaded it takes "
+        what = f"no room for it in {room.path}: {room.line()}; while it is loaded it takes "
         fix = f"{room_fix(step.host, room.mount)}; or load it there by hand"
         raise ImageError(f"{what}{size(2 * total)}", fix, step.host)
 
@@ -68,22 +68,22 @@ def _require_room(runner: Runner, step: SendImage, total: int, containerd: bool)
 def _verify(runner: Runner, step: SendImage, loaded: str) -> None:
     """Give the loaded image its identity's name, once what the host holds has proved to be that identity."""
     inspect = command("docker", "image", "inspect", loaded)
-    found = json_list(_ask(runner, inspect, step.title).stdout)
+    found = json_list(_ask(runner, inspect).stdout)
     image = image_facts(found[0])
     if image.identity != step.identity:
         raise ImageError("what arrived is not what was sent", "run the command again", step.host)
     # Under the name of the hosts file too, unless that name is a digest, which nobody can give.
     names = (identity_reference(step.identity), *(() if "@" in step.reference else (step.reference,)))
     tag = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', image.id, *names)
-    _ask(runner, tag, step.title)
+    _ask(runner, tag)
 
 
-def _layer_chains(runner: Runner, title: str) -> list[tuple[str, ...]]:
+def _layer_chains(runner: Runner) -> list[tuple[str, ...]]:
     ask = script(
         "ids=$(docker images --quiet --all --no-trunc | sort -u)\n"
         '[ -z "$ids" ] || docker image inspect --format "{{json .RootFS.Layers}}" $ids'
     )
-    lines = _ask(runner, ask, title).stdout.splitlines()
+    lines = _ask(runner, ask).stdout.splitlines()
     return [tuple(layers) for line in lines for layers in [json_list(line)] if layers]
 
 
@@ -100,7 +100,7 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
     )
     result = runner.stream(unpack, lambda data: None, chunks)
     if not result.ok:
-        raise failure(step.title, result, runner, paths=[step.target])
+        raise failure(result, runner, paths=[step.target])
     return Verdict("ok", size(total))
 
 
@@ -138,7 +138,8 @@ def _fetch_into(step: Fetch, context: Context, collect: Command, into: Path, adv
         runner = context.runners[step.host]
         result = runner.stream(collect, keep)
         if not result.ok:
-            raise failure(step.title, result, runner, "to go on without them: toolkit down --no-save")
+            error, without = failure(result, runner), "to go on without them: toolkit down --no-save"
+            raise ToolkitError(error.what, f"{error.fix}; {without}" if error.fix else without, step.host)
         if not packed.tell():
             return Verdict("skipped", "no jobs")
         packed.seek(0)
