@@ -36,6 +36,11 @@ CASES = [
     ("sh: 1: docker: not found", "docker is not installed", "docs.docker.com"),
     ("bash: line 1: docker: command not found", "docker is not installed", "docs.docker.com"),
     (
+        "timeout: failed to run command 'docker': No such file or directory",
+        "docker is not installed",
+        "docs.docker.com",
+    ),
+    (
         DAEMON
         + 'invalid mount config for type "bind": bind source path does not exist: /data/my sets.'
         + HINT,

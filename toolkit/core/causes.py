@@ -36,7 +36,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         "on HOST: sudo systemctl start docker",
     ),
     (
-        r"docker: (command )?not found|docker: no such file|unknown command: docker",
+        r"docker: (command )?not found|failed to run command \S?docker\S?: |unknown command: docker",
         "docker is not installed",
         "https://docs.docker.com/engine/install/; or put it on the PATH of a login without a terminal",
     ),

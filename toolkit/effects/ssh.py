@@ -24,6 +24,7 @@ from toolkit.effects.ssh_connect import Link
 from toolkit.errors import Unreachable
 
 _CHUNK = 2**15
+_AGAIN = "when the host is back, run the same command again: it goes on from what is there"
 
 # Called with the host's name and the command for people, before it runs.
 Trace = Callable[[str, str], None]
@@ -173,11 +174,11 @@ class SshRunner:
             if error in broken:
                 raise
             why = "the connection was closed" if self._closed else f"the connection was lost: {error}"
-            raise Unreachable(why, "run the command again", self.name) from error
+            raise Unreachable(why, _AGAIN, self.name) from error
         if broken:
             raise broken[0]
         if status == -1:
-            raise Unreachable("the connection was lost before the command ended", "run it again", self.name)
+            raise Unreachable("the connection was lost before the command ended", _AGAIN, self.name)
         if not out.begun:
             raise self._no_shell(out.before + b"\n" + err.before + b"".join(errors))
         stderr = b"".join(errors).decode(errors="replace")
