@@ -87,8 +87,10 @@ def small_engine(host: str, size: str) -> Iterator[None]:
     try:
         with small_disk(host, IMAGES, size):
             start_engine(host)
-            yield
-            stop_engine(host)
+            try:
+                yield
+            finally:
+                stop_engine(host)
     finally:
         start_engine(host)
 

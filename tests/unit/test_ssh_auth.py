@@ -183,10 +183,11 @@ def test_no_key_at_all(tmp_path: Path) -> None:
 
 
 def test_what_ssh_could_do_and_we_cannot_is_named() -> None:
-    target = replace(TARGET, unsupported=("GSSAPIAuthentication", "PKCS11Provider", "KnownHostsCommand"))
+    target = replace(TARGET, unsupported=("HostbasedAuthentication", "PKCS11Provider", "KnownHostsCommand"))
     shown = explain(target, NotLetIn([], [], False))
     assert (
-        "GSSAPIAuthentication and PKCS11Provider of ssh's configuration is not supported here" in shown.what
+        "HostbasedAuthentication and PKCS11Provider of ssh's configuration is not supported here"
+        in shown.what
     )
 
 

@@ -47,7 +47,7 @@ Host bare
     UserKnownHostsFile none
     GlobalKnownHostsFile none
     IdentityAgent none
-    GSSAPIAuthentication yes
+    HostbasedAuthentication yes
     PKCS11Provider /usr/lib/token.so
 
 Host passing
@@ -126,7 +126,7 @@ def test_everything_that_ssh_looks_at_is_looked_at(home: Path) -> None:
 def test_what_is_switched_off_is_off(home: Path) -> None:
     target = resolve_target("gpu1", "bare")
     assert (target.known_hosts, target.global_known_hosts, target.agent) == ((), (), "none")
-    assert target.unsupported == ("GSSAPIAuthentication", "PKCS11Provider")
+    assert target.unsupported == ("HostbasedAuthentication", "PKCS11Provider")
 
 
 def test_match_blocks_see_the_user_and_the_port_of_the_hosts_file(home: Path) -> None:

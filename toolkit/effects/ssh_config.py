@@ -17,9 +17,8 @@ Options = Mapping[str, list[str]]
 
 _GLOBAL = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _MOST_HOPS = 8
-# What ssh would use to log in and we do not, with the values that leave it unused.
+# What ssh would use to log in and we do not. Not GSSAPIAuthentication: Debian switches it on for everybody.
 _UNSUPPORTED = {
-    "gssapiauthentication": "GSSAPIAuthentication",
     "hostbasedauthentication": "HostbasedAuthentication",
     "pkcs11provider": "PKCS11Provider",
     "knownhostscommand": "KnownHostsCommand",

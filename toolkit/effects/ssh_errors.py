@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 import socket
 
 import paramiko
@@ -28,7 +29,7 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         proxy_said: the last line that the target's ProxyCommand wrote to standard error.
     """
     name, place = target.name, f"{target.host} port {target.port}"
-    by_hand = f"ssh -p {target.port} {target.user}@{target.host}"
+    by_hand = f"ssh -p {target.port} {_at(target)}"
     if isinstance(error, ToolkitError):
         return error
     if isinstance(error, RefusedHostKey):
@@ -55,6 +56,10 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     return Unreachable(
         f"cannot connect to {target.login}: {str(error) or type(error).__name__}", by_hand, name
     )
+
+
+def _at(target: Target) -> str:
+    return shlex.quote(f"{target.user}@{target.host}")
 
 
 def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
@@ -86,7 +91,7 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
 
 def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitError:
     tried = error.tried if isinstance(error, NotLetIn) else [str(error)]
-    copy = f"ssh-copy-id -p {target.port} {target.user}@{target.host}"
+    copy = f"ssh-copy-id -p {target.port} {_at(target)}"
     fix = f"{copy}, or set user and identity_file in the hosts file"
     if not tried:
         tried = ["there is no key to offer, neither in a file nor in an agent"]

@@ -21,7 +21,13 @@ _MARK = "@@toolkit@@"
 _SCRIPT = r"""
 mark() { printf '\n@@toolkit@@ %s\n' "$1"; }
 LC_ALL=C; export LC_ALL
-mark who; id -un; id -u; id -g; id -G; id -Gn; printf '%s\n' "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
+# fish without a locale, as sshd starts it, hands on a home with other letters than ASCII garbled.
+[ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+# Directory services give groups names with spaces; -z is not known to every id.
+groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
+[ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
+mark who; id -un; id -u; id -g; id -G
+printf '%s\n' "$groups" "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
 mark machine; uname -n; uname -m
 mark ssh; printf '%s\n' "$SSH_CONNECTION"
 mark docker
@@ -72,8 +78,8 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
         raise ToolkitError("its answer to the first questions is cut short", "toolkit status -v", host)
     who = parts["who"].splitlines()
     user, uid, gid, home, state = who[0], int(who[1]), int(who[2]), who[5], who[6]
-    ids, names = who[3].split(), who[4].split()
-    # Names with spaces, as directory services give them, cannot be told apart: then the ids stand for them.
+    ids, names = who[3].split(), [name for name in who[4].split("\t") if name]
+    # Groups without a name, or names that cannot be told apart: then the ids stand for them.
     groups = tuple(zip(map(int, ids), names if len(names) == len(ids) else ids, strict=True))
     machine = parts["machine"].splitlines()
     info = _docker_info(host, user, parts["docker"])
