@@ -13,6 +13,7 @@ from toolkit.effects.ssh_config import (
     expand,
     parse_ssh_g,
     resolve_target,
+    split_hop,
     split_paths,
     target_of_options,
 )
@@ -227,6 +228,21 @@ def test_lists_of_files_whose_names_hold_blanks() -> None:
         "~/third one",
     )
     assert split_paths("") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("gate", ("", "gate", 0)),
+        ("dave@gate:2200", ("dave", "gate", 2200)),
+        ("dave@[gate]:2200", ("dave", "gate", 2200)),
+        ("ssh://dave@corp@gate:2200", ("dave@corp", "gate", 2200)),
+        ("[10.0.0.1]:22", ("", "10.0.0.1", 22)),
+        ("[fe80::1]:22", ("", "fe80::1", 22)),
+    ],
+)
+def test_one_jump_host(text: str, parts: tuple[str, str, int]) -> None:
+    assert split_hop(text) == parts
 
 
 def test_tokens_and_variables(monkeypatch: pytest.MonkeyPatch) -> None:

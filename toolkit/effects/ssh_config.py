@@ -214,17 +214,24 @@ def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int)
         raise Unreachable(what, "correct ProxyJump in ~/.ssh/config", name)
     hops: tuple[Target, ...] = ()
     for text in via.split(","):
-        user, _, place = text.removeprefix("ssh://").rpartition("@")
-        host, _, port = place.partition(":")
+        user, host, port = split_hop(text)
         # As with ssh's -J: how the first one is reached is for its own configuration to say.
         further = "none" if hops else ""
-        hop = _resolve(name, host, user, int(port or 0), "", further, known_hosts, depth + 1)
+        hop = _resolve(name, host, user, port, "", further, known_hosts, depth + 1)
         if identity_file:
             own = str(Path(identity_file).expanduser())
             hop = replace(hop, identity_files=(own, *(f for f in hop.identity_files if f != own)))
         way = hops or hop.jump
         hops = (*way, replace(hop, name=f"{name} (jump host {host})", jump=way))
     return hops
+
+
+def split_hop(text: str) -> tuple[str, str, int]:
+    """Return user, host and port of one jump host as ``ssh -G`` and people write it; 0 for no port."""
+    user, _, place = text.removeprefix("ssh://").rpartition("@")
+    # ssh puts brackets around a host with a port, as around an IPv6 address.
+    match = re.fullmatch(r"\[?([^\[\]]*?)\]?(?::([0-9]+))?", place)
+    return (user, match[1], int(match[2] or 0)) if match else (user, place, 0)
 
 
 def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
