@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.effects.fanout import fan_out
-from toolkit.effects.host_keys import recorded_key, save_key, shown_key
+from toolkit.effects.host_keys import judge, save_key
+from toolkit.effects.host_keys import record as known_record
+from toolkit.effects.known_hosts import Verdict
 from toolkit.effects.ssh_config import Target
+from toolkit.effects.ssh_connect import Link
+from toolkit.errors import ToolkitError
 from toolkit.inputs import target_of
 from toolkit.spec.inventory import Inventory
 
@@ -19,8 +23,9 @@ class Finding:
 
     Args:
         fingerprint: SHA256 of the key that the host shows, as ``ssh-keygen -l`` prints it.
-        recorded: fingerprint of the key on record, empty when there is none.
-        error: why the host showed no key, empty when it did.
+        recorded: fingerprint of the key of that kind on record, empty when there is none.
+        verdict: whether connections would accept the key as it is.
+        error: why the host showed no key, or why its key may not be recorded; empty for neither.
     """
 
     host: str
@@ -28,21 +33,24 @@ class Finding:
     kind: str = ""
     fingerprint: str = ""
     recorded: str = ""
+    verdict: Verdict = "unknown"
     error: str = ""
     key: Any = field(default=None, repr=False, compare=False)
 
     @property
     def known(self) -> bool:
-        return bool(self.fingerprint) and self.fingerprint == self.recorded
+        return self.verdict == "good"
+
+    @property
+    def changed(self) -> bool:
+        return self.verdict == "changed"
 
     def line(self) -> str:
         """Return one line for people."""
         if self.error:
             return f"{self.host}: {self.error}"
-        state = "already trusted" if self.known else "new"
-        if self.recorded and not self.known:
-            state = f"CHANGED, on record is {self.recorded}"
-        return f"{self.host}: {self.kind} {self.fingerprint} ({state})"
+        state = {"good": "already trusted", "changed": f"CHANGED, on record is {self.recorded}"}
+        return f"{self.host}: {self.kind} {self.fingerprint} ({state.get(self.verdict, 'new')})"
 
     def as_json(self) -> dict[str, str]:
         return {
@@ -64,20 +72,35 @@ def look(inventory: Inventory, names: tuple[str, ...]) -> list[Finding]:
         target = target_of(inventory, name)
         return (*target.jump, target)
 
-    resolved, _ = fan_out(names, targets)
+    resolved, lost = fan_out(names, targets)
     distinct = {t.known_as: t for chain in resolved.values() for t in chain}
     findings, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
     return [
-        findings[key] if key in findings else Finding(target.name, None, error=errors[key].what)
-        for key, target in distinct.items()
+        *(
+            findings[key] if key in findings else _failed(target.name, errors[key])
+            for key, target in distinct.items()
+        ),
+        *(_failed(name, error) for name, error in lost.items()),
     ]
 
 
+def _failed(host: str, error: ToolkitError) -> Finding:
+    return Finding(host, None, error=error.what + (f"; fix: {error.fix}" if error.fix else ""))
+
+
 def _look_at(target: Target) -> Finding:
-    key = shown_key(target)
-    known = recorded_key(target, key.get_name())
-    recorded = known.fingerprint if known else ""
-    return Finding(target.name, target, key.get_name(), key.fingerprint, recorded, key=key)
+    link = Link(target)
+    try:
+        key = link.shown_key()
+    finally:
+        link.close()
+    known = known_record(target)
+    verdict = judge(target, known, key)
+    recorded = ", ".join(e.fingerprint for e in known.keys if e.kind == key.get_name())
+    error = (
+        f"its ssh host key {key.fingerprint} is REVOKED; it is not recorded" if verdict == "revoked" else ""
+    )
+    return Finding(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, error, key=key)
 
 
 def record(found: Finding) -> Path:

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from tests.e2e.world import Toolkit, containers, logins, marked, on, outer, sh, wait_until
-from toolkit.lab.files import ensure_key
 
 pytestmark = pytest.mark.lab
 
@@ -169,47 +168,6 @@ def test_a_host_that_is_gone_does_not_hide_the_others(up: Toolkit) -> None:
     wait_until(lambda: up.run("down", "--no-save").status == 0, 60)
     assert containers("box2", "two") == []
     up.run("up", check=True)
-
-
-def test_an_unknown_host_key_is_refused_until_it_is_trusted(up: Toolkit, tmp_path: Path) -> None:
-    data = yaml.safe_load(up.hosts.read_text())
-    data["known_hosts"] = str(tmp_path / "known_hosts")
-    stranger = Toolkit(tmp_path / "hosts.yaml", tmp_path)
-    stranger.hosts.write_text(yaml.safe_dump(data))
-    before = logins("box1")
-    refused = stranger.run("status")
-    assert "toolkit trust box1" in stranger.run("up").err
-    assert refused.status == 3 and logins("box1") == before
-    assert stranger.run("trust").status == 1, "there is nobody to ask, so nothing may be recorded"
-    assert not (tmp_path / "known_hosts").exists()
-    shown = stranger.run("trust", "--yes", "--json", check=True).json
-    real = sh("box1", "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
-    assert shown[0]["fingerprint"] == real
-    stranger.run("status", check=True)
-    # Another key in its place: refused with both fingerprints.
-    text = (tmp_path / "known_hosts").read_text()
-    lines = text.splitlines()
-    swapped = [
-        line.split()[0] + " " + other.split(" ", 1)[1] for line, other in zip(lines, lines[::-1], strict=True)
-    ]
-    (tmp_path / "known_hosts").write_text("\n".join(swapped) + "\n")
-    changed = stranger.run("up")
-    assert changed.status != 0 and "has CHANGED" in changed.err and real in changed.err
-
-
-def test_a_wrong_key_is_tried_once(up: Toolkit, tmp_path: Path) -> None:
-    ensure_key(tmp_path)
-    data = yaml.safe_load(up.hosts.read_text())
-    for host in data["hosts"].values():
-        host["identity_file"] = str(tmp_path / "id_ed25519")
-    locked_out = Toolkit(tmp_path / "hosts.yaml", tmp_path)
-    locked_out.hosts.write_text(yaml.safe_dump(data))
-    count = "grep -c 'Connection from\\|Connection closed by authenticating user' /var/log/sshd.log || true"
-    before = int(sh("box1", count).split()[0])
-    done = locked_out.run("up")
-    assert done.status == 1 and "ssh does not let us in" in done.err and "ssh-copy-id" in done.err
-    wait_until(lambda: int(sh("box1", count).split()[0]) >= before, 5)
-    assert int(sh("box1", count).split()[0]) - before <= 2
 
 
 def test_three_kinds_of_engine_and_two_clusters_side_by_side(up: Toolkit, three: Toolkit) -> None:

@@ -23,7 +23,7 @@ BELONGS = {
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
 PURE_STDLIB = frozenset(
     (
-        *("__future__", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
+        *("__future__", "base64", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
         *("functools", "hashlib", "ipaddress", "json", "math", "posixpath", "re", "shlex", "string"),
         *("struct", "typing"),
     )

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from toolkit.core.command import command
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.facts import Interface
 from toolkit.core.image import identity, image_facts
 from toolkit.core.json_text import json_list
-from toolkit.core.names import LABEL_DIGEST, job_id
+from toolkit.core.names import LABEL_DIGEST, container_user, job_id
 from toolkit.core.report import Outcome, Report
 from toolkit.core.result import Result
 
@@ -211,3 +212,33 @@ def test_a_report_counts_and_is_json() -> None:
     assert told["outcomes"][2]["fix"] == "do"
     assert not Report("r", (Outcome("p", "s", "a", "not run"),)).ok
     assert Report("r", ()).ok
+
+
+@pytest.mark.parametrize(
+    ("login", "inside"),
+    [
+        ("alice", "alice"),
+        ("alice.smith-2_x", "alice.smith-2_x"),
+        ("alice@corp.example.com", "alice"),
+        ("CORP\\alice", "alice"),
+        ("CORP\\alice@corp", "alice"),
+        ("al ice+x", "al_ice_x"),
+        ("gpu01$", "gpu01_"),
+        ("-alice", "_alice"),
+        (".alice", "_alice"),
+        ("@corp", "user"),
+        ("root@corp", "root_"),
+        ("sshd", "sshd_"),
+        ("jürgen", "j_rgen"),
+    ],
+)
+def test_names_inside_containers_are_plain(login: str, inside: str) -> None:
+    assert container_user(login) == inside
+
+
+@pytest.mark.parametrize("word", ["plain", "it's", "a\nb", "\udcff\udcfe", "ü", "$HOME", ""])
+def test_a_packed_command_is_ascii_and_means_the_same(word: str) -> None:
+    packed = command("printf", "%s", word).packed()
+    assert all(str(token).isascii() for token in packed.argv)
+    done = subprocess.run([str(token) for token in packed.argv], capture_output=True, check=True)
+    assert done.stdout == word.encode(errors="surrogateescape")

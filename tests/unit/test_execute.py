@@ -105,7 +105,7 @@ def test_standard_input_reaches_the_command_and_not_the_check(tmp_path: Path) ->
 def test_a_failure_says_what_the_command_said() -> None:
     step = Run("a", "start it", script("echo one; echo two >&2; exit 3"), fix="look there")
     (outcome,) = alone(step).outcomes
-    assert (outcome.status, outcome.detail, outcome.fix) == ("failed", "start it: one | two", "look there")
+    assert (outcome.status, outcome.detail, outcome.fix) == ("failed", "one | two", "look there")
     (silent,) = alone(Run("a", "t", command("false"))).outcomes
     assert "ended with status 1 and said nothing" in silent.detail
     (missing,) = alone(Run("a", "t", command("/no/such/program"))).outcomes
@@ -350,6 +350,6 @@ def test_a_failure_that_is_known_is_told_in_our_words() -> None:
     known = (Failure("no such thing", "not this one", ""), Failure(r"code \d+", "it is broken", "mend it"))
     step = Run("a", "start", script("echo 'engine: code 42' >&2; exit 3"), failures=known, fix="look")
     (outcome,) = execute(Plan("p", (Phase("q", (step,)),)), hosts("a")).outcomes
-    assert outcome.detail == "start: it is broken (engine: code 42)" and outcome.fix == "mend it"
+    assert outcome.detail == "it is broken (engine: code 42)" and outcome.fix == "mend it"
     (outcome,) = execute(Plan("p", (Phase("q", (replace(step, failures=known[:1]),)),)), hosts("a")).outcomes
-    assert outcome.detail == "start: engine: code 42" and outcome.fix == "look"
+    assert outcome.detail == "engine: code 42" and outcome.fix == "look"

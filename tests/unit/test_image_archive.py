@@ -7,7 +7,9 @@ import hashlib
 import io
 import json
 import tarfile
+import tempfile
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -154,12 +156,24 @@ def test_only_a_common_beginning_need_not_travel() -> None:
     archive.close()
 
 
-def test_the_file_goes_with_the_archive() -> None:
+def test_the_file_has_no_name_that_could_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when this process is killed while it sends an image of many gigabytes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     archive = ImageArchive(old_layout(LAYERS))
-    name = archive._file.name
+    assert b"".join(archive.stream()) and list(tmp_path.iterdir()) == []
     archive.close()
-    with pytest.raises(FileNotFoundError):
-        open(name, "rb")  # noqa: PTH123, SIM115 - it is not there
+
+
+def test_several_hosts_read_at_once() -> None:
+    archive = ImageArchive(old_layout(LAYERS))
+    alone = b"".join(archive.stream())
+    first, second = archive.stream(), archive.stream()
+    mixed: tuple[list[bytes], list[bytes]] = ([], [])
+    for one, two in zip(first, second, strict=True):
+        mixed[0].append(one)
+        mixed[1].append(two)
+    assert b"".join(mixed[0]) == b"".join(mixed[1]) == alone
+    archive.close()
 
 
 def test_an_archive_that_lacks_a_layer() -> None:

@@ -87,8 +87,10 @@ def test_files() -> None:
 def test_engines_go_round_and_volumes_tell_them_apart() -> None:
     hosts = lab_hosts(spec(hosts=3, engines=("old", "containerd")), SUBNET)
     assert [h.engine for h in hosts] == ["old", "containerd", "old"]
-    assert hosts[0].volumes == (("toolkit-lab-demo-box1-old-docker", "/var/lib/docker"),)
-    assert [path for _, path in hosts[1].volumes] == ["/var/lib/docker", "/var/lib/containerd"]
+    shared = ("toolkit-lab-demo-shared", "/srv/shared")
+    assert hosts[0].volumes == (("toolkit-lab-demo-box1-old-docker", "/var/lib/docker"), shared)
+    assert [path for _, path in hosts[1].volumes[:-1]] == ["/var/lib/docker", "/var/lib/containerd"]
+    assert hosts[1].volumes[-1] == shared, "the same one on every host"
 
 
 def test_interfaces_differ_or_not() -> None:
@@ -103,7 +105,13 @@ def test_settings_are_read_back_from_labels() -> None:
     lab = spec(rate="1gbit")
     host = lab_hosts(lab, SUBNET)[1]
     settings = settings_of({LABEL_LAB_SETTINGS: host_settings(lab, host)})
-    assert settings == {"engine": "new", "interface": "enp3s0", "rate": "1gbit", "user": "trainer"}
+    assert settings == {
+        "engine": "new",
+        "interface": "enp3s0",
+        "rate": "1gbit",
+        "shared": "/srv/shared",
+        "user": "trainer",
+    }
     assert settings_of({}) == settings_of({LABEL_LAB_SETTINGS: "[]"}) == {}
 
 

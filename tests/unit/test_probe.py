@@ -122,7 +122,7 @@ CLUSTER = (
 def answer(banner: str = "", **sections: str) -> str:
     """The output of the probe; a section given by name replaces the recorded one."""
     recorded = {
-        "who": "alice\n1000\n1000\n1000 27 998\nalice sudo docker\n/home/alice\n/home/alice/.local/state",
+        "who": "alice\n1000\n1000\n1000 27 998\nalice\tsudo\tdocker\t\n/home/alice\n/home/alice/.local/state",
         "machine": "gpu1\nx86_64",
         "ssh": "10.77.0.1 51000 10.77.0.2 22",
         "docker": json.dumps(NEW_INFO),
@@ -308,8 +308,10 @@ def test_listeners_of_both_tables_and_no_connections() -> None:
     [
         ("0", "root", ((0, "root"),)),
         # Directory services give groups names with spaces, or none at all.
-        ("1000 27", "domain users sudo", ((1000, "1000"), (27, "27"))),
-        ("1000 9999", "alice 9999", ((1000, "alice"), (9999, "9999"))),
+        ("1000 27", "domain users\tsudo\t", ((1000, "domain users"), (27, "sudo"))),
+        ("1000 9999", "alice\t9999\t", ((1000, "alice"), (9999, "9999"))),
+        # From an id without -z.
+        ("1000 27", "domain\tusers\tsudo", ((1000, "1000"), (27, "27"))),
     ],
 )
 def test_groups(ids: str, names: str, groups: tuple[tuple[int, str], ...]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.core.command import Command, Ref, command, script
-from toolkit.effects.ssh import wire
+from toolkit.effects.ssh import MARK, _Framed, terminal_wire, wire
 
 # Debian's names; what is a link to another one is tried once.
 _NAMES = ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93")
@@ -76,6 +76,7 @@ AWKWARD = [
     "\u00a0",
     "\x01",
     "\x7f",
+    "\udcff\udcfe",
     "a'b'c",
     "$'x'",
     "'$HOME'",
@@ -96,11 +97,13 @@ def show(tmp_path_factory: pytest.TempPathFactory) -> str:
 def arrived(shell: str, line: str, folder: Path) -> list[bytes]:
     done = subprocess.run([shell, "-c", line], capture_output=True, timeout=20, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.split(b"\0")[:-1]
+    assert done.stderr == f"{MARK}\n".encode()
+    assert done.stdout.startswith(f"{MARK}\n".encode())
+    return done.stdout.removeprefix(f"{MARK}\n".encode()).split(b"\0")[:-1]
 
 
 def sent(tokens: list[str]) -> list[bytes]:
-    return [token.encode() for token in tokens]
+    return [token.encode(errors="surrogateescape") for token in tokens]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -136,9 +139,18 @@ def test_a_limit_ends_the_command_over_there() -> None:
 
 
 def test_ordinary_lines_stay_readable() -> None:
-    assert wire(command("docker", "exec", "x", "sh", "-c", 'echo "$HOME" && ls *')) == (
-        "docker exec x sh -c 'echo \"$HOME\" && ls *'"
-    )
+    ordinary = command("docker", "exec", "x", "sh", "-c", 'echo "$HOME" && ls *')
+    readable = "docker exec x sh -c 'echo \"$HOME\" && ls *'"
+    assert wire(ordinary).endswith(f" sh {readable}")
+    assert terminal_wire(ordinary) == readable
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_person_at_a_terminal_sees_no_marks(shell: str, show: str, tmp_path: Path) -> None:
+    for word in AWKWARD:
+        line = terminal_wire(command(show, word))
+        done = subprocess.run([shell, "-c", line], capture_output=True, cwd=tmp_path, check=True)
+        assert (done.stdout, done.stderr) == (sent([word])[0] + b"\0", b""), (shell, word)
 
 
 @pytest.mark.parametrize("word", ["=ls", "%self", "%1"])
@@ -156,7 +168,7 @@ def test_standard_input_passes_through_what_is_packed() -> None:
     line = wire(script("cat\n"))
     assert "base64" in line
     done = subprocess.run(["sh", "-c", line], input=b"fed", capture_output=True, check=True)
-    assert done.stdout == b"fed"
+    assert done.stdout == f"{MARK}\nfed".encode()
 
 
 def test_references_are_resolved_before_anything_is_sent() -> None:
@@ -173,3 +185,22 @@ def test_standard_input_is_not_shown() -> None:
     assert subject.argv == ("docker", "exec", "-i", "x", "sh")
     assert subject.stdin == b"secret"
     assert "secret" not in repr(subject) + subject.line()
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_what_a_login_shell_says_first_is_not_the_commands(size: int) -> None:
+    """A banner may end without a newline, hold half a mark, and come in pieces of any size."""
+    noise, said = b"Welcome!\n@@tool\n+ echo @@toolkit@@;\nno newline", b"\n@@toolkit@@\nout\0\xff"
+    whole = noise + f"{MARK}\n".encode() + said
+    got: list[bytes] = []
+    framed = _Framed(got.append)
+    for start in range(0, len(whole), size):
+        framed(whole[start : start + size])
+    assert framed.begun
+    assert (framed.before, b"".join(got)) == (noise, said)
+
+
+def test_a_shell_that_runs_nothing_is_seen() -> None:
+    framed = _Framed(lambda data: None)
+    framed(b"This account is currently not available.\n")
+    assert not framed.begun and framed.before.startswith(b"This account")

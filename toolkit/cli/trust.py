@@ -32,7 +32,7 @@ def trust(
         if found.error or found.known:
             refused = refused or bool(found.error)
             continue
-        if found.recorded and not replace:
+        if found.changed and not replace:
             say("    not recorded: it differs from the key on record; --replace if the host was reinstalled")
             refused = True
         elif yes or (sys.stdin.isatty() and typer.confirm("    record this key?", err=True)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -64,6 +65,11 @@ class Command:
         if any(isinstance(t, Ref) for t in self.argv):
             raise ValueError(f"unresolved reference in {self.line()}")
         return shlex.join(str(t) for t in self.argv)
+
+    def packed(self) -> Command:
+        """Return a command with the same effect whose tokens are plain ASCII, for ways that alter others."""
+        text = base64.b64encode(self.shell().encode(errors="surrogateescape")).decode()
+        return Command(("sh", "-c", 'eval "exec $(printf %s "$1" | base64 -d)"', "sh", text), self.stdin)
 
     def line(self) -> str:
         """Return the command as people may read it: references by their names, quoted for a shell."""

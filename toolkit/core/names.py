@@ -46,6 +46,23 @@ def job_id(start: datetime, program: str, token: str) -> str:
     return f"{start:%Y%m%d-%H%M%S}-{word}-{token}"
 
 
+# Names that the generated passwd file has for others already.
+_TAKEN = ("root", "sshd", "nobody")
+
+
+def container_user(login: str) -> str:
+    """Return the name inside containers of somebody who logs in to a host under this one.
+
+    Directory services hand out names with a domain, which to sshd would be a pattern of user and host.
+
+    >>> container_user("alice@corp.example.com"), container_user(r"CORP\\alice.smith")
+    ('alice', 'alice.smith')
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", login.rpartition("\\")[2].partition("@")[0])
+    name = re.sub(r"^[^A-Za-z0-9_]", "_", name) or "user"
+    return f"{name}_" if name in _TAKEN else name
+
+
 def identity_reference(identity: str) -> str:
     """Return the local reference of a verified image, equal on every engine and image store."""
     return f"{IDENTITY_REPOSITORY}:{identity}"

@@ -11,11 +11,11 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import posixpath
 import tarfile
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 from typing import IO
 
 from toolkit.errors import ImageError
@@ -24,19 +24,22 @@ _CHUNK = 2**18
 
 
 class ImageArchive:
-    """One image, as the local engine saved it, in a temporary file that goes with ``close``.
+    """One image, as the local engine saved it, in a temporary file without a name.
+
+    It goes with ``close``, and with this process however that ends.
 
     Raises:
         ImageError: it cannot be kept here, or is not a whole image.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._file = tempfile.NamedTemporaryFile(prefix="toolkit-image-")  # noqa: SIM115 - closed by close()
+        self._file = tempfile.TemporaryFile(prefix="toolkit-image-")  # noqa: SIM115 - closed by close()
         try:
             for chunk in chunks:
                 self._file.write(chunk)
             self._file.flush()
-            self._tar = tarfile.open(self._file.name)  # noqa: SIM115 - closed by close()
+            self._file.seek(0)
+            self._tar = tarfile.open(fileobj=self._file)  # noqa: SIM115 - closed by close()
             self._read()
         except (tarfile.TarError, ValueError, LookupError, TypeError) as error:
             self._file.close()
@@ -100,13 +103,10 @@ class ImageArchive:
         manifest = [{"Config": config, "RepoTags": self.tags, "Layers": names}]
         yield from _entry(config, io.BytesIO(self.config), len(self.config))
         sent: set[str] = set()
-        # The file is opened anew: several hosts read at once, each at its own place.
-        with Path(self._file.name).open("rb") as raw:
-            for name, member in list(zip(names, self.layers, strict=True))[first:]:
-                if name not in sent:
-                    sent.add(name)
-                    raw.seek(member.offset_data)
-                    yield from _layer(name, raw, member.size)
+        for name, member in list(zip(names, self.layers, strict=True))[first:]:
+            if name not in sent:
+                sent.add(name)
+                yield from _layer(name, _Window(self._file.fileno(), member.offset_data, member.size))
         text = json.dumps(manifest).encode()
         yield from _entry("manifest.json", io.BytesIO(text), len(text))
         yield tarfile.NUL * tarfile.BLOCKSIZE * 2
@@ -126,20 +126,18 @@ def _target(members: dict[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo:
     return member
 
 
-def _layer(name: str, raw: IO[bytes], size: int) -> Iterator[bytes]:
-    start = raw.tell()
-    head = raw.read(4)
-    raw.seek(start)
+def _layer(name: str, raw: _Window) -> Iterator[bytes]:
+    head = raw.head(4)
     if head == b"\x28\xb5\x2f\xfd":
         what = "this machine's engine holds a layer of the image compressed with zstd"
         raise ImageError(what, "build the image on this machine anew, or compress it with gzip")
     if not head.startswith(b"\x1f\x8b"):
-        yield from _entry(name, raw, size)
+        yield from _entry(name, raw, raw.size)
         return
     # The containerd store saves layers compressed; `docker load` of an overlay2 store wants them plain
     # under this name, so they are unpacked once into a spool file, whose size the header must tell.
     with tempfile.TemporaryFile(prefix="toolkit-layer-") as plain:
-        with gzip.GzipFile(fileobj=_Window(raw, size)) as packed:
+        with gzip.GzipFile(fileobj=raw) as packed:
             while chunk := packed.read(_CHUNK):
                 plain.write(chunk)
         length = plain.tell()
@@ -148,22 +146,25 @@ def _layer(name: str, raw: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 class _Window(io.RawIOBase):
-    """The next ``size`` bytes of a file, as a file."""
+    """A part of a file, as a file with a place of its own: several hosts read the archive at once."""
 
-    def __init__(self, raw: IO[bytes], size: int) -> None:
-        self._raw, self._left = raw, size
+    def __init__(self, descriptor: int, start: int, size: int) -> None:
+        self._descriptor, self._at, self._end, self.size = descriptor, start, start + size, size
 
     def readable(self) -> bool:
         return True
 
+    def head(self, count: int) -> bytes:
+        return os.pread(self._descriptor, min(count, self._end - self._at), self._at)
+
     def read(self, size: int = -1) -> bytes:
-        count = self._left if size < 0 else min(size, self._left)
-        data = self._raw.read(count)
-        self._left -= len(data)
+        left = self._end - self._at
+        data = os.pread(self._descriptor, left if size < 0 else min(size, left), self._at)
+        self._at += len(data)
         return data
 
 
-def _entry(name: str, raw: IO[bytes], size: int) -> Iterator[bytes]:
+def _entry(name: str, raw: IO[bytes] | _Window, size: int) -> Iterator[bytes]:
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o644
     yield info.tobuf(tarfile.GNU_FORMAT)

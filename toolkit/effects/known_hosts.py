@@ -1,51 +1,154 @@
-"""known_hosts files as paramiko can use them: lines that it cannot read are passed over, not fatal."""
+"""What known_hosts files say about one host: text in, verdict out; the format is sshd(8)'s own."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
-import paramiko
+REVOKED, AUTHORITY = "@revoked", "@cert-authority"
+
+Verdict = Literal["good", "unknown", "changed", "revoked"]
 
 
-def add_known_hosts(known: paramiko.HostKeys, paths: tuple[str, ...]) -> paramiko.HostKeys:
-    """Add the keys of these files; the first of its kind counts for a name. Returns ``known``.
+@dataclass(frozen=True)
+class Entry:
+    """One key of a known_hosts file.
 
-    Certificate authorities are not supported by paramiko, and such lines are passed over. A key that
-    is marked as revoked is left out under every name.
+    Args:
+        names: the first field as it stands: patterns with commas between, or one hashed name.
+        key: the public key in base64.
+        where: file and line, for people.
+        marker: REVOKED, AUTHORITY or empty.
     """
-    lines = [line for path in paths if Path(path).is_file() for line in _lines(Path(path))]
-    revoked = {line.split()[3] for line in lines if line.startswith("@revoked") and len(line.split()) > 3}
-    for line in lines:
-        entry = parse_line(line)
-        if entry is None or entry.key.get_base64() in revoked:
-            continue
-        for name in entry.hostnames:
-            if entry.key.get_name() not in (known.lookup(name) or {}):
-                known.add(name, entry.key.get_name(), entry.key)
-    return known
+
+    names: str
+    kind: str
+    key: str
+    where: str = ""
+    marker: str = ""
+
+    def is_about(self, name: str) -> bool:
+        """Tell whether the entry is about the host; patterns and hashed names as ssh reads them."""
+        if self.names.startswith("|"):
+            return _is_hash_of(self.names, name.lower())
+        matched = False
+        for pattern in self.names.lower().split(","):
+            if _matches(pattern.removeprefix("!"), name.lower()):
+                if pattern.startswith("!"):
+                    return False
+                matched = True
+        return matched
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(base64.b64decode(self.key))
 
 
-def parse_line(line: str) -> Any:
-    """Return the entry of one line, None when it holds none or one that paramiko cannot read."""
-    if not line.strip() or line.lstrip().startswith(("#", "@")):
+@dataclass(frozen=True)
+class Record:
+    """What is on record about one host.
+
+    Args:
+        keys: keys that it may show.
+        elsewhere: keys recorded for its name without the port: good when it shows one of them, and no
+            news when it shows another, for then they are those of an sshd on the usual port.
+        revoked: keys that it must not show, whatever else is on record.
+        authorities: certificate authorities that vouch for it; certificates are not read here.
+    """
+
+    keys: tuple[Entry, ...] = ()
+    elsewhere: tuple[Entry, ...] = ()
+    revoked: tuple[Entry, ...] = ()
+    authorities: tuple[Entry, ...] = ()
+
+    def judge(self, kind: str, key: str) -> Verdict:
+        """Return what to make of a key, in base64, that the host shows."""
+        if any(e.key == key for e in self.revoked):
+            return "revoked"
+        if any(e.key == key for e in (*self.keys, *self.elsewhere)):
+            return "good"
+        return "changed" if any(e.kind == kind for e in self.keys) else "unknown"
+
+    def kinds(self) -> tuple[str, ...]:
+        """Return the kinds of the keys on record, those of the host's own port first."""
+        return tuple(dict.fromkeys(e.kind for e in (*self.keys, *self.elsewhere)))
+
+
+def names_of(host: str, port: int, alias: str = "") -> tuple[str, ...]:
+    """Return the names under which a host may be listed, the proper one first."""
+    if alias:
+        return (alias,)
+    return (host,) if port == 22 else (f"[{host}]:{port}", host)
+
+
+def record_of(entries: Iterable[Entry], names: tuple[str, ...]) -> Record:
+    """Return what the entries say about the host with these names (see ``names_of``)."""
+    entries = list(entries)
+
+    def about(marker: str, among: tuple[str, ...]) -> tuple[Entry, ...]:
+        return tuple(e for e in entries if e.marker == marker and any(e.is_about(n) for n in among))
+
+    return Record(about("", names[:1]), about("", names[1:]), about(REVOKED, names), about(AUTHORITY, names))
+
+
+def parse_known_hosts(text: str, file: str = "") -> tuple[Entry, ...]:
+    """Return the entries of a file; comments and lines that hold no key are passed over."""
+    lines = enumerate(text.splitlines(), 1)
+    parsed = (parse_line(line, f"{file} line {number}") for number, line in lines)
+    return tuple(entry for entry in parsed if entry is not None)
+
+
+def parse_line(line: str, where: str = "") -> Entry | None:
+    """Return the entry of one line, None when it holds none."""
+    words = line.split()
+    marker = words.pop(0) if words and words[0].startswith("@") else ""
+    if len(words) < 3 or words[0].startswith("#") or marker not in ("", REVOKED, AUTHORITY):
         return None
+    names, kind, key = words[:3]
+    if not _is_key_of(kind, key):
+        return None
+    return Entry(names, kind, key, where, marker)
+
+
+def parse_revoked_keys(text: str) -> frozenset[str]:
+    """Return the keys, in base64, of a RevokedHostKeys file that is a list of public keys."""
+    words = (line.split() for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return frozenset(row[1] for row in words if len(row) > 1 and _is_key_of(row[0], row[1]))
+
+
+def fingerprint(key: bytes) -> str:
+    """Return a public key's fingerprint as ``ssh-keygen -l`` prints it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
+
+
+def _is_key_of(kind: str, key: str) -> bool:
     try:
-        return paramiko.hostkeys.HostKeyEntry.from_line(line)
-    except Exception:  # paramiko raises what its decoders raise
-        return None
-
-
-def is_about(line: str, name: str, kind: str) -> bool:
-    """Tell whether a line holds a key of this kind under this name, hashed or not."""
-    entry = parse_line(line)
-    if entry is None or entry.key.get_name() != kind:
+        data = base64.b64decode(key, validate=True)
+    except (binascii.Error, ValueError):
         return False
-    known = paramiko.HostKeys()
-    for written in entry.hostnames:
-        known.add(written, kind, entry.key)
-    return known.lookup(name) is not None
+    # RFC 4253, section 6.6: the blob begins with the length and the text of its kind.
+    return data[4 : 4 + int.from_bytes(data[:4], "big")] == kind.encode()
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()
+def _matches(pattern: str, name: str) -> bool:
+    # Not fnmatch: to ssh brackets are letters, and stand around every host with a port.
+    parts = ({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in pattern)
+    return re.fullmatch("".join(parts), name) is not None
+
+
+def _is_hash_of(text: str, name: str) -> bool:
+    """``|1|SALT|HASH``: HMAC-SHA1 of the name under the salt, both in base64."""
+    parts = text.split("|")
+    if len(parts) != 4 or parts[1] != "1":
+        return False
+    try:
+        salt, wanted = (base64.b64decode(part, validate=True) for part in parts[2:])
+    except (binascii.Error, ValueError):
+        return False
+    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), wanted)

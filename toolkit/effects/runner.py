@@ -71,6 +71,8 @@ class ContainerRunner:
         return self.outer.name
 
     def _within(self, command: Command, feeds: bool) -> Command:
+        if any("\ud800" <= letter <= "\udfff" for token in command.argv for letter in str(token)):
+            command = command.packed()  # docker would put a sign of its own for bytes that are no UTF-8
         flags = ["-i"] if feeds or command.stdin is not None else []
         if self.user:
             flags += ["-u", self.user]

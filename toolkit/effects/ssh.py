@@ -20,34 +20,72 @@ from toolkit.core.command import Command
 from toolkit.core.result import TIMED_OUT, Result
 from toolkit.effects.runner import Sink
 from toolkit.effects.ssh_config import Target
-from toolkit.effects.ssh_connect import make_connection, open_connection
+from toolkit.effects.ssh_connect import Link
 from toolkit.errors import Unreachable
 
 _CHUNK = 2**15
+_AGAIN = "when the host is back, run the same command again: it goes on from what is there"
 
 # Called with the host's name and the command for people, before it runs.
 Trace = Callable[[str, str], None]
 
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./_ \"$&()*;<>?\[\]{}|~#-]*")
 
+# Stands between what a login shell says of its own accord (a banner, a greeting, a complaint) and what the
+# command says, on both streams.
+MARK = "@@toolkit@@"
+_MARKS = f"echo {MARK}; echo {MARK} >&2"
+
 
 def wire(command: Command, timeout: float | None = None) -> str:
     """Return the line to send, the same in effect under every login shell (sh, bash, zsh, fish, csh).
 
     Those shells agree on single quotes only as long as nothing inside needs escaping; any other
-    command travels as base64, which a POSIX shell on the far side unpacks.
+    command travels as base64, which a POSIX shell on the far side unpacks. The command's output follows
+    upon MARK on a line of its own.
     """
+    line, plain = _line(command, timeout)
+    if plain:
+        return f"""exec sh -c '{_MARKS}; exec "$@"' sh {line}"""
+    return f"""exec sh -c '{_MARKS}; eval "$({_unpack(line)})"'"""
+
+
+def terminal_wire(command: Command) -> str:
+    """Return the line to send for a person at a terminal, who is to see no marks."""
+    line, plain = _line(command, None)
+    return line if plain else f"""exec sh -c 'eval "$({_unpack(line)})"'"""
+
+
+def _line(command: Command, timeout: float | None) -> tuple[str, bool]:
+    """The command for a POSIX shell, and whether every other shell reads it in the same way."""
     line = command.shell()
     if timeout is not None:
         # -k: a command that ignores SIGTERM is killed 5 s later, so nothing of it stays behind.
         line = f"timeout -k 5 {timeout:.0f} {line}"
-    bare = line.replace("'", "")
     # Quoting leaves these as they are, and zsh takes =ls for a program's path, fish %self for a process id.
     expanded = any(str(token).startswith(("=", "%")) for token in command.argv)
-    if _PLAIN.fullmatch(bare) and "'\"'\"'" not in line and not expanded:
-        return line
-    packed = base64.b64encode(line.encode()).decode()
-    return f"""exec sh -c 'eval "$(printf %s {packed} | base64 -d)"'"""
+    plain = _PLAIN.fullmatch(line.replace("'", "")) and "'\"'\"'" not in line
+    return line, bool(plain) and not expanded
+
+
+def _unpack(line: str) -> str:
+    # surrogateescape: bytes of an argument that are no UTF-8 arrive as they were.
+    packed = base64.b64encode(line.encode(errors="surrogateescape")).decode()
+    return f"printf %s {packed} | base64 -d"
+
+
+class _Framed:
+    """Passes on what comes after the mark; what comes before it is kept in ``before``."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink, self.before, self.begun = sink, b"", False
+
+    def __call__(self, data: bytes) -> None:
+        if not self.begun:
+            self.before, mark, data = (self.before + data).partition(f"{MARK}\n".encode())
+            self.begun = bool(mark)
+        if data:
+            self._sink(data)
 
 
 class SshRunner:
@@ -56,16 +94,12 @@ class SshRunner:
     def __init__(self, target: Target, connect_timeout: float = 10.0, trace: Trace | None = None) -> None:
         self.target = target
         self._trace = trace
-        self._connection = make_connection(target, connect_timeout)
+        self._link = Link(target, connect_timeout)
         self._closed = False
 
     @property
     def name(self) -> str:
         return self.target.name
-
-    @property
-    def login(self) -> str:
-        return f"{self.target.user}@{self.target.host}:{self.target.port}"
 
     def open(self) -> None:
         """Connect and authenticate, once.
@@ -74,12 +108,11 @@ class SshRunner:
             Unreachable: with the reason and the command that cures it. A refused key is not tried
                 again: repeated failures would make the host's sshd lock us out.
         """
-        open_connection(self._connection, self.target)
+        self._link.open()
 
     def close(self) -> None:
         self._closed = True
-        with contextlib.suppress(Exception):
-            self._connection.close()
+        self._link.close()
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
         chunks: list[bytes] = []
@@ -97,7 +130,7 @@ class SshRunner:
 
     def interactive(self, command: Command) -> int:
         """Run with a terminal of ours joined to one over there; return the status."""
-        done = self._connection.run(command.shell(), pty=True, warn=True, hide=False)
+        done = self._link.connection.run(terminal_wire(command), pty=True, warn=True, hide=False)
         return int(done.return_code)
 
     def _tell(self, command: Command) -> None:
@@ -108,12 +141,13 @@ class SshRunner:
         start = time.monotonic()
         errors: list[bytes] = []
         broken: list[BaseException] = []
+        out, err = _Framed(sink), _Framed(errors.append)
         try:
-            channel = self._connection.create_session()
+            channel = self._link.connection.create_session()
             # The host ends a command that is late by itself; this is for a host that has gone silent.
             channel.settimeout(None if timeout is None else timeout + 15)
             channel.exec_command(line)
-            readers = [threading.Thread(target=_drain, args=(channel, errors), daemon=True)]
+            readers = [threading.Thread(target=_drain, args=(channel, err), daemon=True)]
             if source is None:
                 channel.shutdown_write()
             else:
@@ -122,7 +156,7 @@ class SshRunner:
                 thread.start()
             while data := channel.recv(_CHUNK):
                 try:
-                    sink(data)
+                    out(data)
                 except OSError as error:
                     # Of this machine, a full disk or a pipe that was closed: not the connection's fault.
                     broken.append(error)
@@ -140,25 +174,36 @@ class SshRunner:
             if error in broken:
                 raise
             why = "the connection was closed" if self._closed else f"the connection was lost: {error}"
-            raise Unreachable(why, "run the command again", self.name) from error
+            raise Unreachable(why, _AGAIN, self.name) from error
         if broken:
             raise broken[0]
-        stderr = b"".join(errors).decode(errors="replace")
         if status == -1:
-            raise Unreachable("the connection was lost before the command ended", "run it again", self.name)
+            raise Unreachable("the connection was lost before the command ended", _AGAIN, self.name)
+        if not out.begun:
+            raise self._no_shell(out.before + b"\n" + err.before + b"".join(errors))
+        stderr = b"".join(errors).decode(errors="replace")
         if status == TIMED_OUT and timeout is not None and not stderr:
             stderr = f"no end after {timeout:.0f} s"
         return Result(status, "", stderr, time.monotonic() - start)
+
+    def _no_shell(self, said: bytes) -> Unreachable:
+        user, words = self.target.user, " | ".join(said.decode(errors="replace").split("\n")[-4:]).strip(" |")
+        what = f"user {user} can log in there, but runs no command" + (f"; it says: {words}" if words else "")
+        fix = (
+            f"on {self.name}: give {user} a shell (sudo usermod --shell /bin/bash {user}), and look for what "
+            "ends or replaces it: its start files, ForceCommand in sshd_config, command= in authorized_keys"
+        )
+        return Unreachable(what, fix, self.name)
 
 
 def _pieces(data: bytes) -> Iterable[bytes]:
     return (data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK))
 
 
-def _drain(channel: paramiko.Channel, into: list[bytes]) -> None:
+def _drain(channel: paramiko.Channel, into: Sink) -> None:
     with contextlib.suppress(OSError):
         while data := channel.recv_stderr(_CHUNK):
-            into.append(data)
+            into(data)
 
 
 def _feed(channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseException]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from toolkit.core.command import Command, script
 from toolkit.errors import ToolkitError
-from toolkit.executors.context import Advance, Context, Verdict, failed, reason
+from toolkit.executors.context import Advance, Context, Verdict, reason
+from toolkit.executors.failures import failure
 from toolkit.plan.steps import Run, WaitFor
 
 # Statuses of our own wrapper scripts, out of the range that docker and common programs use.
@@ -23,12 +24,17 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         result = runner.run(whole, step.timeout)
     skipped = step.unless is not None and result.status == _SKIPPED
     if result.status != 0 and not skipped:
-        fix = step.fix or f"look at it on {step.host}: {subject.line()}"
-        raise failed(step.title, result, step.failures, fix)
+        raise failure(result, runner, step.fix or _by_hand(step.host, subject), known=step.failures)
     output = result.stdout.strip() if step.saves else ""
     if step.saves:
         context.outputs[step.host, step.saves] = output
     return Verdict("skipped" if skipped else "ok", detail, output)
+
+
+def _by_hand(host: str, subject: Command) -> str:
+    line = subject.line()
+    short = len(line) <= 120 and "\n" not in line
+    return f"look at it on {host}: {line}" if short else "the same command with -v shows what is run"
 
 
 def _guarded(subject: Command, unless: Command | None, reads: Command | None) -> Command:
@@ -62,5 +68,5 @@ done"""
         what = f"not ready after {step.deadline:.0f} s; last words: {reason(result)}"
         raise ToolkitError(what, step.fix, step.host)
     if result.status not in (0, _SKIPPED):
-        raise ToolkitError(f"{step.title}: {reason(result)}", step.fix, step.host)
+        raise failure(result, context.runners[step.host], step.fix)
     return Verdict("skipped" if result.status == _SKIPPED else "ok")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from toolkit.core.command import Command
+from toolkit.core.causes import words_of
 from toolkit.core.report import Status
 from toolkit.core.result import Result
 from toolkit.effects.engine import Engine
 from toolkit.effects.image_archive import ImageArchive
 from toolkit.effects.runner import Runner
-from toolkit.errors import CommandFailed, ImageError, ToolkitError
-from toolkit.plan.steps import Failure
+from toolkit.errors import ImageError
 
 # Bytes done, bytes in all (0 for unknown).
 Advance = Callable[[int, int], None]
@@ -78,23 +76,5 @@ def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[
         report(done)
 
 
-def failed(title: str, result: Result, known: Iterable[Failure], fix: str, host: str = "") -> ToolkitError:
-    """Return the error for a command that failed: in our words where its own are known, else by ``fix``."""
-    for failure in known:
-        for line in result.output.splitlines():
-            if re.search(failure.says, line):
-                # The cause stands at the end, behind the names of all the programs that it came through.
-                said = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
-                return ToolkitError(f"{title}: {failure.what} ({said})", failure.fix, host)
-    return ToolkitError(f"{title}: {reason(result)}", fix, host)
-
-
-def require(result: Result, subject: Command, host: str, fix: str = "") -> Result:
-    if not result.ok:
-        raise CommandFailed(subject.line(), result.status, result.output, host, fix)
-    return result
-
-
 def reason(result: Result) -> str:
-    lines = [line for line in result.output.splitlines() if line.strip()]
-    return " | ".join(lines[-4:]) if lines else f"ended with status {result.status} and said nothing"
+    return words_of(result.output) or f"ended with status {result.status} and said nothing"

@@ -7,8 +7,8 @@ import hashlib
 import shlex
 
 from toolkit.core.command import Ref, command, script
-from toolkit.errors import ToolkitError
-from toolkit.executors.context import Advance, Context, Verdict, reason, require
+from toolkit.executors.context import Advance, Context, Verdict
+from toolkit.executors.failures import failure
 from toolkit.plan.steps import File, Upload
 
 _LOOK = """
@@ -22,7 +22,10 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     runner = context.runners[step.host]
     wanted = [(file, _text(file, context).encode()) for file in step.files]
     look = script(_LOOK, *(file.path for file in step.files))
-    present = require(runner.run(look, 60), look, step.host).stdout.splitlines()
+    seen = runner.run(look, 60)
+    if not seen.ok:
+        raise failure(seen, runner)
+    present = seen.stdout.splitlines()
     changed = [
         (file, data)
         for (file, data), now in zip(wanted, present, strict=True)
@@ -35,7 +38,7 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     put = command("sh", stdin=text.encode())
     result = runner.run(put, 120)
     if not result.ok:
-        raise ToolkitError(f"{step.title}: {reason(result)}", "is the disk full?", step.host)
+        raise failure(result, runner, paths=[file.path for file, _ in changed])
     return Verdict("ok", f"{len(changed)} of {len(wanted)} files")
 
 

@@ -5,53 +5,77 @@ from __future__ import annotations
 import shutil
 import tarfile
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.core.command import Command, command, script
 from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import JOBS, identity_reference
+from toolkit.core.result import Result
+from toolkit.core.room import size
 from toolkit.effects.runner import ContainerRunner, Runner
 from toolkit.effects.tree import tar_stream, total_bytes
 from toolkit.errors import ImageError, ToolkitError
-from toolkit.executors.context import Advance, Context, Verdict, counted, failed, reason, require
+from toolkit.executors.context import Advance, Context, Verdict, counted
+from toolkit.executors.failures import failure, room_fix, rooms_of
 from toolkit.plan.steps import Fetch, PullImage, SendCode, SendImage
+
+# `docker load` keeps the archive and the unpacked layers side by side: 2.0 times their size, as measured. A
+# little less, lest one be refused that would just have fitted.
+_LOAD_FACTOR = 1.9
 
 
 def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
     runner = context.runners[step.host]
     archive = context.archive(step.reference, step.identity, advance)
     info = command("docker", "info", "--format", "{{json .DriverStatus}}")
-    store = require(runner.run(info, 60), info, step.host).stdout
-    first = 0
-    if "io.containerd.snapshotter" not in store:
-        # The containerd store refuses an archive that leaves layers out; see docs/architecture.md.
-        first = archive.missing(_layer_chains(runner, step.host))
+    store = _ask(runner, info).stdout
+    containerd = "io.containerd.snapshotter" in store
+    # The containerd store refuses an archive that leaves layers out; see docs/architecture.md.
+    first = 0 if containerd else archive.missing(_layer_chains(runner))
     total = archive.size(first)
+    _require_room(runner, step, total, containerd)
     load = command("docker", "load", "--quiet")
     chunks = counted(archive.stream(first), lambda done: advance(done, total))
     said: list[bytes] = []
     result = runner.stream(load, said.append, chunks)
+    output = b"".join(said).decode(errors="replace")
     if not result.ok:
-        raise ImageError(f"docker load: {reason(result)}", "is the disk full? docker system df", step.host)
-    loaded = b"".join(said).decode(errors="replace").strip().rpartition(" ")[2]
-    _verify(runner, step, loaded)
-    return Verdict(
-        "ok", f"{total / 1e6:.0f} MB, {len(archive.layers) - first} of {len(archive.layers)} layers"
-    )
+        raise failure(replace(result, stdout=output), runner)
+    _verify(runner, step, output.strip().rpartition(" ")[2])
+    return Verdict("ok", f"{size(total)}, {len(archive.layers) - first} of {len(archive.layers)} layers")
+
+
+def _ask(runner: Runner, question: Command) -> Result:
+    answer = runner.run(question, 60)
+    if not answer.ok:
+        raise failure(answer, runner)
+    return answer
+
+
+def _require_room(runner: Runner, step: SendImage, total: int, containerd: bool) -> None:
+    rooms = rooms_of(runner)
+    if not rooms:
+        return
+    room = rooms[0] if containerd else rooms[-1]
+    if room.free < _LOAD_FACTOR * total:
+        what = f"no room for it in {room.path}: {room.line()}; while it is loaded it takes "
+        fix = f"{room_fix(step.host, room.mount)}; or load it there by hand"
+        raise ImageError(f"{what}{size(2 * total)}", fix, step.host)
 
 
 def _verify(runner: Runner, step: SendImage, loaded: str) -> None:
     """Give the loaded image its identity's name, once what the host holds has proved to be that identity."""
     inspect = command("docker", "image", "inspect", loaded)
-    found = json_list(require(runner.run(inspect, 60), inspect, step.host).stdout)
+    found = json_list(_ask(runner, inspect).stdout)
     image = image_facts(found[0])
     if image.identity != step.identity:
         raise ImageError("what arrived is not what was sent", "run the command again", step.host)
     # Under the name of the hosts file too, unless that name is a digest, which nobody can give.
     names = (identity_reference(step.identity), *(() if "@" in step.reference else (step.reference,)))
     tag = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', image.id, *names)
-    require(runner.run(tag, 60), tag, step.host)
+    _ask(runner, tag)
 
 
 _PULL = """
@@ -64,20 +88,21 @@ after=$(docker image inspect --format '{{.Id}}' "$1") || exit
 
 def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
     said: list[bytes] = []
+    runner = context.runners[step.host]
     # As a stream, which has no time limit: how long a pull takes is between the host and its registry.
-    result = context.runners[step.host].stream(script(_PULL, step.reference), said.append)
+    result = runner.stream(script(_PULL, step.reference), said.append)
     if not result.ok:
         fix = f"on {step.host}: docker pull {step.reference}"
-        raise failed(step.title, result, step.failures, fix, step.host)
+        raise failure(result, runner, fix, known=step.failures)
     return Verdict("ok" if b"pulled" in b"".join(said) else "skipped")
 
 
-def _layer_chains(runner: Runner, host: str) -> list[tuple[str, ...]]:
+def _layer_chains(runner: Runner) -> list[tuple[str, ...]]:
     ask = script(
         "ids=$(docker images --quiet --all --no-trunc | sort -u)\n"
         '[ -z "$ids" ] || docker image inspect --format "{{json .RootFS.Layers}}" $ids'
     )
-    lines = require(runner.run(ask, 60), ask, host).stdout.splitlines()
+    lines = _ask(runner, ask).stdout.splitlines()
     return [tuple(layers) for line in lines for layers in [json_list(line)] if layers]
 
 
@@ -94,8 +119,8 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
     )
     result = runner.stream(unpack, lambda data: None, chunks)
     if not result.ok:
-        raise ToolkitError(f"{step.title}: {reason(result)}", "is the disk full?", step.host)
-    return Verdict("ok", f"{total / 1e6:.1f} MB")
+        raise failure(result, runner, paths=[step.target])
+    return Verdict("ok", size(total))
 
 
 # Everything but the snapshot itself: logs, records, and what the job wrote after its code had come.
@@ -129,8 +154,11 @@ def _fetch_into(step: Fetch, context: Context, collect: Command, into: Path, adv
             packed.write(data)
             advance(packed.tell(), 0)
 
-        result = context.runners[step.host].stream(collect, keep)
-        require(result, collect, step.host, "to go on without them: toolkit down --no-save")
+        runner = context.runners[step.host]
+        result = runner.stream(collect, keep)
+        if not result.ok:
+            error, without = failure(result, runner), "to go on without them: toolkit down --no-save"
+            raise ToolkitError(error.what, f"{error.fix}; {without}" if error.fix else without, step.host)
         if not packed.tell():
             return Verdict("skipped", "no jobs")
         packed.seek(0)

@@ -70,7 +70,8 @@ def lab_down(name: str, keep_images: bool = False, folder: str = "", progress: P
     engine = LabEngine()
     book = Book(progress)
     found = engine.find(name)
-    keep = {v.name for v in found.volumes} if keep_images else set()
+    kept = (v.name for v in found.volumes if v.name and not v.name.endswith("-shared"))
+    keep = set(kept) if keep_images else set()
     _remove(engine, name, found, keep, book)
     since = time.monotonic()
     place = found.folder or folder

@@ -19,6 +19,8 @@ LABEL_LAB_IMAGE = "toolkit.lab.image"
 
 DOCKER_DATA = "/var/lib/docker"
 CONTAINERD_DATA = "/var/lib/containerd"
+# One folder that all hosts of a lab see, as hosts do that have a share on NFS.
+SHARED = "/srv/shared"
 SSH_USERS = ("trainer", "root")
 MOST_HOSTS = 200  # addresses .11 to .210 of the lab's /24
 
@@ -156,13 +158,20 @@ def _host(spec: LabSpec, network: ipaddress.IPv4Network, index: int) -> LabHost:
     volumes = tuple(
         (f"{container}-{engine}-{path.rpartition('/')[2]}", path) for path in ENGINES[engine].data
     )
+    volumes += ((f"{spec.network}-shared", SHARED),)
     address = str(network.network_address + 11 + index)
     return LabHost(name, container, address, interface_name(index, spec.interfaces), engine, volumes)
 
 
 def host_settings(spec: LabSpec, host: LabHost) -> str:
     """Return, as JSON, all that a host's container is made from and that cannot be changed later."""
-    subject = {"engine": host.engine, "interface": host.interface, "rate": spec.rate, "user": spec.user}
+    subject = {
+        "engine": host.engine,
+        "interface": host.interface,
+        "rate": spec.rate,
+        "shared": SHARED,
+        "user": spec.user,
+    }
     return json.dumps(subject, sort_keys=True)
 
 

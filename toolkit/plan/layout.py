@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.image import ImageFacts, image_arch
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
+from toolkit.core.names import (
+    LABEL_CLUSTER,
+    LABEL_OWNER,
+    LABEL_PORT,
+    container_name,
+    container_user,
+    identity_reference,
+)
 from toolkit.errors import ImageError, NotReady, together
 from toolkit.network.choose import DataPath, choose_paths
 from toolkit.plan.gpus import given_gpus, gpu_access
@@ -186,7 +193,7 @@ def free_port(first: int, facts: Facts, address: str) -> int:
 def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
     # Main's, if it is not root: "root" must stay the name of uid 0, any other name can also stand for it.
     order = sorted((n for n in inventory.names if n in facts), key=lambda n: n != inventory.main)
-    return next((facts[n].user for n in order if facts[n].uid), "root")
+    return next((container_user(facts[n].user) for n in order if facts[n].uid), "root")
 
 
 def _worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> int:

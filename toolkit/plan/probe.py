@@ -8,6 +8,7 @@ import re
 import struct
 from typing import Any
 
+from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
 from toolkit.core.facts import ContainerFacts, Facts, Interface, Remembered
 from toolkit.core.image import image_facts
@@ -26,16 +27,27 @@ _MARK = "@@toolkit@@"
 _SCRIPT = r"""
 mark() { printf '\n@@toolkit@@ %s\n' "$1"; }
 LC_ALL=C; export LC_ALL
-mark who; id -un; id -u; id -g; id -G; id -Gn; printf '%s\n' "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
+# fish without a locale, as sshd starts it, hands on a home with other letters than ASCII garbled.
+[ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+# Directory services give groups names with spaces; -z is not known to every id.
+groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
+[ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
+mark who; id -un; id -u; id -g; id -G
+printf '%s\n' "$groups" "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
 mark machine; uname -n; uname -m
 mark ssh; printf '%s\n' "$SSH_CONNECTION"
-mark docker; docker info --format '{{json .}}' 2>&1
-mark containers
-ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
-[ -z "$ids" ] || docker inspect $ids 2>/dev/null
-mark images
-ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
-docker image inspect "$1" $ids 2>/dev/null
+mark docker
+timeout 20 docker info --format '{{json .}}' 2>&1
+if [ $? -eq 124 ]; then
+  echo 'no answer within 20 s'
+else
+  mark containers
+  ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
+  [ -z "$ids" ] || docker inspect $ids 2>/dev/null
+  mark images
+  ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
+  docker image inspect "$1" $ids 2>/dev/null
+fi
 mark interfaces; ip -o -4 addr show 2>/dev/null
 mark routes; cat /proc/net/route 2>/dev/null
 mark addresses; cat /proc/net/fib_trie 2>/dev/null
@@ -77,8 +89,8 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
         raise ToolkitError("its answer to the first questions is cut short", "toolkit status -v", host)
     who = parts["who"].splitlines()
     user, uid, gid, home, state = who[0], int(who[1]), int(who[2]), who[5], who[6]
-    ids, names = who[3].split(), who[4].split()
-    # Names with spaces, as directory services give them, cannot be told apart: then the ids stand for them.
+    ids, names = who[3].split(), [name for name in who[4].split("\t") if name]
+    # Groups without a name, or names that cannot be told apart: then the ids stand for them.
     groups = tuple(zip(map(int, ids), names if len(names) == len(ids) else ids, strict=True))
     machine = parts["machine"].splitlines()
     info = _docker_info(host, user, parts["docker"])
@@ -128,14 +140,14 @@ def _docker_info(host: str, user: str, text: str) -> dict[str, Any]:
             if info.get("ServerVersion"):
                 return info
             text = "; ".join(info.get("ServerErrors") or ()) or text
-    low = text.lower()
-    if "not found" in low and "docker" in low:
-        raise NotReady("docker is not installed", "https://docs.docker.com/engine/install/", host)
-    if "permission denied" in low:
-        fix = f"on {host}: sudo usermod -aG docker {user}, then log in anew"
-        raise NotReady(f"user {user} may not use docker", fix, host)
-    if "cannot connect" in low or "is the docker daemon running" in low:
-        raise NotReady("the docker engine is not running", f"on {host}: sudo systemctl start docker", host)
+    if "no answer within" in text:
+        what, fix = (
+            f"the docker engine does not answer: {words_of(text)}",
+            f"on {host}: sudo systemctl restart docker",
+        )
+        raise NotReady(what, fix, host)
+    if cause := cause_of(text, host, user):
+        raise NotReady(f"{cause.what}: {words_of(text)}", cause.fix, host)
     raise CommandFailed("docker info", 1, text, host)
 
 

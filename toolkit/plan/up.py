@@ -190,6 +190,8 @@ def _start_step(layout: Layout, place: Place) -> Step:
         saves="container",
         hiccups=_RUNTIME_HICCUPS,
         failures=start_failures(container, place.name),
+        fix=f"toolkit render docker -o DIR writes it as a script to try on {place.name};"
+        f" there, sudo journalctl -u docker -n 20 says more",
     )
 
 

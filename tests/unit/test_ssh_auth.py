@@ -1,0 +1,276 @@
+"""Which keys are offered, and what a person is told when none opens the host."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from toolkit.effects.known_hosts import Record, parse_known_hosts, parse_line
+from toolkit.effects.ssh_auth import KeyLogin, NotLetIn, is_locked, public_blobs
+from toolkit.effects.ssh_config import Target
+from toolkit.effects.ssh_errors import RefusedHostKey, explain
+
+TARGET = Target("gpu1", "10.0.0.1", "alice", 2222)
+needs_keygen = pytest.mark.skipif(
+    not shutil.which("ssh-keygen"), reason="there is no ssh-keygen on this machine"
+)
+
+
+def keygen(path: Path, *options: str) -> Path:
+    words = ("ssh-keygen", "-q", "-N", "", "-C", "me", "-f", str(path), *options)
+    subprocess.run(words, check=True, capture_output=True)
+    return path
+
+
+def blob_of(public: Path) -> bytes:
+    import base64
+
+    return base64.b64decode(public.read_text().split()[1])
+
+
+@needs_keygen
+@pytest.mark.parametrize("kind", [("ed25519",), ("ecdsa",), ("rsa", "-m", "PEM"), ("rsa",)])
+def test_keys_with_and_without_a_passphrase_are_told_apart(tmp_path: Path, kind: tuple[str, ...]) -> None:
+    plain = keygen(tmp_path / "plain", "-t", *kind)
+    locked = keygen(tmp_path / "locked", "-t", *kind, "-N", "secret")
+    assert not is_locked(plain.read_bytes())
+    assert is_locked(locked.read_bytes())
+    for path in (plain, locked):
+        wanted = blob_of(path.with_suffix(".pub"))
+        assert public_blobs(str(path)) == (wanted,)
+        assert public_blobs(f"{path}.pub") == (wanted,), "a public key may stand for the agent's private one"
+        if "PEM" not in kind:
+            path.with_suffix(".pub").unlink()
+            assert public_blobs(str(path)) == (wanted,), "from the clear head of the private key"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"ssh-ed25519",
+        b"ssh-ed25519 !!!",
+        b"-----BEGIN OPENSSH PRIVATE KEY-----\n!!!\n-----END OPENSSH PRIVATE KEY-----\n",
+        b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n",
+        b"-----BEGIN OPENSSH PRIVATE KEY-----\n",
+    ],
+)
+def test_files_that_are_no_keys(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    assert public_blobs(str(path)) == () and not is_locked(content)
+    assert public_blobs(str(tmp_path / "absent")) == ()
+
+
+class Door:
+    """Stands in for a transport: lets in whoever offers the right key; remembers what was offered."""
+
+    def __init__(self, answers: dict[bytes, Any], limit: int = 6) -> None:
+        self.answers, self.left, self.offered = answers, limit, list[str]()
+
+    def auth_publickey(self, user: str, key: Any) -> list[str]:
+        assert user == "alice"
+        self.offered.append(key.public_blob.key_type if key.public_blob else key.get_name())
+        self.left -= 1
+        answer = self.answers.get(key.asbytes(), paramiko.AuthenticationException("Authentication failed."))
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    def is_active(self) -> bool:
+        return self.left > 0
+
+
+def login(door: Door, target: Target) -> Any:
+    transport: Any = door
+    return KeyLogin(replace(target, agent="none")).authenticate(transport)
+
+
+def refusal(door: Door, target: Target) -> NotLetIn:
+    with pytest.raises(NotLetIn) as caught:
+        login(door, target)
+    return caught.value
+
+
+@needs_keygen
+def test_each_file_in_turn_and_what_came_of_it(tmp_path: Path) -> None:
+    wrong, right = (keygen(tmp_path / name, "-t", "ed25519") for name in ("wrong", "right"))
+    locked = keygen(tmp_path / "locked", "-t", "ed25519", "-N", "secret")
+    odd = tmp_path / "odd"
+    odd.write_text("no key\n")
+    files = (str(tmp_path / "absent"), str(odd), str(locked), str(wrong), str(right))
+    door = Door({blob_of(right.with_suffix(".pub")): []})
+    assert login(door, replace(TARGET, identity_files=files)) == []
+    assert door.offered == ["ssh-ed25519"] * 2
+
+    error = refusal(Door({}), replace(TARGET, identity_files=files[:-1]))
+    assert error.tried == [
+        f"{odd} is not a private key that we can use",
+        f"{locked} has a passphrase and no agent holds it",
+        f"{wrong} is refused",
+    ]
+    assert error.locked == [str(locked)] and error.refused
+
+
+@needs_keygen
+def test_a_certificate_goes_before_its_key(tmp_path: Path) -> None:
+    authority, key = (keygen(tmp_path / name, "-t", "ed25519") for name in ("ca", "key"))
+    subprocess.run(
+        ["ssh-keygen", "-q", "-s", str(authority), "-I", "me", "-n", "alice", f"{key}.pub"], check=True
+    )
+    door = Door({})
+    refusal(door, replace(TARGET, identity_files=(str(key),)))
+    assert door.offered == ["ssh-ed25519-cert-v01@openssh.com", "ssh-ed25519"]
+    # The same from another place, as CertificateFile names it; one that is not there does no harm.
+    elsewhere = tmp_path / "elsewhere-cert.pub"
+    (tmp_path / "key-cert.pub").rename(elsewhere)
+    door = Door({})
+    certificates = (str(tmp_path / "absent"), str(elsewhere))
+    refusal(door, replace(TARGET, identity_files=(str(key),), certificates=certificates))
+    assert door.offered == ["ssh-ed25519-cert-v01@openssh.com", "ssh-ed25519"]
+
+
+@needs_keygen
+@pytest.mark.parametrize(
+    ("answer", "limit", "words", "fix"),
+    [
+        (None, 6, "KEY is refused", "ssh-copy-id -p 2222 alice@10.0.0.1"),
+        (
+            ["keyboard-interactive"],
+            6,
+            "KEY is good, but it asks for more: keyboard-interactive",
+            "AuthenticationMethods",
+        ),
+        (
+            paramiko.BadAuthenticationType("", ["password"]),
+            6,
+            "it lets nobody in by key, only by password",
+            "ssh-copy-id",
+        ),
+        (None, 1, "then it hung up: too many keys were offered", "identity_file"),
+    ],
+)
+def test_what_people_are_told(tmp_path: Path, answer: Any, limit: int, words: str, fix: str) -> None:
+    key = keygen(tmp_path / "key", "-t", "ed25519")
+    answers = {} if answer is None else {blob_of(key.with_suffix(".pub")): answer}
+    error = refusal(Door(answers, limit), replace(TARGET, identity_files=(str(key),)))
+    shown = explain(TARGET, error)
+    assert shown.host == "gpu1" and fix in shown.fix
+    assert shown.what.startswith("ssh does not let us in as alice@10.0.0.1:2222: ")
+    assert words.replace("KEY", str(key)) in shown.what
+
+
+@needs_keygen
+def test_a_key_whose_passphrase_is_missing_is_for_the_agent(tmp_path: Path) -> None:
+    locked = keygen(tmp_path / "locked", "-t", "ed25519", "-N", "secret")
+    shown = explain(TARGET, refusal(Door({}), replace(TARGET, identity_files=(str(locked),))))
+    assert shown.fix == f"ssh-add {locked}"
+
+
+def test_no_key_at_all(tmp_path: Path) -> None:
+    shown = explain(TARGET, refusal(Door({}), replace(TARGET, identity_files=(str(tmp_path / "absent"),))))
+    assert "there is no key to offer, neither in a file nor in an agent" in shown.what
+    assert shown.fix.startswith("ssh-keygen -t ed25519")
+
+
+def test_what_ssh_could_do_and_we_cannot_is_named() -> None:
+    target = replace(TARGET, unsupported=("HostbasedAuthentication", "PKCS11Provider", "KnownHostsCommand"))
+    shown = explain(target, NotLetIn([], [], False))
+    assert (
+        "HostbasedAuthentication and PKCS11Provider of ssh's configuration is not supported here"
+        in shown.what
+    )
+
+
+# Host keys and networks
+
+KEYS = [paramiko.ECDSAKey.generate(bits=256) for _ in range(2)]
+KIND = KEYS[0].get_name()
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGPKSUTyz1HwHReFVvD5obVsALAgJRNarH4TRpNePnAS"
+
+
+def entry(index: int, where: str) -> Any:
+    return parse_line(f"10.0.0.1 {KIND} {KEYS[index].get_base64()}", where)
+
+
+def test_a_key_that_nobody_has_recorded() -> None:
+    shown = explain(TARGET, RefusedHostKey("unknown", KEYS[0], Record()))
+    assert shown.what == f"its ssh host key is not known yet ({KIND} {KEYS[0].fingerprint})"
+    assert shown.fix == "toolkit trust gpu1"
+
+
+def test_a_key_of_another_kind_an_authority_and_a_command_are_named() -> None:
+    known = Record(keys=parse_known_hosts(f"10.0.0.1 {ED25519}"), authorities=(entry(1, "kh line 3"),))
+    target = replace(TARGET, name="gpu1 (jump host gate)", unsupported=("KnownHostsCommand",))
+    shown = explain(target, RefusedHostKey("unknown", KEYS[0], known))
+    assert "; on record is one of another kind: ssh-ed25519 SHA256:" in shown.what
+    assert "; kh line 3 leaves it to a @cert-authority, which is not supported here" in shown.what
+    assert "; ssh's KnownHostsCommand is not supported here" in shown.what
+    assert shown.fix == "toolkit trust gpu1"
+
+
+def test_a_key_that_has_changed_or_is_revoked() -> None:
+    known = Record(keys=(entry(1, "kh line 3"),), revoked=(entry(0, "kh line 9"),))
+    shown = explain(TARGET, RefusedHostKey("changed", KEYS[0], known))
+    assert f"recorded {KEYS[1].fingerprint} (kh line 3), shown now {KEYS[0].fingerprint}" in shown.what
+    assert "toolkit trust --replace gpu1" in shown.fix
+    shown = explain(TARGET, RefusedHostKey("revoked", KEYS[0], known))
+    assert shown.what == f"its ssh host key is REVOKED (kh line 9): {KEYS[0].fingerprint}"
+    assert "trust" not in shown.fix.split()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), "the name 10.0.0.1 is not known here"),
+        (TimeoutError("timed out"), "no answer from 10.0.0.1 port 2222: off, cut off, or behind a firewall"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "no answer from 10.0.0.1 port 2222"),
+        (
+            ConnectionRefusedError(errno.ECONNREFUSED, "x"),
+            "nothing listens at 10.0.0.1 port 2222: connection refused",
+        ),
+        (
+            paramiko.ssh_exception.NoValidConnectionsError(
+                {("10.0.0.1", 2222): ConnectionRefusedError(errno.ECONNREFUSED, "x")}
+            ),
+            "nothing listens at 10.0.0.1 port 2222",
+        ),
+        (
+            paramiko.ssh_exception.NoValidConnectionsError(
+                {("10.0.0.1", 2222): OSError(errno.EHOSTUNREACH, "x")}
+            ),
+            "no answer from 10.0.0.1 port 2222",
+        ),
+        (
+            paramiko.SSHException("Error reading SSH protocol banner"),
+            "what answers at 10.0.0.1 port 2222 is no sshd",
+        ),
+        (EOFError(), "what answers at 10.0.0.1 port 2222 is no sshd, or one that hangs up at once"),
+        (
+            paramiko.SSHException("no acceptable kex"),
+            "cannot connect to alice@10.0.0.1:2222: no acceptable kex",
+        ),
+        (ValueError(), "cannot connect to alice@10.0.0.1:2222: ValueError"),
+    ],
+)
+def test_networks_in_words(error: Exception, words: str) -> None:
+    shown = explain(TARGET, error)
+    assert words in shown.what and not shown.what.endswith(": ")
+    assert shown.fix
+
+
+def test_a_proxy_that_leads_nowhere_shows_its_own_words() -> None:
+    target = replace(TARGET, proxy="nc -x proxy 10.0.0.1 2222")
+    shown = explain(target, EOFError(), "nc: Proxy error: Connection refused")
+    assert shown.what == "the ProxyCommand does not lead to an sshd: nc: Proxy error: Connection refused"
+    assert shown.fix == "nc -x proxy 10.0.0.1 2222"
+    assert explain(target, EOFError()).what.endswith("EOFError")

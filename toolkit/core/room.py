@@ -1,0 +1,82 @@
+"""How much room a host has where something is written: asked with df, told in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toolkit.core.command import Command, script
+
+# For each path, and for where the engine keeps images: the path, then bytes and inodes of its file system.
+# A path that is not there yet counts as the nearest folder above it that is.
+_ASK = r"""
+root=$(timeout 10 docker info --format '{{.DockerRootDir}}' 2>/dev/null)
+[ ! -e /var/lib/containerd ] || set -- "$@" /var/lib/containerd
+for path in "$@" "$root"; do
+  [ -n "$path" ] || continue
+  place=$path
+  until [ -e "$place" ]; do place=${place%/*}; [ -n "$place" ] || place=/; done
+  printf '%s\n' "$path"; df -Pk "$place" | tail -n 1; df -Pi "$place" | tail -n 1
+done
+"""
+
+
+@dataclass(frozen=True)
+class Room:
+    """The file system of one path; sizes in bytes, ``inodes`` the number of files it still takes."""
+
+    path: str
+    mount: str
+    free: int
+    total: int
+    inodes: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether less than a hundredth is left, or no file can be made."""
+        return self.inodes == 0 or self.free * 100 < self.total
+
+    def line(self) -> str:
+        """Return the state of the file system in words."""
+        if self.inodes == 0 and self.free * 100 >= self.total:
+            return f"no inode free for another file on {self.mount}"
+        return f"{size(self.free)} free of {size(self.total)} on {self.mount}"
+
+
+def ask_room(*paths: str) -> Command:
+    """Return the command whose output ``parse_room`` reads."""
+    return script(_ASK, *paths)
+
+
+def parse_room(text: str) -> tuple[Room, ...]:
+    """Return what df said of each path; what cannot be read is left out."""
+    lines = text.splitlines()
+    found = []
+    for path, in_bytes, in_files in zip(lines[::3], lines[1::3], lines[2::3], strict=False):
+        # POSIX: file system, blocks, used, available, capacity, mount point (which may hold blanks).
+        cells, files = in_bytes.split(None, 5), in_files.split(None, 5)
+        if len(cells) == 6 and cells[1].isdigit() and cells[3].lstrip("-").isdigit():
+            # Some file systems count no inodes: their total is 0 or a dash.
+            counted = len(files) == 6 and files[1].isdigit() and int(files[1]) > 0
+            inodes = int(files[3]) if counted and files[3].isdigit() else -1
+            free = max(int(cells[3]), 0) * 1024
+            found.append(Room(path, cells[5], free, int(cells[1]) * 1024, inodes))
+    return tuple(found)
+
+
+def tightest(rooms: Sequence[Room], named: Sequence[str]) -> Room | None:
+    """Return the file system that is full: that of a named path if it is, else the one with least left."""
+    for room in rooms:
+        if room.path in named and room.is_full:
+            return room
+    full = [room for room in rooms if room.is_full]
+    return min(full, key=lambda room: room.free, default=None)
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people, in units of 1000."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= factor:
+            number = count / factor
+            return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
+    return f"{count} bytes"
