@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 
 from toolkit.core.facts import Facts
-from toolkit.core.names import LABEL_CLUSTER, container_name
+from toolkit.core.names import container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.effects.engine import Engine
 from toolkit.effects.fanout import fan_out
@@ -21,11 +21,12 @@ from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.execute import Listener, execute
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory, target_of
-from toolkit.network.choose import choose_paths
 from toolkit.plan.down import plan_down
 from toolkit.plan.layout import Layout, make_layout, refuse_foreign
 from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.plan.programs import newer_hosts, refuse_newer
 from toolkit.plan.pull import plan_pull
+from toolkit.plan.standing import HostState, host_states, why_not_running
 from toolkit.plan.steps import Phase, Plan
 from toolkit.plan.up import image_steps, plan_up
 from toolkit.spec.inventory import Inventory
@@ -33,23 +34,6 @@ from toolkit.spec.inventory import Inventory
 _PROBE_SECONDS = 60.0
 
 __all__ = ["HostState", "Session", "choose_hosts", "load_inventory"]
-
-
-@dataclass(frozen=True)
-class HostState:
-    """One host as `status` shows it; ``state`` is running, no container, unreachable, or Docker's word."""
-
-    host: str
-    role: str
-    state: str
-    address: str = ""
-    image: str = ""
-    docker: str = ""
-    note: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.state == "running"
 
 
 class Session:
@@ -156,6 +140,14 @@ class Session:
         """Return the plan that makes the cluster be there; see ``toolkit.plan.up``."""
         return plan_up(self.layout(), inside_programs(), prepare)
 
+    def refuse_newer(self) -> None:
+        """Refuse to go on where a later toolkit was at work; see ``toolkit.plan.programs``."""
+        refuse_newer(self.inventory.cluster, self.facts.values())
+
+    def newer_hosts(self) -> dict[str, str]:
+        """Return the hosts on which a later toolkit was at work, with its version."""
+        return newer_hosts(self.inventory.cluster, self.facts.values())
+
     def plan_image_send(self) -> Plan:
         """Return the plan that brings the image to every host."""
         layout = self.layout()
@@ -200,28 +192,7 @@ class Session:
 
     def host_states(self) -> list[HostState]:
         """Return what is on every host of the file, those that did not answer included."""
-        return [self._host_state(name) for name in self.inventory.names]
-
-    def _host_state(self, name: str) -> HostState:
-        role = self.inventory.role(name)
-        if name in self.errors:
-            return HostState(name, role, "unreachable", note=self.errors[name].what)
-        facts = self.facts[name]
-        wanted = container_name(self.inventory.cluster, role)
-        paths = choose_paths(self.inventory, self.facts)
-        found = next((c for c in facts.containers if c.name == wanted), None)
-        image = next((i.identity for i in facts.images if found and i.id == found.image), "")
-        image = image or next((i.identity for i in facts.images if self.inventory.image in i.tags), "absent")
-        others = sum(c.labels.get(LABEL_CLUSTER) != self.inventory.cluster for c in facts.containers)
-        note = f"{others} containers of other clusters" if others else ""
-        if found is None:
-            state = "no container"
-        elif found.state == "running":
-            state = "running"
-        else:
-            state = f"{found.state} ({found.exit_code})"
-        address = paths[name].address if name in paths else ""
-        return HostState(name, role, state, address, image, facts.docker, note)
+        return host_states(self.inventory, self.facts, self.errors, inside_programs())
 
     def container(self, host: str, user: str = "") -> ContainerRunner:
         """Return a runner inside a host's container.
@@ -233,8 +204,10 @@ class Session:
             raise self.errors[host]
         name = container_name(self.inventory.cluster, self.inventory.role(host))
         facts = self.facts[host]
-        if not any(c.name == name and c.state == "running" for c in facts.containers):
-            raise NotReady(f"container {name} does not run", "toolkit up", host)
+        found = next((c for c in facts.containers if c.name == name), None)
+        why = why_not_running(found, facts) if found else "there is none"
+        if why:
+            raise NotReady(f"container {name} does not run: {why}", "toolkit up", host)
         return ContainerRunner(self.runners[host], name, user)
 
     @property

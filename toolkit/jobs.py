@@ -15,10 +15,11 @@ from toolkit.core.command import command, script
 from toolkit.core.names import INSIDE, JOBS
 from toolkit.core.report import Report
 from toolkit.effects.fanout import fan_out
+from toolkit.effects.runner import Runner
 from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.execute import Listener, PlanInterrupted
-from toolkit.plan.containers import cluster_container
-from toolkit.plan.layout import ours
+from toolkit.inputs import inside_programs
+from toolkit.plan.programs import taken_from_jobs
 from toolkit.plan.steps import Plan
 
 FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
@@ -115,6 +116,10 @@ def statuses(session: Session) -> list[Status]:
         main = session.main
     except (ToolkitError, KeyError):
         return []
+    return _statuses(main)
+
+
+def _statuses(main: Runner) -> list[Status]:
     ask = script(_STATUSES, str(JOBS))
     result = main.run(ask, 30)
     if not result.ok:
@@ -128,9 +133,9 @@ def status(session: Session, job: str) -> Status:
     """Return the status of one job.
 
     Raises:
-        NotReady: main knows no such job.
+        NotReady: main knows no such job, or does not run.
     """
-    for known in statuses(session):
+    for known in _statuses(session.main):
         if known.id == job:
             return known
     raise NotReady(f"there is no job {job}", "toolkit status lists them")
@@ -140,9 +145,9 @@ def newest(session: Session) -> Status:
     """Return the status of the job that started last.
 
     Raises:
-        NotReady: none has ever run.
+        NotReady: none has ever run, or main does not run.
     """
-    known = statuses(session)
+    known = _statuses(session.main)
     if not known:
         raise NotReady("no job has run on this cluster", "toolkit run SCRIPT")
     return known[-1]
@@ -187,20 +192,17 @@ def kill(session: Session, job: str) -> None:
     fan_out(session.facts, sweep)
 
 
-def refuse_to_end_jobs(session: Session) -> None:
-    """Refuse an `up` that would make a running container anew while a job runs on the cluster.
+def refuse_to_end_jobs(session: Session, prepare: bool = False) -> None:
+    """Refuse an `up` that would pull a container or its programs from under a running job.
+
+    Args:
+        prepare: the containers are left alone.
 
     Raises:
         NotReady: names the job and the hosts.
     """
-    layout = session.layout()
-    changed = [
-        place.name
-        for place in layout.places
-        for c in ours(layout.inventory.cluster, place.facts)
-        if c.state == "running" and c.digest != cluster_container(layout, place).digest()
-    ]
-    running = [s.id for s in statuses(session) if not s.final] if changed else []
+    taken = taken_from_jobs(session.layout(), inside_programs(), prepare)
+    running = [s.id for s in statuses(session) if not s.final] if taken else []
     if running:
-        what = f"job {running[-1]} is running, and the containers on {', '.join(changed)} would be made anew"
+        what = f"job {running[-1]} is running, and {' and '.join(taken)}"
         raise NotReady(what, f"toolkit stop {running[-1]}, or end it by: toolkit up --force")

@@ -14,13 +14,14 @@ from toolkit.api import Session
 from toolkit.core.names import job_id
 from toolkit.effects.tree import list_files
 from toolkit.errors import BadInput, NotReady, Problem
-from toolkit.inputs import choose_hosts, read_secrets
+from toolkit.inputs import choose_hosts, inside_programs, read_secrets
 from toolkit.jobs import statuses
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.job import Job, take_slots
 from toolkit.network.choose import cidrs
 from toolkit.plan.job import job_hosts, plan_job, require_running
 from toolkit.plan.layout import FIRST_MASTER_PORT, free_port
+from toolkit.plan.programs import require_programs
 from toolkit.plan.steps import Plan
 from toolkit.spec.inventory import Inventory
 
@@ -142,7 +143,9 @@ def make_job(session: Session, request: Request) -> Job:
     _refuse_lost(session, (inventory.main, *chosen))
     layout = session.layout(local_image=False)
     _refuse_lost(session, (inventory.main, *chosen))
-    require_running(layout, list(dict.fromkeys((inventory.main, *chosen))))
+    concerned = list(dict.fromkeys((inventory.main, *chosen)))
+    require_running(layout, concerned)
+    require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
     if not request.share:
         _refuse_second(session)
     try:

@@ -26,7 +26,8 @@ def step_lines(step: Step) -> list[str]:
     """Return what a step would do, one line per command or file; contents of files are never shown."""
     if isinstance(step, Run):
         unless = [f"unless: {_one_line(step.unless)}"] if step.unless else []
-        return [*unless, _one_line(step.command)]
+        why = [f"why: {step.why}"] if step.why else []
+        return [*why, *unless, _one_line(step.command)]
     if isinstance(step, Upload):
         return [f"{f.path} (mode {f.mode:o}, {f.sketch()})" for f in step.files]
     if isinstance(step, WaitFor):

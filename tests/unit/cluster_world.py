@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from toolkit import __version__
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface
 from toolkit.core.image import ImageFacts
@@ -14,11 +15,13 @@ from toolkit.core.names import (
     container_name,
     identity_reference,
 )
+from toolkit.inputs import inside_programs
 from toolkit.launchers.job import Job, JobHost
 from toolkit.network.choose import cidrs
 from toolkit.plan.down import plan_down
 from toolkit.plan.job import job_hosts, plan_job
 from toolkit.plan.layout import Layout, make_layout
+from toolkit.plan.programs import programs_of
 from toolkit.plan.steps import Plan
 from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
@@ -128,7 +131,13 @@ def facts_when_up() -> dict[str, Facts]:
     held |= {name: running("demo", name, "worker", port="12345") for name in ("gpu2", "cpu3")}
     listening = {name: (("0.0.0.0", 22), (said[name].ssh_address, 12345)) for name in ("gpu2", "cpu3")}
     return {
-        name: replace(f, containers=(held[name],), listening=listening.get(name, f.listening))
+        name: replace(
+            f,
+            containers=(held[name],),
+            listening=listening.get(name, f.listening),
+            version=__version__,
+            programs=programs_of(inside_programs()),
+        )
         for name, f in said.items()
     }
 

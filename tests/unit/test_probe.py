@@ -92,7 +92,12 @@ TCP6 = (
 CONTAINER = {
     "Id": "c" * 64,
     "Name": "/toolkit-demo-worker",
-    "State": {"Status": "exited", "ExitCode": 137, "StartedAt": "2026-11-20T21:00:00Z"},
+    "State": {
+        "Status": "exited",
+        "ExitCode": 137,
+        "StartedAt": "2026-11-20T21:00:00Z",
+        "FinishedAt": "2026-11-20T21:30:01.495662528Z",
+    },
     "Config": {"Labels": {"toolkit.cluster": "demo", "toolkit.digest": "0123"}},
 }
 IMAGE = {
@@ -110,8 +115,11 @@ DISK = (
     "Filesystem     1024-blocks     Used Available Capacity Mounted on\n"
     "/dev/nvme0n1p2   479079112 98000000 356700000      22% /\n"
 )
-
-
+# Field 22 of the second line: process 1 began 12.34 s after the kernel, as in a container that plays a host.
+BOOT = (
+    "btime 1795204800\n1 (my (odd) init) S 0 1 1 0 -1 4194560 12 34 0 0 1 2 3 4 20 0 1 0 1234 2621440 300 "
+    "18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n"
+)
 CLUSTER = (
     "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n10.77.0.2 gpu1\n10.77.0.3 gpu2\n"
     "gpu2,[10.77.0.3]:12345 ssh-ed25519 AAAAgpu2\n"
@@ -136,6 +144,9 @@ def answer(banner: str = "", **sections: str) -> str:
         "runtime": "",
         "cdi": "",
         "cluster": CLUSTER,
+        "version": "0.1.0",
+        "programs": "00ff  common.py\n11ee  rank.py",
+        "boot": BOOT,
         "infiniband": "rdma_cm\nuverbs0",
         "disk": DISK,
         "end": "",
@@ -166,11 +177,37 @@ def test_everything_that_a_host_says() -> None:
     (container,) = said.containers
     assert (container.name, container.state, container.exit_code) == ("toolkit-demo-worker", "exited", 137)
     assert container.digest == "0123"
+    assert (container.started, container.ended) == (1795208400.0, 1795210201.0)
+    assert said.booted == 1795204812.34
+    assert said.version == "0.1.0" and said.programs == (("common.py", "00ff"), ("rank.py", "11ee"))
     (image,) = said.images
     assert image.tags == ("toolkit:cpu", "toolkit.local/verified:x")
     assert said.infiniband == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
     assert said.free_bytes == 356700000 * 1024
     assert said.gpus[1] == Gpu(1, "GPU-2b", "NVIDIA A100-SXM4-80GB", "550.54.14", 81920)
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("", 0.0),
+        ("btime 1795204800", 1795204800.0),  # the first process is hidden from others (hidepid)
+        ("1 (init) S 0 1 1 0 -1 4194560 12 34 0 0 1 2 3 4 20 0 1 0 1234 2621440", 0.0),
+    ],
+)
+def test_when_the_host_was_started(text: str, when: float) -> None:
+    assert facts(boot=text).booted == when
+
+
+def test_a_container_that_has_never_run() -> None:
+    state = {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "FinishedAt": "0001-01-01T00:00:00Z"}
+    (container,) = facts(containers=json.dumps([{**CONTAINER, "State": state}])).containers
+    assert (container.started, container.ended) == (0.0, 0.0)
+
+
+def test_files_of_a_toolkit_that_did_not_write_its_version() -> None:
+    said = facts(version="", programs="")
+    assert (said.version, said.programs) == ("", ())
 
 
 def test_what_an_earlier_up_left_is_remembered() -> None:

@@ -15,11 +15,13 @@ import pytest
 import yaml
 
 from tests.golden import check_golden
+from tests.parity import SHOWN, variants
 from tests.unit import cluster_world as world
 from toolkit.core.container import Container, Mount
 from toolkit.errors import ToolkitError
 from toolkit.network.choose import DataPath
-from toolkit.plan.renderings import TARGETS
+from toolkit.plan import renderings
+from toolkit.plan.renderings import TARGETS, compose_files
 from toolkit.render.compose import compose_file
 from toolkit.render.docker import docker_run_args, docker_run_script
 from toolkit.render.etc import group_file, hosts_file, passwd_file
@@ -87,9 +89,9 @@ Flags = dict[str, list[str]]
 Reader = tuple[Callable[[Flags], Any], Callable[[dict[str, Any]], Any], Callable[[Container], Any]]
 
 
-def _reserved(service: dict[str, Any], driver: str) -> list[str]:
+def _reserved(service: dict[str, Any], driver: str = "") -> list[str]:
     devices = service.get("deploy", {"resources": {"reservations": {"devices": []}}})
-    (device,) = [d for d in devices["resources"]["reservations"]["devices"] if d["driver"] == driver]
+    (device,) = [d for d in devices["resources"]["reservations"]["devices"] if d.get("driver", "") == driver]
     assert device["capabilities"] == ["gpu"]
     return ["all"] if device.get("count") == "all" else device["device_ids"]
 
@@ -112,7 +114,7 @@ FIELDS: dict[str, Reader] = {
     "workdir": (lambda d: d["--workdir"], lambda c: [c["working_dir"]], lambda x: [x.workdir]),
     "env": (
         lambda d: dict(e.partition("=")[::2] for e in d["--env"]),
-        lambda c: c["environment"],
+        lambda c: dict(e.partition("=")[::2] for e in c["environment"]),
         lambda x: dict(x.env),
     ),
     "mounts": (
@@ -122,12 +124,12 @@ FIELDS: dict[str, Reader] = {
     ),
     "labels": (
         lambda d: dict(e.partition("=")[::2] for e in d["--label"]),
-        lambda c: c["labels"],
+        lambda c: dict(e.partition("=")[::2] for e in c["labels"]),
         lambda x: dict(x.labels),
     ),
     "gpus": (
         lambda d: d["--gpus"][0].strip('"').removeprefix("device=").split(","),
-        lambda c: _reserved(c, "nvidia"),
+        lambda c: _reserved(c),
         lambda x: x.gpus.split(","),
     ),
     # Docker tells the two apart by the leading slash.
@@ -205,6 +207,36 @@ def test_docker_run_and_compose_say_the_same(field: str) -> None:
     assert in_compose(service(subject)) == meant(subject)
 
 
+# Those that render no container; any other target must express all of it.
+WITHOUT = {"ssh"}
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if t not in WITHOUT])
+def test_a_target_expresses_every_place_of_a_container(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rendered(container: Container) -> object:
+        monkeypatch.setattr(renderings, "cluster_container", lambda layout, place: container)
+        try:
+            return TARGETS[target](world.layout())
+        except ToolkitError as error:
+            return str(error)  # refused is not dropped
+
+    plain = rendered(world.container())
+    assert isinstance(plain, dict)
+    others = dict(variants(world.container()))
+    assert {"shm_bytes", "mounts[0].read_only", "ulimits[0].hard", "labels[1][0]", "argv[3]"} <= set(others)
+    assert [name for name, other in others.items() if rendered(other) == plain] == []
+
+
+@pytest.mark.parametrize("target", sorted(WITHOUT))
+def test_the_targets_without_a_container_have_none(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renderings, "cluster_container", None)
+    assert TARGETS[target](world.layout())
+
+
+def test_docker_inspect_has_a_reader_for_every_field() -> None:
+    assert set(SHOWN) == {f.name for f in dataclasses.fields(Container)}, "see tests/parity.py"
+
+
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Container)])
 def test_no_field_is_left_at_its_default_in_the_parity_test(field: str) -> None:
     (spec,) = (f for f in dataclasses.fields(Container) if f.name == field)
@@ -224,7 +256,9 @@ def test_other_values_than_the_defaults(field: str, value: object) -> None:
     assert in_docker(flags(subject)) == in_compose(service(subject)) == meant(subject)
 
 
-@pytest.mark.parametrize("path", ["/a,b", '/a"b', "/a b", '/a",b=c'])
+@pytest.mark.parametrize(
+    "path", ["/a,b", '/a"b', "/a b", '/a",b=c', "/a$b", "/\u00fc", "/\U0001f600", "/a\u2028b"]
+)
 def test_mounts_of_awkward_paths(path: str) -> None:
     in_docker, in_compose, meant = FIELDS["mounts"]
     subject = world.container(mounts=(Mount(path, f"/target{path}", True),))
@@ -234,7 +268,30 @@ def test_mounts_of_awkward_paths(path: str) -> None:
 def test_the_script_has_one_option_a_line_and_the_command_last() -> None:
     lines = docker_run_script(world.container()).splitlines()
     assert lines[-1].split()[0] == world.container().image
-    assert all(line.count(" --") == 1 for line in lines[4:-1])
+    first = lines.index("exec docker run \\") + 1
+    assert all(line.count(" --") == 1 for line in lines[first:-1])
+
+
+def test_a_dollar_in_a_labels_name_is_doubled_too() -> None:
+    # Compose replaces in values alone; as the key of a mapping it would arrive as "$$".
+    text = compose_file(world.container(labels=(("a$b", "c"),)), "worker")
+    assert '- "a$$b=c"' in text
+
+
+def test_a_compose_file_is_ascii_whatever_is_in_it() -> None:
+    assert compose_file(world.container(env=(("A", "\u00fc\U0001f600\x85"),)), "worker").isascii()
+
+
+def test_two_clusters_files_never_name_the_same_service() -> None:
+    names = {
+        name
+        for cluster in ("one", "two")
+        for text in compose_files(
+            world.layout(world.HOSTS.replace("cluster: demo", f"cluster: {cluster}"))
+        ).values()
+        for name in yaml.safe_load(text)["services"]
+    }
+    assert names == {"toolkit-one-main", "toolkit-one-worker", "toolkit-two-main", "toolkit-two-worker"}
 
 
 def test_gpus_by_cdi_have_goldens() -> None:
@@ -246,7 +303,7 @@ def test_gpus_by_cdi_have_goldens() -> None:
 def test_gpus_all_and_none() -> None:
     every, none = world.container(gpus="all"), world.container(gpus="", cdi=())
     assert flags(every)["--gpus"] == ["all"]
-    assert _reserved(service(every), "nvidia") == ["all"]
+    assert _reserved(service(every)) == ["all"]
     assert "--gpus" not in flags(none)
     assert "deploy" not in service(none)
 

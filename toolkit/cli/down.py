@@ -16,6 +16,7 @@ from toolkit.cli.common import (
     connect,
     exit_with,
     load,
+    say,
 )
 
 
@@ -32,6 +33,8 @@ def down(
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
         session.require_some()
+        for host, version in session.newer_hosts().items():
+            say(f"{host}: made by toolkit {version}, newer than this; what only that one knows may stay")
         plan = session.plan_down(f"runs/{inventory.cluster}" if save else "")
         report = carry_out(session, plan, dry_run, as_json, verbose)
     exit_with(report)

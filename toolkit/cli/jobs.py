@@ -36,10 +36,12 @@ def logs(
     with connect(inventory, verbose, [inventory.main]) as session:
         session.require_some()
         wanted = status(session, job) if job else newest(session)
-        if not job:
+        if wanted.state == "lost":
+            say(f"job {wanted.id}: lost; main went down under it, and this is what it had said until then")
+        elif not job:
             say(f"job {wanted.id}: {wanted.state}")
         try:
-            if follow_on:
+            if follow_on and not wanted.final:
                 follow(session, wanted.id, to_stdout)
             else:
                 log_text(session, wanted.id, to_stdout)

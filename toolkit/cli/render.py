@@ -42,7 +42,7 @@ def render(
         else:
             path = output / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             if name.endswith(".sh"):
                 path.chmod(0o755)
             say(f"wrote {path}")

@@ -26,6 +26,8 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     else:
         cells = [(r.host, r.role, r.state, r.address, r.image, r.docker, r.note) for r in rows]
         print(table(("host", "role", "state", "data address", "image", "docker", "note"), cells), end="")
+        for fix in dict.fromkeys(r.fix for r in rows if r.fix):
+            print(f"fix for {', '.join(r.host for r in rows if r.fix == fix)}: {fix}")
         if jobs:
             print()
             lines = [(j.id, j.state, "" if j.exit_code is None else str(j.exit_code), j.reason) for j in jobs]

@@ -26,7 +26,10 @@ def up(
         bool, typer.Option("--prepare", help="Keys and configs only: you start the containers yourself.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Although a running job would be ended by it.")
+        bool,
+        typer.Option(
+            "--force", help="Although it ends a running job, or undoes what a newer toolkit has made."
+        ),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -38,7 +41,8 @@ def up(
     with connect(load(hosts), verbose) as session:
         pulled = pull_image(session, dry_run, as_json, verbose)
         plan = session.plan_up(prepare)
-        if not (force or dry_run or prepare):
-            refuse_to_end_jobs(session)
+        if not (force or dry_run):
+            session.refuse_newer()
+            refuse_to_end_jobs(session, prepare)
         report = carry_out(session, plan, dry_run, as_json, verbose, pulled)
     exit_with(report)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from toolkit.core.names import LABEL_DIGEST
+from toolkit.core.names import LABEL_DIGEST, LABEL_VERSION
+
+# Labels that say something about a container and decide nothing.
+_REMARKS = (LABEL_DIGEST, LABEL_VERSION)
 
 
 @dataclass(frozen=True)
@@ -68,12 +72,24 @@ class Container:
     stop_seconds: int = 10
 
     def digest(self) -> str:
-        """Return 16 hexadecimal digits that change when, and only when, the container must be made anew."""
-        plain = replace(self, labels=tuple(p for p in self.labels if p[0] != LABEL_DIGEST))
-        text = json.dumps(asdict(plain), sort_keys=True)
+        """Return 16 hexadecimal digits that change when, and only when, the container must be made anew.
+
+        Whoever adds a field to this class changes no digest of a container in which that field is empty.
+        """
+        plain = replace(self, labels=tuple(p for p in self.labels if p[0] not in _REMARKS))
+        text = json.dumps(_said(asdict(plain)), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def labelled(self) -> Container:
         """Return the container with its own digest among its labels."""
         others = tuple(p for p in self.labels if p[0] != LABEL_DIGEST)
         return replace(self, labels=tuple(sorted((*others, (LABEL_DIGEST, self.digest())))))
+
+
+def _said(value: Any) -> Any:
+    """Return the value without fields that are empty: one that was added since says nothing by that."""
+    if isinstance(value, dict):
+        return {name: _said(inner) for name, inner in value.items() if inner}
+    if isinstance(value, (list, tuple)):
+        return [_said(inner) for inner in value]
+    return value

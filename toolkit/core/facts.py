@@ -28,7 +28,8 @@ class Interface:
 class ContainerFacts:
     """One container that carries a toolkit label.
 
-    ``state`` is Docker's word (running, exited, created …), ``image`` the engine's Id of its image.
+    ``state`` is Docker's word (running, exited, created …), ``image`` the engine's Id of its image,
+    ``started`` and ``ended`` seconds since the epoch by the host's clock, 0 for never.
     """
 
     id: str
@@ -37,6 +38,8 @@ class ContainerFacts:
     labels: Mapping[str, str]
     exit_code: int = 0
     image: str = ""
+    started: float = 0.0
+    ended: float = 0.0
 
     @property
     def digest(self) -> str:
@@ -98,6 +101,10 @@ class Facts:
         gpu_trouble: what nvidia-smi said besides the GPUs that it lists; empty when it is content.
         nvidia_runtime: the engine can give GPUs through NVIDIA's container runtime.
         cdi: names of the GPUs that the engine can give by CDI, such as ``0``, ``GPU-…`` and ``all``.
+        booted: when the host was started, in seconds since the epoch by its own clock; 0 for unknown.
+        version: of the toolkit that wrote the cluster's files last; empty when none did, or one that did not
+            write it down.
+        programs: the inside programs as they are there: name and sha256.
     """
 
     host: str
@@ -124,6 +131,9 @@ class Facts:
     infiniband: tuple[str, ...] = ()
     free_bytes: int = 0
     remembered: Remembered = Remembered()
+    booted: float = 0.0
+    version: str = ""
+    programs: tuple[tuple[str, str], ...] = ()
 
     def group_name(self) -> str:
         """The name of the primary group."""

@@ -28,7 +28,9 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     output = result.stdout.strip() if step.saves else ""
     if step.saves:
         context.outputs[step.host, step.saves] = output
-    return Verdict("skipped" if skipped else "ok", detail, output)
+    if skipped:
+        return Verdict("skipped", "", output)
+    return Verdict("ok", "; ".join(filter(None, (step.why, detail))), output)
 
 
 def _by_hand(host: str, subject: Command) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+from toolkit import __version__
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.names import (
     CONF,
@@ -15,6 +16,7 @@ from toolkit.core.names import (
     LABEL_OWNER,
     LABEL_PORT,
     LABEL_ROLE,
+    LABEL_VERSION,
     MAIN,
     container_name,
 )
@@ -43,6 +45,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         LABEL_ROLE: place.role,
         LABEL_HOST: place.name,
         LABEL_OWNER: facts.user,
+        LABEL_VERSION: __version__,
     }
     if worker:
         labels[LABEL_PORT] = str(layout.port)

@@ -11,7 +11,8 @@ from toolkit.core.names import INSIDE, MAIN, container_name
 from toolkit.errors import NotReady
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.job import Job, JobHost
-from toolkit.plan.layout import Layout, Place, ours
+from toolkit.plan.layout import Layout, ours
+from toolkit.plan.standing import why_not_running
 from toolkit.plan.steps import Phase, Plan, Run, SendCode
 
 
@@ -29,17 +30,23 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     Raises:
         NotReady: names every host whose container does not run, or that did not answer.
     """
-    missing = [name for name in hosts if not _runs(layout, layout.place(name))]
+    missing = [words for name in hosts if (words := _missing(layout, name))]
     if missing:
         what = f"no running container on {', '.join(missing)}"
         raise NotReady(what, "toolkit up (or leave a host out: --exclude HOST)")
 
 
-def _runs(layout: Layout, place: Place | None) -> bool:
+def _missing(layout: Layout, host: str) -> str:
+    """Return the host, and why its container does not run; empty when it does."""
+    place = layout.place(host)
     if place is None:
-        return False
+        return host
     name = container_name(layout.inventory.cluster, place.role)
-    return any(c.name == name and c.state == "running" for c in ours(layout.inventory.cluster, place.facts))
+    found = next((c for c in ours(layout.inventory.cluster, place.facts) if c.name == name), None)
+    if found is None:
+        return host
+    why = why_not_running(found, place.facts)
+    return f"{host} ({why})" if why else ""
 
 
 def job_file(job: Job) -> str:

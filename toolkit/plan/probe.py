@@ -10,13 +10,14 @@ from typing import Any
 
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
-from toolkit.core.facts import ContainerFacts, Facts, Interface, Remembered
+from toolkit.core.facts import Facts, Interface
 from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.plan.gpus import CDI_KIND
 from toolkit.plan.nvidia import SMI, parse_smi
+from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
 
 # A device of a CDI specification, which is YAML or JSON: https://github.com/cncf-tags/container-device-interface.
 _CDI_NAME = re.compile(r'^[\s\-{]*"?name"?:\s*["\']?([^"\',\s]+)', re.MULTILINE)
@@ -43,10 +44,13 @@ if [ $? -eq 124 ]; then
 else
   mark containers
   ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
-  [ -z "$ids" ] || docker inspect $ids 2>/dev/null
+  said=; [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null)
+  printf "%s\n" "$said"
+  # Those of containers too: somebody may have taken their names away; they need not travel again for that.
+  used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
   mark images
   ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
-  docker image inspect "$1" $ids 2>/dev/null
+  docker image inspect "$1" $ids $used 2>/dev/null
 fi
 mark interfaces; ip -o -4 addr show 2>/dev/null
 mark routes; cat /proc/net/route 2>/dev/null
@@ -62,6 +66,9 @@ done
 mark cluster
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null
+mark version; cat "$mine/version" 2>/dev/null
+mark programs; (cd "$mine/inside" && sha256sum -- *) 2>/dev/null
+mark boot; grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null
 mark infiniband; for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done
 mark disk; df -Pk "${HOME:-/}" 2>/dev/null
 mark end
@@ -112,14 +119,17 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
         ssh_address=ssh[2] if len(ssh) == 4 else "",
         interfaces=_interfaces(parts),
         listening=_listening(parts["tcp"]),
-        containers=tuple(_container(c) for c in json_list(parts["containers"])),
+        containers=tuple(container_facts(c) for c in json_list(parts["containers"])),
         images=tuple({i.id: i for i in map(image_facts, json_list(parts["images"]))}.values()),
         gpus=gpus,
         gpu_trouble=gpu_trouble,
         # The engine gives GPUs when it found the hook at its start; who configures it names a runtime.
         nvidia_runtime=bool(parts["runtime"].strip()) or "nvidia" in (info.get("Runtimes") or {}),
         cdi=_cdi(info, parts["cdi"]),
-        remembered=_remembered(parts["cluster"]),
+        remembered=remembered(parts["cluster"]),
+        booted=boot_time(parts["boot"]),
+        version=parts["version"].strip(),
+        programs=programs(parts["programs"]),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),
         free_bytes=_free(parts["disk"]),
     )
@@ -155,18 +165,6 @@ def _store(info: dict[str, Any]) -> str:
     status = [" ".join(map(str, pair)) for pair in info.get("DriverStatus") or ()]
     containerd = any("io.containerd.snapshotter" in line for line in status)
     return "containerd" if containerd else str(info.get("Driver", ""))
-
-
-def _container(item: dict[str, Any]) -> ContainerFacts:
-    state = item.get("State") or {}
-    return ContainerFacts(
-        id=str(item.get("Id", "")),
-        name=str(item.get("Name", "")).lstrip("/"),
-        state=str(state.get("Status", "")),
-        labels={str(k): str(v) for k, v in ((item.get("Config") or {}).get("Labels") or {}).items()},
-        exit_code=int(state.get("ExitCode") or 0),
-        image=str(item.get("Image", "")),
-    )
 
 
 def _interfaces(parts: dict[str, str]) -> tuple[Interface, ...]:
@@ -248,17 +246,3 @@ def _cdi(info: dict[str, Any], specifications: str) -> tuple[str, ...]:
 def _free(text: str) -> int:
     words = text.splitlines()[-1].split() if text else []
     return int(words[3]) * 1024 if len(words) > 3 and words[3].isdigit() else 0
-
-
-def _remembered(text: str) -> Remembered:
-    """What `up` wrote on this host before: /etc/hosts, known_hosts and authorized_keys of the cluster."""
-    addresses, keys, main_key = [], [], ""
-    for line in text.splitlines():
-        words = line.split()
-        if line.startswith("restrict,") and len(words) == 3:
-            main_key = " ".join(words[1:])
-        elif len(words) == 3 and words[1].startswith("ssh-"):
-            keys.append((words[0].partition(",")[0], " ".join(words[1:])))
-        elif len(words) == 2 and words[1] != "localhost":
-            addresses.append((words[1], words[0]))
-    return Remembered(tuple(addresses), tuple(keys), main_key)

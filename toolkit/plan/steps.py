@@ -34,6 +34,7 @@ class Run:
             come and go by themselves. Only for commands that may be repeated whole.
         failures: ways to fail that are known beforehand; the first that fits counts.
         fix: what to tell a person to do when it fails otherwise.
+        why: what makes it necessary, where that is not plain from the title.
     """
 
     host: str
@@ -46,6 +47,7 @@ class Run:
     hiccups: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     fix: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)

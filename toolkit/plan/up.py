@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from toolkit import __version__
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name
 from toolkit.network.settings import rank_settings
 from toolkit.plan.containers import cluster_container, start_failures, worker_sshd_config
 from toolkit.plan.layout import Layout, Place
+from toolkit.plan.standing import why_start
 from toolkit.plan.steps import File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
 from toolkit.render.docker import docker_run_args
 from toolkit.render.etc import group_file, hosts_file, passwd_file
@@ -112,6 +114,8 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
     for name in sorted(inside):
         mode = 0o755 if name.endswith(".sh") else 0o644
         files.append(File(f"{state}/inside/{name}", (inside[name],), mode, in_place=name.endswith(".sh")))
+    # Last, so that it is true of all the others.
+    files.append(File(f"{state}/version", (f"{__version__}\n",)))
     return (
         Run(place.name, "make the state folders", make, unless=there),
         Upload(place.name, "write the configuration", tuple(files)),
@@ -192,6 +196,7 @@ def _start_step(layout: Layout, place: Place) -> Step:
         failures=start_failures(container, place.name),
         fix=f"toolkit render docker -o DIR writes it as a script to try on {place.name};"
         f" there, sudo journalctl -u docker -n 20 says more",
+        why=why_start(container, place.facts),
     )
 
 

@@ -7,6 +7,15 @@ from collections.abc import Sequence
 
 from toolkit.core.container import Container, Mount
 
+_HEAD = """\
+#!/bin/sh
+# {host}: run this there after `toolkit up --prepare`, which brings image, keys and configurations;
+# then `toolkit up` proves that main reaches all workers. `toolkit down` removes the container like any other.
+# To change it, change hosts.yaml and render it again: by the label toolkit.digest the toolkit knows what it
+# was made from.
+set -eu
+"""
+
 
 def docker_run_args(container: Container) -> tuple[str, ...]:
     """Return the argv that starts the container detached."""
@@ -70,5 +79,5 @@ def docker_run_script(container: Container) -> str:
         else:
             lines[-1] += " " + shlex.quote(token)
     lines.append(shlex.join(args[command:]))
-    head = "#!/bin/sh\n# Needs the keys and configs that `toolkit up --prepare` puts on the host.\nset -eu\n"
+    head = _HEAD.format(host=container.hostname)
     return head + "exec " + " \\\n    ".join(lines) + "\n"

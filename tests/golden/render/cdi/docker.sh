@@ -1,5 +1,8 @@
 #!/bin/sh
-# Needs the keys and configs that `toolkit up --prepare` puts on the host.
+# gpu2: run this there after `toolkit up --prepare`, which brings image, keys and configurations;
+# then `toolkit up` proves that main reaches all workers. `toolkit down` removes the container like any other.
+# To change it, change hosts.yaml and render it again: by the label toolkit.digest the toolkit knows what it
+# was made from.
 set -eu
 exec docker run \
     --detach \

@@ -1,5 +1,8 @@
 #!/bin/sh
-# Needs the keys and configs that `toolkit up --prepare` puts on the host.
+# gpu1: run this there after `toolkit up --prepare`, which brings image, keys and configurations;
+# then `toolkit up` proves that main reaches all workers. `toolkit down` removes the container like any other.
+# To change it, change hosts.yaml and render it again: by the label toolkit.digest the toolkit knows what it
+# was made from.
 set -eu
 exec docker run \
     --detach \
@@ -33,8 +36,9 @@ exec docker run \
     --mount type=bind,source=/data/digits,target=/data,readonly \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
-    --label toolkit.digest=c3da46d8f0a23a39 \
+    --label toolkit.digest=84898d39ee257487 \
     --label toolkit.host=gpu1 \
     --label toolkit.owner=alice \
     --label toolkit.role=main \
+    --label toolkit.version=0.1.0 \
     toolkit.local/verified:0123456789abcdef sleep infinity

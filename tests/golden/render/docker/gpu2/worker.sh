@@ -1,5 +1,8 @@
 #!/bin/sh
-# Needs the keys and configs that `toolkit up --prepare` puts on the host.
+# gpu2: run this there after `toolkit up --prepare`, which brings image, keys and configurations;
+# then `toolkit up` proves that main reaches all workers. `toolkit down` removes the container like any other.
+# To change it, change hosts.yaml and render it again: by the label toolkit.digest the toolkit knows what it
+# was made from.
 set -eu
 exec docker run \
     --detach \
@@ -36,9 +39,10 @@ exec docker run \
     --mount type=bind,source=/scratch/out,target=/out \
     --label toolkit.cluster=demo \
     --label toolkit.config=0e3135a67af0eac9 \
-    --label toolkit.digest=1f7edfcaa60c1b32 \
+    --label toolkit.digest=06d9fa3da8cfa25c \
     --label toolkit.host=gpu2 \
     --label toolkit.owner=alice \
     --label toolkit.port=12345 \
     --label toolkit.role=worker \
+    --label toolkit.version=0.1.0 \
     toolkit.local/verified:0123456789abcdef /usr/sbin/sshd -D -e -f /run/toolkit/conf/sshd_config

@@ -1,0 +1,73 @@
+"""What the probe's answer says of the cluster: its containers, its files, and since when the host runs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from toolkit.core.facts import ContainerFacts, Remembered
+
+# The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
+_TICKS_PER_SECOND = 100
+
+
+def container_facts(item: dict[str, Any]) -> ContainerFacts:
+    """Return one container from its ``docker inspect`` object."""
+    state = item.get("State") or {}
+    return ContainerFacts(
+        id=str(item.get("Id", "")),
+        name=str(item.get("Name", "")).lstrip("/"),
+        state=str(state.get("Status", "")),
+        labels={str(k): str(v) for k, v in ((item.get("Config") or {}).get("Labels") or {}).items()},
+        exit_code=int(state.get("ExitCode") or 0),
+        image=str(item.get("Image", "")),
+        started=_seconds(str(state.get("StartedAt") or "")),
+        ended=_seconds(str(state.get("FinishedAt") or "")),
+    )
+
+
+def _seconds(text: str) -> float:
+    """Docker's times are UTC with up to nine decimals; the year 1 stands for never."""
+    try:
+        moment = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return 0.0
+    return max(0.0, moment.timestamp()) if moment.year > 1970 else 0.0
+
+
+def boot_time(text: str) -> float:
+    """Return when the host's first process began, from the lines of /proc/stat and /proc/1/stat.
+
+    A container that behaves as a host shares the kernel of its machine, and starts later than that.
+
+    Args:
+        text: ``btime SECONDS``, and ``1 (NAME) STATE …``, whose field 22 is in ticks since then (man 5 proc).
+    """
+    boot = ticks = 0
+    for line in text.splitlines():
+        words = line.rpartition(")")[2].split()
+        if line.startswith("btime ") and words[1:]:
+            boot = int(words[1])
+        elif line.startswith("1 (") and len(words) > 19:
+            ticks = int(words[19])
+    return boot + ticks / _TICKS_PER_SECOND if boot else 0.0
+
+
+def remembered(text: str) -> Remembered:
+    """Return what `up` wrote here before: /etc/hosts, known_hosts and authorized_keys of the cluster."""
+    addresses, keys, main_key = [], [], ""
+    for line in text.splitlines():
+        words = line.split()
+        if line.startswith("restrict,") and len(words) == 3:
+            main_key = " ".join(words[1:])
+        elif len(words) == 3 and words[1].startswith("ssh-"):
+            keys.append((words[0].partition(",")[0], " ".join(words[1:])))
+        elif len(words) == 2 and words[1] != "localhost":
+            addresses.append((words[1], words[0]))
+    return Remembered(tuple(addresses), tuple(keys), main_key)
+
+
+def programs(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the lines of ``sha256sum`` as names and sums."""
+    lines = (line.split(maxsplit=1) for line in text.splitlines())
+    return tuple((words[1], words[0]) for words in lines if len(words) == 2)
