@@ -28,8 +28,8 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     Args:
         proxy_said: the last line that the target's ProxyCommand wrote to standard error.
     """
-    name, place = target.name, f"{target.host} port {target.port}"
-    by_hand = f"ssh -p {target.port} {_at(target)}"
+    name, host, port = target.name, target.host, target.port
+    by_hand = f"ssh -p {port} {_at(target)}"
     if isinstance(error, ToolkitError):
         return error
     if isinstance(error, RefusedHostKey):
@@ -40,18 +40,18 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         words = proxy_said or str(error) or type(error).__name__
         return Unreachable(f"the ProxyCommand does not lead to an sshd: {words}", target.proxy, name)
     if isinstance(error, socket.gaierror):
-        return Unreachable(f"the name {target.host} is not known here", "set address: in hosts.yaml", name)
+        return Unreachable(f"the name {host} is not known here", "set address: in hosts.yaml", name)
     inner = getattr(error, "errors", None)  # paramiko's, one for each address of the name
     causes = list(inner.values()) if isinstance(inner, dict) else [error]
     if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
-        what = f"nothing listens at {place}: connection refused"
+        what = f"nothing listens at {host} port {port}: connection refused"
         return Unreachable(what, f"is sshd running there, and is port: right? {by_hand}", name)
     gone = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
     if isinstance(error, TimeoutError) or any(getattr(e, "errno", 0) in gone for e in causes):
-        what = f"no answer from {place}: off, cut off, or behind a firewall"
+        what = f"no answer from {host} port {port}: off, cut off, or behind a firewall"
         return Unreachable(what, by_hand, name)
     if "banner" in str(error) or isinstance(error, EOFError):
-        what = f"what answers at {place} is no sshd, or one that hangs up at once: {error}"
+        what = f"what answers at {host} port {port} is no sshd, or one that hangs up at once: {error}"
         return Unreachable(what.removesuffix(": "), f"is port: right? {by_hand}", name)
     return Unreachable(
         f"cannot connect to {target.login}: {str(error) or type(error).__name__}", by_hand, name
