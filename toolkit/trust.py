@@ -35,6 +35,18 @@ class Finding:
     def known(self) -> bool:
         return bool(self.fingerprint) and self.fingerprint == self.recorded
 
+    @property
+    def file(self) -> str:
+        """The known_hosts file that a new key goes to."""
+        return self.target.known_hosts[0] if self.target else ""
+
+    def place(self) -> str:
+        """Return where the host was looked for, and which files say what its key should be."""
+        if self.target is None:
+            return "the way to it could not be told"
+        files = ", ".join(self.target.known_hosts)
+        return f"asked {self.target.host} port {self.target.port}; keys on record are in {files}"
+
     def line(self) -> str:
         """Return one line for people."""
         if self.error:
@@ -68,7 +80,7 @@ def look(inventory: Inventory, names: tuple[str, ...]) -> list[Finding]:
     distinct = {t.known_as: t for chain in resolved.values() for t in chain}
     findings, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
     return [
-        findings[key] if key in findings else Finding(target.name, None, error=errors[key].what)
+        findings[key] if key in findings else Finding(target.name, target, error=errors[key].what)
         for key, target in distinct.items()
     ]
 

@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,15 +71,24 @@ def _trace(host: str, line: str) -> None:
     say(f"       $  {host}: {shown if len(shown) <= 400 else shown[:397] + '…'}")
 
 
+def show_plans(plans: Sequence[Plan], as_json: bool) -> None:
+    """Print what would be done, for ``--dry-run``."""
+    from toolkit.show import plan_text
+
+    texts = [plan_text(plan) for plan in plans]
+    if as_json:
+        lines = [line for text in texts for line in text.splitlines()]
+        put_json({"title": plans[-1].title, "dry_run": True, "plan": lines})
+    else:
+        sys.stdout.write("".join(texts))
+
+
 def carry_out(session: Session, plan: Plan, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:
     """Print the plan, or run it and print how each host fared; the exit status is the caller's."""
-    from toolkit.show import plan_text, report_text
+    from toolkit.show import report_text
 
     if dry_run:
-        if as_json:
-            put_json({"title": plan.title, "dry_run": True, "plan": plan_text(plan).splitlines()})
-        else:
-            sys.stdout.write(plan_text(plan))
+        show_plans((plan,), as_json)
         return None
     listener = Progress(verbose)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -46,19 +47,27 @@ def build(
     verbose: Verbose = False,
 ) -> None:
     """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
-    from toolkit.errors import BadInput, Problem
+    from toolkit.cli.line import CommandLine
     from toolkit.images import ImageRecipe, make_build, pick_flavour
     from toolkit.images import build as build_now
+    from toolkit.inputs import is_file
     from toolkit.plan.image import FLAVOURS
+    from toolkit.spec.fields import image as image_name
 
-    chosen = flavour or pick_flavour()
-    known = next((f for f in FLAVOURS if f == chosen), None)
-    problems = [Problem("--flavour", f"is cpu or gpu, found {flavour}")] if known is None else []
-    problems += [
-        Problem(f"--build-arg {a}", "is written NAME=VALUE") for a in build_arg or [] if "=" not in a
-    ]
-    if problems or known is None:
-        raise BadInput("command line", tuple(problems))
+    line = CommandLine()
+    if flavour:
+        line.one_of("--flavour", flavour, FLAVOURS)
+    if tag:
+        line.value("--tag", image_name, tag)
+    if base_image:
+        line.value("--base-image", image_name, base_image)
+    for argument in build_arg or []:
+        if not re.match("[^=]+=", argument):
+            line.refuse(f"--build-arg {argument}", "is written NAME=VALUE")
+    if certificate and not is_file(certificate):
+        line.refuse("--certificate", f"there is no file {certificate}")
+    line.end()
+    known = next(f for f in FLAVOURS if f == (flavour or pick_flavour()))
     arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
     if base_image:
         arguments.append(("BASE_IMAGE", base_image))
@@ -67,7 +76,10 @@ def build(
     )
     subject = make_build(recipe, certificate)
     if dry_run:
-        print("\n".join(subject.lines()))
+        if as_json:
+            put_json({"title": f"image build {subject.tag}", "dry_run": True, "plan": list(subject.lines())})
+        else:
+            print("\n".join(subject.lines()))
         return
     start = time.monotonic()
     say(f"building {subject.tag} ({known})")

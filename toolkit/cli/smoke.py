@@ -14,9 +14,9 @@ from toolkit.cli.common import (
     Progress,
     Verbose,
     connect,
-    load,
     put_json,
     say,
+    show_plans,
 )
 
 
@@ -28,17 +28,18 @@ def smoke(
     verbose: Verbose = False,
 ) -> None:
     """Run nvidia-smi in a fresh container on every host, then one checked all-reduce across all slots."""
+    from toolkit.cli.line import CommandLine
     from toolkit.request import Request, check_request
-    from toolkit.show import plan_text, table
+    from toolkit.show import table
     from toolkit.smoke import run_smoke, smoke_plans
 
-    inventory = load(hosts)
-    check_request(inventory, Request(words=("python3",), launcher=launcher))
-    with connect(inventory, verbose) as session:
+    line = CommandLine()
+    inventory = line.hosts(hosts)
+    line.read(check_request, inventory, Request(words=("python3",), launcher=launcher))
+    with connect(line.accept(inventory), verbose) as session:
         session.require_some()
         if dry_run:
-            for plan in smoke_plans(session, launcher):
-                print(plan_text(plan), end="")
+            show_plans(smoke_plans(session, launcher), as_json)
             return
         listener = Progress(verbose)
         try:
