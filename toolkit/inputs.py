@@ -13,6 +13,7 @@ from toolkit.spec.draft import DraftHost
 from toolkit.spec.hostfile import parse_hostfile
 from toolkit.spec.inventory import Inventory
 from toolkit.spec.parse import parse_inventory
+from toolkit.spec.yaml import MAX_BYTES
 
 INSIDE_FOLDER = Path(__file__).resolve().parent / "inside"
 
@@ -24,7 +25,7 @@ def load_inventory(path: str | Path) -> Inventory:
         BadInput: it cannot be read, or something in it is wrong; names every problem at once.
     """
     try:
-        text = Path(path).read_bytes()
+        text = _some(path)
     except (OSError, ValueError) as error:
         fix = "write one: toolkit init; or name it: --hosts FILE or TOOLKIT_HOSTS"
         raise BadInput(str(path), (_unreadable(error),), fix) from error
@@ -65,10 +66,16 @@ def read_hostfile(path: str) -> tuple[DraftHost, ...]:
         BadInput: it cannot be read, or something in it is wrong.
     """
     try:
-        data = Path(path).read_bytes()
+        data = _some(path)
     except (OSError, ValueError) as error:
         raise BadInput(path, (_unreadable(error),)) from error
     return parse_hostfile(data, path)
+
+
+def _some(path: str | Path) -> bytes:
+    """The file's bytes, but no more than the parser takes: /dev/zero has no end."""
+    with Path(path).open("rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _unreadable(error: OSError | ValueError) -> Problem:
@@ -86,8 +93,9 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
         BadInput: it cannot be written, or it is there and may not be replaced.
     """
     path = Path(path)
-    try:
+    with contextlib.suppress(OSError):  # why there is no folder is told by what follows
         path.parent.mkdir(parents=True, exist_ok=True)
+    try:
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
         with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8", newline="\n") as file:
             file.write(text)

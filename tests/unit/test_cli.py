@@ -5,46 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import toolkit.api
 from tests.unit import cluster_world as world
+from tests.unit.conftest import Run
 from toolkit.cli import app as cli
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError
 from toolkit.execute import PlanInterrupted
 
-Run = Callable[..., tuple[int, str, str]]
 VERBS = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
 VERBS |= {
     f"{g.name} {c.name}" for g in cli.app.registered_groups for c in g.typer_instance.registered_commands
 }  # type: ignore[union-attr]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Call the command as a shell does, in an empty folder: status, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def contacted(*args: object, **kwargs: object) -> None:
-        raise AssertionError("a host was contacted")
-
-    monkeypatch.setattr(toolkit.api.Session, "open", contacted)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["toolkit", *words])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as end:
-            status = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 @pytest.fixture

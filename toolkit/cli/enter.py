@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ CONTEXT = {"allow_interspersed_args": False}
 
 
 def execute(
-    words: Annotated[list[str], typer.Argument(metavar="[HOST] -- COMMAND...")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="[HOST] -- COMMAND...", autocompletion=complete.first_host)
+    ],
     hosts: HostsFile = DEFAULT_HOSTS,
     everywhere: Annotated[bool, typer.Option("--all", help="On every host.")] = False,
     timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Seconds until it is ended.")] = "600",
@@ -82,7 +85,9 @@ def _split(
 
 
 def shell(
-    host: Annotated[str, typer.Argument(metavar="[HOST]", help="Main if absent.")] = "",
+    host: Annotated[
+        str, typer.Argument(metavar="[HOST]", help="Main if absent.", autocompletion=complete.hosts)
+    ] = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     verbose: Verbose = False,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -28,7 +29,12 @@ app = typer.Typer(no_args_is_help=True, help="Build the image on this machine, s
 
 @app.command("build")
 def build(
-    flavour: Annotated[str, typer.Option(help="cpu or gpu; by what this machine has if absent.")] = "",
+    flavour: Annotated[
+        str,
+        typer.Option(
+            help="cpu or gpu; by what this machine has if absent.", autocompletion=complete.flavours
+        ),
+    ] = "",
     tag: Annotated[str, typer.Option(help="Name of the image; toolkit:FLAVOUR if absent.")] = "",
     base_image: Annotated[str, typer.Option(help="In place of debian:bookworm-slim.")] = "",
     build_arg: Annotated[

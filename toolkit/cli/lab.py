@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import DryRun, Json, put_json, say
 
 app = typer.Typer(
@@ -22,13 +23,24 @@ def up(
     name: Name = "lab",
     hosts: Annotated[str, typer.Option(metavar="N", help="How many hosts.")] = "2",
     engine: Annotated[
-        str, typer.Option(help="old, new or containerd; a list such as old,new goes round.")
+        str,
+        typer.Option(
+            help="old, new or containerd; a list such as old,new goes round.",
+            autocompletion=complete.engines,
+        ),
     ] = "new",
     rate: Annotated[str, typer.Option(help="Limit of every host's link, such as 100mbit.")] = "",
     interfaces: Annotated[
-        str, typer.Option(help="differ or same: the names of the hosts' interfaces.")
+        str,
+        typer.Option(
+            help="differ or same: the names of the hosts' interfaces.",
+            autocompletion=complete.one_of("differ", "same"),
+        ),
     ] = "differ",
-    user: Annotated[str, typer.Option(help="trainer (no root, in group docker) or root.")] = "trainer",
+    user: Annotated[
+        str,
+        typer.Option(help="trainer (no root, in group docker) or root.", autocompletion=complete.lab_users),
+    ] = "trainer",
     slots: Annotated[str, typer.Option(metavar="N", help="Slots per host, written to hosts.yaml.")] = "1",
     image: Annotated[str, typer.Option(help="The cluster's image, written to hosts.yaml.")] = "toolkit:cpu",
     folder: Annotated[

@@ -108,6 +108,12 @@ class CommandLine:
         Raises:
             BadInput: with every fault.
         """
-        problems = tuple(dict.fromkeys(p for own in self._faults.values() for p in own))
+        several = len(self._faults) > 1
+        problems = [
+            # Beside faults of the command line, one of a whole file says of which.
+            Problem(source, p.message) if several and not (p.path or p.line) and source != SOURCE else p
+            for source, own in self._faults.items()
+            for p in own
+        ]
         if problems:
-            raise BadInput(" and ".join(self._faults), problems, self._fix)
+            raise BadInput(" and ".join(self._faults), tuple(dict.fromkeys(problems)), self._fix)

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
 
 
 def render(
-    target: Annotated[str, typer.Argument(help="compose, docker or ssh.")],
+    target: Annotated[str, typer.Argument(help="compose, docker or ssh.", autocompletion=complete.targets)],
     hosts: HostsFile = DEFAULT_HOSTS,
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -38,7 +39,12 @@ def run(
     ranks: Annotated[
         str | None, typer.Option("--np", metavar="N", help="Ranks; one per slot by default.")
     ] = None,
-    launcher: Annotated[str, typer.Option(help="horovodrun, mpirun or torchrun; else the file's.")] = "",
+    launcher: Annotated[
+        str,
+        typer.Option(
+            help="horovodrun, mpirun or torchrun; else the file's.", autocompletion=complete.launchers
+        ),
+    ] = "",
     env: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE, or NAME to pass yours on; repeatable.")
     ] = None,
@@ -46,15 +52,20 @@ def run(
         str, typer.Option(metavar="DIR", help="Folder that is sent, and that ranks run in.")
     ] = ".",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="On these hosts only; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="HOST", help="On these hosts only; repeatable.", autocompletion=complete.hosts),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="Not on these hosts; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="HOST", help="Not on these hosts; repeatable.", autocompletion=complete.hosts),
     ] = None,
     timeout: Annotated[
         str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")
     ] = None,
-    on_interrupt: Annotated[str, typer.Option(help="stop or detach: what Ctrl-C does.")] = "stop",
+    on_interrupt: Annotated[
+        str,
+        typer.Option(help="stop or detach: what Ctrl-C does.", autocompletion=complete.one_of(*ON_INTERRUPT)),
+    ] = "stop",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
     share: Annotated[bool, typer.Option("--share", help="Also while another job runs.")] = False,
     dry_run: DryRun = False,

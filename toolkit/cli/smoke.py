@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -22,7 +23,9 @@ from toolkit.cli.common import (
 
 def smoke(
     hosts: HostsFile = DEFAULT_HOSTS,
-    launcher: Annotated[str, typer.Option(help="What starts the all-reduce.")] = "mpirun",
+    launcher: Annotated[
+        str, typer.Option(help="What starts the all-reduce.", autocompletion=complete.launchers)
+    ] = "mpirun",
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,

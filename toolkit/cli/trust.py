@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, put_json, say
 
 
 def trust(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[HOST]...", help="All hosts if none is named.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[HOST]...", help="All hosts if none is named.", autocompletion=complete.hosts
+        ),
     ] = None,
     hosts: HostsFile = DEFAULT_HOSTS,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Record without asking.")] = False,

@@ -17,6 +17,7 @@ from toolkit.errors import BadInput, Problem
 from toolkit.spec import fields
 from toolkit.spec.draft import DraftHost, faults_between, read_slots
 from toolkit.spec.words import meant, shown
+from toolkit.spec.yaml import MAX_BYTES
 
 _SLOTS = ("slots", "count", "cpu")
 _MOST = ("max-slots", "slots-max", "max-cpu", "cpu-max", "max-count", "count-max")
@@ -59,6 +60,8 @@ def parse_hostfile(data: bytes, source: str) -> tuple[DraftHost, ...]:
     Raises:
         BadInput: with every problem, by line.
     """
+    if len(data) > MAX_BYTES:
+        raise BadInput(source, (Problem("", f"is longer than {MAX_BYTES} bytes; this is no hostfile"),))
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
