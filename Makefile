@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint golden image image-cpu image-gpu base venv engine lab bench clean
+.PHONY: help demo test unit lint golden docs image image-cpu image-gpu base venv engine lab bench clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -21,13 +21,17 @@ unit: venv       ## tests that need no Docker; seconds
 	$(BIN)/pytest tests/unit -q
 
 lint: venv       ## ruff and mypy
-	$(BIN)/ruff check toolkit tests bench
-	$(BIN)/ruff format --check toolkit tests bench
+	$(BIN)/ruff check toolkit tests bench scripts
+	$(BIN)/ruff format --check toolkit tests bench scripts
 	$(BIN)/mypy
+	$(BIN)/mypy scripts/reference.py
 	cd toolkit/inside && ../../$(BIN)/mypy --config-file= --strict --explicit-package-bases --disable-error-code=import-not-found *.py
 
 golden: venv     ## write all golden files anew, then look at `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
+
+docs: venv       ## write docs/reference anew, from the commands and the models
+	@$(BIN)/python scripts/reference.py
 
 image: venv base ## the image that this machine needs; IMAGE=cpu or IMAGE=gpu to choose
 	$(TOOLKIT) image build $(if $(IMAGE),--flavour $(IMAGE))

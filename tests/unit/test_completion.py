@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.conftest import Run
+
 BIN = Path(sys.executable).parent
 HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {}\n  head:\n"
 
@@ -59,7 +61,7 @@ def installed(folder: Path) -> Path:
     return folder
 
 
-def test_hosts_and_words(installed: Path) -> None:
+def test_in_bash(installed: Path) -> None:
     done = subprocess.run(
         ["bash", "--norc", "-c", 'source "$HOME/.bashrc"; complete -p toolkit'],
         env=environment(installed),
@@ -68,29 +70,45 @@ def test_hosts_and_words(installed: Path) -> None:
     )
     # -o default: where we have nothing to offer, as for a script, bash offers files.
     assert done.stdout.strip() == "complete -o default -F _toolkit_completion toolkit"
-    for line, expected in {
-        "toolkit run --only ": ["gpu1", "gpu2", "head"],
-        "toolkit run --only gpu1 --exclude h": ["head"],
-        "toolkit run --hosts other.yaml --only ": ["box1", "box2"],
-        "toolkit run --hosts broken.yaml --only ": [],
-        "toolkit run --hosts odd.yaml --only ": [],
-        "toolkit run --hosts . --only ": [],
-        "toolkit exec ": ["gpu1", "gpu2", "head"],
-        "toolkit exec gpu1 -- g": [],
-        "toolkit trust gpu1 h": ["head"],
-        "toolkit smoke --launcher m": ["mpirun"],
-        "toolkit run --on-interrupt ": ["stop", "detach"],
-        "toolkit render ": ["compose", "docker", "ssh"],
-        "toolkit image build --flavour ": ["cpu", "gpu"],
-        "toolkit lab up --engine new,": ["new,old", "new,new", "new,containerd"],
-        "toolkit run train": [],
-    }.items():
-        assert complete(installed, line) == expected, line
-
-
-def test_the_hosts_file_of_the_environment(installed: Path) -> None:
+    assert complete(installed, "toolkit run --only gpu1 --exclude h") == ["head"]
+    assert complete(installed, "toolkit shell --hosts broken.yaml ") == []
     assert complete(installed, "toolkit shell ", TOOLKIT_HOSTS="other.yaml") == ["box1", "box2"]
-    assert complete(installed, "toolkit shell g", TOOLKIT_HOSTS="/nonexistent") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("toolkit run --only ", ["gpu1", "gpu2", "head"]),
+        ("toolkit run --only gpu1 --exclude h", ["head"]),
+        ("toolkit run --hosts other.yaml --only ", ["box1", "box2"]),
+        ("toolkit run --hosts broken.yaml --only ", []),
+        ("toolkit run --hosts odd.yaml --only ", []),
+        ("toolkit run --hosts gone.yaml --only ", []),
+        ("toolkit run --hosts . --only ", []),
+        ("toolkit shell g", ["gpu1", "gpu2"]),
+        ("toolkit exec ", ["gpu1", "gpu2", "head"]),
+        ("toolkit exec gpu1 -- g", []),
+        ("toolkit trust gpu1 h", ["head"]),
+        ("toolkit smoke --launcher m", ["mpirun"]),
+        ("toolkit run --on-interrupt ", ["stop", "detach"]),
+        ("toolkit render ", ["compose", "docker", "ssh"]),
+        ("toolkit image build --flavour ", ["cpu", "gpu"]),
+        ("toolkit lab up --engine new,", ["new,old", "new,new", "new,containerd"]),
+        ("toolkit lab up --user r", ["root"]),
+        ("toolkit lab up --interfaces ", ["differ", "same"]),
+        ("toolkit run train", []),
+        ("toolkit lab ", ["up", "down", "status"]),
+    ],
+)
+def test_what_is_offered(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: list[str]
+) -> None:
+    words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("_TOOLKIT_COMPLETE", "complete_bash")
+    status, out, err = run()
+    assert (status, out.split(), err) == (0, expected, "")
 
 
 @pytest.mark.parametrize(

@@ -32,20 +32,24 @@ def build(
     flavour: Annotated[
         str,
         typer.Option(
-            help="cpu or gpu; by what this machine has if absent.", autocompletion=complete.flavours
+            metavar="cpu|gpu", help="By what this machine has if absent.", autocompletion=complete.flavours
         ),
     ] = "",
-    tag: Annotated[str, typer.Option(help="Name of the image; toolkit:FLAVOUR if absent.")] = "",
-    base_image: Annotated[str, typer.Option(help="In place of debian:bookworm-slim.")] = "",
+    tag: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the image; toolkit:FLAVOUR if absent.")
+    ] = "",
+    base_image: Annotated[str, typer.Option(metavar="IMAGE", help="In place of debian:bookworm-slim.")] = "",
     build_arg: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An ARG of the Dockerfile; repeatable.")
     ] = None,
     torch_index: Annotated[
         str,
-        typer.Option(envvar="TOOLKIT_TORCH_INDEX", help="Index or folder with the CPU wheel of torch."),
+        typer.Option(
+            metavar="URL", envvar="TOOLKIT_TORCH_INDEX", help="Index or folder with the CPU wheel of torch."
+        ),
     ] = "",
     certificate: Annotated[
-        str, typer.Option(envvar="TOOLKIT_CA", help="CA bundle that the build shall trust.")
+        str, typer.Option(metavar="FILE", envvar="TOOLKIT_CA", help="CA bundle that the build shall trust.")
     ] = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
     dry_run: DryRun = False,

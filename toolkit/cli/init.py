@@ -25,7 +25,9 @@ def init(
         str, typer.Option(metavar="FILE", help="Take the hosts from an Open MPI hostfile.")
     ] = "",
     cluster: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name.")] = "demo",
-    image: Annotated[str, typer.Option(help="What containers are made from.")] = "toolkit:gpu",
+    image: Annotated[
+        str, typer.Option(metavar="IMAGE", help="What containers are made from.")
+    ] = "toolkit:gpu",
     user: Annotated[str, typer.Option(metavar="NAME", help="The ssh user of hosts that name none.")] = "",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="Write this file; - is standard output.")

@@ -15,7 +15,7 @@ app = typer.Typer(
     no_args_is_help=True, help="A practice cluster on one machine: containers that behave as hosts."
 )
 
-Name = Annotated[str, typer.Option(help="The lab's name; several may run side by side.")]
+Name = Annotated[str, typer.Option(metavar="NAME", help="The lab's name; several may run side by side.")]
 
 
 @app.command("up")
@@ -25,24 +25,34 @@ def up(
     engine: Annotated[
         str,
         typer.Option(
+            metavar="KIND",
             help="old, new or containerd; a list such as old,new goes round.",
             autocompletion=complete.engines,
         ),
     ] = "new",
-    rate: Annotated[str, typer.Option(help="Limit of every host's link, such as 100mbit.")] = "",
+    rate: Annotated[
+        str, typer.Option(metavar="RATE", help="Limit of every host's link, such as 100mbit.")
+    ] = "",
     interfaces: Annotated[
         str,
         typer.Option(
-            help="differ or same: the names of the hosts' interfaces.",
+            metavar="differ|same",
+            help="Whether the hosts' interfaces have one name.",
             autocompletion=complete.one_of("differ", "same"),
         ),
     ] = "differ",
     user: Annotated[
         str,
-        typer.Option(help="trainer (no root, in group docker) or root.", autocompletion=complete.lab_users),
+        typer.Option(
+            metavar="trainer|root",
+            help="Whom ssh logs in as; trainer is in group docker, and no root.",
+            autocompletion=complete.lab_users,
+        ),
     ] = "trainer",
     slots: Annotated[str, typer.Option(metavar="N", help="Slots per host, written to hosts.yaml.")] = "1",
-    image: Annotated[str, typer.Option(help="The cluster's image, written to hosts.yaml.")] = "toolkit:cpu",
+    image: Annotated[
+        str, typer.Option(metavar="IMAGE", help="The cluster's image, written to hosts.yaml.")
+    ] = "toolkit:cpu",
     folder: Annotated[
         str, typer.Option(metavar="DIR", help="For hosts.yaml and keys; .lab/NAME unless given.")
     ] = "",
@@ -77,7 +87,7 @@ def up(
 
 @app.command("down")
 def down(
-    name: Annotated[str, typer.Option(help="The lab's name.")] = "lab",
+    name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
     everything: Annotated[
         bool, typer.Option("--all", help="All labs on this machine, whatever their names.")
     ] = False,
@@ -121,7 +131,9 @@ def down(
 
 
 @app.command("status")
-def status(name: Annotated[str, typer.Option(help="The lab's name.")] = "lab", as_json: Json = False) -> None:
+def status(
+    name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab", as_json: Json = False
+) -> None:
     """Show the lab's hosts: state, engine, image store, and whether ssh lets us in."""
     from toolkit.cli.line import CommandLine
     from toolkit.lab.topology import lab_name

@@ -14,7 +14,12 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect,
 
 
 def render(
-    target: Annotated[str, typer.Argument(help="compose, docker or ssh.", autocompletion=complete.targets)],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="compose|docker|ssh", help="What to print it for.", autocompletion=complete.targets
+        ),
+    ],
     hosts: HostsFile = DEFAULT_HOSTS,
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")

@@ -42,11 +42,16 @@ def run(
     launcher: Annotated[
         str,
         typer.Option(
-            help="horovodrun, mpirun or torchrun; else the file's.", autocompletion=complete.launchers
+            metavar="NAME",
+            help="horovodrun, mpirun or torchrun; else the file's.",
+            autocompletion=complete.launchers,
         ),
     ] = "",
     env: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, or NAME to pass yours on; repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=VALUE]", help="A variable; without a value yours is passed on; repeatable."
+        ),
     ] = None,
     workdir: Annotated[
         str, typer.Option(metavar="DIR", help="Folder that is sent, and that ranks run in.")
@@ -64,7 +69,9 @@ def run(
     ] = None,
     on_interrupt: Annotated[
         str,
-        typer.Option(help="stop or detach: what Ctrl-C does.", autocompletion=complete.one_of(*ON_INTERRUPT)),
+        typer.Option(
+            metavar="stop|detach", help="What Ctrl-C does.", autocompletion=complete.one_of(*ON_INTERRUPT)
+        ),
     ] = "stop",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
     share: Annotated[bool, typer.Option("--share", help="Also while another job runs.")] = False,

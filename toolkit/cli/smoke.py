@@ -24,7 +24,8 @@ from toolkit.cli.common import (
 def smoke(
     hosts: HostsFile = DEFAULT_HOSTS,
     launcher: Annotated[
-        str, typer.Option(help="What starts the all-reduce.", autocompletion=complete.launchers)
+        str,
+        typer.Option(metavar="NAME", help="What starts the all-reduce.", autocompletion=complete.launchers),
     ] = "mpirun",
     dry_run: DryRun = False,
     as_json: Json = False,
