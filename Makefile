@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint golden docs image image-cpu image-gpu base venv engine lab bench clean
+.PHONY: help demo test unit lint golden fuzz pythons docs image image-cpu image-gpu base venv engine lab bench clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -19,6 +19,13 @@ test: venv base  ## unit, integration and end-to-end tests; sets up what they ne
 
 unit: venv       ## tests that need no Docker; seconds
 	$(BIN)/pytest tests/unit -q
+
+pythons:         ## the unit tests on every Python from 3.10 on that this machine has
+	@sh scripts/pythons.sh
+
+fuzz: venv       ## hosts files and command lines changed at random, N of each; SEED, FIRST, KIND=files or lines
+	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
+		$(if $(KIND),--kind $(KIND))
 
 lint: venv       ## ruff and mypy
 	$(BIN)/ruff check toolkit tests bench scripts

@@ -146,8 +146,8 @@ def hosts_page(schema: dict[str, Any], example: dict[str, Any]) -> str:
         "",
         "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes what stands below as",
         "JSON Schema; with `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml, many",
-        "editors complete keys and mark mistakes. [examples/hosts.full.yaml](../../examples/hosts.full.yaml)",
-        "has every key.",
+        "editors complete keys and mark mistakes. One file with every key:",
+        "[examples/hosts.full.yaml](../../examples/hosts.full.yaml).",
     ]
     todo: list[tuple[str, dict[str, Any], list[Any]]] = [("", schema, [example])]
     seen: set[str] = set()

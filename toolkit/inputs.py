@@ -83,7 +83,7 @@ def _unreadable(error: OSError | ValueError) -> Problem:
 
 
 def write_file(path: str | Path, text: str, replace: bool = True, program: bool = False) -> Path:
-    """Write a file that a person asked for, its folders too; return its path.
+    """Write a file that a person asked for, into a folder that is there; return its path.
 
     Args:
         replace: write over a file that is there.
@@ -93,8 +93,6 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
         BadInput: it cannot be written, or it is there and may not be replaced.
     """
     path = Path(path)
-    with contextlib.suppress(OSError):  # why there is no folder is told by what follows
-        path.parent.mkdir(parents=True, exist_ok=True)
     try:
         flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
         with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8", newline="\n") as file:

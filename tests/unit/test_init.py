@@ -171,7 +171,7 @@ def test_everything_wrong_is_named_at_once_and_nothing_is_written(run: Run, tmp_
     assert [p.name for p in tmp_path.iterdir()] == ["mpi"]
 
 
-@pytest.mark.parametrize("output", ["folder", "mpi/hosts.yaml", "x" * 300])
+@pytest.mark.parametrize("output", ["folder", "mpi/hosts.yaml", "gone/hosts.yaml", "x" * 300])
 def test_a_file_that_cannot_be_written(run: Run, tmp_path: Path, output: str) -> None:
     (tmp_path / "mpi").write_text("gpu1\n")
     (tmp_path / "folder").mkdir()
@@ -185,9 +185,9 @@ def test_schema(run: Run, tmp_path: Path) -> None:
     schema = json.loads(out)
     assert schema["additionalProperties"] is False and schema["required"] == ["cluster", "image", "hosts"]
     assert all("description" in field for field in schema["properties"].values())
-    status, out, err = run("schema", "-o", "sub/hosts.schema.json")
-    assert (status, out) == (0, "") and json.loads((tmp_path / "sub/hosts.schema.json").read_text()) == schema
-    assert "# yaml-language-server: $schema=sub/hosts.schema.json" in err
+    status, out, err = run("schema", "-o", "hosts.schema.json")
+    assert (status, out) == (0, "") and json.loads((tmp_path / "hosts.schema.json").read_text()) == schema
+    assert "# yaml-language-server: $schema=hosts.schema.json" in err
 
 
 def test_version(run: Run) -> None:

@@ -50,7 +50,7 @@ def to_stdout(data: bytes) -> None:
 
 def load(hosts: str) -> Inventory:
     """Return the hosts file's inventory."""
-    from toolkit.api import load_inventory
+    from toolkit.inputs import load_inventory
 
     return load_inventory(hosts)
 

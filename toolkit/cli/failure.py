@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
+
+if TYPE_CHECKING:
+    from toolkit.core.report import Report
 
 
 def as_bad_input(error: Any) -> BadInput:
@@ -19,12 +22,11 @@ def as_bad_input(error: Any) -> BadInput:
 
 def tell(error: ToolkitError, as_json: bool) -> None:
     """Print the error for people and, if asked for, for programs."""
-    from toolkit.execute import PlanInterrupted
-
-    if isinstance(error, PlanInterrupted):
+    report = _report(error)
+    if report is not None:
         from toolkit.show import report_text
 
-        sys.stderr.write("\n" + report_text(error.report))
+        sys.stderr.write("\n" + report_text(report))
     sys.stderr.write("\ninterrupted\n" if _bare_interrupt(error) else f"toolkit: {error}\n")
     if as_json:
         from toolkit.cli.common import put_json
@@ -34,6 +36,11 @@ def tell(error: ToolkitError, as_json: bool) -> None:
 
 def _bare_interrupt(error: ToolkitError) -> bool:
     return type(error) is Interrupted and not error.fix and error.what == "interrupted"
+
+
+def _report(error: ToolkitError) -> Report | None:
+    """What a plan had done when it was interrupted; by name, as importing what runs plans takes long."""
+    return getattr(error, "report", None)
 
 
 def error_json(error: ToolkitError) -> dict[str, Any]:
@@ -46,7 +53,7 @@ def error_json(error: ToolkitError) -> dict[str, Any]:
         "exit_code": error.exit_code,
         "problems": [asdict(problem) for problem in problems],
     }
-    report = getattr(error, "report", None)
+    report = _report(error)
     return {"ok": False, "error": about} | ({"report": report.as_json()} if report is not None else {})
 
 

@@ -88,7 +88,7 @@ class CommandLine:
 
     def hosts(self, path: str) -> Inventory | None:
         """Return the hosts file's inventory, None when it is wrong."""
-        from toolkit.api import load_inventory
+        from toolkit.inputs import load_inventory
 
         return self.read(load_inventory, path)
 

@@ -45,8 +45,8 @@ def render(
         missing = dict(session.errors)
     if output:
         for name, text in files.items():
-            path = write_file(Path(output, name), text, program=name.endswith(".sh"))
-            say(f"wrote {path}")
+            Path(output, name).parent.mkdir(parents=True, exist_ok=True)
+            say(f"wrote {write_file(Path(output, name), text, program=name.endswith('.sh'))}")
     elif not as_json:
         sys.stdout.writelines(f"# --- {name}\n{text}\n" for name, text in files.items())
     if as_json:
