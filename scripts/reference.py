@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def pages() -> dict[str, str]:
     }
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     lines = [header, tuple("---" for _ in header), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
@@ -144,8 +144,8 @@ def hosts_page(schema: dict[str, Any], example: dict[str, Any]) -> str:
         "The machines of one cluster and what its containers are like. Unknown keys are refused; everything",
         "that is wrong is told at once, by line and path, before any host is contacted.",
         "",
-        "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes what stands below as",
-        "JSON Schema; with `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml, many",
+        "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes what stands below",
+        "as JSON Schema; with `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml, many",
         "editors complete keys and mark mistakes. One file with every key:",
         "[examples/hosts.full.yaml](../../examples/hosts.full.yaml).",
     ]

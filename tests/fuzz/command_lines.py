@@ -362,7 +362,7 @@ def judge(words: list[str], spoiled: bool, text: bytes, box: Sandbox) -> str:
     """
     # An argument of a process cannot hold a byte 0, nor a surrogate that stands for no byte.
     words = [word.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for word in words]
-    (box.folder / "mutant").write_bytes(text)
+    box.put("mutant", text)
     status, out, err = _call(words, box)
     assert "Traceback" not in err, err
     if status is None:
@@ -411,4 +411,4 @@ def _call(words: list[str], box: Sandbox) -> tuple[int | None, str, str]:
 
 def sandbox(folder: Path) -> Sandbox:
     """Return the place where command lines run; HOME and the working directory are in it."""
-    return Sandbox(folder, FILES)
+    return Sandbox(folder, dict(FILES))

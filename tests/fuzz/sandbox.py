@@ -1,7 +1,7 @@
 """A folder for a command line to run in, and a guard at the interpreter's door: nothing gets out unseen.
 
 The guard is an audit hook (https://docs.python.org/3/library/audit_events.html): sockets and new processes
-end the command at once, files can be changed in the folder only, and every change is noted.
+end the command at once, and files can be changed in the folder only, where a look afterwards finds it out.
 """
 
 from __future__ import annotations
@@ -41,16 +41,21 @@ class Hang(BaseException):
 
 
 class Sandbox:
-    """The folder, its guard, and what the guard saw."""
+    """The folder and its guard; ``changes`` and ``contacts`` say what the last command did."""
 
     def __init__(self, folder: Path, files: dict[str, bytes]) -> None:
         self.folder, self.files = folder, files
         self.changes: list[str] = []
         self.contacts: list[str] = []
-        self._active = False
+        self._active = self._touched = False
         sys.dont_write_bytecode = True  # what is imported while the guard watches leaves no .pyc
         sys.addaudithook(self._see)
         self._fill()
+
+    def put(self, name: str, data: bytes) -> None:
+        """Make this one of the files that stand in the folder before each command."""
+        self.files[name] = data
+        (self.folder / name).write_bytes(data)
 
     def _fill(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -66,9 +71,9 @@ class Sandbox:
         def ring(number: int, frame: Any) -> None:
             raise Hang
 
-        if self.changes:
+        if self._touched:
             self._fill()
-        self.changes, self.contacts = [], []
+        self.changes, self.contacts, self._touched = [], [], False
         before = Path.cwd()
         os.chdir(self.folder)
         old = signal.signal(signal.SIGALRM, ring)
@@ -81,6 +86,15 @@ class Sandbox:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, old)
             os.chdir(before)
+            self.changes = self._differences() if self._touched else []
+
+    def _differences(self) -> list[str]:
+        """The paths that are new, gone or different."""
+        found = {str(p.relative_to(self.folder)): p for p in self.folder.rglob("*")}
+        files = {name: path.read_bytes() for name, path in found.items() if path.is_file()}
+        parents = {str(parent) for name in self.files for parent in Path(name).parents} - {"."}
+        other = {name for name in found if name not in files} ^ parents
+        return sorted(other | {n for n in files.keys() | self.files if files.get(n) != self.files.get(n)})
 
     def _see(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._active:
@@ -89,18 +103,15 @@ class Sandbox:
             self.contacts.append(f"{event} {args[:1]!r}")
             raise Contact(event)
         if event == "open" and isinstance(args[0], (str, bytes, os.PathLike)):
-            flags = args[2] if isinstance(args[2], int) else 0
-            # An exclusive open of what is there already fails, and changes nothing.
-            if flags & _WRITING and not (flags & os.O_EXCL and os.path.lexists(args[0])):
-                self._change(event, args[0])
+            if isinstance(args[2], int) and args[2] & _WRITING:
+                self._change(args[0])
         elif event in _CHANGES:
-            self._change(event, args[0])
+            self._change(args[0])
 
-    def _change(self, event: str, path: Any) -> None:
-        where = Path(os.fsdecode(path)) if not isinstance(path, int) else Path("/dev/fd")
-        if str(where) == os.devnull:
-            return
-        self.changes.append(f"{event} {where}")
+    def _change(self, path: Any) -> None:
+        where = Path("/dev/fd") if isinstance(path, int) else Path(os.fsdecode(path))
         place = Path(os.path.realpath(where))
-        if self.folder not in (place, *place.parents):
+        if self.folder in (place, *place.parents):
+            self._touched = True
+        elif str(where) != os.devnull:
             raise PermissionError(13, "Permission denied", str(where))
