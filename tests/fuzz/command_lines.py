@@ -277,6 +277,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "schema": (_UNKNOWN, _extra),
     "version": (_UNKNOWN, _extra),
 }
+_COMPLETION = ("--install-completion", "--show-completion")
 # Options that a later one of the same name would overrule, so that a spoiled one must be the last.
 _REPEATABLE = ("--env", "--only", "--exclude", "--build-arg")
 
@@ -378,10 +379,11 @@ def judge(words: list[str], spoiled: bool, text: bytes, box: Sandbox) -> str:
     elif status == 2 and words and _names_a_verb(words):
         assert not out, out
     if status == 0 and box.changes:
-        assert words[0] in ("init", "schema") or "--install-completion" in words, box.changes
-    # 4: a tool is missing on this machine, which only what needs no host may find out.
-    assert status in (0, 2) or (status == 4 and words[0] in ("lab", "image")), (status, err)
-    return {0: "done or helped", 2: "refused", 4: "tool missing"}[status]
+        assert words[0] in ("init", "schema", *_COMPLETION), box.changes
+    # Only what needs no host may find out that a tool is missing here; and typer, that no shell calls it.
+    missing = (status == 4 and words[0] in ("lab", "image")) or (status == 1 and words[0] in _COMPLETION)
+    assert status in (0, 2) or missing, (status, err)
+    return {0: "done or helped", 2: "refused"}.get(status, "tool missing")
 
 
 def _names_a_verb(words: list[str]) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
-JOB = "20261120-211300-digits-a1b2"
+# Of this process alone: the sweep finds processes by it, also those of a second test run on this machine.
+JOB = f"20261120-211300-digits-{os.getpid():x}"
 
 
 class World:
