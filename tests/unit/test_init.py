@@ -185,6 +185,10 @@ def test_schema(run: Run, tmp_path: Path) -> None:
     schema = json.loads(out)
     assert schema["additionalProperties"] is False and schema["required"] == ["cluster", "image", "hosts"]
     assert all("description" in field for field in schema["properties"].values())
+    # Names that fit no pattern are marked by an editor, as they are refused by the parser.
+    assert out.count('"patternProperties"') == out.count('"additionalProperties": false') - 1 - len(
+        schema["$defs"]
+    )
     status, out, err = run("schema", "-o", "hosts.schema.json")
     assert (status, out) == (0, "") and json.loads((tmp_path / "hosts.schema.json").read_text()) == schema
     assert "# yaml-language-server: $schema=hosts.schema.json" in err
