@@ -35,7 +35,7 @@ def test_an_input_can_be_tried_again_by_its_number() -> None:
 
 def test_every_verb_is_tried() -> None:
     code = (
-        "from tests.fuzz.command_lines import RIGHT, SPOILERS, verb_of\n"
+        "from tests.fuzz.words import RIGHT, SPOILERS, verb_of\n"
         "from tests.unit.docs_check import verbs\n"
         "assert set(SPOILERS) == set(verbs()), set(SPOILERS) ^ set(verbs())\n"
         "assert {' '.join(words[: verb_of(words)]) for words in RIGHT} == set(verbs())"
