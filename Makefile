@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint golden image image-cpu image-gpu base venv engine lab bench clean
+.PHONY: help demo test unit lint golden fuzz pythons docs image image-cpu image-gpu base venv engine lab bench clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -20,14 +20,25 @@ test: venv base  ## unit, integration and end-to-end tests; sets up what they ne
 unit: venv       ## tests that need no Docker; seconds
 	$(BIN)/pytest tests/unit -q
 
+pythons:         ## the unit tests on every Python from 3.10 on that this machine has
+	@sh scripts/pythons.sh
+
+fuzz: venv       ## hosts files and command lines changed at random, N of each; SEED, FIRST, KIND=files or lines
+	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
+		$(if $(KIND),--kind $(KIND))
+
 lint: venv       ## ruff and mypy
-	$(BIN)/ruff check toolkit tests bench
-	$(BIN)/ruff format --check toolkit tests bench
+	$(BIN)/ruff check toolkit tests bench scripts
+	$(BIN)/ruff format --check toolkit tests bench scripts
 	$(BIN)/mypy
+	$(BIN)/mypy scripts/reference.py
 	cd toolkit/inside && ../../$(BIN)/mypy --config-file= --strict --explicit-package-bases --disable-error-code=import-not-found *.py
 
 golden: venv     ## write all golden files anew, then look at `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
+
+docs: venv       ## write docs/reference anew, from the commands and the models
+	@$(BIN)/python scripts/reference.py
 
 image: venv base ## the image that this machine needs; IMAGE=cpu or IMAGE=gpu to choose
 	$(TOOLKIT) image build $(if $(IMAGE),--flavour $(IMAGE))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolkit.core.command import command
 from toolkit.effects.ssh_config import Target, resolve_target
 from toolkit.errors import BadInput, Problem
+from toolkit.spec.draft import DraftHost
+from toolkit.spec.hostfile import parse_hostfile
 from toolkit.spec.inventory import Inventory
 from toolkit.spec.parse import parse_inventory
+from toolkit.spec.yaml import MAX_BYTES
 
 # Linux takes at most 128 KiB for one variable with its name.
 MAX_SECRET = 64 * 1024
@@ -24,21 +29,21 @@ def load_inventory(path: str | Path) -> Inventory:
     Raises:
         BadInput: it cannot be read, or something in it is wrong; names every problem at once.
     """
-    path = Path(path)
     try:
-        text = path.read_bytes()
-    except OSError as error:
-        fix = "write one (see examples/hosts.yaml), or name it: --hosts FILE or TOOLKIT_HOSTS"
-        problem = Problem("", error.strerror or str(error))
-        raise BadInput(str(path), (problem,), fix) from error
+        text = _some(path)
+    except (OSError, ValueError) as error:
+        fix = "write one: toolkit init; or name it: --hosts FILE or TOOLKIT_HOSTS"
+        raise BadInput(str(path), (_unreadable(error),), fix) from error
     inventory = parse_inventory(text, str(path))
-    missing = tuple(
+    missing = [
         Problem(f"hosts/{h.name}/identity_file", f"there is no file {h.identity_file}")
         for h in inventory.hosts
-        if h.identity_file and not Path(h.identity_file).expanduser().is_file()
-    )
+        if h.identity_file and not _is(h.identity_file, lambda key: key.expanduser().is_file())
+    ]
+    if not _is(inventory.known_hosts, lambda file: bool(file.expanduser())):
+        missing.append(Problem("known_hosts", f"there is no home for {inventory.known_hosts}"))
     if missing:
-        raise BadInput(str(path), missing)
+        raise BadInput(str(path), tuple(missing))
     return inventory
 
 
@@ -85,6 +90,72 @@ def _secret(path: Path) -> str:
     if "\0" in text:
         raise ValueError(f"{path} holds a NUL byte, which no variable can")
     return text
+
+
+def is_file(path: str | Path) -> bool:
+    """Return whether a file is there; False also for what no file can be called."""
+    return _is(path, Path.is_file)
+
+
+def is_folder(path: str | Path) -> bool:
+    """Return whether a folder is there; False also for what no folder can be called."""
+    return _is(path, Path.is_dir)
+
+
+def _is(path: str | Path, test: Callable[[Path], bool]) -> bool:
+    # A name that is too long, a byte 0, the home of a user whom nobody knows.
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        return test(Path(path))
+    return False
+
+
+def read_hostfile(path: str) -> tuple[DraftHost, ...]:
+    """Return the hosts of an Open MPI hostfile.
+
+    Raises:
+        BadInput: it cannot be read, or something in it is wrong.
+    """
+    try:
+        data = _some(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(path, (_unreadable(error),)) from error
+    return parse_hostfile(data, path)
+
+
+def _some(path: str | Path) -> bytes:
+    """The file's bytes, but no more than the parser takes: /dev/zero has no end."""
+    with Path(path).open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def _unreadable(error: OSError | ValueError) -> Problem:
+    return Problem("", getattr(error, "strerror", None) or str(error))
+
+
+def write_file(path: str | Path, text: str, replace: bool = True, program: bool = False) -> Path:
+    """Write a file that a person asked for, into a folder that is there; return its path.
+
+    Args:
+        replace: write over a file that is there.
+        program: make it executable.
+
+    Raises:
+        BadInput: it cannot be written, or it is there and may not be replaced.
+    """
+    path = Path(path)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
+        with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        if program:
+            path.chmod(0o755)
+    except FileExistsError as error:
+        problem = Problem("", "is there already, and is left as it is")
+        raise BadInput(str(path), (problem,), "--force writes over it; -o names another file") from error
+    except (OSError, ValueError) as error:
+        problem = Problem("", f"cannot be written: {_unreadable(error)}")
+        raise BadInput(str(path), (problem,)) from error
+    return path
 
 
 def inside_programs() -> dict[str, str]:

@@ -14,7 +14,7 @@ from toolkit.api import Session
 from toolkit.core.names import job_id
 from toolkit.effects.tree import list_files
 from toolkit.errors import BadInput, NotReady, Problem
-from toolkit.inputs import choose_hosts, inside_programs, read_secrets
+from toolkit.inputs import choose_hosts, inside_programs, is_file, is_folder, read_secrets
 from toolkit.jobs import statuses
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.job import Job, take_slots
@@ -62,7 +62,7 @@ def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
         raise BadInput("command line", (Problem("", "say what to run: toolkit run SCRIPT [ARGS…]"),))
     first, rest = words[0], tuple(words[1:])
     local = workdir / first if workdir is not None else None
-    if local is not None and local.is_file():
+    if local is not None and is_file(local):
         try:
             relative = _below(local, workdir)
         except BadInput:
@@ -91,8 +91,11 @@ def _below(path: Path, folder: Path | None) -> str:
             raise BadInput("command line", (problem,)) from None
 
 
-def check_request(inventory: Inventory, request: Request) -> None:
+def check_request(inventory: Inventory | None, request: Request) -> None:
     """Refuse what is known to be wrong before any host is contacted, all of it at once.
+
+    Args:
+        inventory: None when the hosts file is wrong: then what does not depend on it is looked at.
 
     Raises:
         BadInput: unknown launcher or hosts, more ranks than declared slots, a folder, a script or a
@@ -101,18 +104,19 @@ def check_request(inventory: Inventory, request: Request) -> None:
     problems: list[Problem] = []
     chosen: tuple[str, ...] = ()
     try:
-        chosen = choose_hosts(inventory, request.only, request.exclude)
+        if inventory is not None:
+            chosen = choose_hosts(inventory, request.only, request.exclude)
     except BadInput as error:
         problems += error.problems
     if request.launcher and request.launcher not in LAUNCHERS:
         known = ", ".join(sorted(LAUNCHERS))
         problems.append(Problem("--launcher", f"is one of {known}, found {request.launcher}"))
-    declared = [inventory.host(name).slots for name in chosen]
+    declared = [inventory.host(name).slots for name in chosen] if inventory is not None else []
     if request.ranks and chosen and all(s is not None for s in declared):
         total = sum(s or 0 for s in declared)
         if request.ranks > total:
             problems.append(Problem("--np", f"{request.ranks} ranks asked for, but there are {total} slots"))
-    if request.workdir is not None and not request.workdir.is_dir():
+    if request.workdir is not None and not is_folder(request.workdir):
         problems.append(Problem("--workdir", f"{request.workdir} is not a folder"))
     else:
         try:
@@ -120,7 +124,7 @@ def check_request(inventory: Inventory, request: Request) -> None:
         except BadInput as error:
             problems += error.problems
     sources = ["command line"] if problems else []
-    if request.secrets:
+    if request.secrets and inventory is not None:
         try:
             read_secrets(inventory)
         except BadInput as error:

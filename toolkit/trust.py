@@ -45,6 +45,18 @@ class Finding:
     def changed(self) -> bool:
         return self.verdict == "changed"
 
+    @property
+    def file(self) -> str:
+        """The known_hosts file that a new key goes to."""
+        return self.target.known_hosts[0] if self.target else ""
+
+    def place(self) -> str:
+        """Return where the host was looked for, and which files say what its key should be."""
+        if self.target is None:
+            return "the way to it could not be told"
+        files = ", ".join(self.target.known_hosts)
+        return f"asked {self.target.host} port {self.target.port}; keys on record are in {files}"
+
     def line(self) -> str:
         """Return one line for people."""
         if self.error:
@@ -77,15 +89,15 @@ def look(inventory: Inventory, names: tuple[str, ...]) -> list[Finding]:
     findings, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
     return [
         *(
-            findings[key] if key in findings else _failed(target.name, errors[key])
+            findings[key] if key in findings else _failed(target.name, target, errors[key])
             for key, target in distinct.items()
         ),
-        *(_failed(name, error) for name, error in lost.items()),
+        *(_failed(name, None, error) for name, error in lost.items()),
     ]
 
 
-def _failed(host: str, error: ToolkitError) -> Finding:
-    return Finding(host, None, error=error.what + (f"; fix: {error.fix}" if error.fix else ""))
+def _failed(host: str, target: Target | None, error: ToolkitError) -> Finding:
+    return Finding(host, target, error=error.what + (f"; fix: {error.fix}" if error.fix else ""))
 
 
 def _look_at(target: Target) -> Finding:

@@ -35,16 +35,23 @@ class Done:
 
 
 class Toolkit:
-    """Calls `toolkit` with one hosts file."""
+    """Calls `toolkit` with one hosts file; of another program and environment if these are named."""
 
-    def __init__(self, hosts: Path, folder: Path) -> None:
-        self.hosts, self.folder = hosts, folder
-        self.env = {**os.environ, "TOOLKIT_HOSTS": str(hosts)}
+    def __init__(
+        self, hosts: Path, folder: Path, program: str = PROGRAM, env: dict[str, str] | None = None
+    ) -> None:
+        self.hosts, self.folder, self.program = hosts, folder, program
+        self.env = env or {**os.environ, "TOOLKIT_HOSTS": str(hosts)}
 
     def run(self, *words: str, check: bool = False, timeout: float = 300) -> Done:
         start = time.monotonic()
         done = subprocess.run(
-            [PROGRAM, *words], cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout
+            [self.program, *words],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
         result = Done(done.returncode, done.stdout, done.stderr, time.monotonic() - start)
         if check:
@@ -55,7 +62,7 @@ class Toolkit:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [PROGRAM, *words],
+            [self.program, *words],
             cwd=self.folder,
             env=self.env,
             stdout=subprocess.PIPE,

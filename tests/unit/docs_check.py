@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer.main
 
 from toolkit.cli.app import app
 
-_FOLDERS = "docs|toolkit|tests|examples|compose|ssh|image|scripts|bench"
+_FOLDERS = r"docs|toolkit|tests|examples|compose|ssh|image|scripts|bench|\.ci"
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^(?: {4}|\t).*$", re.MULTILINE)
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
@@ -19,7 +21,11 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # "the toolkit or the launcher", in a quoted message, is a sentence.
 _COMMAND = re.compile(r"(?:^|[\s;&|(])(?<!the )toolkit +([a-z][a-z|\\]*[^\n`#]*)", re.MULTILINE)
 _MAKE = re.compile(r"(?:^|[\s;&|(])make +([a-z][a-z-]*)", re.MULTILINE)
-_PATH = re.compile(rf"(?<![\w./~:@}}-])((?:{_FOLDERS})/[\w./*-]*[\w*])")
+_PATH = re.compile(
+    rf"(?<![\w./~:@}}-])((?:{_FOLDERS})/[\w./*-]*[\w*]|Dockerfile\.\w+|[A-Z]{{4,}}\.md|requirements\.lock)"
+)
+_ROW = re.compile(r"^\| *`toolkit ([a-z]+(?: [a-z|\\]+)?)[^`]*`.*\|$", re.MULTILINE)
+_ROOT_OPTION = re.compile(r"(?:^|[\s;&|(])toolkit +(--?[a-z][a-z-]*)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def verbs() -> dict[str, Verb]:
         for word, sub in getattr(command, "commands", {}).items():
             visit(sub, f"{name} {word}".strip())
         if not hasattr(command, "commands"):
-            params = [p for p in command.params if p.param_type_name == "option"]  # type: ignore[attr-defined]
+            params = _options(command)
             every = {o for p in params for o in (*p.opts, *p.secondary_opts)} | {"-h", "--help"}
             valued = {o for p in params if not p.is_flag for o in p.opts}
             passes_on = not getattr(command, "allow_interspersed_args", True) or name in ("run", "exec")
@@ -47,6 +53,17 @@ def verbs() -> dict[str, Verb]:
 
     visit(typer.main.get_command(app), "")
     return found
+
+
+@functools.cache
+def _own_options() -> frozenset[str]:
+    """Options that stand right behind `toolkit`; -v stands there in sentences about any verb."""
+    own = {option for param in _options(typer.main.get_command(app)) for option in param.opts}
+    return frozenset(own | {"-h", "--help", "-v"})
+
+
+def _options(command: Any) -> list[Any]:
+    return [param for param in command.params if param.param_type_name == "option"]
 
 
 def make_targets(makefile: str) -> frozenset[str]:
@@ -63,7 +80,10 @@ def code_of(text: str) -> Iterator[str]:
 
 
 def command_faults(code: str, known: Mapping[str, Verb]) -> Iterator[str]:
-    """Yield what is wrong with each `toolkit VERB …` in a piece of code."""
+    """Yield what is wrong with each `toolkit VERB …` or `toolkit --option` in a piece of code."""
+    for option in _ROOT_OPTION.findall(code):
+        if option not in _own_options():
+            yield f"toolkit has no option {option}"
     for call in _COMMAND.findall(code):
         words = call.replace("\\|", "|").split()
         groups = {name.split()[0] for name in known if " " in name}
@@ -93,6 +113,20 @@ def _verb_faults(name: str, words: list[str], known: Mapping[str, Verb]) -> Iter
                 rest.pop(0)
 
 
+def row_faults(text: str, known: Mapping[str, Verb]) -> Iterator[str]:
+    """Yield the options in a table's row that the command in its first cell does not have."""
+    for match in _ROW.finditer(text):
+        words = match[1].replace("\\|", "|").split()
+        names = [f"{words[0]} {second}" for second in words[1].split("|")] if len(words) > 1 else []
+        names = [name for name in names if name in known] or [words[0]]
+        options = {option for name in names if name in known for option in known[name].options}
+        cells = match[0].replace("\\|", "/").split("|")[2:]
+        for code in (code for cell in cells for _, code in _SPAN.findall(cell)):
+            option = re.match("--[a-z-]+", code)
+            if option and option[0] not in options:
+                yield f"toolkit {' '.join(words)} has no option {option[0]}"
+
+
 def page_faults(
     text: str,
     folder: Path,
@@ -114,6 +148,7 @@ def page_faults(
         faults += command_faults(code, known)
         faults += [f"there is no target: make {t}" for t in _MAKE.findall(code) if t not in targets]
         faults += [f"there is no {p}" for p in _PATH.findall(code) if not _is_there(root, p)]
+    faults += row_faults(_FENCED.sub("", text), known)
     for link in _LINK.findall(text):
         faults += _link_faults(link, text, folder)
     return faults
@@ -121,7 +156,8 @@ def page_faults(
 
 def _is_there(root: Path, path: str) -> bool:
     # Words in capitals stand for names of the reader's own.
-    return any(root.glob(re.sub(r"\b[A-Z]{3,}\b", "*", path).rstrip("/")))
+    own = re.sub(r"\b[A-Z]{3,}\b", "*", path) if "/" in path else path
+    return any(root.glob(own.rstrip("/")))
 
 
 def _link_faults(link: str, text: str, folder: Path) -> Iterator[str]:

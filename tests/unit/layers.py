@@ -24,8 +24,8 @@ BELONGS = {
 PURE_STDLIB = frozenset(
     (
         *("__future__", "base64", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
-        *("functools", "hashlib", "ipaddress", "json", "math", "posixpath", "re", "shlex", "string"),
-        *("struct", "typing"),
+        *("functools", "hashlib", "ipaddress", "itertools", "json", "math", "posixpath", "re", "shlex"),
+        *("string", "struct", "typing"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}

@@ -5,46 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import toolkit.api
 from tests.unit import cluster_world as world
+from tests.unit.conftest import Run
 from toolkit.cli import app as cli
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError
 from toolkit.execute import PlanInterrupted
 
-Run = Callable[..., tuple[int, str, str]]
 VERBS = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
 VERBS |= {
     f"{g.name} {c.name}" for g in cli.app.registered_groups for c in g.typer_instance.registered_commands
 }  # type: ignore[union-attr]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Call the command as a shell does, in an empty folder: status, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def contacted(*args: object, **kwargs: object) -> None:
-        raise AssertionError("a host was contacted")
-
-    monkeypatch.setattr(toolkit.api.Session, "open", contacted)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["toolkit", *words])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as end:
-            status = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 @pytest.fixture
@@ -74,7 +50,7 @@ WITH_HOSTS = {
 
 
 def test_the_table_below_has_every_verb_that_takes_a_hosts_file() -> None:
-    without = {"image build", "lab up", "lab down", "lab status"}
+    without = {"image build", "lab up", "lab down", "lab status", "init", "schema", "version"}
     assert set(WITH_HOSTS) == VERBS - without
 
 
@@ -83,7 +59,7 @@ def test_every_verb_refuses_a_hosts_file_that_is_not_there(run: Run, verb: str) 
     status, out, err = run(*verb.split(), "--hosts", "missing.yaml", *WITH_HOSTS[verb])
     assert (status, out) == (2, "")
     assert err.startswith("toolkit: missing.yaml: 1 problem\n  No such file")
-    assert "fix: write one (see examples/hosts.yaml)" in err
+    assert "fix: write one: toolkit init" in err
 
 
 @pytest.mark.parametrize("verb", WITH_HOSTS)
@@ -114,7 +90,7 @@ def test_the_hosts_file_may_come_from_the_environment(
         (("run", "--env", "RANK=3", "true"), "--env RANK: is set for every rank"),
         (("run", "--env", "NOT_SET_HERE", "true"), "--env NOT_SET_HERE: is not set here"),
         (("run", "--env", "1X=2", "true"), "--env 1X: a variable name has"),
-        (("run", "--on-interrupt", "kill", "true"), "--on-interrupt: is stop or detach, found kill"),
+        (("run", "--on-interrupt", "kill", "true"), "--on-interrupt: is one of stop, detach, found 'kill'"),
         (("run", "--workdir", "nowhere", "gone.py"), "1 problem --workdir: "),
         (("run", "--workdir", "nowhere", "true"), "is not a folder"),
         (("run", "--timeout", "0", "true"), "--timeout"),
@@ -124,8 +100,8 @@ def test_the_hosts_file_may_come_from_the_environment(
         (("exec", "gpu1", "--"), "say what to run: toolkit exec gpu1 -- CMD"),
         (("shell", "gpu9"), "gpu9: is not a host of the file"),
         (("trust", "gpu9"), "gpu9: is not a host of the file"),
-        (("render", "helm"), "target: is one of compose, docker, ssh, found helm"),
-        (("image", "build", "--flavour", "x"), "--flavour: is cpu or gpu, found x"),
+        (("render", "helm"), "target: is one of compose, docker, ssh, found 'helm'"),
+        (("image", "build", "--flavour", "x"), "--flavour: is one of cpu, gpu, found 'x'"),
         (("image", "build", "--flavour", "cpu", "--build-arg", "X"), "--build-arg X: is written NAME=VALUE"),
         (("up", "--no-such-option"), "No such option"),
         (("no-such-verb",), "No such command"),
@@ -181,10 +157,10 @@ def test_every_verb_explains_itself(run: Run, verb: str) -> None:
 def test_errors_become_messages_and_documented_statuses(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
 ) -> None:
-    def fails() -> None:
+    def fails(hosts: str) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "app", fails)
+    monkeypatch.setattr("toolkit.cli.up.load", fails)
     found, out, err = run("up")
     assert (found, out) == (status, "")
     assert found in EXIT_CODES

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     str(path.relative_to(ROOT))
     for path in (
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md", "bench/README.md")),
+        # Not the changelog: what it says of older versions need not be there any more.
+        *(page for page in sorted(ROOT.glob("*.md")) if page.name != "CHANGELOG.md"),
+        *(ROOT / name for name in ("examples/README.md", "bench/README.md")),
         *sorted((ROOT / "docs").rglob("*.md")),
     )
     if path.is_file()
@@ -69,6 +71,15 @@ def test_messages_and_comments_name_only_what_there_is(path: Path) -> None:
         ("`toolkit lab up|away`", "there is no verb: toolkit lab away"),
         ("`toolkit up --frobnicate`", "toolkit up has no option --frobnicate"),
         ("`toolkit run --nodes 3 train.py --epochs 3`", "toolkit run has no option --nodes"),
+        ("`toolkit --frobnicate`", "toolkit has no option --frobnicate"),
+        ("| `toolkit up` | x | `--force`, `--nodes` |", "toolkit up has no option --nodes"),
+        (
+            "| `toolkit lab up\\|down` | x | `--rate`, `--nodes N` |",
+            "toolkit lab up|down has no option --nodes",
+        ),
+        ("see `.ci/gone`", "there is no .ci/gone"),
+        ("see `Dockerfile.tpu`", "there is no Dockerfile.tpu"),
+        ("see `POLICY.md`", "there is no POLICY.md"),
         ("`make everything`", "there is no target: make everything"),
         ("    cd x && make everything", "there is no target: make everything"),
         ("see `toolkit/gone.py`", "there is no toolkit/gone.py"),
@@ -91,6 +102,9 @@ def test_the_checker_sees_what_is_gone(text: str, fault: str) -> None:
         "the toolkit destroys nothing, and we make everything plain",
         "`toolkit run --np 2 train.py --anything` and `toolkit run -- cmd --anything`",
         "`toolkit exec gpu1 -- ls --color`, `toolkit VERB --help`, `toolkit -v …`, `toolkit`",
+        "`toolkit --version`, `Dockerfile.cpu`, `README.md`",
+        "| `toolkit run SCRIPT` | x | `--np`, `--env NAME[=VALUE]` |",
+        "| `toolkit lab up\\|down` | x | `--rate`, `--keep-images` |",
         "`toolkit lab up\\|down\\|status` and `toolkit render compose|docker|ssh`",
         "`make image-cpu`, `make the state folders`",
         "`compose/*.j2`, `toolkit/inside/rank.py`, `docs/`, `~/.local/state/toolkit/CLUSTER`",

@@ -3,20 +3,67 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from toolkit.cli import down, enter, image, jobs, lab, render, run, smoke, status, trust, up
+from toolkit.cli import (
+    down,
+    enter,
+    image,
+    init,
+    jobs,
+    lab,
+    render,
+    run,
+    schema,
+    smoke,
+    status,
+    trust,
+    up,
+    version,
+)
+
+if TYPE_CHECKING:
+    from toolkit.errors import ToolkitError
+
+# click's, which typer has inside or beside it, by its age.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+class Verbs(TyperGroup):
+    """All verbs; Ctrl-C in one of them is an error like others, so that it too is told in JSON."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            from toolkit.errors import Interrupted
+
+            raise Interrupted("interrupted") from None
+
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Multi-node training on plain GPU boxes: SSH and Docker, nothing else.",
     epilog="Exit codes: 0 done, 1 failed on a host, 2 bad input, 3 cluster not up, 4 tool missing here, "
     "130 interrupted; `run` ends with the job's own code once the job has started.",
 )
 
+
+@app.callback()
+def options(
+    show: Annotated[
+        bool, typer.Option("--version", callback=version.show, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Multi-node training on plain GPU boxes: SSH and Docker, nothing else."""
+
+
+app.command()(init.init)
 app.add_typer(image.app, name="image")
 app.command()(trust.trust)
 app.command()(up.up)
@@ -30,30 +77,36 @@ app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(render.render)
 app.command()(down.down)
 app.add_typer(lab.app, name="lab")
+app.command()(schema.schema)
+app.command()(version.version)
 
 
 def main() -> None:
     """Run the command line; every error of ours becomes a message and an exit code, never a traceback."""
-    from toolkit.errors import ToolkitError
+    from toolkit.errors import Interrupted, ToolkitError
 
+    words = sys.argv[1:]
     try:
-        app()
+        # Not standalone: a refused command line is told like every other error, and in JSON if asked for.
+        sys.exit(app(prog_name="toolkit", standalone_mode=False))
     except ToolkitError as error:
-        _print(error)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted\n")
-        sys.exit(130)
+        fail(error, words)
+    except (KeyboardInterrupt, typer.Abort):
+        fail(Interrupted("interrupted"), words)
+    except UsageError as error:
+        from toolkit.cli.failure import as_bad_input
+
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.exit(2)  # typer has printed the help
+        fail(as_bad_input(error), words)
 
 
-def _print(error: Exception) -> None:
-    from toolkit.execute import PlanInterrupted
+def fail(error: ToolkitError, words: list[str]) -> NoReturn:
+    """Say what went wrong, in JSON too if the command line asks for it, and exit."""
+    from toolkit.cli.failure import asks_for_json, tell
 
-    if isinstance(error, PlanInterrupted):
-        from toolkit.show import report_text
-
-        sys.stderr.write("\n" + report_text(error.report))
-    sys.stderr.write(f"toolkit: {error}\n")
+    tell(error, asks_for_json(typer.main.get_command(app), words))
+    sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

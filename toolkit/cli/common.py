@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,7 +50,7 @@ def to_stdout(data: bytes) -> None:
 
 def load(hosts: str) -> Inventory:
     """Return the hosts file's inventory."""
-    from toolkit.api import load_inventory
+    from toolkit.inputs import load_inventory
 
     return load_inventory(hosts)
 
@@ -69,6 +69,18 @@ def connect(inventory: Inventory, verbose: bool, names: Iterable[str] | None = N
 def _trace(host: str, line: str) -> None:
     shown = " ".join(line.split())
     say(f"       $  {host}: {shown if len(shown) <= 400 else shown[:397] + '…'}")
+
+
+def show_plans(plans: Sequence[Plan], as_json: bool) -> None:
+    """Print what would be done, for ``--dry-run``."""
+    from toolkit.show import plan_text
+
+    texts = [plan_text(plan) for plan in plans]
+    if as_json:
+        lines = [line for text in texts for line in text.splitlines()]
+        put_json({"title": plans[-1].title, "dry_run": True, "plan": lines})
+    else:
+        sys.stdout.write("".join(texts))
 
 
 def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:
@@ -113,13 +125,10 @@ def carry_out(
     Args:
         before: of a plan that was run in preparation of this one; both are reported as one.
     """
-    from toolkit.show import plan_text, report_text
+    from toolkit.show import report_text
 
     if dry_run:
-        if as_json:
-            put_json({"title": plan.title, "dry_run": True, "plan": plan_text(plan).splitlines()})
-        else:
-            sys.stdout.write(plan_text(plan))
+        show_plans((plan,), as_json)
         return None
     listener = Progress(verbose)
     try:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json, say
+from toolkit.cli import complete
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
+
+if TYPE_CHECKING:
+    from toolkit.cli.line import CommandLine
+    from toolkit.spec.inventory import Inventory
 
 CONTEXT = {"allow_interspersed_args": False}
 
 
 def execute(
-    words: Annotated[list[str], typer.Argument(metavar="[HOST] -- COMMAND...")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="[HOST] -- COMMAND...", autocompletion=complete.first_host)
+    ],
     hosts: HostsFile = DEFAULT_HOSTS,
     everywhere: Annotated[bool, typer.Option("--all", help="On every host.")] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds until it is ended.")] = 600.0,
+    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Seconds until it is ended.")] = "600",
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -24,15 +31,18 @@ def execute(
 
     Ends with the command's own status; with --all with 1 when it failed anywhere.
     """
+    from toolkit.cli.line import CommandLine
     from toolkit.core.command import Command
     from toolkit.effects.fanout import fan_out
 
-    inventory = load(hosts)
-    names, argv = _split(inventory.names, inventory.main, words, everywhere)
-    with connect(inventory, verbose, names) as session:
+    line = CommandLine()
+    seconds = line.seconds("--timeout", timeout)
+    inventory = line.hosts(hosts)
+    names, argv = _split(line, inventory, words, everywhere)
+    with connect(line.accept(inventory), verbose, names) as session:
 
         def one(name: str) -> tuple[int, str, str]:
-            done = session.container(name).run(Command(tuple(argv)), timeout)
+            done = session.container(name).run(Command(tuple(argv)), seconds)
             return done.status, done.stdout, done.stderr
 
         results, errors = fan_out(names, one)
@@ -44,8 +54,8 @@ def execute(
     else:
         for name, (_, out, err) in results.items():
             mark = f"[{name}] " if len(names) > 1 else ""
-            sys.stdout.writelines(f"{mark}{line}\n" for line in out.splitlines())
-            sys.stderr.writelines(f"{mark}{line}\n" for line in err.splitlines())
+            sys.stdout.writelines(f"{mark}{text}\n" for text in out.splitlines())
+            sys.stderr.writelines(f"{mark}{text}\n" for text in err.splitlines())
         for error in errors.values():
             say(str(error))
     if len(names) == 1 and names[0] in results:
@@ -55,35 +65,43 @@ def execute(
 
 
 def _split(
-    known: tuple[str, ...], main: str, words: list[str], everywhere: bool
+    line: CommandLine, inventory: Inventory | None, words: list[str], everywhere: bool
 ) -> tuple[list[str], list[str]]:
-    from toolkit.errors import BadInput, Problem
-
+    """Names of hosts and the command; words that no host's name can be told from are the command."""
+    known = inventory.names if inventory else ()
+    first, rest = words[0], words[1:]
     if everywhere:
+        if first in known or rest[:1] == ["--"]:
+            line.refuse("--all", f"means every host; leave out {first}")
         return list(known), words
-    if words[0] in known:
-        argv = words[2:] if words[1:2] == ["--"] else words[1:]
+    if first in known or rest[:1] == ["--"]:
+        if inventory and first not in known:
+            line.refuse(first, f"is not a host of the file; there are: {', '.join(known)}")
+        argv = rest[1:] if rest[:1] == ["--"] else rest
         if not argv:
-            raise BadInput("command line", (Problem("", f"say what to run: toolkit exec {words[0]} -- CMD"),))
-        return [words[0]], argv
-    if words[1:2] == ["--"]:
-        problem = Problem(words[0], f"is not a host of the file; there are: {', '.join(known)}")
-        raise BadInput("command line", (problem,))
-    return [main], words
+            line.refuse("", f"say what to run: toolkit exec {first} -- CMD")
+        return [first], argv
+    return [inventory.main] if inventory else [], words
 
 
 def shell(
-    host: Annotated[str, typer.Argument(metavar="[HOST]", help="Main if absent.")] = "",
+    host: Annotated[
+        str, typer.Argument(metavar="[HOST]", help="Main if absent.", autocompletion=complete.hosts)
+    ] = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     verbose: Verbose = False,
 ) -> None:
     """Open a shell in the container of main or of HOST."""
     from toolkit.api import choose_hosts
+    from toolkit.cli.line import CommandLine
     from toolkit.core.command import command
 
-    inventory = load(hosts)
-    name = choose_hosts(inventory, [host], [])[0] if host else inventory.main
-    with connect(inventory, verbose, [name]) as session:
+    line = CommandLine()
+    inventory = line.hosts(hosts)
+    if inventory and host:
+        line.read(choose_hosts, inventory, [host], [])
+    name = host or line.accept(inventory).main
+    with connect(line.accept(inventory), verbose, [name]) as session:
         container = session.container(name).container
         tty = ("-t",) if sys.stdin.isatty() else ()
         # Not a login shell: /etc/profile would put another PATH in place of the image's.

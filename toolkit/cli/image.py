@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -28,18 +30,27 @@ app = typer.Typer(no_args_is_help=True, help="Build the image on this machine, s
 
 @app.command("build")
 def build(
-    flavour: Annotated[str, typer.Option(help="cpu or gpu; by what this machine has if absent.")] = "",
-    tag: Annotated[str, typer.Option(help="Name of the image; toolkit:FLAVOUR if absent.")] = "",
-    base_image: Annotated[str, typer.Option(help="In place of debian:bookworm-slim.")] = "",
+    flavour: Annotated[
+        str,
+        typer.Option(
+            metavar="cpu|gpu", help="By what this machine has if absent.", autocompletion=complete.flavours
+        ),
+    ] = "",
+    tag: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the image; toolkit:FLAVOUR if absent.")
+    ] = "",
+    base_image: Annotated[str, typer.Option(metavar="IMAGE", help="In place of debian:bookworm-slim.")] = "",
     build_arg: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An ARG of the Dockerfile; repeatable.")
     ] = None,
     torch_index: Annotated[
         str,
-        typer.Option(envvar="TOOLKIT_TORCH_INDEX", help="Index or folder with the CPU wheel of torch."),
+        typer.Option(
+            metavar="URL", envvar="TOOLKIT_TORCH_INDEX", help="Index or folder with the CPU wheel of torch."
+        ),
     ] = "",
     certificate: Annotated[
-        str, typer.Option(envvar="TOOLKIT_CA", help="CA bundle that the build shall trust.")
+        str, typer.Option(metavar="FILE", envvar="TOOLKIT_CA", help="CA bundle that the build shall trust.")
     ] = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
     dry_run: DryRun = False,
@@ -47,19 +58,27 @@ def build(
     verbose: Verbose = False,
 ) -> None:
     """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
-    from toolkit.errors import BadInput, Problem
+    from toolkit.cli.line import CommandLine
     from toolkit.images import ImageRecipe, make_build, pick_flavour
     from toolkit.images import build as build_now
+    from toolkit.inputs import is_file
     from toolkit.plan.image import FLAVOURS
+    from toolkit.spec.fields import image as image_name
 
-    chosen = flavour or pick_flavour()
-    known = next((f for f in FLAVOURS if f == chosen), None)
-    problems = [Problem("--flavour", f"is cpu or gpu, found {flavour}")] if known is None else []
-    problems += [
-        Problem(f"--build-arg {a}", "is written NAME=VALUE") for a in build_arg or [] if "=" not in a
-    ]
-    if problems or known is None:
-        raise BadInput("command line", tuple(problems))
+    line = CommandLine()
+    if flavour:
+        line.one_of("--flavour", flavour, FLAVOURS)
+    if tag:
+        line.value("--tag", image_name, tag)
+    if base_image:
+        line.value("--base-image", image_name, base_image)
+    for argument in build_arg or []:
+        if not re.match("[^=]+=", argument):
+            line.refuse(f"--build-arg {argument}", "is written NAME=VALUE")
+    if certificate and not is_file(certificate):
+        line.refuse("--certificate", f"there is no file {certificate}")
+    line.end()
+    known = next(f for f in FLAVOURS if f == (flavour or pick_flavour()))
     arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
     if base_image:
         arguments.append(("BASE_IMAGE", base_image))
@@ -68,7 +87,10 @@ def build(
     )
     subject = make_build(recipe, certificate)
     if dry_run:
-        print("\n".join(subject.lines()))
+        if as_json:
+            put_json({"title": f"image build {subject.tag}", "dry_run": True, "plan": list(subject.lines())})
+        else:
+            print("\n".join(subject.lines()))
         return
     start = time.monotonic()
     say(f"building {subject.tag} ({known})")

@@ -8,6 +8,7 @@ import typer
 
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
+    DryRun,
     HostsFile,
     Json,
     Verbose,
@@ -50,7 +51,11 @@ def logs(
 
 
 def stop(
-    job: Job = "", hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False
+    job: Job = "",
+    hosts: HostsFile = DEFAULT_HOSTS,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """End a job on every host, and only that job."""
     from dataclasses import asdict
@@ -62,8 +67,11 @@ def stop(
     with connect(inventory, verbose, [inventory.main]) as session:
         session.require_some()
         wanted = status(session, job) if job else newest(session)
-        ended = wanted if wanted.final and wanted.state != "lost" else stop_job(session, wanted.id)
+        ending = not wanted.final or wanted.state == "lost"
+        ended = stop_job(session, wanted.id) if ending and not dry_run else wanted
     if as_json:
-        put_json(asdict(ended))
+        put_json(asdict(ended) | ({"dry_run": True} if dry_run else {}))
+    elif dry_run:
+        say(f"job {wanted.id}: {wanted.state}; " + ("would be ended" if ending else "nothing to end"))
     else:
         say(f"job {ended.id}: {ended.state}" + (" already" if ended is wanted else ""))

@@ -2,92 +2,170 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from typing import Annotated
+
 import typer
+
+from toolkit.cli import complete
+from toolkit.cli.common import DryRun, Json, put_json, say
 
 app = typer.Typer(
     no_args_is_help=True, help="A practice cluster on one machine: containers that behave as hosts."
 )
 
-
-def _say(line: str) -> None:
-    typer.echo(line, err=True)
-
-
-def _folder(folder: str, name: str) -> str:
-    from pathlib import Path
-
-    return str((Path(folder) if folder else Path(".lab") / name).resolve())
+Name = Annotated[str, typer.Option(metavar="NAME", help="The lab's name; several may run side by side.")]
 
 
 @app.command("up")
 def up(
-    name: str = typer.Option("lab", help="The lab's name; several may run side by side."),
-    hosts: int = typer.Option(2, help="How many hosts."),
-    engine: str = typer.Option("new", help="old, new or containerd; a list such as old,new goes round."),
-    rate: str = typer.Option("", help="Limit of every host's link, such as 100mbit."),
-    interfaces: str = typer.Option("differ", help="differ or same: the names of the hosts' interfaces."),
-    user: str = typer.Option("trainer", help="trainer (no root, in group docker) or root."),
-    slots: int = typer.Option(1, help="Slots per host, written to hosts.yaml."),
-    image: str = typer.Option("toolkit:cpu", help="The cluster's image, written to hosts.yaml."),
-    folder: str = typer.Option("", help="For hosts.yaml and keys; .lab/NAME unless given."),
+    name: Name = "lab",
+    hosts: Annotated[str, typer.Option(metavar="N", help="How many hosts.")] = "2",
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="old, new or containerd; a list such as old,new goes round.",
+            autocompletion=complete.engines,
+        ),
+    ] = "new",
+    rate: Annotated[
+        str, typer.Option(metavar="RATE", help="Limit of every host's link, such as 100mbit.")
+    ] = "",
+    interfaces: Annotated[
+        str,
+        typer.Option(
+            metavar="differ|same",
+            help="Whether the hosts' interfaces have one name.",
+            autocompletion=complete.one_of("differ", "same"),
+        ),
+    ] = "differ",
+    user: Annotated[
+        str,
+        typer.Option(
+            metavar="trainer|root",
+            help="Whom ssh logs in as; trainer is in group docker, and no root.",
+            autocompletion=complete.lab_users,
+        ),
+    ] = "trainer",
+    slots: Annotated[str, typer.Option(metavar="N", help="Slots per host, written to hosts.yaml.")] = "1",
+    image: Annotated[
+        str, typer.Option(metavar="IMAGE", help="The cluster's image, written to hosts.yaml.")
+    ] = "toolkit:cpu",
+    folder: Annotated[
+        str, typer.Option(metavar="DIR", help="For hosts.yaml and keys; .lab/NAME unless given.")
+    ] = "",
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Make the lab, or start again what has stopped; a second time changes nothing."""
-    from toolkit.lab.manage import lab_up
+    from toolkit.cli.line import CommandLine
     from toolkit.lab.topology import LabSpec
 
+    line = CommandLine()
+    count, per_host = line.whole("--hosts", hosts), line.whole("--slots", slots)
     kinds = tuple(part.strip() for part in engine.split(","))
-    spec = LabSpec(name, _folder(folder, name), hosts, kinds, rate, interfaces, user, slots, image)
-    report = lab_up(spec, _say)
+    where = _folder(folder, name)
+    spec = line.read(LabSpec, name, where, count or 1, kinds, rate, interfaces, user, per_host or 1, image)
+    spec = line.accept(spec)
+    if dry_run:
+        from toolkit.lab.preview import preview_up
+
+        _show(f"lab up {name}", preview_up(spec), as_json)
+        return
+    from toolkit.lab.manage import lab_up
+
+    report = lab_up(spec, say)
+    if as_json:
+        put_json(report.as_json() | {"hosts_file": f"{spec.folder}/hosts.yaml"})
+        return
     done = "nothing to change" if report.changes == 0 else f"{report.changes} changes"
-    _say(f"lab {name}: {done} in {report.seconds:.1f} s; use it with")
+    say(f"lab {name}: {done} in {report.seconds:.1f} s; use it with")
     typer.echo(f"export TOOLKIT_HOSTS={spec.folder}/hosts.yaml")
 
 
 @app.command("down")
 def down(
-    name: str = typer.Option("lab", help="The lab's name."),
-    everything: bool = typer.Option(False, "--all", help="All labs on this machine, whatever their names."),
-    keep_images: bool = typer.Option(False, "--keep-images", help="Keep the hosts' images for the next lab."),
-    folder: str = typer.Option("", help="Where its files are, when the lab itself cannot say it any more."),
+    name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
+    everything: Annotated[
+        bool, typer.Option("--all", help="All labs on this machine, whatever their names.")
+    ] = False,
+    keep_images: Annotated[
+        bool, typer.Option("--keep-images", help="Keep the hosts' images for the next lab.")
+    ] = False,
+    folder: Annotated[
+        str,
+        typer.Option(metavar="DIR", help="Where its files are, when the lab itself cannot say it any more."),
+    ] = "",
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Remove the lab and everything that it made."""
+    from toolkit.cli.line import CommandLine
+    from toolkit.lab.topology import lab_name
+
+    line = CommandLine()
+    line.value("--name", lab_name, name)
+    line.end()
     from toolkit.lab.manage import lab_down, lab_names
+    from toolkit.lab.preview import preview_down
 
     names = lab_names() if everything else (name,)
+    if dry_run:
+        lines = [line for each in names for line in preview_down(each, keep_images)]
+        _show(f"lab down {' '.join(names)}", lines, as_json)
+        return
+    reports = []
     for each in names:
-        report = lab_down(each, keep_images, _folder(folder, each), _say)
+        report = lab_down(each, keep_images, _folder(folder, each), say)
+        reports.append(report.as_json())
         done = "there was nothing" if report.changes == 0 else "nothing is left"
         if keep_images:
             done += " but the volumes with the hosts' images"
-        _say(f"lab {each}: {done} ({report.seconds:.1f} s)")
+        say(f"lab {each}: {done} ({report.seconds:.1f} s)")
     if not names:
-        _say("there is no lab on this machine")
+        say("there is no lab on this machine")
+    if as_json:
+        put_json(reports)
 
 
 @app.command("status")
 def status(
-    name: str = typer.Option("lab", help="The lab's name."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab", as_json: Json = False
 ) -> None:
     """Show the lab's hosts: state, engine, image store, and whether ssh lets us in."""
-    import json
+    from toolkit.cli.line import CommandLine
+    from toolkit.lab.topology import lab_name
 
+    line = CommandLine()
+    line.value("--name", lab_name, name)
+    line.end()
     from toolkit.errors import NotReady
     from toolkit.lab.status import lab_status
+    from toolkit.show import table
 
     lab = lab_status(name)
     if as_json:
-        typer.echo(json.dumps(lab.as_json(), indent=2))
+        put_json(lab.as_json())
         return
     if not lab.hosts:
         raise NotReady(f"there is no lab {name}", f"toolkit lab up --name {name}")
-    rows = [("host", "address", "interface", "user", "state", "engine", "store", "ssh")]
-    for host in lab.hosts:
-        ssh = "ok" if host.ssh else "no"
-        rows.append(
-            (host.name, host.address, host.interface, host.user, host.state, host.engine, host.store, ssh)
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    rows = [
+        (h.name, h.address, h.interface, h.user, h.state, h.engine, h.store, "ok" if h.ssh else "no")
+        for h in lab.hosts
+    ]
+    header = ("host", "address", "interface", "user", "state", "engine", "store", "ssh")
+    typer.echo(table(header, rows), nl=False)
     typer.echo(f"export TOOLKIT_HOSTS={lab.folder}/hosts.yaml")
+
+
+def _folder(folder: str, name: str) -> str:
+    return os.path.realpath(folder or f".lab/{name}")
+
+
+def _show(title: str, lines: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        put_json({"title": title, "dry_run": True, "plan": list(lines)})
+    else:
+        typer.echo("\n  ".join([title, *(lines or ["nothing to change"])]))

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json, say
+from toolkit.cli import complete
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
 
 
 def render(
-    target: Annotated[str, typer.Argument(help="compose, docker or ssh.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="compose|docker|ssh", help="What to print it for.", autocompletion=complete.targets
+        ),
+    ],
     hosts: HostsFile = DEFAULT_HOSTS,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder; else standard output.")
-    ] = None,
+        str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")
+    ] = "",
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -24,28 +31,26 @@ def render(
 
     Looks at the hosts (addresses, users, GPUs), changes nothing, and never writes a private key.
     """
-    from toolkit.errors import BadInput, Problem
+    from toolkit.cli.line import CommandLine
+    from toolkit.inputs import is_folder, write_file
     from toolkit.plan.renderings import TARGETS
 
-    if target not in TARGETS:
-        problem = Problem("target", f"is one of {', '.join(TARGETS)}, found {target}")
-        raise BadInput("command line", (problem,))
-    with connect(load(hosts), verbose) as session:
+    line = CommandLine()
+    line.one_of("target", target, TARGETS)
+    if output and os.path.lexists(output) and not is_folder(output):
+        line.refuse("--output", f"{output} is not a folder")
+    inventory = line.accept(line.hosts(hosts))
+    with connect(inventory, verbose) as session:
         files = TARGETS[target](session.layout())
         missing = dict(session.errors)
-    if as_json and output is None:
+    if output:
+        for name, text in files.items():
+            Path(output, name).parent.mkdir(parents=True, exist_ok=True)
+            say(f"wrote {write_file(Path(output, name), text, program=name.endswith('.sh'))}")
+    elif not as_json:
+        sys.stdout.writelines(f"# --- {name}\n{text}\n" for name, text in files.items())
+    if as_json:
         put_json(files)
-        files = {}
-    for name, text in files.items():
-        if output is None:
-            sys.stdout.write(f"# --- {name}\n{text}\n")
-        else:
-            path = output / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            if name.endswith(".sh"):
-                path.chmod(0o755)
-            say(f"wrote {path}")
     for error in missing.values():
         say(str(error))
     if missing:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -15,37 +17,62 @@ from toolkit.cli.common import (
     Progress,
     Verbose,
     connect,
-    load,
     put_json,
     say,
+    show_plans,
     to_stdout,
 )
 
 if TYPE_CHECKING:
     from toolkit.api import Session
+    from toolkit.cli.line import CommandLine
     from toolkit.jobs import Status
 
 # A script's own options come after it and are not ours.
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
+ON_INTERRUPT = ("stop", "detach")
 
 
 def run(
     words: Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")],
     hosts: HostsFile = DEFAULT_HOSTS,
-    ranks: Annotated[int | None, typer.Option("--np", min=1, help="Ranks; one per slot by default.")] = None,
-    launcher: Annotated[str, typer.Option(help="horovodrun, mpirun or torchrun; else the file's.")] = "",
-    env: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, or NAME to pass yours on; repeatable.")
+    ranks: Annotated[
+        str | None, typer.Option("--np", metavar="N", help="Ranks; one per slot by default.")
     ] = None,
-    workdir: Annotated[Path, typer.Option(help="Folder that is sent, and that ranks run in.")] = Path(),
+    launcher: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="horovodrun, mpirun or torchrun; else the file's.",
+            autocompletion=complete.launchers,
+        ),
+    ] = "",
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=VALUE]", help="A variable; without a value yours is passed on; repeatable."
+        ),
+    ] = None,
+    workdir: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder that is sent, and that ranks run in.")
+    ] = ".",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="On these hosts only; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="HOST", help="On these hosts only; repeatable.", autocompletion=complete.hosts),
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="Not on these hosts; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="HOST", help="Not on these hosts; repeatable.", autocompletion=complete.hosts),
     ] = None,
-    timeout: Annotated[float | None, typer.Option(min=1, help="Seconds until the job is ended.")] = None,
-    on_interrupt: Annotated[str, typer.Option(help="stop or detach: what Ctrl-C does.")] = "stop",
+    timeout: Annotated[
+        str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")
+    ] = None,
+    on_interrupt: Annotated[
+        str,
+        typer.Option(
+            metavar="stop|detach", help="What Ctrl-C does.", autocompletion=complete.one_of(*ON_INTERRUPT)
+        ),
+    ] = "stop",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
     share: Annotated[bool, typer.Option("--share", help="Also while another job runs.")] = False,
     dry_run: DryRun = False,
@@ -56,31 +83,31 @@ def run(
 
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
+    from toolkit.cli.line import CommandLine
     from toolkit.jobs import start
     from toolkit.request import Request, check_request, make_job, plan_run
-    from toolkit.show import plan_text
 
-    variables = _variables(env or [])
-    _check_choice(on_interrupt)
-    inventory = load(hosts)
+    line = CommandLine()
+    line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
     request = Request(
         words=tuple(words),
-        workdir=workdir.resolve(),
-        ranks=ranks,
+        workdir=Path(os.path.realpath(workdir)),
+        ranks=line.whole("--np", ranks),
         launcher=launcher,
-        env=variables,
+        env=_variables(line, env or []),
         only=tuple(only or ()),
         exclude=tuple(exclude or ()),
-        timeout=timeout,
+        timeout=line.seconds("--timeout", timeout),
         share=share,
     )
-    check_request(inventory, request)
-    with connect(inventory, verbose) as session:
+    inventory = line.hosts(hosts)
+    line.read(check_request, inventory, request)
+    with connect(line.accept(inventory), verbose) as session:
         session.require_some()
         job = make_job(session, request)
         plan = plan_run(session, job, request.workdir)
         if dry_run:
-            print(plan_text(plan), end="")
+            show_plans((plan,), as_json)
             return
         listener = Progress(verbose)
         pressed = False
@@ -105,7 +132,7 @@ def run(
 
 def _watch(session: Session, job: str, on_interrupt: str, quiet: bool, pressed: bool) -> Status:
     """Follow the job to its end, and do what Ctrl-C asks for, ``pressed`` for one that came before."""
-    from toolkit.errors import Unreachable
+    from toolkit.errors import Interrupted, Unreachable
     from toolkit.jobs import follow, kill, status, stop
 
     sink = (lambda data: None) if quiet else to_stdout
@@ -118,8 +145,8 @@ def _watch(session: Session, job: str, on_interrupt: str, quiet: bool, pressed: 
         raise Unreachable(f"lost sight of {job}: {error.what}", fix, error.host) from error
     except KeyboardInterrupt:
         if on_interrupt == "detach":
-            say(f"\ndetached; {job} goes on. Follow it: toolkit logs {job}    end it: toolkit stop {job}")
-            raise typer.Exit(130) from None
+            fix = f"follow it: toolkit logs {job}    end it: toolkit stop {job}"
+            raise Interrupted(f"detached; {job} goes on", fix) from None
         say(f"\nstopping {job} on all hosts (Ctrl-C again: kill it at once)")
         try:
             stop(session, job, interrupt=True)
@@ -136,31 +163,16 @@ def _watch(session: Session, job: str, on_interrupt: str, quiet: bool, pressed: 
     return final
 
 
-def _variables(words: list[str]) -> tuple[tuple[str, str], ...]:
-    import os
-
-    from toolkit.errors import BadInput, Problem
+def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ...]:
     from toolkit.spec.fields import env_name
 
-    pairs, problems = [], []
+    pairs = []
     for word in words:
         name, equals, value = word.partition("=")
-        try:
-            env_name(name)
-        except ValueError as error:
-            problems.append(Problem(f"--env {name}", str(error)))
+        # The value may be a secret: no message repeats it.
+        if line.value(f"--env {name}", env_name, name) is None:
             continue
         if not equals and name not in os.environ:
-            problems.append(Problem(f"--env {name}", "is not set here; write NAME=VALUE"))
+            line.refuse(f"--env {name}", "is not set here; write NAME=VALUE")
         pairs.append((name, value if equals else os.environ.get(name, "")))
-    if problems:
-        raise BadInput("command line", tuple(problems))
     return tuple(pairs)
-
-
-def _check_choice(on_interrupt: str) -> None:
-    from toolkit.errors import BadInput, Problem
-
-    if on_interrupt not in ("stop", "detach"):
-        problem = Problem("--on-interrupt", f"is stop or detach, found {on_interrupt}")
-        raise BadInput("command line", (problem,))

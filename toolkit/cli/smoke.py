@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -14,31 +15,35 @@ from toolkit.cli.common import (
     Progress,
     Verbose,
     connect,
-    load,
     put_json,
     say,
+    show_plans,
 )
 
 
 def smoke(
     hosts: HostsFile = DEFAULT_HOSTS,
-    launcher: Annotated[str, typer.Option(help="What starts the all-reduce.")] = "mpirun",
+    launcher: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="What starts the all-reduce.", autocompletion=complete.launchers),
+    ] = "mpirun",
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Run nvidia-smi in a fresh container on every host, then one checked all-reduce across all slots."""
+    from toolkit.cli.line import CommandLine
     from toolkit.request import Request, check_request
-    from toolkit.show import plan_text, table
+    from toolkit.show import table
     from toolkit.smoke import run_smoke, smoke_plans
 
-    inventory = load(hosts)
-    check_request(inventory, Request(words=("python3",), launcher=launcher, secrets=False))
-    with connect(inventory, verbose) as session:
+    line = CommandLine()
+    inventory = line.hosts(hosts)
+    line.read(check_request, inventory, Request(words=("python3",), launcher=launcher, secrets=False))
+    with connect(line.accept(inventory), verbose) as session:
         session.require_some()
         if dry_run:
-            for plan in smoke_plans(session, launcher):
-                print(plan_text(plan), end="")
+            show_plans(smoke_plans(session, launcher), as_json)
             return
         listener = Progress(verbose)
         try:

@@ -6,35 +6,48 @@ from typing import Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, load, put_json, say
+from toolkit.cli import complete
+from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, put_json, say
 
 
 def trust(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[HOST]...", help="All hosts if none is named.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[HOST]...", help="All hosts if none is named.", autocompletion=complete.hosts
+        ),
     ] = None,
     hosts: HostsFile = DEFAULT_HOSTS,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Record without asking.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a recorded key that differs.")] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
     """Show the fingerprints of hosts' ssh keys and record them once you have compared them."""
     import sys
 
     from toolkit.api import choose_hosts
+    from toolkit.cli.line import CommandLine
     from toolkit.trust import look, record
 
-    inventory = load(hosts)
-    findings = look(inventory, choose_hosts(inventory, names or [], []))
+    line = CommandLine()
+    inventory = line.hosts(hosts)
+    chosen = line.read(choose_hosts, inventory, names or [], []) if inventory else None
+    findings = look(line.accept(inventory), line.accept(chosen))
     refused = False
     for found in findings:
         say(found.line())
+        if verbose:
+            say(f"    {found.place()}")
         if found.error or found.known:
             refused = refused or bool(found.error)
             continue
         if found.changed and not replace:
             say("    not recorded: it differs from the key on record; --replace if the host was reinstalled")
             refused = True
+        elif dry_run:
+            say(f"    would be recorded in {found.file}")
         elif yes or (sys.stdin.isatty() and typer.confirm("    record this key?", err=True)):
             say(f"    recorded in {record(found)}")
         else:

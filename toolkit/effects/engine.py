@@ -67,6 +67,12 @@ class Engine:
             return cls.connect()
         return None
 
+    def version(self) -> str:
+        """Return the engine's version, empty when it does not say."""
+        with contextlib.suppress(docker.errors.DockerException, requests.exceptions.RequestException):
+            return str(self._client.version().get("Version", ""))
+        return ""
+
     def image(self, reference: str) -> ImageFacts | None:
         """Return the image of that name, None when the engine has none.
 

@@ -37,7 +37,7 @@ def lab_up(spec: LabSpec, progress: Progress = silent) -> Report:
     """
     engine = LabEngine()
     before = engine.find(spec.name)
-    _refuse_other_settings(spec, before)
+    refuse_other_settings(spec, before)
     folder = Path(spec.folder)
     claimed = files.claim(folder, spec.name)
     builder = Builder(engine, spec, Book(progress))
@@ -126,7 +126,8 @@ def _remove(
         book.note("hosts", "control groups removed", "", True, since)
 
 
-def _refuse_other_settings(spec: LabSpec, found: Found) -> None:
+def refuse_other_settings(spec: LabSpec, found: Found) -> None:
+    """Raise LabError when a lab of this name exists and cannot become what ``spec`` asks for."""
     fix = f"`toolkit lab down --name {spec.name}` first, or choose another --name"
     if found.folder and found.folder != spec.folder:
         raise LabError(

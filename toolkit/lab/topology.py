@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.errors import BadInput, Problem
+from toolkit.spec import fields
 
 LABEL_LAB = "toolkit.lab"
 LABEL_LAB_HOST = "toolkit.lab.host"
@@ -57,6 +58,17 @@ ENGINES: dict[str, EngineKind] = {
 }
 
 
+def lab_name(text: str) -> str:
+    """Return a lab's name.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?", text):
+        raise ValueError(f"should be up to 24 of a-z, 0-9 and inner '-', found {text!r}")
+    return text
+
+
 @dataclass(frozen=True)
 class LabSpec:
     """What a person asks for.
@@ -87,8 +99,14 @@ class LabSpec:
             raise BadInput("lab", problems)
 
     def _problems(self) -> Iterable[Problem]:
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?", self.name):
-            yield Problem("name", f"should be up to 24 of a-z, 0-9 and inner '-', found {self.name!r}")
+        try:
+            lab_name(self.name)
+        except ValueError as error:
+            yield Problem("name", str(error))
+        try:
+            fields.image(self.image)
+        except ValueError as error:
+            yield Problem("image", str(error))
         if not 1 <= self.hosts <= MOST_HOSTS:
             yield Problem("hosts", f"should be 1 to {MOST_HOSTS}, found {self.hosts}")
         if not self.engines:

@@ -51,7 +51,19 @@ def json_schema() -> dict[str, Any]:
     from toolkit.spec.models import HostsFile
 
     dialect = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": dialect, **HostsFile.model_json_schema(mode="validation")}
+    schema = HostsFile.model_json_schema(mode="validation")
+    _close(schema)
+    return {"$schema": dialect, **schema}
+
+
+def _close(node: Any) -> None:
+    """Let names that fit no pattern be refused; pydantic says which may be, and not that others may not."""
+    if isinstance(node, dict):
+        if "patternProperties" in node:
+            node.setdefault("additionalProperties", False)
+        node = list(node.values())
+    for below in node if isinstance(node, list) else ():
+        _close(below)
 
 
 def _problems(document: Document, faults: Iterable[tuple[Path, str, bool]]) -> Iterable[Problem]:

@@ -56,7 +56,7 @@ def read_yaml(text: str | bytes, secret_keys: Collection[str] = (), loader: Any 
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     if len(raw) > MAX_BYTES:
-        return _refused(Problem("", f"the file has {len(raw)} bytes; at most {MAX_BYTES} are read"))
+        return _refused(Problem("", f"the file is longer than {MAX_BYTES} bytes, the most that is read"))
     if isinstance(text, bytes):
         try:
             text = raw.decode("utf-8")

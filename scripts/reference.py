@@ -1,0 +1,254 @@
+"""Writes docs/reference/ from the commands and the models of hosts.yaml. usage: reference.py"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer.main
+import yaml
+
+from toolkit.cli.app import app
+from toolkit.errors import EXIT_CODES
+from toolkit.spec.parse import json_schema
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "reference"
+EXAMPLE = ROOT / "examples" / "hosts.full.yaml"
+MADE = "<!-- Written by `make docs`, and compared by a test: change what it is made from, not this page. -->"
+
+
+def pages() -> dict[str, str]:
+    """Return file name and text of every page."""
+    example = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    return {
+        "cli.md": cli_page(typer.main.get_command(app)),
+        "hosts-yaml.md": hosts_page(json_schema(), example),
+    }
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    lines = [header, tuple("---" for _ in header), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+# The command line
+
+
+def cli_page(command: Any) -> str:
+    """Return the page about all verbs, in the order in which `toolkit --help` lists them."""
+    lines = [
+        *("# Command line", "", MADE, ""),
+        "Values in capitals are yours. An option in brackets behind another is its opposite.",
+        "Every command takes `--help`. After `toolkit --install-completion` the shell completes verbs,",
+        "options, hosts and other names.",
+        *("", "## toolkit", ""),
+        *_options(command),
+    ]
+    for name, verb in _verbs(command, "toolkit"):
+        lines += ["", f"## {name}", "", *_paragraphs(verb.help or ""), ""]
+        lines += ["```", _usage(name, verb), "```", "", *_arguments(verb), *_options(verb)]
+    lines += ["", "## Exit codes", ""]
+    lines += _table(("Code", "Meaning"), [(str(code), text) for code, text in EXIT_CODES.items()])
+    lines += ["", *_paragraphs(_JSON)]
+    return "\n".join(lines) + "\n"
+
+
+_JSON = """Once a job has started, `toolkit run` ends with the job's own code, and `toolkit exec` on one host
+with the command's.
+
+With `--json` a command that cannot do its work still prints one object on standard output:
+`{"ok": false, "error": {"what": "…", "fix": "…", "host": "…", "exit_code": 2, "problems": [{"path": "…",
+"message": "…", "line": null}]}}`. `problems` lists what is wrong with the input, and is empty otherwise."""
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [" ".join(part.split()) if part else "" for part in _with_gaps(text)]
+
+
+def _with_gaps(text: str) -> Iterator[str]:
+    for number, part in enumerate(text.strip().split("\n\n")):
+        if number:
+            yield ""
+        yield part
+
+
+def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    for word, sub in command.commands.items():
+        if hasattr(sub, "commands"):
+            yield from _verbs(sub, f"{name} {word}")
+        else:
+            yield f"{name} {word}", sub
+
+
+def _params(verb: Any, kind: str) -> list[Any]:
+    return [p for p in verb.params if p.param_type_name == kind and not getattr(p, "hidden", False)]
+
+
+def _usage(name: str, verb: Any) -> str:
+    words = [p.metavar or p.name.upper() for p in _params(verb, "argument")]
+    return " ".join([name, "[OPTIONS]", *words])
+
+
+def _arguments(verb: Any) -> list[str]:
+    rows = [(_code(p.metavar or p.name.upper()), p.help) for p in _params(verb, "argument") if p.help]
+    return [*_table(("Argument", "Meaning"), rows), ""] if rows else []
+
+
+def _options(verb: Any) -> list[str]:
+    rows = [(_names(p), _code(_default(p)), _meaning(p)) for p in _params(verb, "option")]
+    return _table(("Option", "Default", "Meaning"), sorted(rows, key=_by_name))
+
+
+def _by_name(row: tuple[str, ...]) -> str:
+    return row[0][row[0].index("--") :]
+
+
+def _names(option: Any) -> str:
+    value = "" if option.is_flag else f" {option.metavar or 'TEXT'}"
+    names = [_code(name + (value if name.startswith("--") else "")) for name in option.opts]
+    opposites = [_code(name) for name in option.secondary_opts]
+    return ", ".join(names) + (f" ({', '.join(opposites)})" if opposites else "")
+
+
+def _default(option: Any) -> str:
+    if option.is_flag:
+        # Only where an opposite exists does it matter which of the two holds.
+        return option.opts[0] if option.secondary_opts and option.default else ""
+    return "" if option.default in (None, "", [], ()) else str(option.default)
+
+
+def _meaning(option: Any) -> str:
+    variable = option.envvar if isinstance(option.envvar, str) else ""
+    return (option.help or "") + (f" Variable: `{variable}`." if variable else "")
+
+
+# hosts.yaml
+
+
+def hosts_page(schema: dict[str, Any], example: dict[str, Any]) -> str:
+    """Return the page about every key of the file.
+
+    Args:
+        schema: see ``toolkit.spec.parse.json_schema``.
+        example: a file that has every key.
+    """
+    lines = [
+        *("# hosts.yaml", "", MADE, ""),
+        "The machines of one cluster and what its containers are like. Unknown keys are refused; everything",
+        "that is wrong is told at once, by line and path, before any host is contacted.",
+        "",
+        "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes what stands below",
+        "as JSON Schema; with `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml, many",
+        "editors complete keys and mark mistakes. One file with every key:",
+        "[examples/hosts.full.yaml](../../examples/hosts.full.yaml).",
+    ]
+    todo: list[tuple[str, dict[str, Any], list[Any]]] = [("", schema, [example])]
+    seen: set[str] = set()
+    while todo:
+        path, node, values = todo.pop(0)
+        lines += ["", f"## {path or 'At the top'}", ""]
+        if path and node.get("description"):
+            lines += [node["description"], ""]
+        rows = []
+        for key, field in node["properties"].items():
+            found = [value[key] for value in values if isinstance(value, dict) and key in value]
+            rows.append(
+                (_code(key), _type(field), _given(node, key), field.get("description", ""), _shown(found))
+            )
+            for step, reference in _references(field):
+                if reference not in seen:
+                    seen.add(reference)
+                    below = f"{path}/{key}{step}".lstrip("/")
+                    todo.append((below, schema["$defs"][reference], _below(found)))
+        lines += _table(("Key", "Value", "Default", "Meaning", "Example"), rows)
+    return "\n".join(lines) + "\n"
+
+
+def _given(node: dict[str, Any], key: str) -> str:
+    if key in node.get("required", ()):
+        return "required"
+    field = node["properties"][key]
+    return _code(json.dumps(field["default"]).strip('"')) if "default" in field else "none"
+
+
+def _choices(field: dict[str, Any]) -> list[dict[str, Any]]:
+    """The ways to write a value; writing nothing is not told."""
+    ways = field.get("anyOf") or field.get("oneOf") or [field]
+    return [way for way in ways if way.get("type") != "null"]
+
+
+def _type(field: dict[str, Any]) -> str:
+    return ", or ".join(dict.fromkeys(_one_type(way) for way in _choices(field)))
+
+
+def _one_type(way: dict[str, Any]) -> str:
+    if "$ref" in way:
+        return "settings, see below"
+    if "anyOf" in way or "oneOf" in way:
+        return _type(way)
+    if "enum" in way:
+        return " or ".join(_code(str(word)) for word in way["enum"])
+    if "const" in way:
+        return _code(str(way["const"]))
+    kind = way.get("type")
+    if kind == "integer":
+        least, most = way.get("minimum"), way.get("maximum")
+        return f"number, {least} to {most}" if most is not None else f"number, {least or 0} or more"
+    if kind == "array":
+        return f"list of: {_type(way.get('items', {}))}"
+    if kind == "object":
+        values = [*way.get("patternProperties", {}).values(), way.get("additionalProperties")]
+        value = next((v for v in values if isinstance(v, dict)), {})
+        return f"mapping of names to: {_type(value)}"
+    if way.get("format") == "ipv4":
+        return "IPv4 address"
+    return {"string": "text", "boolean": "true or false", "number": "number"}.get(str(kind), "anything")
+
+
+def _references(field: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the models below a value, with the step of the path that leads to each."""
+    for way in _choices(field):
+        if "$ref" in way:
+            yield "", way["$ref"].rpartition("/")[2]
+        if isinstance(way.get("items"), dict):
+            yield from ((f"/N{step}", name) for step, name in _references(way["items"]))
+        values = [*way.get("patternProperties", {}).values(), way.get("additionalProperties")]
+        for value in values:
+            if isinstance(value, dict):
+                yield from ((f"/NAME{step}", name) for step, name in _references(value))
+
+
+def _below(values: list[Any]) -> list[Any]:
+    """What stands one level below, in mappings and lists, or the values themselves."""
+    found: list[Any] = []
+    for value in values:
+        found += value if isinstance(value, list) else []
+        found += [value, *value.values()] if isinstance(value, dict) else []
+    return found
+
+
+def _shown(values: list[Any]) -> str:
+    # A large value says less in one line than the whole example does.
+    for value in values:
+        text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+        if len(text) <= 80:
+            return _code(text)
+    return ""
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8", newline="\n")
+        print(f"wrote {(FOLDER / name).relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

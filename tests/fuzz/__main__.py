@@ -1,0 +1,101 @@
+"""usage: python -m tests.fuzz [-n NUMBER] [--seed SEED] [--first NUMBER] [--kind files|lines]"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuzz import command_lines, hosts_files
+
+KINDS = ("files", "lines")
+_MOST_FAILURES = 10
+
+# From seed and number to what was tried and how it ended.
+Try = Callable[[random.Random], tuple[object, Callable[[], str]]]
+
+
+def main() -> int:
+    """Try every input; return 0 when none broke anything."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("-n", type=int, default=2000, help="how many of each kind")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first")
+    parser.add_argument("--kind", choices=KINDS, help="hosts files or command lines alone")
+    given = parser.parse_args()
+    failures = 0
+    with tempfile.TemporaryDirectory(prefix="toolkit-fuzz-") as folder:
+        _settle(Path(folder).resolve())
+        for kind in KINDS:
+            if given.kind in (None, kind):
+                failures += _run(kind, given.n, given.seed, given.first, Path(folder).resolve())
+    return 1 if failures else 0
+
+
+def _settle(folder: Path) -> None:
+    """Nothing of this machine's settings may change what comes out."""
+    for name in [n for n in os.environ if n.startswith(("TOOLKIT_", "_TOOLKIT", "XDG_"))]:
+        del os.environ[name]
+    os.environ |= {"HOME": str(folder / "box"), "COLUMNS": "100"}
+
+
+def _run(kind: str, count: int, seed: int, first: int, folder: Path) -> int:
+    attempt = _files() if kind == "files" else _lines(folder / "box")
+    outcomes: Counter[str] = Counter()
+    failures = 0
+    start = time.monotonic()
+    for number in range(first, first + count):
+        # A text as seed is hashed the same way everywhere, and numbers do not depend on those before them.
+        subject, judge = attempt(random.Random(f"{seed}/{kind}/{number}"))
+        try:
+            outcomes[judge()] += 1
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            failures += 1
+            outcomes["BROKEN"] += 1
+            _tell(kind, seed, number, subject, error)
+            if failures == _MOST_FAILURES:
+                break
+    seconds = time.monotonic() - start
+    told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common())
+    total = sum(outcomes.values())
+    print(f"fuzz {kind}: seed {seed}, {total} tried in {seconds:.1f} s ({total / seconds:.0f}/s): {told}")
+    return failures
+
+
+def _files() -> Try:
+    def attempt(rng: random.Random) -> tuple[object, Callable[[], str]]:
+        text = hosts_files.mutant(rng)
+        return text, lambda: hosts_files.judge(text)
+
+    return attempt
+
+
+def _lines(folder: Path) -> Try:
+    box = command_lines.sandbox(folder)
+    command_lines.check_right(box)
+
+    def attempt(rng: random.Random) -> tuple[object, Callable[[], str]]:
+        words, spoiled, text = command_lines.make(rng)
+        subject = (words, "must be refused") if spoiled else words
+        return subject, lambda: command_lines.judge(words, spoiled, text, box)
+
+    return attempt
+
+
+def _tell(kind: str, seed: int, number: int, subject: object, error: BaseException) -> None:
+    print(f"\n--- broken: {kind}, seed {seed}, number {number}\n{subject!r}")
+    traceback.print_exception(error, file=sys.stdout)
+    print(f"again: make fuzz SEED={seed} FIRST={number} N=1 KIND={kind}\n", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

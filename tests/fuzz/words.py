@@ -1,0 +1,256 @@
+"""What command lines are made from: right ones of every verb, and ways to spoil them for certain."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+GOOD_HOSTS = b"cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
+FILES = {
+    "hosts.yaml": GOOD_HOSTS,
+    "bad.yaml": b"cluster: No!\nimage: X\nhosts: {}\n",
+    "not.yaml": b"hosts: [gpu1\n\t}",
+    "mpi": b"gpu1 slots=8\ngpu2\n",
+    "bad-mpi": b"gpu1 slots=x\n+e\n",
+    "train.py": b"",
+    "folder/x": b"",
+}
+
+# Right as they stand. Each verb is in here (a test looks), with most of its options somewhere.
+RIGHT: tuple[tuple[str, ...], ...] = (
+    ("init", "gpu1:8", "gpu2=alice@10.0.0.2", "--user", "bob", "--output", "new.yaml"),
+    ("init", "--from-hostfile", "mpi", "--cluster", "x", "--image", "a:b", "-o", "new.yaml", "--json"),
+    ("init", "--force", "--dry-run"),
+    ("image", "build", "--flavour", "cpu", "--tag", "x:y", "--dry-run", "--json"),
+    (
+        "image",
+        "build",
+        "--build-arg",
+        "TORCH_VERSION=2.13.0",
+        "--no-cache",
+        "--base-image",
+        "debian:x",
+        "--torch-index",
+        "x",
+    ),
+    ("image", "send", "--json", "-v"),
+    ("trust", "gpu1", "gpu2", "--yes", "--replace", "--json"),
+    ("trust", "--dry-run"),
+    ("up", "--prepare", "--force", "--json"),
+    ("up", "--hosts", "hosts.yaml", "--dry-run", "-v"),
+    ("smoke", "--launcher", "torchrun", "--dry-run", "--json"),
+    (
+        "run",
+        "--np",
+        "2",
+        "--only",
+        "gpu1",
+        "--env",
+        "A=b",
+        "--launcher",
+        "mpirun",
+        "train.py",
+        "--epochs",
+        "3",
+    ),
+    (
+        "run",
+        "--exclude",
+        "gpu2",
+        "--timeout",
+        "60",
+        "--on-interrupt",
+        "detach",
+        "--share",
+        "-d",
+        "--",
+        "true",
+    ),
+    ("run", "--workdir", "folder", "--json", "--dry-run", "x"),
+    ("status", "--json"),
+    ("logs", "20260102-030405-x-a1b2", "--no-follow"),
+    ("stop", "x", "--dry-run", "--json"),
+    ("shell", "gpu2", "-v"),
+    ("exec", "gpu1", "--", "ls", "-l"),
+    ("exec", "--all", "--timeout", "5", "--json", "hostname"),
+    ("render", "compose", "-o", "out", "--json"),
+    ("down", "--no-save", "--dry-run", "--json"),
+    ("lab", "up", "--name", "x", "--hosts", "3", "--engine", "old,new", "--rate", "1mbit", "--slots", "2"),
+    ("lab", "up", "--interfaces", "same", "--user", "root", "--image", "a:b", "--folder", "f", "--dry-run"),
+    ("lab", "down", "--all", "--keep-images", "--folder", "f", "--json"),
+    ("lab", "status", "--json"),
+    ("schema", "-o", "s.json"),
+    ("version", "--no-engine", "--json"),
+)
+
+NASTY = (
+    *(
+        "",
+        " ",
+        "-",
+        "--",
+        "---",
+        "=",
+        "--=",
+        "-=x",
+        "~",
+        "~x/y",
+        ".",
+        "..",
+        "../..",
+        "/",
+        "/etc/passwd",
+        "/dev/null",
+    ),
+    *(
+        "/dev/zero",
+        "/dev/full",
+        "\n",
+        "\t",
+        "\x7f",
+        "\x1b[31m",
+        "\u202e",
+        "é",
+        "日本",
+        "\udcff",
+        "\ud800",
+        "🙂",
+    ),
+    *(
+        "%s",
+        "{}",
+        "{0.__class__}",
+        "$(id)",
+        "`id`",
+        "'",
+        '"',
+        "\\",
+        ";",
+        "|",
+        "*",
+        "a" * 300,
+        "a" * 5000,
+        "9" * 400,
+    ),
+    *(
+        "0",
+        "-1",
+        "1e9",
+        "nan",
+        "inf",
+        "0x10",
+        "１",
+        "٣",
+        "true",
+        "None",
+        "null",
+        "[]",
+        "@",
+        "a@b@c",
+        ":",
+        "a:b:c",
+    ),
+    *(
+        "gpu1",
+        "gpu9",
+        "hosts.yaml",
+        "bad.yaml",
+        "not.yaml",
+        "gone.yaml",
+        "folder",
+        "mpi",
+        "bad-mpi",
+        "train.py",
+    ),
+    *("--json", "--help", "-h", "--version", "--dry-run", "-v", "--hosts", "--np", "-o", "--show-completion"),
+    *("up", "run", "lab", "image", "init"),
+)
+
+Spoiler = Callable[[random.Random, list[str]], list[str]]
+
+
+def verb_of(words: tuple[str, ...] | list[str]) -> int:
+    """How many words name the verb."""
+    return 2 if words[0] in ("image", "lab") else 1
+
+
+def _with(*choices: tuple[str, ...]) -> Spoiler:
+    """A spoiler that puts one of these groups of words right behind the verb."""
+
+    def spoil(rng: random.Random, words: list[str]) -> list[str]:
+        n = verb_of(words)
+        return [*words[:n], *rng.choice(choices), *words[n:]]
+
+    return spoil
+
+
+def _extra(rng: random.Random, words: list[str]) -> list[str]:
+    return [*words, rng.choice(("extra", "gpu1", "x=y"))]
+
+
+def _option(name: str, *values: str) -> Spoiler:
+    return _with(*((name, value) for value in values))
+
+
+_NUMBERS = ("0", "-1", "x", "1.5", "1e3", "", "9" * 400, "１", "+", " ")
+_NO_HOSTS = _option(
+    "--hosts", "gone.yaml", "bad.yaml", "not.yaml", "folder", "", "a" * 5000, "/dev/zero", "mutant"
+)
+_NO_NAME = _option("--name", "", "No!", "../x", "a" * 80, "-")
+_UNKNOWN = _with(("--frobnicate",), ("--no-such=x",), ("--Json",))
+_NO_TIME = _option("--timeout", "0", "-1", "x", "nan", "inf", "1e300", "", "9" * 400)
+_NO_LAUNCHER = _option("--launcher", "mpiexec", "MPIRUN", "é", "a" * 300)
+
+# What makes a command line of this verb wrong, whatever else stands in it.
+SPOILERS: dict[str, tuple[Spoiler, ...]] = {
+    "init": (
+        _UNKNOWN,
+        _option("--cluster", "No!", "", "a" * 80),
+        _option("--image", "X Y", "", "UP"),
+        _option("--user", "-x", "a b"),
+        _option("--from-hostfile", "gone", "bad-mpi", "folder"),
+    ),
+    "image build": (
+        _UNKNOWN,
+        _option("--flavour", "tpu", "CPU"),
+        _option("--build-arg", "X", "=y", ""),
+        _extra,
+    ),
+    "image send": (_UNKNOWN, _NO_HOSTS, _extra),
+    "trust": (_UNKNOWN, _NO_HOSTS, lambda rng, words: [*words, rng.choice(("gpu9", "GPU1", "", "é"))]),
+    "up": (_UNKNOWN, _NO_HOSTS, _extra),
+    "smoke": (_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _extra),
+    "run": (
+        *(_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _NO_TIME),
+        _option("--np", *_NUMBERS, "6"),
+        _option("--env", "RANK=1", "1X=2", "NOT_SET_ANYWHERE", "", "A B=c"),
+        _option("--only", "gpu9", "", "é"),
+        _option("--exclude", "gpu9", ""),
+        _option("--on-interrupt", "", "kill"),
+        _option("--workdir", "gone", "train.py", "a" * 5000),
+    ),
+    "status": (_UNKNOWN, _NO_HOSTS, _extra),
+    "logs": (_UNKNOWN, _NO_HOSTS, _extra),
+    "stop": (_UNKNOWN, _NO_HOSTS, _extra),
+    "shell": (_UNKNOWN, _NO_HOSTS, _extra),
+    "exec": (_UNKNOWN, _NO_HOSTS, _NO_TIME, _with(("gpu9", "--", "x"), ("é", "--"))),
+    "render": (_UNKNOWN, _NO_HOSTS, _extra, _option("--output", "hosts.yaml")),
+    "down": (_UNKNOWN, _NO_HOSTS, _extra),
+    "lab up": (
+        *(_UNKNOWN, _NO_NAME, _extra),
+        _option("--hosts", *_NUMBERS, "999"),
+        _option("--slots", *_NUMBERS, "99"),
+        _option("--engine", "newer", "", "new,,old"),
+        _option("--rate", "1", "fast", "0mbit"),
+        _option("--image", "X Y", ""),
+        _option("--interfaces", "x", ""),
+        _option("--user", "alice", ""),
+    ),
+    "lab down": (_UNKNOWN, _NO_NAME, _extra),
+    "lab status": (_UNKNOWN, _NO_NAME, _extra),
+    "schema": (_UNKNOWN, _extra),
+    "version": (_UNKNOWN, _extra),
+}
+COMPLETION = ("--install-completion", "--show-completion")
+# Options that a later one of the same name would overrule, so that a spoiled one must be the last.
+REPEATABLE = ("--env", "--only", "--exclude", "--build-arg")

@@ -1,0 +1,37 @@
+"""What several unit tests need: the command line, called as a shell does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import toolkit.api
+from toolkit.cli import app as cli
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Call the command in an empty folder: status, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def contacted(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a host was contacted")
+
+    monkeypatch.setattr(toolkit.api.Session, "open", contacted)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["toolkit", *words])
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as end:
+            status = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call

@@ -1,0 +1,143 @@
+"""Completion in a real bash: what --install-completion writes, called as bash calls it at TAB."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.conftest import Run
+
+BIN = Path(sys.executable).parent
+HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {}\n  head:\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    (tmp_path / "other.yaml").write_text("hosts: [box1, box2]\n")
+    (tmp_path / "broken.yaml").write_text("hosts: [gpu1\n\tx: {")
+    (tmp_path / "odd.yaml").write_text("hosts: {1: x, no: y, gpu1: z}\ncluster: [\n")
+    return tmp_path
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "HOME": str(folder), "PATH": f"{BIN}:{os.environ['PATH']}", **more}
+
+
+def complete(folder: Path, line: str, **more: str) -> list[str]:
+    """What bash offers at the end of this line; fails when anything at all is said on standard error."""
+    # As bash does it: the words so far, and the number of the one that is being written.
+    words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    script = (
+        f'source "$HOME/.bash_completions/toolkit.sh"; COMP_WORDS=({shlex.join(words)}); '
+        f"COMP_CWORD={len(words) - 1}; _toolkit_completion toolkit; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        cwd=folder,
+        env=environment(folder, **more),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+@pytest.fixture
+def installed(folder: Path) -> Path:
+    """A home where `toolkit --install-completion` has run."""
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash on this machine")
+    # typer asks which shell calls it; pytest is none, so it is told.
+    env = environment(folder, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    argv = ["toolkit", "--install-completion", "bash"]
+    subprocess.run(argv, cwd=folder, env=env, check=True, capture_output=True)
+    return folder
+
+
+def test_in_bash(installed: Path) -> None:
+    done = subprocess.run(
+        ["bash", "--norc", "-c", 'source "$HOME/.bashrc"; complete -p toolkit'],
+        env=environment(installed),
+        capture_output=True,
+        text=True,
+    )
+    # -o default: where we have nothing to offer, as for a script, bash offers files.
+    assert done.stdout.strip() == "complete -o default -F _toolkit_completion toolkit"
+    assert complete(installed, "toolkit run --only gpu1 --exclude h") == ["head"]
+    assert complete(installed, "toolkit shell --hosts broken.yaml ") == []
+    assert complete(installed, "toolkit shell ", TOOLKIT_HOSTS="other.yaml") == ["box1", "box2"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("toolkit run --only ", ["gpu1", "gpu2", "head"]),
+        ("toolkit run --only gpu1 --exclude h", ["head"]),
+        ("toolkit run --hosts other.yaml --only ", ["box1", "box2"]),
+        ("toolkit run --hosts broken.yaml --only ", []),
+        ("toolkit run --hosts odd.yaml --only ", []),
+        ("toolkit run --hosts gone.yaml --only ", []),
+        ("toolkit run --hosts . --only ", []),
+        ("toolkit shell g", ["gpu1", "gpu2"]),
+        ("toolkit exec ", ["gpu1", "gpu2", "head"]),
+        ("toolkit exec gpu1 -- g", []),
+        ("toolkit trust gpu1 h", ["head"]),
+        ("toolkit smoke --launcher m", ["mpirun"]),
+        ("toolkit run --on-interrupt ", ["stop", "detach"]),
+        ("toolkit render ", ["compose", "docker", "ssh"]),
+        ("toolkit image build --flavour ", ["cpu", "gpu"]),
+        ("toolkit lab up --engine new,", ["new,old", "new,new", "new,containerd"]),
+        ("toolkit lab up --user r", ["root"]),
+        ("toolkit lab up --interfaces ", ["differ", "same"]),
+        ("toolkit run train", []),
+        ("toolkit lab ", ["up", "down", "status"]),
+    ],
+)
+def test_what_is_offered(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: list[str]
+) -> None:
+    words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("_TOOLKIT_COMPLETE", "complete_bash")
+    status, out, err = run()
+    assert (status, out.split(), err) == (0, expected, "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "line", "expected"),
+    [
+        ("zsh", "toolkit run --only gpu", '_arguments \'*: :(("gpu1"\n"gpu2"))\''),
+        ("fish", "toolkit run --only gpu", "gpu1\ngpu2"),
+    ],
+)
+def test_other_shells(folder: Path, shell: str, line: str, expected: str) -> None:
+    def ask(action: str, **more: str) -> str:
+        env = environment(folder, _TOOLKIT_COMPLETE=f"{action}_{shell}", **more)
+        done = subprocess.run(["toolkit"], cwd=folder, env=env, capture_output=True, text=True)
+        assert done.stderr == ""
+        return done.stdout.strip()
+
+    assert "toolkit" in ask("source") and "_TOOLKIT_COMPLETE" in ask("source")
+    assert ask("complete", _TYPER_COMPLETE_ARGS=line, _TYPER_COMPLETE_FISH_ACTION="get-args") == expected
+
+
+def test_hosts_are_completed_without_the_heavy_packages(folder: Path) -> None:
+    code = (
+        "import sys, os\n"
+        "from toolkit.cli.app import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        # typer may bring pydantic by itself; our own models stay out.
+        "heavy = {'toolkit.spec.models', 'paramiko', 'fabric', 'docker', 'jinja2', 'requests'}\n"
+        "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
+    )
+    env = environment(folder, COMP_WORDS="toolkit shell ", COMP_CWORD="2", _TOOLKIT_COMPLETE="complete_bash")
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["gpu1", "gpu2", "head"]), done.stderr

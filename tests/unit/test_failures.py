@@ -1,0 +1,201 @@
+"""A command that fails: with --json one object on standard output, for people the text on standard error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import toolkit.trust
+from tests.unit.conftest import Run
+from toolkit.cli import app as cli
+from toolkit.cli.failure import asks_for_json
+from toolkit.core.report import Outcome, Report
+from toolkit.errors import BadInput, MissingTool, NotReady, Problem, ToolkitError, Unreachable
+from toolkit.execute import PlanInterrupted
+
+COMMAND = typer.main.get_command(cli.app)
+HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(HOSTS)
+    return path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--json", "--np", "9", "true"),
+        ("run", "--json", "--no-such-option"),
+        ("run", "--json"),
+        ("up", "--json", "--hosts", "gone.yaml"),
+        ("up", "extra", "--json"),
+        ("exec", "--json", "gpu9", "--", "true"),
+        ("trust", "--json", "gpu9"),
+        ("render", "--json", "helm"),
+        ("stop", "--json", "--hosts", "gone.yaml"),
+        ("smoke", "--launcher", "x", "--json"),
+        ("image", "build", "--json", "--flavour", "x"),
+        ("lab", "up", "--json", "--hosts", "0"),
+        ("lab", "down", "--json", "--name", "../x"),
+        ("lab", "status", "--json", "--name", ""),
+        ("init", "--json", "a:b"),
+    ],
+)
+def test_refused_input_is_one_json_object(run: Run, hosts: Path, words: tuple[str, ...]) -> None:
+    status, out, err = run(*words)
+    told = json.loads(out)
+    assert status == 2 and set(told) == {"ok", "error"} and told["ok"] is False
+    assert set(told["error"]) == {"what", "fix", "host", "exit_code", "problems"}
+    assert told["error"]["exit_code"] == 2
+    assert told["error"]["problems"] and all(p["message"] for p in told["error"]["problems"])
+    # What people read stays, and says the same.
+    assert err.startswith("toolkit: ")
+    assert all(p["message"] in err for p in told["error"]["problems"])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ToolkitError("it broke", "mend it", "gpu1"), 1),
+        (Unreachable("no answer", "ssh gpu1", "gpu1"), 1),
+        (BadInput("hosts.yaml", (Problem("hosts/gpu1", "is odd", 3),)), 2),
+        (NotReady("not up", "toolkit up"), 3),
+        (MissingTool("no docker"), 4),
+        (KeyboardInterrupt(), 130),
+        (PlanInterrupted(Report("up", (Outcome("p", "s", "gpu1", "not run"),))), 130),
+    ],
+)
+def test_every_error_is_told_in_json_when_asked_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
+) -> None:
+    def fails(hosts: str) -> None:
+        raise error
+
+    monkeypatch.setattr("toolkit.cli.up.load", fails)
+    found, out, err = run("up", "--json")
+    told = json.loads(out)
+    assert (found, told["error"]["exit_code"]) == (status, status) and told["ok"] is False
+    if isinstance(error, ToolkitError):
+        expected = (error.what, error.fix, error.host)
+        assert (told["error"]["what"], told["error"]["fix"], told["error"]["host"]) == expected
+    if isinstance(error, PlanInterrupted):
+        assert told["report"]["outcomes"][0]["host"] == "gpu1"
+    if isinstance(error, BadInput):
+        problem = {"path": "hosts/gpu1", "message": "is odd", "line": 3}
+        assert told["error"]["problems"] == [problem]
+    # Without --json standard output stays empty.
+    without = run("up")
+    assert (without[0], without[1]) == (status, "") and without[2] == err
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("up --json", True),
+        ("up --hosts --json", False),
+        ("up --hosts x --json", True),
+        ("up --hosts=x --json", True),
+        ("run --json train.py", True),
+        ("run train.py --json", False),
+        ("run --np 2 train.py --json", False),
+        ("run --np --json", False),
+        ("run -d --json x", True),
+        ("run -- x --json", False),
+        ("exec gpu1 -- x --json", False),
+        ("exec --json gpu1 -- x", True),
+        ("lab up --json", True),
+        ("lab --json", False),
+        ("nonsense --json", False),
+        ("--json", False),
+        ("", False),
+        ("trust gpu1 --json gpu2", True),
+        ("shell gpu1", False),
+    ],
+)
+def test_whose_json_it_is(line: str, asked: bool) -> None:
+    assert asks_for_json(COMMAND, line.split()) is asked
+
+
+def test_a_command_line_is_refused_once_with_every_fault(run: Run, hosts: Path) -> None:
+    words = ("--np", "x", "--timeout", "nan", "--env", "RANK=s3cret", "--env", "NOT_SET", "--launcher", "y")
+    more = ("--on-interrupt", "z", "--only", "gpu8", "--exclude", "gpu9", "gone.py")
+    status, out, err = run("run", *words, *more)
+    assert (status, out) == (2, "")
+    head, *lines = err.splitlines()
+    assert head == "toolkit: command line: 9 problems"
+    for start in (
+        *("--np: ", "--timeout: ", "--env RANK: ", "--env NOT_SET: ", "--launcher: ", "--on-interrupt: "),
+        *("gpu8: is not a host", "gpu9: is not a host", "gone.py: there is no such file"),
+    ):
+        assert sum(line.strip().startswith(start) for line in lines) == 1, start
+    assert "s3cret" not in err
+
+
+def test_faults_of_command_line_and_hosts_file_come_together(run: Run, hosts: Path) -> None:
+    hosts.write_text("cluster: demo\nimage: X\nhosts: [gpu1]\n")
+    status, _, err = run("run", "--np", "x", "gone.py")
+    assert status == 2
+    assert err.startswith("toolkit: command line and hosts.yaml: 3 problems\n")
+    assert all(text in err for text in ("--np: ", "gone.py: ", "line 2: image: "))
+    hosts.unlink()
+    assert "hosts.yaml: No such file" in run("exec", "--timeout", "0", "true")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("exec", "--timeout", "x", "true"),
+            "--timeout: should be a number of seconds, 1 or more, found 'x'",
+        ),
+        (("exec", "--timeout", "1e300", "true"), "--timeout: should be"),
+        (("exec", "--all", "gpu1", "--", "true"), "--all: means every host; leave out gpu1"),
+        (("run", "--np", "1e3", "true"), "--np: should be a whole number"),
+        (("run", "--np", "9" * 5000, "true"), "--np: should be a whole number"),
+        (("run", "--timeout", "inf", "true"), "--timeout: should be"),
+        (("render", "ssh", "-o", "hosts.yaml"), "--output: hosts.yaml is not a folder"),
+        (("image", "build", "--tag", "A B"), "--tag: should be an image"),
+        (("image", "build", "--certificate", "gone.pem"), "--certificate: there is no file gone.pem"),
+        (("image", "build", "--build-arg", "=x"), "--build-arg =x: is written NAME=VALUE"),
+        (("lab", "up", "--hosts", "two"), "--hosts: should be a whole number"),
+        (("lab", "up", "--image", "A B"), "image: should be an image"),
+        (("lab", "down", "--name", "../x"), "--name: should be up to 24 of"),
+        (("init", "a", "--from-hostfile", "gone"), "--from-hostfile: names the hosts; leave out a"),
+    ],
+)
+def test_more_that_is_refused(run: Run, hosts: Path, words: tuple[str, ...], message: str) -> None:
+    status, out, err = run(*words)
+    assert (status, out) == (2, "") and message in err
+
+
+def test_hosts_file_without_an_end_and_homes_that_nobody_has(run: Run, hosts: Path) -> None:
+    assert "longer than" in run("up", "--hosts", "/dev/zero")[2]
+    hosts.write_text(HOSTS.replace("{slots: 2}", "{identity_file: ~nobody-here/key}"))
+    assert "hosts/gpu1/identity_file: there is no file ~nobody-here/key" in run("up")[2]
+    hosts.write_text(HOSTS + "known_hosts: ~nobody-here/known_hosts\n")
+    assert "known_hosts: there is no home for ~nobody-here" in run("up")[2]
+
+
+def test_trust_as_a_dry_run_records_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, tmp_path: Path
+) -> None:
+    target = toolkit.trust.Target("gpu1", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
+    findings = [
+        toolkit.trust.Finding("gpu1", target, "ssh-ed25519", "SHA256:new"),
+        toolkit.trust.Finding("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
+    ]
+    monkeypatch.setattr(toolkit.trust, "look", lambda inventory, names: findings)
+    status, _, err = run("trust", "--dry-run", "--yes", "-v")
+    assert status == 0 and f"would be recorded in {tmp_path / 'known'}" in err
+    assert f"asked 10.0.0.1 port 22; keys on record are in {tmp_path / 'known'}" in err
+    assert not (tmp_path / "known").exists()
+    findings.append(
+        toolkit.trust.Finding("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
+    )
+    assert run("trust", "--dry-run", "--yes")[0] == 1

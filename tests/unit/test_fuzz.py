@@ -1,0 +1,76 @@
+"""A little of what `make fuzz` does at length, in a process of its own: the guard cannot be taken off."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("files", 2000), ("lines", 400)])
+def test_nothing_breaks(kind: str, count: int) -> None:
+    done = python("-m", "tests.fuzz", "-n", str(count), "--kind", kind)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Both sorts of outcome, or the input would not be worth much.
+    assert re.search(rf"fuzz {kind}: seed 1, {count} tried .* [1-9]\d* refused", done.stdout)
+    assert re.search(r"[1-9]\d* (accepted|ready to contact)", done.stdout)
+
+
+def test_an_input_can_be_tried_again_by_its_number() -> None:
+    code = (
+        "import random; from tests.fuzz import command_lines as c, hosts_files as h\n"
+        "print([c.make(random.Random(f'5/lines/{n}')) for n in (7, 8)], h.mutant(random.Random('5/files/7')))"
+    )
+    assert python("-c", code).stdout == python("-c", code).stdout != ""
+
+
+def test_every_verb_is_tried() -> None:
+    code = (
+        "from tests.fuzz.words import RIGHT, SPOILERS, verb_of\n"
+        "from tests.unit.docs_check import verbs\n"
+        "assert set(SPOILERS) == set(verbs()), set(SPOILERS) ^ set(verbs())\n"
+        "assert {' '.join(words[: verb_of(words)]) for words in RIGHT} == set(verbs())"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_guard_sees_what_a_command_would_do(tmp_path: Path) -> None:
+    code = f"""
+import os, socket, subprocess, time
+from pathlib import Path
+from tests.fuzz.sandbox import Contact, Hang, Sandbox
+box = Sandbox(Path({str(tmp_path / "box")!r}), {{"x": b"1"}})
+def tried(action, seconds=5):
+    try:
+        with box.watched(seconds):
+            action()
+    except (Contact, Hang, PermissionError) as error:
+        return type(error).__name__, len(box.changes)
+    return "", len(box.changes)
+assert tried(socket.socket) == ("Contact", 0)
+assert tried(lambda: socket.getaddrinfo("localhost", 1)) == ("Contact", 0)
+assert tried(lambda: subprocess.run(["true"])) == ("Contact", 0)
+assert tried(os.fork) == ("Contact", 0)
+assert tried(lambda: open("x").read()) == ("", 0)
+assert tried(lambda: Path("x").write_text("2")) == ("", 1)
+assert tried(lambda: Path("y/z").mkdir(parents=True)) == ("", 2)
+assert tried(lambda: Path("x").unlink()) == ("", 1)
+assert tried(lambda: open("x").read()) == ("", 0)  # the folder is as it was
+assert tried(lambda: open({str(tmp_path / "out")!r}, "w")) == ("PermissionError", 0)
+assert tried(lambda: open("../out", "w")) == ("PermissionError", 0)
+assert tried(lambda: os.open("x", os.O_WRONLY)) == ("", 0)  # opened, and as it was
+assert tried(lambda: time.sleep(9), 1) == ("Hang", 0)
+"""
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "out").exists()

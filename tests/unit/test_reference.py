@@ -1,0 +1,45 @@
+"""docs/reference is what scripts/reference.py makes of commands and models, and tells all of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.docs_check import verbs
+from toolkit.spec.parse import json_schema
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKER: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "reference.py"))
+PAGES: dict[str, str] = MAKER["pages"]()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_is_up_to_date(name: str) -> None:
+    path = MAKER["FOLDER"] / name
+    if os.environ.get("TOOLKIT_GOLDEN") == "1":
+        path.write_text(PAGES[name], encoding="utf-8", newline="\n")
+    assert path.read_text(encoding="utf-8") == PAGES[name], f"{path} differs; `make docs` writes it anew"
+
+
+def test_every_verb_and_option_is_told() -> None:
+    sections = {
+        part.partition("\n")[0]: part for part in re.split("^## ", PAGES["cli.md"], flags=re.MULTILINE)
+    }
+    for name, verb in verbs().items():
+        part = sections[f"toolkit {name}"]
+        for option in verb.options - {"-h", "--help"}:
+            assert re.search(rf"`{re.escape(option)}[ `]", part), f"{name} {option}"
+
+
+def test_every_key_is_told() -> None:
+    schema = json_schema()
+    lines = PAGES["hosts-yaml.md"].splitlines()
+    for model in (schema, *schema["$defs"].values()):
+        for key, field in model["properties"].items():
+            rows = [row.replace("\\|", "|") for row in lines if row.startswith(f"| `{key}` |")]
+            assert any(field["description"] in row for row in rows), key

@@ -1,0 +1,79 @@
+"""What a shell offers after TAB: hosts of the file and words of our own lists. Silent, quick, no ssh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import typer
+
+Completer = Callable[[str], list[str]]
+
+
+def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of hosts, from the file that the command line or TOOLKIT_HOSTS names."""
+    return _matching(_names(str(ctx.params.get("hosts") or "")), incomplete)
+
+
+def first_host(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The same for a verb whose first word may be a host; what follows is another program's."""
+    return [] if ctx.params.get("words") else hosts(ctx, incomplete)
+
+
+def launchers(incomplete: str) -> list[str]:
+    from toolkit.spec.fields import LAUNCHERS
+
+    return _matching(LAUNCHERS, incomplete)
+
+
+def targets(incomplete: str) -> list[str]:
+    from toolkit.plan.renderings import TARGETS
+
+    return _matching(TARGETS, incomplete)
+
+
+def flavours(incomplete: str) -> list[str]:
+    from toolkit.plan.image import FLAVOURS
+
+    return _matching(FLAVOURS, incomplete)
+
+
+def engines(incomplete: str) -> list[str]:
+    """Kinds of engine, alone or behind others and a comma."""
+    from toolkit.lab.topology import ENGINES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _matching(ENGINES, last)]
+
+
+def lab_users(incomplete: str) -> list[str]:
+    from toolkit.lab.topology import SSH_USERS
+
+    return _matching(SSH_USERS, incomplete)
+
+
+def one_of(*words: str) -> Completer:
+    """Return a completer for these words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _matching(words, incomplete)
+
+    return complete
+
+
+def _matching(words: Iterable[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def _names(path: str) -> list[str]:
+    """The names in a hosts file, none when it cannot be read: nobody wants errors while typing."""
+    from pathlib import Path
+
+    from toolkit.spec.yaml import MAX_BYTES, read_yaml
+
+    try:
+        with Path(path).open("rb") as file:
+            data = read_yaml(file.read(MAX_BYTES + 1)).data
+    except (OSError, ValueError):
+        return []
+    found = (data or {}).get("hosts")
+    return [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else []

@@ -1,0 +1,82 @@
+"""How a failed command says so: text on standard error and, with --json, one object on standard output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
+
+if TYPE_CHECKING:
+    from toolkit.core.report import Report
+
+
+def as_bad_input(error: Any) -> BadInput:
+    """Return click's refusal of a command line as ours."""
+    path = getattr(error.ctx, "command_path", "toolkit")
+    text = " ".join(error.format_message().split())
+    return BadInput("command line", (Problem("", text),), f"{path} --help")
+
+
+def tell(error: ToolkitError, as_json: bool) -> None:
+    """Print the error for people and, if asked for, for programs."""
+    report = _report(error)
+    if report is not None:
+        from toolkit.show import report_text
+
+        sys.stderr.write("\n" + report_text(report))
+    sys.stderr.write("\ninterrupted\n" if _bare_interrupt(error) else f"toolkit: {error}\n")
+    if as_json:
+        from toolkit.cli.common import put_json
+
+        put_json(error_json(error))
+
+
+def _bare_interrupt(error: ToolkitError) -> bool:
+    return type(error) is Interrupted and not error.fix and error.what == "interrupted"
+
+
+def _report(error: ToolkitError) -> Report | None:
+    """What a plan had done when it was interrupted; by name, as importing what runs plans takes long."""
+    return getattr(error, "report", None)
+
+
+def error_json(error: ToolkitError) -> dict[str, Any]:
+    """Return the form in which ``--json`` prints an error; ``problems`` is empty unless input was wrong."""
+    problems = error.problems if isinstance(error, BadInput) else ()
+    about = {
+        "what": error.what,
+        "fix": error.fix,
+        "host": error.host,
+        "exit_code": error.exit_code,
+        "problems": [asdict(problem) for problem in problems],
+    }
+    report = _report(error)
+    return {"ok": False, "error": about} | ({"report": report.as_json()} if report is not None else {})
+
+
+def asks_for_json(command: Any, words: Sequence[str]) -> bool:
+    """Return whether a command line asks for JSON, also one that click refuses.
+
+    What follows ``--``, or the first word of a verb that passes words on, belongs to another program.
+    """
+    rest = list(words)
+    while hasattr(command, "commands"):
+        name = next((word for word in rest if not word.startswith("-")), None)
+        if name is None or name not in command.commands:
+            return False
+        rest = rest[rest.index(name) + 1 :]
+        command = command.commands[name]
+    passes_on = not command.context_settings.get("allow_interspersed_args", True)
+    valued = {o for p in command.params if not getattr(p, "is_flag", True) for o in p.opts}
+    while rest:
+        word = rest.pop(0)
+        if word == "--json":
+            return True
+        if word == "--" or (passes_on and not word.startswith("-")):
+            return False
+        if word in valued and rest:
+            rest.pop(0)
+    return False

@@ -1,0 +1,28 @@
+"""toolkit schema: the JSON Schema of hosts.yaml, for editors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from toolkit.cli.common import say
+
+
+def schema(
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="Write it here; else to standard output.")
+    ] = "",
+) -> None:
+    """Print the JSON Schema of hosts.yaml: editors that know it complete keys and mark what is wrong."""
+    from toolkit.inputs import write_file
+    from toolkit.spec.parse import json_schema
+
+    text = json.dumps(json_schema(), indent=2) + "\n"
+    if output in ("", "-"):
+        sys.stdout.write(text)
+        return
+    say(f"wrote {write_file(output, text)}; put this line on top of hosts.yaml:")
+    say(f"# yaml-language-server: $schema={output}")

@@ -1,0 +1,85 @@
+"""toolkit version: what is installed here, for people who report a problem and for people who help them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from toolkit import __version__
+from toolkit.cli.common import Json, put_json
+
+# Longer than a healthy engine takes, short enough that nobody waits for one that hangs.
+_ENGINE_SECONDS = 2.0
+
+
+def show(asked: bool) -> None:
+    """Print the version alone and end: ``toolkit --version``."""
+    if asked:
+        sys.stdout.write(f"toolkit {__version__}\n")
+        raise typer.Exit
+
+
+def version(
+    as_json: Json = False,
+    engine: Annotated[bool, typer.Option(help="Ask this machine's Docker engine too.")] = True,
+) -> None:
+    """Print the versions of the toolkit, of Python, of the libraries it uses, and of ssh and Docker here."""
+    found = _versions(engine)
+    if as_json:
+        put_json(found)
+        return
+    libraries = "".join(f"\n    {name} {number}" for name, number in found["libraries"].items())
+    sys.stdout.write(
+        f"toolkit {found['toolkit']}\n"
+        f"  Python {found['python']} on {found['platform']}\n"
+        f"  ssh: {found['ssh'] or 'no ssh program here'}\n"
+        + (f"  Docker engine: {found['engine'] or 'none answers here'}\n" if engine else "")
+        + f"  libraries:{libraries or ' unknown, as nothing was installed'}\n"
+    )
+
+
+def _versions(engine: bool) -> dict[str, Any]:
+    import platform
+
+    about = {
+        "toolkit": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True) + " " + platform.machine(),
+        "ssh": _ssh(),
+    }
+    return about | ({"engine": _engine()} if engine else {}) | {"libraries": _libraries()}
+
+
+def _libraries() -> dict[str, str]:
+    """Name and version of each package that ours requires; empty in a checkout that nobody installed."""
+    import re
+    from importlib import metadata
+
+    try:
+        wanted = metadata.requires("gpu-boxes-toolkit") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    names = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in wanted if "extra ==" not in line]
+    return {name: metadata.version(name) for name in sorted(names)}
+
+
+def _ssh() -> str:
+    import subprocess
+
+    try:
+        done = subprocess.run(["ssh", "-V"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stderr or done.stdout).strip().partition(",")[0]
+
+
+def _engine() -> str:
+    from toolkit.effects.engine import Engine, connect_client
+    from toolkit.errors import MissingTool
+
+    try:
+        return Engine(connect_client(_ENGINE_SECONDS)).version()
+    except MissingTool:
+        return ""

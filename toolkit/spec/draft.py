@@ -1,0 +1,199 @@
+"""A hosts.yaml about to be written: what somebody knows of the hosts, and the commented file that says it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from toolkit.spec import fields
+from toolkit.spec.scalars import plain
+
+MOST_SLOTS = 1024
+
+_WORD = re.compile(r"(?:([^=@:]*)=)?(?:([^@]*)@)?([^@:]*)(?::([^:]*))?")
+# What may stand in YAML without quotes, if `plain` has nothing to say against it.
+_BARE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./:@+-]*[A-Za-z0-9_./@+-])?")
+
+
+@dataclass(frozen=True)
+class DraftHost:
+    """A host as far as it is known.
+
+    Args:
+        address: where ssh connects to.
+        name: empty means: made from the address by ``named``.
+        user, port, slots: empty, 0 or None means: not written, so that the file's defaults hold.
+    """
+
+    address: str
+    name: str = ""
+    user: str = ""
+    port: int = 0
+    slots: int | None = None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a hosts.yaml shall say; without hosts it gets two that stand for the reader's own."""
+
+    cluster: str = "demo"
+    image: str = "toolkit:gpu"
+    hosts: tuple[DraftHost, ...] = ()
+
+
+_EXAMPLE = (DraftHost("gpu1"), DraftHost("gpu2"))
+
+
+def read_host(word: str) -> DraftHost:
+    """Return the host that ``[NAME=][USER@]ADDRESS[:SLOTS]`` describes.
+
+    Raises:
+        ValueError: it is not written so; says what is wrong.
+    """
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise ValueError("should be ADDRESS, with NAME= and USER@ in front of it and :SLOTS behind it")
+    name, user, address, slots = match.groups()
+    return DraftHost(
+        fields.address(address),
+        fields.host_name(name) if name is not None else "",
+        fields.user(user) if user is not None else "",
+        slots=read_slots(slots, "; a port is written in the file") if slots is not None else None,
+    )
+
+
+def read_slots(text: str, hint: str = "") -> int:
+    """Return a number of slots.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not (re.fullmatch("[0-9]{1,9}", text) and int(text) <= MOST_SLOTS):
+        raise ValueError(f"slots should be 0 to {MOST_SLOTS}, found {text!r}{hint}")
+    return int(text)
+
+
+def faults_between(hosts: Sequence[DraftHost]) -> Iterator[tuple[int, str]]:
+    """Yield what is wrong between hosts, with the index of the host at fault."""
+    names: dict[str, int] = {}
+    places: dict[tuple[str, int], int] = {}
+    for index, host in enumerate(hosts):
+        if places.setdefault((host.address.lower(), host.port or 22), index) != index:
+            yield index, f"{host.address} is named twice; name a machine once"
+        if host.name and names.setdefault(host.name, index) != index:
+            yield index, f"another host is called {host.name}; give each its own name"
+        if host.slots == 0 and index > 0:
+            yield index, "only the first host, which is main, may have 0 slots"
+    if len(hosts) == 1 and hosts[0].slots == 0:
+        yield 0, "no host has a slot"
+
+
+def named(hosts: Sequence[DraftHost]) -> tuple[DraftHost, ...]:
+    """Return the hosts, each with a name: its own, one made of its address, or ``host1`` and so on."""
+    names = {index: host.name for index, host in enumerate(hosts) if host.name}
+    # Addresses that hold a name choose first: what is made up for the others must not take theirs.
+    for tries in (_short, _whole, _numbered):
+        for index, host in enumerate(hosts):
+            taken = set(names.values())
+            name = names.get(index) or next((n for n in tries(host.address, index) if n not in taken), "")
+            if name:
+                names[index] = name
+    return tuple(replace(host, name=names[index]) for index, host in enumerate(hosts))
+
+
+def _short(address: str, index: int) -> Iterator[str]:
+    return _label(address.partition(".")[0], address)
+
+
+def _whole(address: str, index: int) -> Iterator[str]:
+    return _label(address, address)
+
+
+def _numbered(address: str, index: int) -> Iterator[str]:
+    return (f"host{number}" for number in itertools.count(index + 1))
+
+
+def _label(text: str, address: str) -> Iterator[str]:
+    """The text as a host name; nothing when it cannot be one, or the address is made of numbers."""
+    name = re.sub("[^a-z0-9]+", "-", text.lower())[:60].strip("-")
+    try:
+        if not re.fullmatch("[0-9.]+", address):
+            yield fields.host_name(name)
+    except ValueError:
+        return
+
+
+def hosts_file(draft: Draft) -> str:
+    """Return the text of a hosts.yaml: what the draft says, and the keys that come next as comments."""
+    hosts = named(draft.hosts or _EXAMPLE)
+    return _TEXT.format(
+        cluster=_scalar(draft.cluster),
+        image=_scalar(draft.image),
+        advice="" if draft.hosts else "# These two stand for your own.\n",
+        hosts="\n".join(_host_lines(host) for host in hosts),
+        main=_scalar(hosts[0].name),
+    )
+
+
+def _host_lines(host: DraftHost) -> str:
+    lines = [f"  {_scalar(host.name)}:"]
+    lines += [f"    address: {_scalar(host.address)}"] if host.address != host.name else []
+    lines += [f"    user: {_scalar(host.user)}"] if host.user else []
+    lines += [f"    port: {host.port}"] if host.port else []
+    lines += [f"    slots: {host.slots}"] if host.slots is not None else []
+    return "\n".join(lines)
+
+
+def _scalar(text: str) -> str:
+    """The text as a YAML scalar: bare where every reader takes it for text, else in JSON's quotes."""
+    return text if _BARE.fullmatch(text) and plain(text) == (text, "") else json.dumps(text)
+
+
+_TEXT = """\
+# The machines of one cluster, and what the containers on them are like. Take the '# ' from what you need;
+# `toolkit schema` prints every key there is, in a form by which editors check this file.
+
+# Part of the names of containers and folders on the hosts. Two clusters on the same hosts need two names.
+cluster: {cluster}
+
+# What every container is made from. `toolkit image build` makes toolkit:gpu or toolkit:cpu.
+image: {image}
+
+# The machines, under the names by which ranks find each other.
+{advice}# A name without settings is what `ssh NAME` reaches. A host has a slot per GPU, one if it has no GPU.
+hosts:
+{hosts}
+  # example:
+  #   address: 192.0.2.11        # where ssh connects to: a name, an IPv4 address, an alias of ~/.ssh/config
+  #   user: alice
+  #   port: 22
+  #   identity_file: ~/.ssh/id_ed25519
+  #   jump: alice@gate.example.com
+  #   data_address: 10.0.0.11    # where ranks reach this host, when that is another network than ssh's
+  #   slots: 8
+  #   gpus: 8                    # how many the host must have
+
+# Where the launcher runs. The first host if absent.
+# main: {main}
+
+# The port of the workers' sshd. Absent, it is 12345 and moves when that is busy; written, it never moves.
+# worker_port: 12345
+
+# What ranks see of the hosts' files: /source:/target, read-only with :ro. The source is a path on every host.
+# mounts: [/data:/data:ro]
+
+# For all ranks. Values are text: numbers, true and false need quotes.
+# env: {{NCCL_DEBUG: WARN}}
+
+# The size of /dev/shm, which data loaders share.
+# shm_size: 8g
+
+# What starts the ranks: horovodrun, mpirun or torchrun.
+# launcher: horovodrun
+
+# The hosts' ssh keys; `toolkit trust` records them here.
+# known_hosts: ~/.ssh/known_hosts
+"""
