@@ -6,13 +6,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from toolkit.api import Session
+    from toolkit.core.finding import Finding
     from toolkit.core.report import Report
     from toolkit.execute import Event
     from toolkit.plan.steps import Plan
@@ -40,6 +41,19 @@ def say(text: str) -> None:
 def put_json(value: Any) -> None:
     """Print a result as JSON on standard output."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def warn(findings: Iterable[Finding]) -> None:
+    """Say what was found before anything is started; it goes on all the same."""
+    for finding in findings:
+        say(f"{finding.verdict}: {finding.subject}: {finding.what}\n  fix: {finding.fix}")
+
+
+def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Return the part of a result's JSON that holds findings."""
+    from dataclasses import asdict
+
+    return {"warnings": [asdict(finding) for finding in findings]}
 
 
 def to_stdout(data: bytes) -> None:
@@ -71,13 +85,25 @@ def _trace(host: str, line: str) -> None:
     say(f"       $  {host}: {shown if len(shown) <= 400 else shown[:397] + '…'}")
 
 
-def carry_out(session: Session, plan: Plan, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:
-    """Print the plan, or run it and print how each host fared; the exit status is the caller's."""
+def carry_out(
+    session: Session,
+    plan: Plan,
+    dry_run: bool,
+    as_json: bool,
+    verbose: bool,
+    warnings: Sequence[Finding] | None = None,
+) -> Report | None:
+    """Print the plan, or run it and print how each host fared; the exit status is the caller's.
+
+    Args:
+        warnings: findings for the JSON, by whoever looks for any; None leaves the key out.
+    """
     from toolkit.show import plan_text, report_text
 
+    found = {} if warnings is None else as_warnings(warnings)
     if dry_run:
         if as_json:
-            put_json({"title": plan.title, "dry_run": True, "plan": plan_text(plan).splitlines()})
+            put_json({"title": plan.title, "dry_run": True, "plan": plan_text(plan).splitlines(), **found})
         else:
             sys.stdout.write(plan_text(plan))
         return None
@@ -89,7 +115,7 @@ def carry_out(session: Session, plan: Plan, dry_run: bool, as_json: bool, verbos
     finally:
         listener.close()
     if as_json:
-        put_json(report.as_json())
+        put_json({**report.as_json(), **found})
     else:
         say(report_text(report))
     return report

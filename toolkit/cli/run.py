@@ -14,11 +14,13 @@ from toolkit.cli.common import (
     Json,
     Progress,
     Verbose,
+    as_warnings,
     connect,
     load,
     put_json,
     say,
     to_stdout,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def run(
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
     from toolkit.jobs import start
-    from toolkit.request import Request, check_request, make_job, plan_run
+    from toolkit.request import Request, check_request, environment_findings, make_job, plan_run
     from toolkit.show import plan_text
 
     variables = _variables(env or [])
@@ -75,6 +77,8 @@ def run(
         share=share,
     )
     check_request(inventory, request)
+    findings = environment_findings(inventory, request)
+    warn(findings)
     with connect(inventory, verbose) as session:
         session.require_some()
         job = make_job(session, request)
@@ -95,11 +99,12 @@ def run(
         if detach and not pressed:
             say(f"  follow it: toolkit logs {job.id}    end it: toolkit stop {job.id}")
             if as_json:
-                put_json({"job": job.id, "state": "starting"})
+                put_json({"job": job.id, "state": "starting", **as_warnings(findings)})
             return
         status = _watch(session, job.id, on_interrupt, as_json, pressed)
     if as_json:
-        put_json({"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"})
+        result = {"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"}
+        put_json(result | as_warnings(findings))
     raise typer.Exit(status.exit_code if status.exit_code is not None else 1)
 
 

@@ -16,6 +16,7 @@ from toolkit.cli.common import (
     connect,
     exit_with,
     load,
+    warn,
 )
 
 
@@ -33,10 +34,14 @@ def up(
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
     from toolkit.jobs import refuse_to_end_jobs
+    from toolkit.request import environment_findings
 
-    with connect(load(hosts), verbose) as session:
+    inventory = load(hosts)
+    findings = environment_findings(inventory)
+    warn(findings)
+    with connect(inventory, verbose) as session:
         plan = session.plan_up(prepare)
         if not (force or dry_run or prepare):
             refuse_to_end_jobs(session)
-        report = carry_out(session, plan, dry_run, as_json, verbose)
+        report = carry_out(session, plan, dry_run, as_json, verbose, findings)
     exit_with(report)
