@@ -36,6 +36,8 @@ def openmpi(lines: Iterable[str]) -> Iterator[str]:
         elif match:
             params.setdefault(match[2], {"framework": match[1]})[match[3]] = match[4].strip()
     for name, param in sorted(params.items()):
+        if param.get("synonym_of", "").removeprefix("name:") not in params:
+            param.pop("synonym_of", None)  # the new name is not this build's
         kind = _mca_kind(name, param, enums.get(name, []), components)
         yield f"OMPI_MCA_{name} {kind}"
 
@@ -52,7 +54,7 @@ def _mca_kind(name: str, param: dict[str, str], enum: list[str], components: dic
         return "interfaces-or-networks"
     if param["type"] == "bool":
         return "mca-flag"
-    if name.endswith("_base_verbose"):
+    if enum and name.endswith("_base_verbose"):
         return " ".join(("mca-level", *(pair.partition(":")[2] for pair in enum)))
     if enum and not _FLAGS.search(name):
         pairs = [pair.partition(":") for pair in enum]

@@ -46,7 +46,8 @@ def put_json(value: Any) -> None:
 def warn(findings: Iterable[Finding]) -> None:
     """Say what was found before anything is started; it goes on all the same."""
     for finding in findings:
-        say(f"{finding.verdict}: {finding.subject}: {finding.what}\n  fix: {finding.fix}")
+        host = f"{finding.host}: " if finding.host else ""
+        say(f"{finding.verdict}: {host}{finding.subject}: {finding.what}\n  fix: {finding.fix}")
 
 
 def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from toolkit.core.finding import Verdict
 from toolkit.network.complaint import Complaint, Setting, listed
 from toolkit.network.values import c_number, is_number
+from toolkit.spec.words import shown
 
 _YES = ("1", "y", "yes", "t", "true")
 _BTL = "^openib"  # what the images and mpirun's command line say
@@ -68,7 +69,7 @@ def _number(settings: Settings, name: str) -> int | None:
 
 
 def _void(why: Setting, how: str, names: tuple[Setting, ...]) -> Conflict:
-    what = f"{why.name}={why.value} leaves {how} out, so {_names(names)} can do nothing"
+    what = f"{why.name}={shown(why.value)} leaves {how} out, so {_names(names)} can do nothing"
     return _conflict("warning", what, f"drop {why.name}, or the rest", why, *names)
 
 
@@ -91,7 +92,7 @@ def _without_plugin(settings: Settings) -> Iterator[Conflict]:
         yield _void(why, "plugins, as the one for libfabric,", names)
     plugin = settings.get("NCCL_NET_PLUGIN")
     if net and plugin and plugin.value and not none:
-        what = f"NCCL_NET={net.value} is NCCL's own network, so the plugin is never used"
+        what = f"NCCL_NET={shown(net.value)} is NCCL's own network, so the plugin is never used"
         yield _conflict("warning", what, "drop NCCL_NET, or NCCL_NET_PLUGIN", plugin, net)
 
 
@@ -148,7 +149,7 @@ def _open_mpi(settings: Settings) -> Iterator[Conflict]:
     for part in ("tcp", "openib"):
         names = _with(settings, f"OMPI_MCA_btl_{part}_")
         if names and (part in chosen.lstrip("^").split(",")) == chosen.startswith("^"):
-            what = f"OMPI_MCA_btl is {chosen}, without {part}, so {_names(names)} can do nothing"
+            what = f"OMPI_MCA_btl is {shown(chosen)}, without {part}, so {_names(names)} can do nothing"
             yield _conflict("warning", what, "drop it", *names, *filter(None, (btl,)))
     tuned = tuple(s for s in _with(settings, "OMPI_MCA_coll_tuned_") if "_algorithm" in s.name)
     switch = "OMPI_MCA_coll_tuned_use_dynamic_rules"

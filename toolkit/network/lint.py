@@ -111,13 +111,11 @@ _NOTES: dict[str, tuple[Verdict, str, str]] = {
     "renamed": ("warning", "this is the old name of {text}", "write {text}"),
     "gone": ("warning", "{product} has not read it since {first}", "{rest}"),
     "later": ("warning", "{product} reads it from {first} on, and the image has {library}", "drop it"),
-    "build": ("warning", "{library} is built with it, and never reads it afterwards", "{text}"),
+    "build": ("warning", "{library} reads it while it is built, not when it runs", "{text}"),
     "launcher": (
         "warning",
         "{text} reads it, which starts the ranks and gets none of these variables",
         "drop it",
     ),
-    "ours": ("warning", "the toolkit gives each rank its own and drops this one", "drop it"),
-    "each": ("warning", "the launcher gives each rank its own, and this one hides it", "drop it"),
     "fatal": ("error", "{library} ends the process when it is set", "{text}"),
 }

@@ -7,6 +7,7 @@ import re
 
 from toolkit.network.complaint import Complaint, listed
 from toolkit.network.variables import Variable
+from toolkit.spec.words import shown
 
 _INTERFACE = re.compile(r"[^\s/^=*?\[\],]{1,15}")  # Linux takes at most 15 bytes, and neither space nor /
 _FUNCTIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
@@ -18,25 +19,25 @@ def judge_tokens(variable: Variable, value: str) -> Complaint | None:
     wrong = [t for t in value.removeprefix("^").split(",") if t and t.lower() not in known]
     if not wrong:
         return None
-    what = f"{variable.library} passes over {listed(wrong)}: it knows {listed(variable.words)}"
+    what = f"{variable.library} passes over {listed(map(shown, wrong))}: it knows {listed(variable.words)}"
     return Complaint("warning", what, f"correct {variable.name}")
 
 
 def judge_per_function(variable: Variable, value: str) -> Complaint | None:
     """``Ring,Tree`` or ``^Tree``, and after it ``;AllReduce:Ring`` for single functions."""
     library, known = variable.library, {word.lower() for word in variable.words}
-    first, *others = filter(None, value.split(";"))
-    if not all(":" in part for part in others):
+    parts = [part for part in value.split(";") if part]
+    if not all(":" in part for part in parts[1:]):
         what = f"{library} stops at a second list that names no function"
         return Complaint("error", what, "write FUNCTION:LIST after the first semicolon")
-    for part in (first, *others):
+    for part in parts:
         function, _, names = part.rpartition(":")
         if function and function.lower() not in map(str.lower, _FUNCTIONS):
             what = f"{library} stops at a function that it does not know"
             return Complaint("error", what, f"there are {listed(_FUNCTIONS)}")
         wrong = [n for n in names.removeprefix("^").split(",") if n and n.lower() not in known]
         if wrong:
-            what = f"{library} has no {listed(wrong)}, and stops at it"
+            what = f"{library} has no {listed(map(shown, wrong))}, and stops at it"
             return Complaint("error", what, f"choose among {listed(variable.words)}, or drop it")
     return None
 
@@ -48,8 +49,8 @@ def judge_prefixes(variable: Variable, value: str) -> Complaint | None:
     wrong = [n for n in names if n and (re.search(r"[*?\[\]^=\s/]", n) or _is_address(n))]
     if wrong:
         none = len(wrong) == len(names) and not value.startswith("^")
-        how = "it takes beginnings of names, and ^ or = at the very front alone"
-        what = f"{listed(wrong)} fits no interface: {how}{', so NCCL finds none and stops' if none else ''}"
+        how = f"beginnings of names are taken, and ^ or = at the very front{'; NCCL stops' if none else ''}"
+        what = f"{listed(map(shown, wrong))} fits no interface: {how}"
         return Complaint("error" if none else "warning", what, fix)
     return _loopback(variable, value.removeprefix("="))
 
@@ -82,7 +83,7 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
     wrong = [name for name in names if name and name not in variable.words]
     if wrong:
         better = "; shared memory is vader now" if wrong == ["sm"] and "vader" in variable.words else ""
-        what = f"the image's {library} has no {listed(wrong)}, and stops at it"
+        what = f"the image's {library} has no {listed(map(shown, wrong))}, and stops at it"
         return Complaint("error", what, f"choose among {listed(variable.words)}{better}")
     if "vader" in variable.words and "self" not in names:
         what = f"without self no rank reaches itself, and {library} stops"

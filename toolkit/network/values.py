@@ -8,6 +8,7 @@ from collections.abc import Callable
 from toolkit.network import lists
 from toolkit.network.complaint import Complaint, listed
 from toolkit.network.variables import Variable
+from toolkit.spec.words import shown
 
 _YES = ("true", "yes", "on", "y", "t", "enable", "enabled")
 _NO = ("false", "no", "off", "n", "f", "disable", "disabled", "none")
@@ -42,7 +43,7 @@ def is_number(value: str) -> bool:
 
 def _number(variable: Variable, value: str) -> Complaint | None:
     if not is_number(value):
-        what = f"{variable.library} reads a whole number here and takes {value} for {c_number(value)}"
+        what = f"{variable.library} reads a whole number here and takes {shown(value)} for {c_number(value)}"
         return Complaint("warning", what, _as_number(variable, value))
     return _outside(variable, value)
 
@@ -53,11 +54,13 @@ def _outside(variable: Variable, value: str) -> Complaint | None:
     low, _, high = variable.words[0].partition("..")
     number = c_number(value)
     if number < int(low) or (high and number > int(high)):
-        what = f"{value} is not among the numbers that {variable.library} can use, {_range(variable)}"
+        what = f"{shown(value)} is not among the numbers that {variable.library} can use, {_range(variable)}"
         return Complaint("warning", what, f"set {variable.name} to one of them, or drop it")
     step = int(variable.words[2]) if len(variable.words) > 2 else 1
     if number > 0 and number % step:
-        what = f"{value} is not a multiple of {step}, so {variable.library} takes the largest it allows"
+        what = (
+            f"{shown(value)} is not a multiple of {step}, so {variable.library} takes the largest it allows"
+        )
         return Complaint("warning", what, f"set {variable.name} to a multiple of {step}")
     return None
 
@@ -82,7 +85,7 @@ def _switch(variable: Variable, value: str) -> Complaint | None:
 
 def _bytes(variable: Variable, value: str) -> Complaint | None:
     if is_number(value) and 0 < c_number(value) < 1024:
-        what = f"this is a number of bytes: {value} is next to nothing"
+        what = f"this is a number of bytes: {shown(value)} is next to nothing"
         return Complaint("warning", what, f"set {variable.name}={c_number(value) << 20} for {value} MiB")
     return _number(variable, value)
 

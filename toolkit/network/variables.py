@@ -20,17 +20,13 @@ from pathlib import Path
 # The table of a name is that of the longest prefix; a table is read when a name of its comes along.
 _TABLES = {
     "NCCL_": "nccl",
-    "TORCH": "torch",
+    "TORCH_": "torch",
     "GLOO_": "torch",
     "TP_": "torch",
-    "MASTER_": "torch",
-    "RANK": "torch",
-    "WORLD_SIZE": "torch",
-    "LOCAL_": "torch",
     "OMP_": "torch",
     "CUDA_": "torch",
     "PYTORCH_": "torch",
-    "OMPI_": "openmpi",
+    "OMPI_MCA_": "openmpi",
     "HOROVOD_": "horovod",
     "UCX_": "ucx",
     "FI_": "libfabric",
@@ -77,7 +73,7 @@ def every_table() -> dict[str, Table]:
 
 def nearest(name: str, table: Table) -> str:
     """Return the known name that was most likely meant, empty when none is near."""
-    for sibling in (f"TORCH_{name}", name.removeprefix("TORCH_"), name.replace("OMPI_", "OMPI_MCA_", 1)):
+    for sibling in (f"TORCH_{name}", name.removeprefix("TORCH_")):
         other = table_of(sibling)
         if other and sibling != name and sibling in other.variables:
             return sibling
