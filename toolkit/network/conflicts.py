@@ -77,9 +77,7 @@ def _without_infiniband(settings: Settings) -> Iterator[Conflict]:
     names = _with(settings, "NCCL_IB_", but="NCCL_IB_DISABLE")
     off, net = _on(settings, "NCCL_IB_DISABLE"), _is(settings, "NCCL_NET", "socket")
     if off and (wanted := _is(settings, "NCCL_NET", "ib")):
-        what = (
-            "NCCL may use InfiniBand alone, and NCCL_IB_DISABLE=1 forbids that: it finds no network and stops"
-        )
+        what = "only InfiniBand is allowed, and NCCL_IB_DISABLE=1 forbids it: NCCL finds no network and stops"
         yield _conflict("error", what, "drop one of the two", wanted, off)
     elif names and (why := off or net):
         yield _void(why, "InfiniBand", names)
@@ -140,9 +138,7 @@ def _torch_errors(settings: Settings) -> Iterator[Conflict]:
 
 def _open_mpi(settings: Settings) -> Iterator[Conflict]:
     if (out := settings.get("OMPI_MCA_btl_tcp_if_exclude")) and out.value:
-        what = (
-            "the toolkit sets OMPI_MCA_btl_tcp_if_include, and with both Open MPI uses no TCP between hosts"
-        )
+        what = "the toolkit sets OMPI_MCA_btl_tcp_if_include; with both Open MPI uses no TCP between hosts"
         yield _conflict("error", what, "drop it: ranks use the data network alone anyway", out)
     btl = settings.get("OMPI_MCA_btl")
     chosen = btl.value if btl and btl.value else _BTL

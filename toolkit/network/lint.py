@@ -112,10 +112,6 @@ _NOTES: dict[str, tuple[Verdict, str, str]] = {
     "gone": ("warning", "{product} has not read it since {first}", "{rest}"),
     "later": ("warning", "{product} reads it from {first} on, and the image has {library}", "drop it"),
     "build": ("warning", "{library} reads it while it is built, not when it runs", "{text}"),
-    "launcher": (
-        "warning",
-        "{text} reads it, which starts the ranks and gets none of these variables",
-        "drop it",
-    ),
+    "launcher": ("warning", "{text} reads it, the launcher, which gets none of these variables", "drop it"),
     "fatal": ("error", "{library} ends the process when it is set", "{text}"),
 }
