@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.api import Session
+from toolkit.core.finding import Finding, graver_first
 from toolkit.core.names import job_id
 from toolkit.effects.tree import list_files
 from toolkit.errors import BadInput, NotReady, Problem
@@ -19,6 +20,7 @@ from toolkit.jobs import statuses
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.job import Job, take_slots
 from toolkit.network.choose import cidrs
+from toolkit.network.lint import lint_inventory
 from toolkit.plan.job import job_hosts, plan_job, require_running
 from toolkit.plan.layout import FIRST_MASTER_PORT, free_port
 from toolkit.plan.programs import require_programs
@@ -132,6 +134,18 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
             sources.insert(0, error.source)
     if problems:
         raise BadInput(" and ".join(sources), tuple(problems))
+
+
+def environment_findings(inventory: Inventory, request: Request | None = None) -> tuple[Finding, ...]:
+    """Return what is wrong with the variables that ranks would get, errors first; nothing is contacted.
+
+    Raises:
+        BadInput: the request's hosts, see ``choose_hosts``.
+    """
+    if request is None:
+        return graver_first(lint_inventory(inventory))
+    hosts = choose_hosts(inventory, request.only, request.exclude)
+    return graver_first(lint_inventory(inventory, request.env, hosts))
 
 
 def make_job(session: Session, request: Request) -> Job:

@@ -29,8 +29,8 @@ PURE_STDLIB = frozenset(
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}
-# The one pure module that reads files: the package's own templates.
-READS_TEMPLATES = "toolkit.render.templates"
+# The pure modules that read files, the package's own: templates, and tables of variables.
+READS_PACKAGE = ("toolkit.render.templates", "toolkit.network.variables")
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
 _INSIDE = Path(toolkit.__file__).with_name("inside")
@@ -95,7 +95,7 @@ def _may_see(layer: str, other: str) -> bool:
 
 
 def _impure(module: str, layer: str, tree: ast.AST) -> Iterator[str]:
-    reads = module == READS_TEMPLATES
+    reads = module in READS_PACKAGE
     for name, names in _imports(tree):
         top = name.split(".")[0]
         if top in ("toolkit", "") or name in PURE_STDLIB or top in PURE_THIRD_PARTY.get(layer, ()):

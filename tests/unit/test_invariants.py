@@ -210,6 +210,13 @@ def test_a_plan_that_changes_between_print_and_run_is_caught(
     assert printed != ran
 
 
+def test_the_json_of_run_has_the_warnings(recorder: Recorder) -> None:
+    code, printed = invoke("run", "--detach", "--json", "--env", "NCCL_TIMEOUT=9", "--np", "3", "train.py")
+    told = json.loads(printed)
+    assert (code, told["job"]) == (0, world.JOB_ID)
+    assert [w["subject"] for w in told["warnings"]] == ["--env NCCL_TIMEOUT"]
+
+
 class FakeSession:
     """Gets a plan to execute from ``carry_out``, and keeps that very object."""
 

@@ -6,13 +6,14 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from toolkit.api import Session
+    from toolkit.core.finding import Finding
     from toolkit.core.report import Report
     from toolkit.execute import Event
     from toolkit.plan.steps import Plan
@@ -40,6 +41,20 @@ def say(text: str) -> None:
 def put_json(value: Any) -> None:
     """Print a result as JSON on standard output."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def warn(findings: Iterable[Finding]) -> None:
+    """Say what was found before anything is started; it goes on all the same."""
+    for finding in findings:
+        host = f"{finding.host}: " if finding.host else ""
+        say(f"{finding.verdict}: {host}{finding.subject}: {finding.what}\n  fix: {finding.fix}")
+
+
+def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Return the part of a result's JSON that holds findings."""
+    from dataclasses import asdict
+
+    return {"warnings": [asdict(finding) for finding in findings]}
 
 
 def to_stdout(data: bytes) -> None:
@@ -71,14 +86,14 @@ def _trace(host: str, line: str) -> None:
     say(f"       $  {host}: {shown if len(shown) <= 400 else shown[:397] + '…'}")
 
 
-def show_plans(plans: Sequence[Plan], as_json: bool) -> None:
-    """Print what would be done, for ``--dry-run``."""
+def show_plans(plans: Sequence[Plan], as_json: bool, more: Mapping[str, Any] | None = None) -> None:
+    """Print what would be done, for ``--dry-run``; ``more`` goes into the JSON."""
     from toolkit.show import plan_text
 
     texts = [plan_text(plan) for plan in plans]
     if as_json:
         lines = [line for text in texts for line in text.splitlines()]
-        put_json({"title": plans[-1].title, "dry_run": True, "plan": lines})
+        put_json({"title": plans[-1].title, "dry_run": True, "plan": lines, **(more or {})})
     else:
         sys.stdout.write("".join(texts))
 
@@ -119,16 +134,19 @@ def carry_out(
     as_json: bool,
     verbose: bool,
     before: Report | None = None,
+    warnings: Sequence[Finding] | None = None,
 ) -> Report | None:
     """Print the plan, or run it and print how each host fared; the exit status is the caller's.
 
     Args:
         before: of a plan that was run in preparation of this one; both are reported as one.
+        warnings: findings for the JSON, by whoever looks for any; None leaves the key out.
     """
     from toolkit.show import report_text
 
+    found = {} if warnings is None else as_warnings(warnings)
     if dry_run:
-        show_plans((plan,), as_json)
+        show_plans((plan,), as_json, found)
         return None
     listener = Progress(verbose)
     try:
@@ -138,7 +156,7 @@ def carry_out(
     finally:
         listener.close()
     if as_json:
-        put_json(report.as_json())
+        put_json({**report.as_json(), **found})
     else:
         say(report_text(report))
     return report

@@ -16,11 +16,13 @@ from toolkit.cli.common import (
     Json,
     Progress,
     Verbose,
+    as_warnings,
     connect,
     put_json,
     say,
     show_plans,
     to_stdout,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ def run(
     """
     from toolkit.cli.line import CommandLine
     from toolkit.jobs import start
-    from toolkit.request import Request, check_request, make_job, plan_run
+    from toolkit.request import Request, check_request, environment_findings, make_job, plan_run
 
     line = CommandLine()
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
@@ -102,12 +104,15 @@ def run(
     )
     inventory = line.hosts(hosts)
     line.read(check_request, inventory, request)
-    with connect(line.accept(inventory), verbose) as session:
+    inventory = line.accept(inventory)
+    findings = environment_findings(inventory, request)
+    warn(findings)
+    with connect(inventory, verbose) as session:
         session.require_some()
         job = make_job(session, request)
         plan = plan_run(session, job, request.workdir)
         if dry_run:
-            show_plans((plan,), as_json)
+            show_plans((plan,), as_json, as_warnings(findings))
             return
         listener = Progress(verbose)
         pressed = False
@@ -122,11 +127,12 @@ def run(
         if detach and not pressed:
             say(f"  follow it: toolkit logs {job.id}    end it: toolkit stop {job.id}")
             if as_json:
-                put_json({"job": job.id, "state": "starting"})
+                put_json({"job": job.id, "state": "starting", **as_warnings(findings)})
             return
         status = _watch(session, job.id, on_interrupt, as_json, pressed)
     if as_json:
-        put_json({"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"})
+        result = {"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"}
+        put_json(result | as_warnings(findings))
     raise typer.Exit(status.exit_code if status.exit_code is not None else 1)
 
 

@@ -17,6 +17,7 @@ from toolkit.cli.common import (
     exit_with,
     load,
     pull_image,
+    warn,
 )
 
 
@@ -37,12 +38,16 @@ def up(
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
     from toolkit.jobs import refuse_to_end_jobs
+    from toolkit.request import environment_findings
 
-    with connect(load(hosts), verbose) as session:
+    inventory = load(hosts)
+    findings = environment_findings(inventory)
+    warn(findings)
+    with connect(inventory, verbose) as session:
         pulled = pull_image(session, dry_run, as_json, verbose)
         plan = session.plan_up(prepare)
         if not (force or dry_run):
             session.refuse_newer()
             refuse_to_end_jobs(session, prepare)
-        report = carry_out(session, plan, dry_run, as_json, verbose, pulled)
+        report = carry_out(session, plan, dry_run, as_json, verbose, pulled, findings)
     exit_with(report)

@@ -1,0 +1,326 @@
+"""Environment lint: tutorials' settings are named, good ones pass, and no secret is repeated."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import string
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import toolkit.api
+import toolkit.network
+from tests.unit import cluster_world as world
+from tests.unit.env_cases import FAULTS, GOOD, GOOD_FOR_ONE_HOST
+from toolkit.cli import app, common
+from toolkit.core.finding import Finding
+from toolkit.core.report import Report
+from toolkit.errors import NotReady
+from toolkit.network.lint import _NOTES, lint_environment, lint_inventory
+from toolkit.network.settings import rank_settings
+from toolkit.network.values import _KINDS, c_number, judge_value
+from toolkit.network.variables import Variable, every_table, nearest, table_of
+from toolkit.plan.steps import Plan
+from toolkit.request import Request, environment_findings
+
+TABLES = every_table()
+NAMES = [(table, variable) for table in TABLES.values() for variable in table.variables.values()]
+FILES = sorted((Path(toolkit.network.__file__).parent / "tables").iterdir())
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, _, value in (word.partition("=") for word in text.split())]
+
+
+def lint(text: str, host: str = "") -> tuple[Finding, ...]:
+    return lint_environment(pairs(text), f"hosts/{host}/env/" if host else "env/", host)
+
+
+@pytest.mark.parametrize(("text", "name", "verdict", "says"), FAULTS)
+def test_a_setting_that_comes_to_nothing_is_named(text: str, name: str, verdict: str, says: str) -> None:
+    found = [f for f in lint(text, "gpu1") if f.subject == f"hosts/gpu1/env/{name}"]
+    assert found, lint(text)
+    assert any(f.verdict == verdict and says in f"{f.what}; {f.fix}" for f in found), found
+    assert all(f.check == "environment" and f.what and f.fix and f.host == "gpu1" for f in found)
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_a_good_setting_passes(text: str) -> None:
+    assert lint(text) == ()
+
+
+@pytest.mark.parametrize("text", GOOD_FOR_ONE_HOST)
+def test_a_good_setting_of_one_host_passes(text: str) -> None:
+    assert lint(text, "gpu1") == ()
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(FAULTS) >= 60
+    assert len(GOOD) + len(GOOD_FOR_ONE_HOST) >= 60
+
+
+@pytest.mark.parametrize("name", sorted(dict(rank_settings(world.layout().paths[0]))))
+def test_what_the_toolkit_sets_per_host_is_not_for_all(name: str) -> None:
+    value = dict(rank_settings(world.layout().paths[0]))[name]
+    (found,) = lint_environment([(name, value)], "env/")
+    assert (found.verdict, found.host, found.subject) == ("warning", "", f"env/{name}")
+    assert "on all hosts alike" in found.what and "hosts/NAME/env" in found.fix
+    assert lint_environment([(name, value)], "hosts/gpu1/env/", "gpu1") == ()
+
+
+# The tables
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_table_says_its_source(path: Path) -> None:
+    head = path.read_text().split("\nlibrary ")[0]
+    assert "Source: " in head and re.search(r"Looked at on \d{4}-\d\d-\d\d", head)
+    assert re.search(r"https://|ucx_info|ompi_info", head)
+    assert path.stem in TABLES
+
+
+def test_every_name_of_the_tables_is_known() -> None:
+    assert len(NAMES) > 1800
+    for _, variable in NAMES:
+        found = lint_environment([(variable.name, "")], "env/")
+        assert not any("reads no variable of this name" in f.what for f in found if variable.kind != "unread")
+        other = table_of(variable.name)
+        assert other is not None and other.variables[variable.name] == variable, variable
+
+
+def test_every_kind_of_the_tables_is_understood() -> None:
+    for _, variable in NAMES:
+        assert (variable.kind in _KINDS) != (variable.kind in _NOTES), variable
+        if variable.kind in ("number", "whole") and variable.words:
+            low, dots, high = variable.words[0].partition("..")
+            assert dots and (not high or int(low) < int(high)), variable
+
+
+def test_every_word_that_a_table_allows_passes() -> None:
+    for _, variable in NAMES:
+        if variable.kind in ("knows", "exactly", "only", "tokens", "per-function", "mca-level"):
+            assert [w for w in variable.words if judge_value(variable, w)] == [], variable
+
+
+def test_what_a_table_advises_is_itself_read() -> None:
+    """A new name must not be one that comes to nothing, too."""
+    advised = [
+        (variable.name, name)
+        for _, variable in NAMES
+        if variable.kind in _NOTES and variable.kind != "build"
+        for name in re.findall(
+            r"\b(?:NCCL|TORCH|GLOO|HOROVOD|OMPI_MCA|UCX|OFI_NCCL|FI)_\w+", " ".join(variable.words)
+        )
+    ]
+    assert len(advised) > 40
+    for old, new in advised:
+        table = table_of(new)
+        assert table and new in table.variables, (old, new)
+        assert table.variables[new].kind not in _NOTES, (old, new)
+
+
+def test_a_table_is_read_only_for_its_own_names() -> None:
+    """`toolkit run` of most people sets none of these: nothing is read for them."""
+    text = (
+        "from toolkit.network import variables as v, lint\n"
+        "lint.lint_environment([('HF_HOME', '/x'), ('WANDB_MODE', 'x')], 'env/')\n"
+        "none = v._read.cache_info().currsize\n"
+        "lint.lint_environment([('HOROVOD_AUTOTUNE', '1')], 'env/')\n"
+        "print(none, v._read.cache_info().currsize)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("NCCL_BUFF_SIZE", "NCCL_BUFFSIZE"),
+        ("NCCL_SOCKET_NTHREAD", "NCCL_SOCKET_NTHREADS"),
+        ("NCCL_IB_GIDINDEX", "NCCL_IB_GID_INDEX"),
+        ("NCCL_DESYNC", ""),
+        ("NCCL_RESULTS_FOLDER", ""),
+        ("HOROVOD_HIERARCHICAL_ALL_REDUCE", "HOROVOD_HIERARCHICAL_ALLREDUCE"),
+        ("HOROVOD_JOB", ""),
+        ("UCX_NETDEVICES", "UCX_NET_DEVICES"),
+        ("GLOO_SOCKET_IF_NAME", "GLOO_SOCKET_IFNAME"),
+    ],
+)
+def test_the_nearest_name(name: str, near: str) -> None:
+    table = table_of(name)
+    assert table is not None
+    assert nearest(name, table) == near
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("12", 12),
+        (" 7", 7),
+        ("-1", -1),
+        ("0x10", 16),
+        ("010", 8),
+        ("089", 89),
+        ("4M", 4),
+        ("true", 0),
+        ("", 0),
+        ("1e3", 1),
+        ("9" * 5000, int("9" * 40)),
+    ],
+)
+def test_numbers_as_c_reads_them(text: str, number: int) -> None:
+    assert c_number(text) == number
+
+
+def test_no_value_of_an_unknown_or_free_variable_is_repeated() -> None:
+    secret = "hunter2,hunter3"
+    free = [v.name for _, v in NAMES if v.kind == "text" or v.kind in _NOTES]
+    unknown = ["NCCL_TOKEN", "HOROVOD_PASSWORD", "UCX_SECRET_KEY", "OMPI_MCA_token", "GLOO_API_KEY", "OTHER"]
+    quoted = {"FI_PROVIDER", "NCCL_NET_PLUGIN", "NCCL_NET"}  # by conflicts, which know their words
+    for name in [*free, *unknown]:
+        for found in lint_environment([(name, secret)], "env/"):
+            assert name in quoted or "hunter" not in f"{found}", found
+
+
+def test_nothing_makes_it_stumble() -> None:
+    dice = random.Random(7)
+    values = ["", " ", ",", "^", "=", "^=", ";", ":", "a;", ":b;c", "-", "0x", "1..2", "٣", "\n", "9" * 5000]
+    names = [v.name for _, v in NAMES]
+    for _ in range(3000):
+        env = {
+            dice.choice(names): dice.choice(values)
+            if dice.random() < 0.5
+            else "".join(dice.choices(string.printable, k=dice.randrange(12)))
+            for _ in range(dice.randrange(1, 6))
+        }
+        assert all(f.what and f.fix for f in lint_environment(list(env.items()), "env/"))
+
+
+# The whole of a cluster
+
+
+TWO = """
+cluster: demo
+image: toolkit:gpu
+env: {NCCL_IB_DISABLE: "1", NCCL_DEBUG: TRACE, TOKEN: hunter2}
+hosts:
+  gpu1: {}
+  gpu2: {env: {NCCL_IB_HCA: mlx5_0, NCCL_TIMEOUT: "9"}}
+"""
+
+
+def told(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
+    return [(f.host, f.subject) for f in findings]
+
+
+def test_each_finding_once_and_at_its_place() -> None:
+    findings = lint_inventory(world.inventory(TWO))
+    assert told(findings) == [
+        ("", "env/NCCL_DEBUG"),
+        ("gpu2", "hosts/gpu2/env/NCCL_TIMEOUT"),
+        # A shared variable and a host's own contradict each other on that host alone.
+        ("gpu2", "env/NCCL_IB_DISABLE"),
+    ]
+
+
+def test_what_is_overridden_is_not_looked_at() -> None:
+    override = (("NCCL_DEBUG", "WARN"), ("NCCL_IB_DISABLE", "0"), ("NCCL_NRINGS", "4"))
+    assert told(lint_inventory(world.inventory(TWO), override)) == [
+        ("", "--env NCCL_NRINGS"),
+        ("gpu2", "hosts/gpu2/env/NCCL_TIMEOUT"),
+    ]
+    only = lint_inventory(world.inventory(TWO), override, ("gpu1",))
+    assert told(only) == [("", "--env NCCL_NRINGS")]
+
+
+def test_findings_of_a_request_are_those_of_its_hosts_errors_first() -> None:
+    request = Request(("true",), env=(("OMPI_MCA_btl", "tcp"),), exclude=("gpu2",))
+    found = environment_findings(world.inventory(TWO), request)
+    assert [(f.verdict, f.subject) for f in found] == [
+        ("error", "--env OMPI_MCA_btl"),
+        ("warning", "env/NCCL_DEBUG"),
+    ]
+    assert told(environment_findings(world.inventory(TWO))) == told(lint_inventory(world.inventory(TWO)))
+
+
+def test_a_variable_by_its_table() -> None:
+    table = table_of("NCCL_IB_TIMEOUT")
+    assert table is not None
+    assert table.variables["NCCL_IB_TIMEOUT"] == Variable(
+        "NCCL_IB_TIMEOUT", "number", ("1..22",), "NCCL 2.29.7"
+    )
+    assert table_of("PATH") is None
+
+
+# The command line
+
+
+def test_warnings_as_people_and_programs_see_them(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = lint("NCCL_TIMEOUT=1800")
+    common.warn(findings)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("warning: env/NCCL_TIMEOUT: no library of the image reads")
+    assert "\n  fix: the time limit of torch is" in said.err
+    (told,) = common.as_warnings(findings)["warnings"]
+    assert told["check"] == "environment" and told["subject"] == "env/NCCL_TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("words", "subjects"),
+    [
+        (("up",), ["env/NCCL_DEBUG", "gpu2: hosts/gpu2/env/NCCL_TIMEOUT", "gpu2: env/NCCL_IB_DISABLE"]),
+        (("run", "--only", "gpu1", "true"), ["env/NCCL_DEBUG"]),
+        (
+            ("run", "--env", "NCCL_DEBUG=WARN", "--env", "NCCL_NRINGS=4", "--only", "gpu1", "true"),
+            ["--env NCCL_NRINGS"],
+        ),
+        (("run", "--env", "NCCL_DEBUG=WARN", "--only", "gpu1", "true"), []),
+    ],
+)
+def test_up_and_run_warn_once_before_they_contact_a_host(
+    words: tuple[str, ...],
+    subjects: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    def contacted(*args: object, **kwargs: object) -> None:
+        print("CONTACTED", file=sys.stderr)
+        raise NotReady("no host is asked in this test", "none")
+
+    (tmp_path / "hosts.yaml").write_text(TWO)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(toolkit.api.Session, "open", contacted)
+    monkeypatch.setattr(sys, "argv", ["toolkit", *words])
+    with pytest.raises(SystemExit) as end:
+        app.main()
+    out, err = capsys.readouterr()
+    assert (end.value.code, out) == (3, "")
+    before, _, after = err.partition("CONTACTED")
+    assert re.findall(r"^warning: ((?:gpu2: )?[^:]*): ", before, re.MULTILINE) == subjects
+    assert "warning: " not in after and "hunter2" not in err
+
+
+def test_the_json_of_up_has_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    class Session:
+        def connect_outcomes(self) -> tuple[()]:
+            return ()
+
+        def execute(self, plan: Plan, listen: object) -> Report:
+            return Report(plan.title, ())
+
+    plan, findings = world.plans()["up"], lint("NCCL_TIMEOUT=1800")
+    for dry_run in (True, False):
+        common.carry_out(Session(), plan, dry_run, True, False, findings)  # type: ignore[arg-type]
+        (told,) = json.loads(capsys.readouterr().out)["warnings"]
+        assert told["subject"] == "env/NCCL_TIMEOUT"
+    common.carry_out(Session(), plan, False, True, False)  # type: ignore[arg-type]
+    assert "warnings" not in json.loads(capsys.readouterr().out)
