@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from toolkit.cli import down, enter, image, jobs, lab, render, run, smoke, status, trust, up
+from toolkit.cli import down, enter, image, jobs, lab, predict, render, run, smoke, status, trust, up
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,6 +27,7 @@ app.command()(jobs.logs)
 app.command()(jobs.stop)
 app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
+app.command()(predict.predict)
 app.command()(render.render)
 app.command()(down.down)
 app.add_typer(lab.app, name="lab")
