@@ -55,12 +55,12 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
         stop(session, job.id, interrupt=True)
         raise
     text = b"".join(output).decode(errors="replace")
-    ended = status(session, job.id)
-    probed = parse_probed(text) if ended.exit_code == 0 else None
+    probed = parse_probed(text)
     if probed is None:
-        tail = "".join(f"\n    {line}" for line in text.splitlines()[-6:])
-        what = f"the probe of {request.words[2]} ended with exit code {ended.exit_code}{tail}"
-        raise ToolkitError(
-            what, f"toolkit logs {job.id}; a script that steps an optimizer of torch.optim works"
-        )
+        ended = status(session, job.id)
+        # What the rank said: the launcher's own words about its end come last, and are many.
+        said = [line for line in text.splitlines() if line.startswith(f"[{job.hosts[0].name} 0] ")]
+        tail = "".join(f"\n    {line}" for line in said[-6:])
+        why = tail or f": {ended.reason}"
+        raise ToolkitError(f"the probe ended with exit code {ended.exit_code}{why}", f"toolkit logs {job.id}")
     return probed

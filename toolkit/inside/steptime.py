@@ -122,6 +122,15 @@ def run_script(script: str, arguments: list[str]) -> int:
     return 0
 
 
+def leave_mpi() -> None:
+    """Leave MPI in order where the script is in it: mpirun calls any other end a failure."""
+    if horovod := sys.modules.get("horovod.torch"):
+        horovod.shutdown()
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="measure a step of a training script on one slot")
     parser.add_argument("--steps", type=int, default=10, help="steps to measure")
@@ -160,6 +169,8 @@ def main() -> int:
             code = 1
         sys.stdout.flush()
         sys.stderr.flush()
+        if code == 0:
+            leave_mpi()
         return code
 
     raised = 0

@@ -163,9 +163,10 @@ class _Reader:
         single: dict[str, float] = {}
         for word in options.rate:
             host, equals, text = word.rpartition("=")
-            value = self.read(f"--rate {host}" if equals else "--rate", text, units.rate)
             if equals and not host:
                 self.bad("--rate", f"is written RATE or HOST=RATE, found {shown(word)}")
+                continue
+            value = self.read(f"--rate {host}".rstrip(), text, units.rate)
             if host in single or (not host and every is not None):
                 self.bad(f"--rate {host}".rstrip(), "is given twice")
             if value is not None and host:

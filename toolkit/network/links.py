@@ -70,10 +70,11 @@ class Network:
     @property
     def link(self) -> Wire:
         """The way between hosts as a ring through all of them sees it."""
+        if len(self.members) == 1:
+            return self.inside  # nobody to reach; what it would be is of no consequence
         if fit := self.fits.get(sum(self.slots)):
             return fit.wire
-        rate = self.neck().rate if len(self.members) > 1 else self.inside.rate
-        return Wire(rate * self.share, self.latency, self.overhead)
+        return Wire(self.neck().rate * self.share, self.latency, self.overhead)
 
     def link_of(self, member: Member) -> Wire:
         """The way between one host and the others."""
