@@ -70,6 +70,7 @@ WITH_HOSTS = {
     "run": ("x",),
     "exec": ("x",),
     "render": ("ssh",),
+    "predict": ("--params", "1M", "--rate", "1gbit"),
 }
 
 
