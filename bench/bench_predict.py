@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from toolkit.network.assemble import LATENCY, OVERHEAD
 from toolkit.network.cost import allreduce, wire_efficiency
 from toolkit.network.links import INSIDE, Member, Network
 from toolkit.network.measured import Point, fit_ring
-from toolkit.network.overlap import BUCKETS, fill, step, wire_seconds
+from toolkit.network.overlap import BUCKETS, Run, each_wire, fill, step, whole_wire
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 STEPS = Path(__file__).with_name("predict_steps.py")
@@ -71,27 +72,29 @@ def cell(names: list[str], mbit: int, parameters: list[float]) -> list[tuple[str
     rate = mbit * 1e6 * wire_efficiency(1500, FRAME)
     members = tuple(Member(name, 1, rate, mbit * 1e6) for name in names)
     given = Network(members, LATENCY, OVERHEAD)
-    sizes = [[4 * round(b / 4) for b in fill(4 * p, BUCKETS["ddp"])] for p in parameters]
+    runs = [fill(4 * round(count), BUCKETS["ddp"]) for count in parameters]
 
-    def wire(network: Network, buckets: list[int]) -> tuple[float, ...]:
-        return wire_seconds(buckets, lambda b: allreduce("ring", b, network.slots, network.link, INSIDE))
+    def each(network: Network, buckets: Sequence[Run]) -> tuple[float, ...]:
+        return each_wire(buckets, lambda b: allreduce("ring", b, network.slots, network.link, INSIDE))
 
-    computes = [min(5.0, max(0.02, sum(wire(given, b)) / 2)) for b in sizes]
-    repeats = [1 if sum(wire(given, b)) > 5 else 3 if sum(wire(given, b)) > 0.5 else 7 for b in sizes]
+    wires = [whole_wire(buckets, each(given, buckets)) for buckets in runs]
+    computes = [min(5.0, max(0.02, wire / 2)) for wire in wires]
+    repeats = [1 if wire > 5 else 3 if wire > 0.5 else 7 for wire in wires]
+    sizes = [[int(size) for size, number in buckets for _ in range(number)] for buckets in runs]
     # No single all-reduce of more than about four seconds, unless the link is a slow one.
-    points = [size for size in POINTS if sum(wire(given, [size])) < 4]
+    points = [size for size in POINTS if each(given, [(size, 1)])[0] < 4]
     task = {"points": points, "steps": list(zip(computes, sizes, repeats, strict=True))}
     result = measure(names, task)
     fit = fit_ring([Point(p["bytes"], p["ranks"], p["seconds"]) for p in result["points"]])
     assert fit is not None
     fitted = Network(members, LATENCY, OVERHEAD, fits={len(names): fit})
     rows = []
-    for count, buckets, compute, found in zip(parameters, sizes, computes, result["steps"], strict=True):
+    for count, buckets, compute, found in zip(parameters, runs, computes, result["steps"], strict=True):
         row = [f"{mbit}", f"{len(names)}", f"{count / 1e6:.2f}", f"{compute:.3f}"]
         for way in ("plain", "hidden"):
             row.append(f"{found[way]:.3f}")
             for network in (given, fitted):
-                guess = step(compute, buckets, wire(network, buckets))
+                guess = step(compute, buckets, each(network, buckets))
                 expected = guess.most if way == "plain" else guess.likely
                 row += [f"{expected:.3f}", f"{expected / found[way] - 1:+.1%}"]
         rows.append(tuple(row))

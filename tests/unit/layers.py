@@ -25,7 +25,7 @@ PURE_STDLIB = frozenset(
     (
         *("__future__", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
         *("functools", "hashlib", "ipaddress", "json", "posixpath", "re", "shlex", "string"),
-        *("math", "struct", "typing"),
+        *("struct", "typing"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}

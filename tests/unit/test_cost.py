@@ -18,7 +18,7 @@ from toolkit.network.cost import (
     wire_efficiency,
 )
 from toolkit.network.models import MODELS
-from toolkit.network.overlap import BUCKETS, Buckets, fill, step, wire_seconds
+from toolkit.network.overlap import BUCKETS, Buckets, Step, each_wire, fill, step, whole_wire
 
 MEGABYTE_A_SECOND = Wire(8e6)
 SLOW = Wire(8e6, latency=0.010, overhead=0.005)
@@ -163,45 +163,50 @@ def test_hosts_with_several_ranks() -> None:
 
 
 def test_buckets_hold_every_byte_in_the_order_of_the_backward_pass() -> None:
-    assert fill(100, Buckets("x", 40, 10)) == (10, 40, 40, 10)
-    assert fill(100, Buckets("x", 40)) == (40, 40, 20)
-    assert fill(5, Buckets("x", 40, 10)) == (5,)
+    assert fill(100, Buckets("x", 40, 10)) == ((10, 1), (40, 2), (10, 1))
+    assert fill(100, Buckets("x", 40)) == ((40, 2), (20, 1))
+    assert fill(80, Buckets("x", 40)) == ((40, 2),)
+    assert fill(5, Buckets("x", 40, 10)) == ((5, 1),)
     assert fill(0, Buckets("x", 40, 10)) == ()
     resnet = fill(102_228_128, BUCKETS["ddp"])
-    assert (len(resnet), resnet[0], resnet[1], sum(resnet)) == (5, 2**20, 25 * 2**20, 102_228_128)
-    assert fill(102_228_128, BUCKETS["horovod"]) == (102_228_128,)
+    assert resnet[:2] == ((2**20, 1), (25 * 2**20, 3))
+    assert sum(size * count for size, count in resnet) == 102_228_128
+    assert fill(102_228_128, BUCKETS["horovod"]) == ((102_228_128, 1),)
 
 
 def test_a_step_by_hand() -> None:
     # 3 s of computing: 1 s forward, then two halves of the backward pass of 1 s each.
-    done = step(3, (10, 10), (4, 4))
+    done = step(3, ((10, 2),), (4,))
     assert (done.least, done.likely, done.most) == (near(8), near(2 + 4 + 4), near(11))
     # The first bucket has arrived long before the second is ready: only the last one shows.
-    done = step(3, (10, 10), (0.1, 0.2))
+    done = step(3, ((9, 1), (9, 1)), (0.1, 0.2))
     assert (done.least, done.likely, done.most) == (near(3), near(3.2), near(3.3))
-    assert step(3, (), ()) == step(3, (10,), (0,)) == step(3, (5, 5), (0, 0))
+    assert step(3, (), ()) == step(3, ((10, 1),), (0,)) == step(3, ((5, 2),), (0,)) == Step(3, 3, 3)
 
 
-def test_the_middle_lies_between_the_bounds_and_grows_with_what_it_is_made_of() -> None:
-    for compute, rate, size in itertools.product((0.01, 0.3, 5), (1e7, 1e9, 1e11), (1e4, 1e7, 1e9)):
-        buckets = fill(size, BUCKETS["ddp"])
-        times = wire_seconds(buckets, lambda b, rate=rate: ring(b, 4, Wire(rate, 1e-4)))  # type: ignore[misc]
-        done = step(compute, buckets, times)
-        assert done.least <= done.likely * (1 + 1e-12)
-        assert done.likely <= done.most * (1 + 1e-12)
-        assert step(compute * 1.1, buckets, times).likely > done.likely
-        assert step(compute, buckets, [t * 1.1 for t in times]).likely > done.likely
+COMPUTES, RATES, SIZES = (0.01, 0.3, 5), (1e7, 1e9, 1e11), (1e4, 1e7, 1e9)
 
 
-def test_each_size_of_bucket_is_worked_out_once() -> None:
-    asked: list[float] = []
-
-    def one(size: float) -> float:
-        asked.append(size)
-        return size
-
-    assert wire_seconds((1, 2, 2, 2, 1), one) == (1, 2, 2, 2, 1)
-    assert asked == [1, 2]
+@pytest.mark.parametrize("name", BUCKETS)
+@pytest.mark.parametrize(("compute", "rate", "size"), list(itertools.product(COMPUTES, RATES, SIZES)))
+def test_the_middle_lies_between_the_bounds_and_grows_with_what_it_is_made_of(
+    name: str, compute: float, rate: float, size: float
+) -> None:
+    runs = fill(size, BUCKETS[name])
+    times = each_wire(runs, lambda b: ring(b, 4, Wire(rate, 1e-4)))
+    done = step(compute, runs, times)
+    assert done.least <= done.likely * (1 + 1e-12)
+    assert done.likely <= done.most * (1 + 1e-12)
+    assert step(compute * 1.1, runs, times).likely > done.likely
+    assert step(compute, runs, [t * 1.1 for t in times]).likely > done.likely
+    # One bucket after the other, as docs/predict.md tells it.
+    arrived = ready = 0.0
+    for (each, count), takes in zip(runs, times, strict=True):
+        for _ in range(count):
+            ready += each
+            arrived = max(arrived, compute / 3 + compute * 2 / 3 * ready / size) + takes
+    assert done.likely == pytest.approx(arrived)
+    assert whole_wire(runs, times) == pytest.approx(done.most - compute)
 
 
 def test_every_model_says_where_its_figures_are_from() -> None:

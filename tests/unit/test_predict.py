@@ -110,8 +110,7 @@ def test_rates_that_are_lacking_or_for_nobody() -> None:
         assemble(HOSTS3, Given(rates={"gpu1": 1e9, "gpu9": 1e9}))
     assert [str(problem) for problem in caught.value.problems] == [
         "--rate gpu9: there is no such host; there are: gpu1, gpu2, gpu3",
-        "gpu2: nothing says how fast its link is: --rate 1gbit, or --rate gpu2=1gbit",
-        "gpu3: nothing says how fast its link is: --rate 1gbit, or --rate gpu3=1gbit",
+        "gpu2, gpu3: nothing says how fast a link is there: --rate 1gbit, or --rate gpu2=1gbit",
     ]
 
 
@@ -181,6 +180,18 @@ def test_measured_all_reduces_are_used() -> None:
     assert wires[1] == pytest.approx(ring(4.8e6, 2, Wire(8e8, 1e-3)))
 
 
+def test_a_part_of_the_measured_hosts() -> None:
+    rates = {"gpu1": 1000.0, "gpu2": 1000.0, "gpu3": 10.0}
+    found = measured(allreduce=rows_of(Wire(8e6, 1e-3), 3), pairs=all_pairs(rates))
+    # gpu3's link held back the three; without it the same share of the others' is left.
+    made, _ = assemble(HOSTS3[:2], Given(), found)
+    assert (made.share, made.link.rate) == (pytest.approx(0.8), pytest.approx(8e8))
+    # In another order, or with another host among them, it is not the ring that was measured.
+    assert assemble(HOSTS3, Given(), found)[0].fits
+    assert not assemble(HOSTS3[::-1], Given(), found)[0].fits
+    assert not assemble([("new", 1), *HOSTS3], Given(1e9), found)[0].fits
+
+
 def test_all_reduces_alone_are_enough() -> None:
     made, _ = assemble(HOSTS3, Given(), measured(allreduce=rows_of(Wire(9e6, 1e-3), 3)))
     assert made.share == pytest.approx(1)
@@ -214,9 +225,16 @@ def test_a_file_of_measurements() -> None:
     [
         ("{", ["is not JSON"]),
         ("[]", ["should be a mapping, found a list"]),
-        ("{}", ["hosts: should be a list of different names, found nothing"]),
-        ('{"hosts": ["a", "a"]}', ["hosts: should be a list of different names"]),
-        ('{"hosts": ["a", 1]}', ["hosts: should be a list of different names"]),
+        ("{}", ["hosts: should be a list of different names of hosts, found nothing"]),
+        ('{"hosts": ["a", "a"]}', ["hosts: should be a list of different names of hosts"]),
+        ("[" * 100_000, ["is not JSON"]),
+        ("9" * 5000, ["is not JSON"]),
+        ('{"hosts": ["a", "-b"]}', ["hosts: should be a list of different names of hosts"]),
+        (
+            '{"hosts": ["a"], "allreduce": [{"bytes": 1%s, "ranks": 2, "seconds": 1}]}' % ("0" * 400),
+            ["allreduce/0/bytes: should be a whole number from 1 to 1e15"],
+        ),
+        ('{"hosts": ["a", 1]}', ["hosts: should be a list of different names of hosts"]),
         ('{"hosts": ["a", "b"]}', ["holds neither pairs nor allreduce: nothing was measured"]),
         (
             '{"hosts": ["a", "b"], "pairs": {}, "allreduce": 3}',
@@ -228,22 +246,22 @@ def test_a_file_of_measurements() -> None:
             '{"from": "b", "to": "b"}]}',
             [
                 "pairs/0/to: should be one of a, b, found 'c'",
-                "pairs/0/latency_us: should be a number above 0, found -1",
-                "pairs/0/mbit: should be a number above 0, found 0",
+                "pairs/0/latency_us: should be a number from 1e-9 to 1e15, found -1",
+                "pairs/0/mbit: should be a number from 1e-9 to 1e15, found 0",
                 "pairs/1/to: should be another host than from, found 'b'",
-                "pairs/1/latency_us: should be a number above 0, found nothing",
-                "pairs/1/mbit: should be a number above 0, found nothing",
+                "pairs/1/latency_us: should be a number from 1e-9 to 1e15, found nothing",
+                "pairs/1/mbit: should be a number from 1e-9 to 1e15, found nothing",
             ],
         ),
         (
             '{"hosts": ["a"], "allreduce": [{"bytes": 1.5, "ranks": 1, "seconds": NaN}, '
             '{"bytes": true, "ranks": 2, "seconds": 1e999}]}',
             [
-                "allreduce/0/bytes: should be a whole number from 1 on, found 1.5",
-                "allreduce/0/ranks: should be a whole number from 2 on, found 1",
-                "allreduce/0/seconds: should be a number above 0, found nan",
-                "allreduce/1/bytes: should be a whole number from 1 on, found true",
-                "allreduce/1/seconds: should be a number above 0, found inf",
+                "allreduce/0/bytes: should be a whole number from 1 to 1e15, found 1.5",
+                "allreduce/0/ranks: should be a whole number from 2 to 1e15, found 1",
+                "allreduce/0/seconds: should be a number from 1e-9 to 1e15, found nan",
+                "allreduce/1/bytes: should be a whole number from 1 to 1e15, found true",
+                "allreduce/1/seconds: should be a number from 1e-9 to 1e15, found inf",
             ],
         ),
     ],

@@ -36,8 +36,8 @@ def text(
 
 
 def _assumed(network: Network, load: Load, source: str, ask: Ask, note: str, probed: Probed | None) -> str:
-    sizes = fill(load.size, load.buckets)
-    many = f"{len(sizes)} buckets" if len(sizes) > 1 else "1 bucket"
+    number = sum(count for _, count in fill(load.size, load.buckets))
+    many = f"{number} buckets" if number > 1 else "1 bucket"
     name = f"{ask.what}: " if ask.what else ""
     gradients = (
         f"{name}{count_text(load.parameters)} parameters, {bytes_text(load.size)} of gradients a step "

@@ -16,7 +16,7 @@ from toolkit.network.overlap import BUCKETS, Buckets
 from toolkit.network.predict import ALGORITHMS, Load
 from toolkit.network.probed import Probed
 from toolkit.spec.inventory import Inventory
-from toolkit.spec.words import meant, shown
+from toolkit.spec.words import meant, path_text, shown
 
 MOST_HOSTS = 4096
 # How far to look when neither a hosts file nor measurements say how many there are.
@@ -166,9 +166,10 @@ class _Reader:
             if equals and not host:
                 self.bad("--rate", f"is written RATE or HOST=RATE, found {shown(word)}")
                 continue
-            value = self.read(f"--rate {host}".rstrip(), text, units.rate)
+            option = f"--rate {path_text((host,))}" if host else "--rate"
+            value = self.read(option, text, units.rate)
             if host in single or (not host and every is not None):
-                self.bad(f"--rate {host}".rstrip(), "is given twice")
+                self.bad(option, "is given twice")
             if value is not None and host:
                 single[host] = value
             elif value is not None:

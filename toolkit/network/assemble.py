@@ -10,6 +10,7 @@ from toolkit.network.cost import Wire, wire_efficiency
 from toolkit.network.links import INSIDE, Member, Network
 from toolkit.network.measured import Fit, Measured, fits
 from toolkit.network.units import seconds_text
+from toolkit.spec.words import path_text
 
 # Between two hosts on one switch, and what TCP and the libraries take for a message on ordinary cores.
 LATENCY = 100e-6
@@ -37,6 +38,27 @@ class Given:
     inside: float | None = None
 
 
+@dataclass(frozen=True)
+class _Known:
+    """Where a host's rate can come from; ``ring`` is what a ring over all measured all-reduces came to."""
+
+    given: Given
+    links: Mapping[str, float]
+    ring: Fit | None
+
+    def member(self, name: str, slots: int, rates: Mapping[str, float]) -> Member | None:
+        """Return the host with the rate of ``rates``, else the measured one, else the one given for all."""
+        told = rates.get(name)
+        if told is None and name not in self.links:
+            told = self.given.rate
+        if told is not None:
+            return Member(name, slots, told * wire_efficiency(self.given.mtu), told)
+        # Without pairs, what the ring as a whole came to is the best that is known of each link.
+        ring = self.ring.rate if self.ring and not self.links else None
+        rate = self.links.get(name) or ring
+        return Member(name, slots, rate, rate) if rate else None
+
+
 def assemble(
     hosts: Sequence[tuple[str, int]], given: Given, measured: Measured | None = None
 ) -> tuple[Network, str]:
@@ -48,66 +70,52 @@ def assemble(
     Raises:
         BadInput: a rate for a host that is not there, or a host whose rate nobody knows.
     """
-    names = [name for name, _ in hosts]
-    unknown = [Problem(f"--rate {n}", f"there is no such host; there are: {', '.join(names[:20])}")
-               for n in given.rates if n not in names]  # fmt: skip
     made = fits(measured.allreduce) if measured else {}
-    known = measured_rates(measured) if measured else {}
-    everything = made.get(0)
-    efficiency = wire_efficiency(given.mtu)
-
-    def member(name: str, slots: int, rates: Mapping[str, float]) -> Member | None:
-        told = rates.get(name)
-        if told is None and name not in known:
-            told = given.rate
-        if told is not None:
-            return Member(name, slots, told * efficiency, told)
-        # Without pairs, what the ring as a whole came to is the best that is known of each link.
-        rate = known.get(name) or (everything.rate if everything and not known else None)
-        return Member(name, slots, rate, rate) if rate else None
-
-    found = [member(name, slots, given.rates) for name, slots in hosts]
-    lacking = [
-        Problem(name, f"nothing says how fast its link is: --rate 1gbit, or --rate {name}=1gbit")
-        for name, one in zip(names, found, strict=True)
-        if one is None
-    ]
-    if unknown or lacking:
-        raise BadInput("command line", (*unknown, *lacking))
+    known = _Known(given, measured_rates(measured) if measured else {}, made.get(0))
     network = Network(
-        members=tuple(one for one in found if one),
+        members=_members(hosts, known),
         latency=LATENCY if given.latency is None else given.latency,
         overhead=OVERHEAD if given.overhead is None else given.overhead,
         inside=INSIDE if given.inside is None else Wire(given.inside, INSIDE.latency),
     )
     if measured is None:
-        return network, _given_text(given, efficiency)
+        return network, _given_text(given)
     changed = given.rates.keys() & set(measured.hosts)
-    paths = {(p.source, p.target): p.rate for p in measured.pairs}
-    before = tuple(
-        one for name, slots in hosts if name in measured.hosts and (one := member(name, slots, {}))
-    )
-    reference = replace(network, members=before, paths=paths)
-    network = replace(
-        network, paths={way: rate for way, rate in paths.items() if not changed.intersection(way)}
-    )
-    if given.latency is None and measured.pairs:
+    ways = {(p.source, p.target): p.rate for p in measured.pairs}
+    network = replace(network, paths={w: r for w, r in ways.items() if not changed.intersection(w)})
+    if measured.pairs and given.latency is None:
         network = replace(network, latency=max(pair.latency for pair in measured.pairs))
-    if everything is not None:
-        network = _fitted(network, given, made, reference, bool(changed))
-    return network, _measured_text(measured, everything, sorted(changed))
+    if known.ring is not None:
+        before = [known.member(name, 1, {}) for name in measured.hosts]
+        as_measured = replace(network, members=tuple(m for m in before if m), paths=ways)
+        if len(as_measured.members) > 1:
+            network = replace(network, share=known.ring.rate / as_measured.neck().rate)
+        if given.latency is None and given.overhead is None:
+            network = replace(network, latency=known.ring.message, overhead=0.0)
+            names = [name for name, _ in hosts]
+            same = all(a == b for a, b in zip(names, measured.hosts, strict=False))
+            if same and not changed:
+                network = replace(network, fits={ranks: fit for ranks, fit in made.items() if ranks})
+    return network, _measured_text(measured, known.ring, sorted(changed))
 
 
-def _fitted(
-    network: Network, given: Given, made: Mapping[int, Fit], reference: Network, changed: bool
-) -> Network:
-    """Return the network with what all-reduces came to in place of what its links promise."""
-    everything = made[0]
-    share = everything.rate / reference.neck().rate if len(reference.members) > 1 else 1.0
-    if given.latency is not None or given.overhead is not None:
-        return replace(network, share=share)
-    network = replace(network, share=share, latency=everything.message, overhead=0.0)
-    return network if changed else replace(network, fits={r: f for r, f in made.items() if r})
+def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, ...]:
+    names = [name for name, _ in hosts]
+    there = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    problems = [
+        Problem(f"--rate {path_text((name,))}", f"there is no such host; there are: {there}")
+        for name in known.given.rates
+        if name not in names
+    ]
+    found = [known.member(name, slots, known.given.rates) for name, slots in hosts]
+    silent = [name for name, one in zip(names, found, strict=True) if one is None]
+    if silent:
+        who = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
+        what = f"nothing says how fast a link is there: --rate 1gbit, or --rate {silent[0]}=1gbit"
+        problems.append(Problem(who, what))
+    if problems:
+        raise BadInput("command line", tuple(problems))
+    return tuple(member for member in found if member)
 
 
 def measured_rates(measured: Measured) -> dict[str, float]:
@@ -125,10 +133,10 @@ def measured_rates(measured: Measured) -> dict[str, float]:
     return {name: min(found) for name, found in sides.items() if found}
 
 
-def _given_text(given: Given, efficiency: float) -> str:
+def _given_text(given: Given) -> str:
     latency = _said(given.latency, LATENCY, "one way")
     overhead = _said(given.overhead, OVERHEAD, "per message besides")
-    share = f"{efficiency:.1%}".replace("%", " %")
+    share = f"{wire_efficiency(given.mtu):.1%}".replace("%", " %")
     return f"links as given, {share} of it payload (TCP/IP, Ethernet, MTU {given.mtu}); {latency}, {overhead}"
 
 

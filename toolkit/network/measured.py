@@ -11,13 +11,14 @@ message takes there and back. ``bytes`` is one rank's buffer. Keys besides these
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import BadInput, Problem
 from toolkit.network.cost import Wire
+from toolkit.spec.fields import HOST_NAME
 from toolkit.spec.words import shown
 
 
@@ -116,7 +117,7 @@ def parse_measured(text: str, source: str) -> Measured:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(source, (Problem("", f"is not JSON: {error}"),), _FIX) from error
     if not isinstance(data, dict):
         raise BadInput(source, (Problem("", f"should be a mapping, found {shown(data)}"),), _FIX)
@@ -131,6 +132,7 @@ def parse_measured(text: str, source: str) -> Measured:
     return Measured(hosts, pairs, points)
 
 
+_MOST = 10**15  # of anything that is measured here; larger ones would only overflow
 _FIX = "give it the JSON that bench network prints, whole"
 
 
@@ -145,10 +147,11 @@ class _Reader:
 
     def hosts(self, value: object) -> tuple[str, ...]:
         names = value if isinstance(value, list) else []
-        if not names or any(not isinstance(n, str) or not n for n in names) or len(set(names)) < len(names):
-            self._bad("hosts", "a list of different names", value)
+        right = [name for name in names if isinstance(name, str) and re.fullmatch(HOST_NAME, name)]
+        if not names or len(set(right)) < len(names):
+            self._bad("hosts", "a list of different names of hosts", value)
             return ()
-        return tuple(names)
+        return tuple(right)
 
     def each(
         self, data: Mapping[str, Any], key: str, read: Callable[[str, Mapping[str, Any]], Any]
@@ -166,9 +169,9 @@ class _Reader:
 
     def number(self, place: str, row: Mapping[str, Any], key: str) -> float:
         value = row.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= _MOST:
             return float(value)
-        self._bad(f"{place}/{key}", "a number above 0", value)
+        self._bad(f"{place}/{key}", "a number from 1e-9 to 1e15", value)
         return 1.0
 
     def pair(self, place: str, row: Mapping[str, Any], hosts: tuple[str, ...]) -> Pair:
@@ -188,8 +191,8 @@ class _Reader:
         counts = []
         for key, least in (("bytes", 1), ("ranks", 2)):
             value = row.get(key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                self._bad(f"{place}/{key}", f"a whole number from {least} on", value)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST:
+                self._bad(f"{place}/{key}", f"a whole number from {least} to 1e15", value)
                 value = least
             counts.append(value)
         return Point(counts[0], counts[1], self.number(place, row, "seconds"))

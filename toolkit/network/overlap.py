@@ -32,16 +32,15 @@ BUCKETS = {
 }
 
 
-def fill(total: float, buckets: Buckets) -> tuple[float, ...]:
-    """Return the bytes of each bucket, in the order in which they become ready."""
-    left, sizes = total, []
-    if buckets.first and left > 0:
-        sizes.append(min(left, buckets.first))
-        left -= sizes[0]
-    while left > 0:
-        sizes.append(min(left, buckets.size))
-        left -= sizes[-1]
-    return tuple(sizes)
+# Buckets of one size that follow each other: bytes of each, how many. There may be millions of them.
+Run = tuple[float, int]
+
+
+def fill(total: float, buckets: Buckets) -> tuple[Run, ...]:
+    """Return the buckets that ``total`` bytes fill, in the order in which they become ready."""
+    first = min(total, buckets.first)
+    full, rest = divmod(total - first, buckets.size)
+    return tuple(run for run in ((first, 1), (buckets.size, int(full)), (rest, 1)) if run[0] and run[1])
 
 
 @dataclass(frozen=True)
@@ -60,24 +59,35 @@ class Step:
     most: float
 
 
-def step(compute: float, sizes: Sequence[float], seconds: Sequence[float]) -> Step:
+def step(compute: float, runs: Sequence[Run], seconds: Sequence[float]) -> Step:
     """Return how long a step takes.
+
+    A bucket that finds the wire busy waits, so the last one arrives when for some bucket all from it on
+    have travelled one after another since it was ready. Within a run that is the first or the last.
 
     Args:
         compute: seconds of forward, backward and update on one slot.
-        sizes: bytes of each bucket, in the order in which they become ready.
-        seconds: how long each one's all-reduce takes.
+        runs: the buckets.
+        seconds: how long the all-reduce of one bucket of each run takes.
     """
-    total, wire = sum(sizes), sum(seconds)
-    forward = compute * (1 - BACKWARD_SHARE)
-    done = ready = 0.0
-    for size, takes in zip(sizes, seconds, strict=True):
-        ready += size
-        done = max(done, forward + compute * BACKWARD_SHARE * ready / total) + takes
+    total = sum(size * count for size, count in runs)
+    wire = whole_wire(runs, seconds)
+    forward, backward = compute * (1 - BACKWARD_SHARE), compute * BACKWARD_SHARE
+    done, before, left = 0.0, 0.0, wire
+    for (size, count), takes in zip(runs, seconds, strict=True):
+        for index in (1, count):
+            ready = forward + backward * (before + index * size) / total
+            done = max(done, ready + left - (index - 1) * takes)
+        before += count * size
+        left -= count * takes
     return Step(max(compute, wire), max(compute, done), compute + wire)
 
 
-def wire_seconds(sizes: Sequence[float], one: Callable[[float], float]) -> tuple[float, ...]:
-    """Return the seconds of each bucket; ``one`` is asked once for each size that occurs."""
-    known = {size: one(size) for size in dict.fromkeys(sizes)}
-    return tuple(known[size] for size in sizes)
+def each_wire(runs: Sequence[Run], one: Callable[[float], float]) -> tuple[float, ...]:
+    """Return the seconds of one bucket of each run; ``one`` says them of a number of bytes."""
+    return tuple(one(size) for size, _ in runs)
+
+
+def whole_wire(runs: Sequence[Run], seconds: Sequence[float]) -> float:
+    """Return the seconds of all buckets together."""
+    return sum(count * takes for (_, count), takes in zip(runs, seconds, strict=True))

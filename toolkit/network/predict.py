@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from toolkit.network.cost import DTYPE_BYTES, allreduce, parameter_server
 from toolkit.network.links import Network
-from toolkit.network.overlap import Buckets, Step, fill, step, wire_seconds
+from toolkit.network.overlap import Buckets, Run, Step, each_wire, fill, step, whole_wire
 from toolkit.network.units import seconds_text
 
 ALGORITHMS = ("ring", "hierarchical", "halving-doubling", "open-mpi")
@@ -112,19 +112,19 @@ class _Times:
 
 
 def _times(network: Network, load: Load) -> _Times:
-    sizes = fill(load.size, load.buckets)
-    each = _wire(network, load.algorithm, sizes)
+    runs = fill(load.size, load.buckets)
+    each = _wire(network, load.algorithm, runs)
     ranks = sum(network.slots)
-    whole = step(load.compute, sizes, each) if load.compute is not None else None
+    whole = step(load.compute, runs, each) if load.compute is not None else None
     throughput = ranks * (load.batch or 1) / whole.likely if whole else None
-    return _Times(ranks, sum(each), whole, throughput)
+    return _Times(ranks, whole_wire(runs, each), whole, throughput)
 
 
-def _wire(network: Network, algorithm: str, sizes: Sequence[float]) -> tuple[float, ...]:
+def _wire(network: Network, algorithm: str, runs: Sequence[Run]) -> tuple[float, ...]:
     if algorithm == "parameter-server":
-        return wire_seconds(sizes, lambda size: _server(network, size))
+        return each_wire(runs, lambda size: _server(network, size))
     link, slots = network.link, network.slots
-    return wire_seconds(sizes, lambda size: allreduce(algorithm, size, slots, link, network.inside))
+    return each_wire(runs, lambda size: allreduce(algorithm, size, slots, link, network.inside))
 
 
 def _server(network: Network, size: float) -> float:
@@ -165,9 +165,9 @@ def _ways(network: Network, load: Load) -> Iterator[Way]:
     half = load.dtype if DTYPE_BYTES[load.dtype] == 2 else "fp16"
     for dtype in ("fp32", half):
         size = load.size if dtype == load.dtype else load.parameters * DTYPE_BYTES[dtype]
-        sizes = fill(size, load.buckets)
+        runs = fill(size, load.buckets)
         for algorithm in COMPARED:
-            yield Way(algorithm, dtype, sum(_wire(network, algorithm, sizes)))
+            yield Way(algorithm, dtype, whole_wire(runs, _wire(network, algorithm, runs)))
 
 
 def verdict(rows: Sequence[Row]) -> str:
