@@ -17,7 +17,7 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
-    **dict.fromkeys(("images", "inputs", "jobs", "request", "smoke", "trust"), "api"),
+    **dict.fromkeys(("images", "inputs", "jobs", "request", "smoke", "steptime", "trust"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
@@ -33,6 +33,8 @@ PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}
 READS_PACKAGE = ("toolkit.render.templates", "toolkit.network.variables")
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
+# Programs that measure PyTorch itself import it, though not before they run.
+_WITH_TORCH = ("toolkit.inside.allreduce", "toolkit.inside.steptime")
 _INSIDE = Path(toolkit.__file__).with_name("inside")
 
 
@@ -122,7 +124,7 @@ def _inside(module: str, tree: ast.Module) -> list[str]:
             continue
         for name, _ in _imports(ast.Module([node], [])):
             top = name.split(".")[0]
-            torch = top == "torch" and module == "toolkit.inside.allreduce" and node not in at_top
+            torch = top == "torch" and module in _WITH_TORCH and node not in at_top
             if top not in sys.stdlib_module_names and top not in siblings and not torch:
                 found.append(f"inside imports {name or 'relatively'}")
     return found

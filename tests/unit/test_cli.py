@@ -46,6 +46,7 @@ WITH_HOSTS = {
     "run": ("x",),
     "exec": ("x",),
     "render": ("ssh",),
+    "predict": ("--params", "1M", "--rate", "1gbit"),
 }
 
 

@@ -319,7 +319,7 @@ def test_the_json_of_up_has_the_warnings(capsys: pytest.CaptureFixture[str]) -> 
 
     plan, findings = world.plans()["up"], lint("NCCL_TIMEOUT=1800")
     for dry_run in (True, False):
-        common.carry_out(Session(), plan, dry_run, True, False, findings)  # type: ignore[arg-type]
+        common.carry_out(Session(), plan, dry_run, True, False, warnings=findings)  # type: ignore[arg-type]
         (told,) = json.loads(capsys.readouterr().out)["warnings"]
         assert told["subject"] == "env/NCCL_TIMEOUT"
     common.carry_out(Session(), plan, False, True, False)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from toolkit.cli import (
     init,
     jobs,
     lab,
+    predict,
     render,
     run,
     schema,
@@ -74,6 +75,7 @@ app.command()(jobs.logs)
 app.command()(jobs.stop)
 app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
+app.command()(predict.predict)
 app.command()(render.render)
 app.command()(down.down)
 app.add_typer(lab.app, name="lab")

@@ -1,0 +1,162 @@
+"""toolkit predict: before training, what a step would take on 1 … N hosts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Progress, Verbose, connect, load, put_json
+
+if TYPE_CHECKING:
+    from toolkit.network.measured import Measured
+    from toolkit.network.probed import Probed
+    from toolkit.spec.inventory import Inventory
+
+_NET, _LOAD = "Network", "Model"
+
+
+def predict(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the probed script.")
+    ] = None,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[HOST=]RATE",
+            help="Rate of every host's link, or of one's: 1gbit, gpu2=10mbit; repeatable.",
+            rich_help_panel=_NET,
+        ),
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="JSON of bench network.", rich_help_panel=_NET),
+    ] = None,
+    latency: Annotated[
+        str, typer.Option(help="One way, such as 200us; else measured or 100us.", rich_help_panel=_NET)
+    ] = "",
+    overhead: Annotated[
+        str, typer.Option(help="Per message besides; else measured or 30us.", rich_help_panel=_NET)
+    ] = "",
+    mtu: Annotated[int, typer.Option(help="Bytes of a packet: 1500, or 9000.", rich_help_panel=_NET)] = 1500,
+    inside_rate: Annotated[
+        str, typer.Option(help="Between two ranks of one host; 64gbit.", rich_help_panel=_NET)
+    ] = "",
+    up_to: Annotated[
+        int | None, typer.Option(help="So many hosts; else those of the hosts file.", rich_help_panel=_NET)
+    ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(help="Ranks per host where the hosts file does not say; 1.", rich_help_panel=_NET),
+    ] = None,
+    model: Annotated[str, typer.Option(help="A known model, such as resnet50.", rich_help_panel=_LOAD)] = "",
+    params: Annotated[
+        str, typer.Option(help="Number of parameters, such as 25.6M.", rich_help_panel=_LOAD)
+    ] = "",
+    probe: Annotated[
+        str,
+        typer.Option(
+            metavar="SCRIPT",
+            help="Run SCRIPT on one slot of the cluster: counts gradients, times a step.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = "",
+    workdir: Annotated[
+        Path, typer.Option(help="Folder that is sent with the probed script.", rich_help_panel=_LOAD)
+    ] = Path(),
+    dtype: Annotated[
+        str, typer.Option(help="What gradients travel as: fp32, fp16 or bf16.", rich_help_panel=_LOAD)
+    ] = "",
+    step_time: Annotated[
+        str, typer.Option(help="Computing of a step on one slot, such as 0.25s.", rich_help_panel=_LOAD)
+    ] = "",
+    batch: Annotated[
+        int | None, typer.Option(help="Samples per slot and step.", rich_help_panel=_LOAD)
+    ] = None,
+    algorithm: Annotated[
+        str,
+        typer.Option(help="ring, hierarchical, halving-doubling or open-mpi.", rich_help_panel=_LOAD),
+    ] = "ring",
+    bucket: Annotated[
+        str, typer.Option(help="ddp, horovod, or a size such as 25MiB.", rich_help_panel=_LOAD)
+    ] = "ddp",
+    hosts: HostsFile = DEFAULT_HOSTS,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Predict seconds per step, throughput and scaling efficiency for 1 … N hosts.
+
+    Contacts nobody, unless --probe asks for a run of a few steps. Formulas: docs/predict.md.
+    """
+    from toolkit.cli.predict_text import as_value, text
+    from toolkit.errors import BadInput, Problem
+    from toolkit.network.ask import Options, hosts_of, load_of, parse_options
+    from toolkit.network.assemble import assemble
+    from toolkit.network.predict import predict as work_out
+
+    if arguments and not probe:
+        problem = Problem(arguments[0], "is not an option; arguments of a script need --probe SCRIPT")
+        raise BadInput("command line", (problem,))
+    ask = parse_options(
+        Options(
+            rate=tuple(rate or ()),
+            latency=latency,
+            overhead=overhead,
+            inside_rate=inside_rate,
+            mtu=mtu,
+            params=params,
+            model=model,
+            probe=probe,
+            dtype=dtype,
+            step_time=step_time,
+            batch=batch,
+            up_to=up_to,
+            slots=slots,
+            algorithm=algorithm,
+            bucket=bucket,
+            measured=measured is not None,
+        )
+    )
+    # Without a hosts file the question is about hosts that nobody has bought yet.
+    named = hosts != DEFAULT_HOSTS or bool(probe) or Path(hosts).exists()
+    inventory = load(hosts) if named else None
+    found = _read(measured) if measured else None
+    rows, note = hosts_of(ask, inventory, found)
+    network, source = assemble(rows, ask.given, found)
+    probed = None
+    if probe:
+        assert inventory is not None
+        probed = _probe(inventory, probe, arguments or [], workdir.resolve(), verbose)
+    step = load_of(ask, probed)
+    prediction = work_out(network, step)
+    if as_json:
+        put_json(as_value(network, step, prediction, source, ask.compute_from))
+    else:
+        sys.stdout.write(text(network, step, prediction, source, ask, note, probed))
+
+
+def _read(path: Path) -> Measured:
+    from toolkit.errors import BadInput, Problem
+    from toolkit.network.measured import parse_measured
+
+    try:
+        data = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "is not text"
+        raise BadInput(str(path), (Problem("", why),)) from error
+    return parse_measured(data, str(path))
+
+
+def _probe(inventory: Inventory, script: str, arguments: list[str], workdir: Path, verbose: bool) -> Probed:
+    from toolkit.steptime import probe_request, probe_step
+
+    request = probe_request(inventory, script, arguments, workdir)
+    with connect(inventory, verbose) as session:
+        session.require_some()
+        listener = Progress(verbose)
+        try:
+            return probe_step(session, request, listener)
+        finally:
+            listener.close()

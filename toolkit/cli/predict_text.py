@@ -1,0 +1,144 @@
+"""A prediction as text for people and as a value for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from toolkit.network.ask import Ask
+from toolkit.network.cost import DTYPE_BYTES
+from toolkit.network.links import Network
+from toolkit.network.overlap import fill
+from toolkit.network.predict import COMPARED, Load, Prediction, Row
+from toolkit.network.probed import Probed
+from toolkit.network.units import bytes_text, count_text, number_text, rate_text, seconds_text
+from toolkit.show import table
+
+
+def text(
+    network: Network,
+    load: Load,
+    prediction: Prediction,
+    source: str,
+    ask: Ask,
+    note: str,
+    probed: Probed | None,
+) -> str:
+    """Return what is assumed, the table by number of hosts, the ways compared, and the verdict last."""
+    parts = [_assumed(network, load, source, ask, note, probed)]
+    rows = prediction.rows
+    parts.append(_steps(rows, load) if load.compute is not None else _wire(rows))
+    parts.append(
+        "time on the wire per step, each way with fp32 gradients and with half as many bytes\n" + _ways(rows)
+    )
+    advice = f"  {prediction.advice}\n" if prediction.advice else ""
+    return "\n".join(parts) + f"\n{prediction.verdict}\n{advice}"
+
+
+def _assumed(network: Network, load: Load, source: str, ask: Ask, note: str, probed: Probed | None) -> str:
+    number = sum(count for _, count in fill(load.size, load.buckets))
+    many = f"{number} buckets" if number > 1 else "1 bucket"
+    name = f"{ask.what}: " if ask.what else ""
+    gradients = (
+        f"{name}{count_text(load.parameters)} parameters, {bytes_text(load.size)} of gradients a step "
+        f"({load.dtype}) in {many} ({load.buckets.name})"
+    )
+    if probed is not None:
+        spread = f"{seconds_text(probed.least)} to {seconds_text(probed.most)}"
+        compute = (
+            f"{seconds_text(probed.seconds)} a step on one slot, measured over {probed.steps} steps "
+            f"({spread}) on {probed.device}"
+        )
+    elif load.compute is not None:
+        compute = f"{seconds_text(load.compute)} a step on one slot ({ask.compute_from.partition('; ')[0]})"
+    else:
+        compute = "not known; --step-time or --probe says how long a step takes"
+    lines = [("model", gradients), ("compute", compute), ("hosts", _hosts(network, note))]
+    lines += [("network", source), ("all-reduce", load.algorithm)]
+    return "".join(f"{head:<11} {tail}\n" for head, tail in lines)
+
+
+def _hosts(network: Network, note: str) -> str:
+    groups: dict[tuple[float, int], list[str]] = {}
+    for member in network.members:
+        groups.setdefault((member.told, member.slots), []).append(member.name)
+    texts = []
+    for (told, slots), names in groups.items():
+        shown = ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]} ({len(names)})"
+        texts.append(f"{shown}: {rate_text(told)}" + (f", {slots} slots" if slots > 1 else ""))
+    return "; ".join(texts) + (f" ({note})" if note else "")
+
+
+def _steps(rows: tuple[Row, ...], load: Load) -> str:
+    unit = "samples/s" if load.batch else "batches/s"
+    head = ("hosts", "ranks", "wire", "step", "all hidden", "none hidden", unit, "× one host", "of ideal")
+    cells = []
+    for row in rows:
+        assert row.step and row.throughput and row.speedup and row.efficiency
+        times = (row.wire, row.step.likely, row.step.least, row.step.most)
+        cells.append(
+            (
+                *(str(row.hosts), str(row.ranks)),
+                *(seconds_text(value) for value in times),
+                *(number_text(row.throughput), f"{row.speedup:.2f}"),
+                f"{row.efficiency:.0%}".replace("%", " %"),
+            )
+        )
+    return table(head, cells)
+
+
+def _wire(rows: tuple[Row, ...]) -> str:
+    head = ("hosts", "ranks", "wire", "faster than 1 from", "90 % of ideal from")
+    cells = [
+        (
+            *(str(row.hosts), str(row.ranks), seconds_text(row.wire)),
+            *(seconds_text(value) if value else "" for value in (row.even, row.ninety)),
+        )
+        for row in rows
+    ]
+    return table(head, cells) + "  from: seconds of computing per step on one slot, nothing hidden\n"
+
+
+def _ways(rows: tuple[Row, ...]) -> str:
+    """Each way in two columns: as fp32, and as the kind of half the size."""
+    full, half = dict.fromkeys(way.dtype for way in rows[0].ways)
+    head = ["hosts"]
+    for algorithm in COMPARED:
+        head += [algorithm, half]
+    cells = []
+    for row in rows:
+        known = {(way.algorithm, way.dtype): seconds_text(way.seconds) for way in row.ways}
+        pairs = (known[algorithm, dtype] for algorithm in COMPARED for dtype in (full, half))
+        cells.append((str(row.hosts), *pairs))
+    return table(head, cells)
+
+
+def as_value(
+    network: Network, load: Load, prediction: Prediction, source: str, compute_from: str
+) -> dict[str, Any]:
+    """Return the prediction for ``--json``: times in seconds, rates in bits per second."""
+    return {
+        "verdict": prediction.verdict,
+        "advice": prediction.advice,
+        "model": {
+            "parameters": load.parameters,
+            "bytes": load.size,
+            "dtype": load.dtype,
+            "bytes_per_parameter": DTYPE_BYTES[load.dtype],
+            "step_s": load.compute,
+            "step_from": compute_from or ("probe" if load.compute is not None else ""),
+            "batch": load.batch,
+            "bucket_bytes": load.buckets.size,
+            "first_bucket_bytes": load.buckets.first or load.buckets.size,
+            "algorithm": load.algorithm,
+        },
+        "network": {
+            "source": source,
+            "hosts": [asdict(member) for member in network.members],
+            "latency_s": network.latency,
+            "overhead_s": network.overhead,
+            "inside_bit_s": network.inside.rate,
+            "share_of_link": network.share,
+        },
+        "rows": [asdict(row) for row in prediction.rows],
+    }

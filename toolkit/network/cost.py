@@ -1,0 +1,144 @@
+"""What an all-reduce costs: seconds from algorithm, number of ranks, bytes and link.
+
+Every formula is derived in docs/predict.md. Sizes are bytes, rates bits of payload per second, times
+seconds. A single rank has nobody to talk to, and every formula gives 0 for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Bytes of one gradient; bfloat16 travels as 2 bytes as well.
+DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+IP_TCP_HEADERS = 20 + 20 + 12  # IPv4, TCP, and the timestamps that Linux puts into every segment
+ETHERNET_FRAME = 14 + 4 + 8 + 12  # header, checksum, preamble, and the gap that must follow a frame
+
+
+def wire_efficiency(mtu: int = 1500, frame: int = ETHERNET_FRAME) -> float:
+    """Return the share of a link's rate that full TCP segments carry as payload.
+
+    MTU 1500: (1500 - 52) / (1500 + 38) = 0.9415. MTU 9000: (9000 - 52) / (9000 + 38) = 0.9900.
+
+    Args:
+        mtu: bytes of an IP packet.
+        frame: bytes around it that take the link's time as well; 14 where a traffic shaper counts.
+    """
+    return (mtu - IP_TCP_HEADERS) / (mtu + frame)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One kind of way between two ranks.
+
+    Args:
+        rate: bits of payload per second, in each direction at the same time.
+        latency: seconds that a short message travels, one way.
+        overhead: seconds that sender and receiver spend on each message besides.
+    """
+
+    rate: float
+    latency: float = 0.0
+    overhead: float = 0.0
+
+    def carry(self, size: float) -> float:
+        """Return the seconds that ``size`` bytes take once they flow."""
+        return 8 * size / self.rate
+
+    def message(self, size: float) -> float:
+        """Return the seconds from a message's first byte sent to its last one received."""
+        return self.latency + self.overhead + self.carry(size)
+
+
+def ring(size: float, ranks: int, wire: Wire) -> float:
+    """Reduce-scatter, then all-gather, around a ring: 2 (n - 1) steps of ``size`` / n bytes.
+
+    NCCL's and Gloo's way with large buffers (Patarasuk and Yuan, 2009).
+    """
+    return 2 * (ranks - 1) * wire.message(size / ranks)
+
+
+def recursive_doubling(size: float, ranks: int, wire: Wire) -> float:
+    """Exchange everything with a partner twice as far away each time: log2(n) messages of ``size`` bytes.
+
+    Ranks beyond the last power of two hand theirs over first and get the result last.
+    """
+    rounds, _, extra = _powers(ranks)
+    return (rounds + (2 if extra else 0)) * wire.message(size)
+
+
+def halving_doubling(size: float, ranks: int, wire: Wire) -> float:
+    """Halve what is exchanged each time, then double it again: as few bytes as the ring, 2 log2(n) messages.
+
+    Rabenseifner's algorithm (2004). Ranks beyond the last power of two cost three more messages, of
+    half, half and all of the bytes (what Open MPI's ``redscat_allgather`` does).
+    """
+    rounds, core, extra = _powers(ranks)
+    seconds = 2 * rounds * wire.message(0) + 2 * (core - 1) / core * wire.carry(size)
+    if extra:
+        seconds += 3 * wire.message(0) + 2 * wire.carry(size)
+    return seconds
+
+
+def parameter_server(size: float, clients: int, wire: Wire) -> float:
+    """All ``clients`` push to one server and pull from it: its link carries every byte, in and out."""
+    if not clients:
+        return 0.0
+    return 2 * (wire.latency + clients * (wire.overhead + wire.carry(size)))
+
+
+# Open MPI 4.1's own table for sums: fewer ranks than, then (fewer bytes than, algorithm); above the last
+# size halving and doubling. From ompi_coll_tuned_allreduce_intra_dec_fixed in its source, which knows more
+# rows from 128 ranks on; they differ for short messages only.
+_RING, _DOUBLING = "ring", "recursive-doubling"
+_OPEN_MPI = (
+    (4, ((8, _RING), (4096, _DOUBLING), (8192, _RING), (16384, _DOUBLING), (262144, _RING))),
+    (8, ((16, _RING), (8192, _DOUBLING))),
+    (16, ((8192, _DOUBLING),)),
+    (32, ((64, _RING), (4096, _DOUBLING))),
+    (64, ((128, _RING),)),
+    (128, ((262144, _DOUBLING),)),
+)
+
+
+def open_mpi_choice(size: float, ranks: int) -> str:
+    """Return the algorithm that Open MPI 4.1 takes by itself."""
+    sizes = next((row for below, row in _OPEN_MPI if ranks < below), _OPEN_MPI[-1][1])
+    return next((algorithm for below, algorithm in sizes if size < below), "halving-doubling")
+
+
+def allreduce(algorithm: str, size: float, slots: Sequence[int], link: Wire, inside: Wire) -> float:
+    """Return the seconds of one all-reduce of ``size`` bytes over hosts with these numbers of ranks.
+
+    Args:
+        algorithm: ``ring``, ``hierarchical``, ``halving-doubling``, ``recursive-doubling`` or ``open-mpi``.
+        slots: ranks on each host, none of them 0.
+        link: the slowest way between hosts that the algorithm uses.
+        inside: the way between two ranks of one host.
+    """
+    hosts, most, ranks = len(slots), max(slots), sum(slots)
+    if algorithm == "open-mpi":
+        algorithm = open_mpi_choice(size, ranks)
+    if algorithm == "ring":
+        # One ring through all ranks enters and leaves every host once, so that a link carries what
+        # each rank does, and the slower of the two kinds of way sets the pace of all.
+        if hosts == 1:
+            return ring(size, ranks, inside)
+        pace = inside.rate if most > 1 else link.rate
+        return ring(size, ranks, Wire(min(link.rate, pace), link.latency, link.overhead))
+    if algorithm == "hierarchical":
+        # Reduce-scatter inside, the pieces around the hosts at the same time, all-gather inside.
+        return ring(size, most, inside) + ring(size, hosts, link)
+    if algorithm == "halving-doubling":
+        # Near partners first: what is left for the link after log2(m) rounds inside is 1/m for each of m.
+        return halving_doubling(size, most, inside) + halving_doubling(size, hosts, link)
+    assert algorithm == "recursive-doubling"
+    # Nothing gets smaller on the way: all ranks of a host send everything through its link at once.
+    return recursive_doubling(size, most, inside) + recursive_doubling(size * most, hosts, link)
+
+
+def _powers(ranks: int) -> tuple[int, int, int]:
+    """Return log2 of the largest power of two that is not above ``ranks``, that power, and the rest."""
+    rounds = ranks.bit_length() - 1
+    return rounds, 1 << rounds, ranks - (1 << rounds)
