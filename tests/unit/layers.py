@@ -17,20 +17,25 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
-    **dict.fromkeys(("images", "inputs", "jobs", "request", "smoke", "trust"), "api"),
+    **dict.fromkeys(("bench", "images", "inputs", "jobs", "request", "smoke", "trust"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
 PURE_STDLIB = frozenset(
     (
         *("__future__", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
-        *("functools", "hashlib", "ipaddress", "json", "posixpath", "re", "shlex", "string"),
+        *("functools", "hashlib", "html", "ipaddress", "json", "math", "posixpath", "re", "shlex", "string"),
         *("struct", "typing"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}
 # The one pure module that reads files: the package's own templates.
 READS_TEMPLATES = "toolkit.render.templates"
+# Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
+MEASURED = {
+    "toolkit.inside.allreduce": {"torch"},
+    "toolkit.inside.bench_network": {"mpi4py", "numpy", "torch"},
+}
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
 _INSIDE = Path(toolkit.__file__).with_name("inside")
@@ -122,7 +127,7 @@ def _inside(module: str, tree: ast.Module) -> list[str]:
             continue
         for name, _ in _imports(ast.Module([node], [])):
             top = name.split(".")[0]
-            torch = top == "torch" and module == "toolkit.inside.allreduce" and node not in at_top
-            if top not in sys.stdlib_module_names and top not in siblings and not torch:
+            measured = top in MEASURED.get(module, ()) and node not in at_top
+            if top not in sys.stdlib_module_names and top not in siblings and not measured:
                 found.append(f"inside imports {name or 'relatively'}")
     return found

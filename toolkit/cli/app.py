@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from toolkit.cli import down, enter, image, jobs, lab, render, run, smoke, status, trust, up
+from toolkit.cli import bench, down, enter, image, jobs, lab, render, run, smoke, status, trust, up
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +29,7 @@ app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(render.render)
 app.command()(down.down)
+app.add_typer(bench.app, name="bench")
 app.add_typer(lab.app, name="lab")
 
 
