@@ -29,8 +29,9 @@ import yaml
 
 from toolkit.network.assemble import LATENCY, OVERHEAD
 from toolkit.network.cost import allreduce, wire_efficiency
+from toolkit.network.fit import fit_ring
 from toolkit.network.links import INSIDE, Member, Network
-from toolkit.network.measured import Point, fit_ring
+from toolkit.network.measured import Point
 from toolkit.network.overlap import BUCKETS, Run, each_wire, fill, step, whole_wire
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))

@@ -39,6 +39,10 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("up", "--prepare", "--force", "--json"),
     ("up", "--hosts", "hosts.yaml", "--dry-run", "-v"),
     ("smoke", "--launcher", "torchrun", "--dry-run", "--json"),
+    ("bench", "network", "--only", "gpu1", "--engine", "mpi", "--most", "4", "--report", "net.html", "-v"),
+    ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
+    ("predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms", "--json"),
+    ("predict", "--rate", "10mbit", "--params", "25.6M", "--up-to", "8", "--latency", "200us"),
     (
         "run",
         "--np",
@@ -171,7 +175,7 @@ Spoiler = Callable[[random.Random, list[str]], list[str]]
 
 def verb_of(words: tuple[str, ...] | list[str]) -> int:
     """How many words name the verb."""
-    return 2 if words[0] in ("image", "lab") else 1
+    return 2 if words[0] in ("bench", "image", "lab") else 1
 
 
 def _with(*choices: tuple[str, ...]) -> Spoiler:
@@ -220,6 +224,22 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "trust": (_UNKNOWN, _NO_HOSTS, lambda rng, words: [*words, rng.choice(("gpu9", "GPU1", "", "é"))]),
     "up": (_UNKNOWN, _NO_HOSTS, _extra),
     "smoke": (_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _extra),
+    "bench network": (
+        *(_UNKNOWN, _NO_HOSTS, _extra),
+        _option("--engine", "rccl", "", "MPI"),
+        _option("--streams", "0", "x", "65", "-1"),
+        _option("--seconds", "-1", "61", "nan", "x"),
+        _option("--budget", "0", "1e9", "inf", "x"),
+        _option("--most", "-1", "x", "1.5", "1000000"),
+        _option("--only", "gpu9", "", "é"),
+    ),
+    "predict": (
+        _UNKNOWN,
+        _option("--rate", "fast", "0bit", "gpu9=", "-1gbit"),
+        _option("--latency", "0.1", "x", "-1us"),
+        _option("--model", "resnet51", "A"),
+        _option("--up-to", "0", "x", "-3"),
+    ),
     "run": (
         *(_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _NO_TIME),
         _option("--np", *_NUMBERS, "6"),

@@ -17,24 +17,29 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
-    **dict.fromkeys(("images", "inputs", "jobs", "request", "smoke", "steptime", "trust"), "api"),
+    **dict.fromkeys(("bench", "images", "inputs", "jobs", "request", "smoke", "steptime", "trust"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
 PURE_STDLIB = frozenset(
     (
         *("__future__", "base64", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
-        *("functools", "hashlib", "ipaddress", "itertools", "json", "math", "posixpath", "re", "shlex"),
-        *("string", "struct", "typing"),
+        *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
+        *("shlex", "string", "struct", "typing"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}
 # The pure modules that read files, the package's own: templates, and tables of variables.
 READS_PACKAGE = ("toolkit.render.templates", "toolkit.network.variables")
+# Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
+MEASURED = {
+    "toolkit.inside.allreduce": {"torch"},
+    "toolkit.inside.bench_network": {"mpi4py", "numpy", "torch"},
+    "toolkit.inside.steptime": {"torch"},
+}
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
 # Programs that measure PyTorch itself import it, though not before they run.
-_WITH_TORCH = ("toolkit.inside.allreduce", "toolkit.inside.steptime")
 _INSIDE = Path(toolkit.__file__).with_name("inside")
 
 
@@ -124,7 +129,7 @@ def _inside(module: str, tree: ast.Module) -> list[str]:
             continue
         for name, _ in _imports(ast.Module([node], [])):
             top = name.split(".")[0]
-            torch = top == "torch" and module in _WITH_TORCH and node not in at_top
-            if top not in sys.stdlib_module_names and top not in siblings and not torch:
+            measured = top in MEASURED.get(module, ()) and node not in at_top
+            if top not in sys.stdlib_module_names and top not in siblings and not measured:
                 found.append(f"inside imports {name or 'relatively'}")
     return found

@@ -37,6 +37,7 @@ WITH_HOSTS = {
     "up": (),
     "down": (),
     "smoke": (),
+    "bench network": (),
     "status": (),
     "logs": (),
     "stop": (),

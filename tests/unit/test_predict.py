@@ -11,8 +11,10 @@ import pytest
 from toolkit.errors import BadInput
 from toolkit.network.assemble import Given, assemble, measured_rates
 from toolkit.network.cost import Wire, ring, wire_efficiency
+from toolkit.network.fit import fit_ring, fits
 from toolkit.network.links import Network
-from toolkit.network.measured import Measured, Point, fit_ring, fits, parse_measured
+from toolkit.network.measured import Measured, Point
+from toolkit.network.measured_json import parse_measured
 from toolkit.network.overlap import BUCKETS
 from toolkit.network.predict import Load, Row, counts, predict, verdict
 from toolkit.network.probed import parse_probed

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from toolkit.cli import (
+    bench,
     down,
     enter,
     image,
@@ -78,6 +79,7 @@ app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)
 app.command()(render.render)
 app.command()(down.down)
+app.add_typer(bench.app, name="bench")
 app.add_typer(lab.app, name="lab")
 app.command()(schema.schema)
 app.command()(version.version)

@@ -32,7 +32,7 @@ def predict(
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", help="JSON of bench network.", rich_help_panel=_NET),
+        typer.Option("--from", metavar="FILE", help="JSON of toolkit bench network.", rich_help_panel=_NET),
     ] = None,
     latency: Annotated[
         str, typer.Option(help="One way, such as 200us; else measured or 100us.", rich_help_panel=_NET)
@@ -139,7 +139,7 @@ def predict(
 
 def _read(path: Path) -> Measured:
     from toolkit.errors import BadInput, Problem
-    from toolkit.network.measured import parse_measured
+    from toolkit.network.measured_json import parse_measured
 
     try:
         data = path.read_text(encoding="utf-8")

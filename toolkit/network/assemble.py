@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from toolkit.errors import BadInput, Problem
 from toolkit.network.cost import Wire, wire_efficiency
+from toolkit.network.fit import Fit, fits
 from toolkit.network.links import INSIDE, Member, Network
-from toolkit.network.measured import Fit, Measured, fits
+from toolkit.network.measured import Measured
 from toolkit.network.units import seconds_text
 from toolkit.spec.words import path_text
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from toolkit.network.cost import Wire
-from toolkit.network.measured import Fit
+from toolkit.network.fit import Fit
 from toolkit.network.units import rate_text
 
 # Links that differ by less are called equal: no measurement is better than that.

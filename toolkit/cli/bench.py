@@ -1,0 +1,118 @@
+"""toolkit bench: what the network between the containers gives, measured in the real image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolkit.cli import complete
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Progress,
+    Verbose,
+    connect,
+    put_json,
+    say,
+    show_plans,
+)
+
+if TYPE_CHECKING:
+    from toolkit.network.measured import Measured
+
+app = typer.Typer(no_args_is_help=True, help="Measure a cluster that is up.")
+
+
+@app.callback()
+def group() -> None:
+    """Measure a cluster that is up."""
+
+
+@app.command("network")
+def network(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    seconds: Annotated[float, typer.Option(help="Of sending per direction of a pair; 0 for no pairs.")] = 0.5,
+    streams: Annotated[int, typer.Option(help="TCP connections at once between a pair.")] = 4,
+    engine: Annotated[str, typer.Option(help="What does the all-reduce: auto, mpi, gloo or nccl.")] = "auto",
+    most: Annotated[int, typer.Option(metavar="MIB", help="Largest all-reduce; 0 for none.")] = 256,
+    budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all all-reduces together.")] = 30.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="These hosts alone.", autocompletion=complete.hosts),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to look at.")] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Bandwidth and latency of every ordered pair of hosts, then all-reduce from 1 KiB up over all slots."""
+    from datetime import datetime
+
+    from toolkit.bench import NetworkBench, bench_plan, check_bench, run_bench
+    from toolkit.cli.line import CommandLine
+    from toolkit.inputs import write_file
+    from toolkit.render.network_html import network_html
+    from toolkit.request import Request, check_request
+
+    line = CommandLine()
+    bench = NetworkBench(seconds, streams, engine, most * 1024**2, budget)
+    line.read(check_bench, bench)
+    inventory = line.hosts(hosts)
+    chosen = tuple(only or ())
+    asked = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
+    line.read(check_request, inventory, asked)
+    inventory = line.accept(inventory)
+    with connect(inventory, verbose) as session:
+        session.require_some()
+        if dry_run:
+            show_plans((bench_plan(session, bench, chosen),), as_json)
+            return
+        listener = Progress(verbose)
+        try:
+            measured = run_bench(session, bench, listener, chosen)
+        finally:
+            listener.close()
+    if report is not None:
+        when = datetime.now().strftime("%Y-%m-%d %H:%M")
+        say(f"wrote {write_file(report, network_html(measured, inventory.cluster, when))}")
+    if as_json:
+        put_json(measured.as_json())
+    else:
+        print(_text(measured), end="")
+    if measured.faults:
+        raise typer.Exit(1)
+
+
+def _text(measured: Measured) -> str:
+    from toolkit.network.measured import shown_bytes, shown_rate, shown_share, shown_time
+    from toolkit.show import table
+
+    links = {(k.source, k.target): k for k in measured.pairs}
+
+    def cell(a: str, b: str) -> str:
+        link = links.get((a, b))
+        return f"{shown_rate(link.rate)} {shown_time(link.latency)}" if link else "-" if a == b else "?"
+
+    text = ""
+    if measured.pairs:
+        rows = [(a, *(cell(a, b) for b in measured.hosts)) for a in measured.hosts]
+        text += table(("from \\ to", *measured.hosts), rows) + "\n"
+    if measured.allreduce:
+        rows = [
+            (
+                shown_bytes(p.size),
+                shown_time(p.seconds),
+                f"{p.algbw / 1e9:.3g}",
+                f"{p.busbw / 1e9:.3g}",
+                shown_share(measured.wire_share(p)),
+            )
+            for p in measured.allreduce
+        ]
+        head = ("size", f"all-reduce ({measured.engine})", "algbw GB/s", "busbw GB/s", "of slowest link")
+        text += table(head, rows) + "\n"
+    faults = "".join(f"not measured: {fault}\n" for fault in measured.faults)
+    return text + faults + (measured.verdict() + "\n" if measured.pairs else "")
