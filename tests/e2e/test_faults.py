@@ -207,7 +207,7 @@ def test_an_image_for_which_there_is_no_room(base: Toolkit, blob: str, tmp_path:
         assert sh(SICK, f"ls {faults.IMAGES}/tmp; docker images -q") == ""
         # With room it goes.
         assert big.run("image", "send", "--json", check=True).json["changes"] == 1
-    sh(HEALTHY, f"docker rmi {blob}")
+    faults.forget_image(blob, HEALTHY)
     again(base, "up")
 
 
@@ -293,8 +293,7 @@ def test_a_host_that_dies_while_the_image_travels(base: Toolkit, derived: str, t
         image = on(host, "docker", "images", "-q", derived).strip()
         assert on(host, "docker", "ps", "-q", "--filter", f"ancestor={image}"), "it is the newer image's"
     again(base, "down")
-    for host in (HEALTHY, SICK):
-        on(host, "docker", "rmi", "-f", on(host, "docker", "images", "-q", derived).strip())
+    faults.forget_image(derived, HEALTHY, SICK)
 
 
 def test_sending_is_killed(base: Toolkit, blob: str, tmp_path: Path) -> None:
@@ -307,5 +306,4 @@ def test_sending_is_killed(base: Toolkit, blob: str, tmp_path: Path) -> None:
     wait_until(lambda: not loading(), 20)
     assert big.run("image", "send", "--json", check=True).json["changes"] >= 1
     assert big.run("image", "send", "--json", check=True).json["changes"] == 0
-    for host in (HEALTHY, SICK):
-        on(host, "docker", "rmi", blob)
+    faults.forget_image(blob, HEALTHY, SICK)
