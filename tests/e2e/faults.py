@@ -112,3 +112,9 @@ def something_of(cluster: str, host: str) -> str:
     files = sh(host, f"find {STATE_PARENT} -path '*toolkit/{cluster}*' 2>/dev/null")
     loading = sh(host, "pgrep -a -x docker || true")
     return f"{ids}{files}{loading}".strip()
+
+
+def forget_image(tag: str, *hosts: str) -> None:
+    """Remove an image under all of its names."""
+    for host in hosts:
+        sh(host, f"docker images -q {tag} | sort -u | xargs -r docker rmi -f")

@@ -254,9 +254,12 @@ def _put(host: str, path: str, text: str) -> None:
 
 
 def _restart(host: str) -> None:
-    """Boot the practice host anew, so that its engine reads its settings."""
+    """Boot the practice host anew, so that its engine reads its settings; what ran there runs afterwards."""
+    running = on(host, "docker", "ps", "-q").split()
     subprocess.run(["docker", "restart", "-t", "10", outer(host)], check=True, capture_output=True)
     wait_until(lambda: "Server Version" in on(host, "docker", "info"), 60)
+    if running:
+        on(host, "docker", "start", *running)
 
 
 @pytest.fixture

@@ -6,12 +6,15 @@ import os
 import random
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import paramiko
 import pytest
 
 from toolkit.core.command import Command, Ref, command, script
-from toolkit.effects.ssh import MARK, _Framed, terminal_wire, wire
+from toolkit.effects.ssh import MARK, _feed, _Framed, terminal_wire, wire
 
 # Debian's names; what is a link to another one is tried once.
 _NAMES = ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93")
@@ -204,3 +207,40 @@ def test_a_shell_that_runs_nothing_is_seen() -> None:
     framed = _Framed(lambda data: None)
     framed(b"This account is currently not available.\n")
     assert not framed.begun and framed.before.startswith(b"This account")
+
+
+class Mouth:
+    """A channel that takes so many pieces before its host dies."""
+
+    def __init__(self, takes: int, error: Exception) -> None:
+        self.got, self.takes, self.error, self.shut = list[bytes](), takes, error, False
+
+    def sendall(self, data: bytes) -> None:
+        if len(self.got) == self.takes:
+            raise self.error
+        self.got.append(data)
+
+    def shutdown_write(self) -> None:
+        self.shut = True
+        if len(self.got) == self.takes:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [OSError("Socket is closed"), EOFError(), paramiko.SSHException("x")])
+def test_a_host_that_dies_while_it_is_fed_is_told_by_who_waits_for_it(error: Exception) -> None:
+    mouth: Any = Mouth(2, error)
+    broken: list[BaseException] = []
+    _feed(mouth, [b"a", b"b", b"c"], broken)
+    assert (mouth.got, broken, mouth.shut) == ([b"a", b"b"], [], True)
+
+
+def test_food_that_goes_bad_is_our_own_trouble() -> None:
+    def source() -> Iterator[bytes]:
+        yield b"a"
+        raise OSError("Input/output error")
+
+    mouth: Any = Mouth(9, OSError())
+    broken: list[BaseException] = []
+    _feed(mouth, source(), broken)
+    assert mouth.got == [b"a"] and mouth.shut
+    assert [str(error) for error in broken] == ["Input/output error"]

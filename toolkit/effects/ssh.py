@@ -201,18 +201,24 @@ def _pieces(data: bytes) -> Iterable[bytes]:
 
 
 def _drain(channel: paramiko.Channel, into: Sink) -> None:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         while data := channel.recv_stderr(_CHUNK):
             into(data)
 
 
 def _feed(channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseException]) -> None:
-    try:
-        for chunk in source:
+    chunks = iter(source)
+    while True:
+        try:
+            chunk = next(chunks, None)
+        except BaseException as error:
+            broken.append(error)
+            break
+        if chunk is None:
+            break
+        try:
             channel.sendall(chunk)
-    except OSError:
-        pass  # the command ended without reading everything: its status tells why
-    except BaseException as error:
-        broken.append(error)
-    with contextlib.suppress(OSError):
+        except (OSError, EOFError, paramiko.SSHException):
+            break  # the command ended without reading everything, or its host did: who waits for it sees why
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
         channel.shutdown_write()

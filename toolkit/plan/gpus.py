@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from toolkit.core.facts import Facts, Gpu
-from toolkit.errors import NotReady
-from toolkit.plan.nvidia import explain
+from toolkit.errors import NotReady, together
+from toolkit.plan.nvidia import CDI_KIND, explain
 from toolkit.plan.steps import Failure
-from toolkit.spec.inventory import Host
+from toolkit.spec.inventory import Host, Inventory
 
-CDI_KIND = "nvidia.com/gpu"
 # What a training container needs of the driver: CUDA, and nvidia-smi with NVML. Graphics and video are not.
 CAPABILITIES = ("NVIDIA_DRIVER_CAPABILITIES", "compute,utility")
 # Where NVIDIA's runtime is the default one, an image that asks for all GPUs gets them unless told otherwise.
@@ -155,3 +154,26 @@ def _cdi_names(given: Iterable[str], facts: Facts) -> Iterable[tuple[str, ...]]:
                 if name == mig.uuid:
                     same = (mig.uuid, f"{gpu.index}:{mig.index}", f"mig{gpu.index}:{mig.index}")
         yield same
+
+
+def share_gpus(
+    inventory: Inventory, facts: Mapping[str, Facts]
+) -> tuple[dict[str, tuple[str, ...]], tuple[NotReady, ...]]:
+    """Return the GPUs of each host that can give what the file asks for, and the others' reasons.
+
+    Raises:
+        NotReady: no host can.
+    """
+    given: dict[str, tuple[str, ...]] = {}
+    refused: list[NotReady] = []
+    for host in (h for h in inventory.hosts if h.name in facts):
+        try:
+            gpus = given_gpus(host, facts[host.name])
+            gpu_access(gpus, facts[host.name])
+        except NotReady as error:
+            refused.append(error)
+        else:
+            given[host.name] = gpus
+    if refused and not given:
+        raise together(refused)
+    return given, tuple(refused)

@@ -15,9 +15,9 @@ from toolkit.core.names import (
     container_user,
     identity_reference,
 )
-from toolkit.errors import ImageError, NotReady, together
+from toolkit.errors import ImageError, NotReady
 from toolkit.network.choose import DataPath, choose_paths
-from toolkit.plan.gpus import given_gpus, gpu_access
+from toolkit.plan.gpus import share_gpus
 from toolkit.spec.inventory import Inventory
 
 # What makes the hosts hold the same image, by the file's ``pull``.
@@ -111,7 +111,7 @@ def make_layout(
         refuse_foreign(inventory.cluster, f)
     image = _reference_image(inventory, facts, local, by_name)
     _refuse_other_processors(image, inventory.image, facts)
-    given, refused = _given_gpus(inventory, facts)
+    given, refused = share_gpus(inventory, facts)
     places = tuple(
         Place(h.name, inventory.role(h.name), facts[h.name], paths[h.name], slots, gpus)
         for h in inventory.hosts
@@ -146,29 +146,6 @@ def refuse_foreign(cluster: str, facts: Facts) -> None:
         if owner != facts.user:
             what = f"a cluster named {cluster} of user {owner} is there already"
             raise NotReady(what, "give this one another name: cluster: in the hosts file", facts.host)
-
-
-def _given_gpus(
-    inventory: Inventory, facts: Mapping[str, Facts]
-) -> tuple[dict[str, tuple[str, ...]], tuple[NotReady, ...]]:
-    """Return the GPUs of each host that can give what the file asks for, and the others' reasons.
-
-    Raises:
-        NotReady: no host can.
-    """
-    given: dict[str, tuple[str, ...]] = {}
-    refused: list[NotReady] = []
-    for host in (h for h in inventory.hosts if h.name in facts):
-        try:
-            gpus = given_gpus(host, facts[host.name])
-            gpu_access(gpus, facts[host.name])
-        except NotReady as error:
-            refused.append(error)
-        else:
-            given[host.name] = gpus
-    if refused and not given:
-        raise together(refused)
-    return given, tuple(refused)
 
 
 def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, Facts]) -> None:

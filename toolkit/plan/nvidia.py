@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from toolkit.core.facts import Gpu, Mig
 
@@ -18,7 +20,11 @@ else
   echo "there is no nvidia-smi on the PATH"
 fi
 """
+CDI_KIND = "nvidia.com/gpu"
 ABSENT = "there is no nvidia-smi on the PATH"
+
+# A device of a CDI specification, which is YAML or JSON: https://github.com/cncf-tags/container-device-interface.
+_CDI_NAME = re.compile(r'^[\s\-{]*"?name"?:\s*["\']?([^"\',\s]+)', re.MULTILINE)
 
 _GPU_LINE = re.compile(r"GPU (\d+): .*\(UUID: ([^)]+)\)")
 # "  MIG 1g.5gb Device 0: (UUID: MIG-GPU-…/7/0)" before driver 470, aligned in columns and MIG-… since.
@@ -84,6 +90,18 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
         elif line and line not in rest:
             rest.append(line)
     return tuple(gpus.values()), " ".join(rest)
+
+
+def parse_cdi(info: Mapping[str, Any], specifications: str) -> tuple[str, ...]:
+    """Return the names of the GPUs that the engine gives by CDI: as it lists them, else from the files there.
+
+    An empty list of folders is how an engine says that CDI is switched off.
+    """
+    if not info.get("CDISpecDirs"):
+        return ()
+    listed = [str(d.get("ID", "")).partition("=") for d in info.get("DiscoveredDevices") or ()]
+    names = [name for kind, _, name in listed if kind == CDI_KIND]
+    return tuple(dict.fromkeys(names or _CDI_NAME.findall(specifications)))
 
 
 def explain(trouble: str, host: str) -> tuple[str, str]:

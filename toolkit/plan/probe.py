@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import re
 import struct
 from typing import Any
 
@@ -15,12 +14,8 @@ from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
-from toolkit.plan.gpus import CDI_KIND
-from toolkit.plan.nvidia import SMI, parse_smi
+from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
-
-# A device of a CDI specification, which is YAML or JSON: https://github.com/cncf-tags/container-device-interface.
-_CDI_NAME = re.compile(r'^[\s\-{]*"?name"?:\s*["\']?([^"\',\s]+)', re.MULTILINE)
 
 # A login shell's banner may come first, so every section opens with a line that no banner holds.
 _MARK = "@@toolkit@@"
@@ -125,7 +120,7 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
         gpu_trouble=gpu_trouble,
         # The engine gives GPUs when it found the hook at its start; who configures it names a runtime.
         nvidia_runtime=bool(parts["runtime"].strip()) or "nvidia" in (info.get("Runtimes") or {}),
-        cdi=_cdi(info, parts["cdi"]),
+        cdi=parse_cdi(info, parts["cdi"]),
         remembered=remembered(parts["cluster"]),
         booted=boot_time(parts["boot"]),
         version=parts["version"].strip(),
@@ -229,18 +224,6 @@ def _v6(word: str) -> str:
     raw = b"".join(struct.pack("<L", int(word[i : i + 8], 16)) for i in range(0, 32, 8))
     address = ipaddress.IPv6Address(raw)
     return str(address.ipv4_mapped or address)
-
-
-def _cdi(info: dict[str, Any], specifications: str) -> tuple[str, ...]:
-    """Names of the GPUs that the engine gives by CDI: newer ones list them, else the files that we saw.
-
-    An empty list of folders is how an engine says that CDI is switched off.
-    """
-    if not info.get("CDISpecDirs"):
-        return ()
-    listed = [str(d.get("ID", "")).partition("=") for d in info.get("DiscoveredDevices") or ()]
-    names = [name for kind, _, name in listed if kind == CDI_KIND]
-    return tuple(dict.fromkeys(names or _CDI_NAME.findall(specifications)))
 
 
 def _free(text: str) -> int:
