@@ -7,7 +7,7 @@ with Session.open(load_inventory("hosts.yaml")) as session:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -51,6 +51,15 @@ class HostState:
         return self.state == "running"
 
 
+@dataclass(frozen=True)
+class Reply:
+    """What a host's probe printed, and this machine's clock in seconds when it was sent and had come back."""
+
+    text: str
+    sent: float
+    received: float
+
+
 class Session:
     """Connections to the hosts of one cluster, one per host, and what the hosts said."""
 
@@ -61,10 +70,15 @@ class Session:
         self.facts: dict[str, Facts] = {}
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
+        self.replies: dict[str, Reply] = {}
 
     @classmethod
     def open(
-        cls, inventory: Inventory, hosts: Iterable[str] | None = None, trace: Trace | None = None
+        cls,
+        inventory: Inventory,
+        hosts: Iterable[str] | None = None,
+        trace: Trace | None = None,
+        questions: Sequence[tuple[str, str]] = (),
     ) -> Session:
         """Connect to the hosts (all of them by default) at once and ask each what it is.
 
@@ -72,23 +86,27 @@ class Session:
 
         Args:
             trace: called with host and line for each command, before it is run.
+            questions: further ones, see ``toolkit.plan.probe``; what was said to them is in ``replies``.
         """
         session = cls(inventory, trace)
         names = list(inventory.names if hosts is None else hosts)
         try:
-            facts, session.errors = fan_out(names, session._meet)
+            facts, session.errors = fan_out(names, lambda name: session._meet(name, questions))
         except BaseException:
             session.close()
             raise
         session.facts = {name: facts[name] for name in names if name in facts}
         return session
 
-    def _meet(self, name: str) -> Facts:
+    def _meet(self, name: str, questions: Sequence[tuple[str, str]]) -> Facts:
         start = time.monotonic()
         runner = SshRunner(target_of(self.inventory, name), trace=self.trace)
         self.runners[name] = runner
         runner.open()
-        result = runner.run(probe_command(self.inventory.image, self.inventory.cluster, name), _PROBE_SECONDS)
+        asking = probe_command(self.inventory.image, self.inventory.cluster, name, questions)
+        sent = time.time()
+        result = runner.run(asking, _PROBE_SECONDS)
+        self.replies[name] = Reply(result.stdout, sent, time.time())
         facts = parse_facts(name, self.inventory.cluster, result.stdout)
         self.timings[name] = time.monotonic() - start
         return facts

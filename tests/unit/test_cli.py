@@ -61,6 +61,7 @@ WITH_HOSTS = {
     "up": (),
     "down": (),
     "smoke": (),
+    "check": (),
     "status": (),
     "logs": (),
     "stop": (),

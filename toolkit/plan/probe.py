@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.core.command import Command, script
@@ -20,6 +21,7 @@ _MARK = "@@toolkit@@"
 _SCRIPT = r"""
 mark() { printf '\n@@toolkit@@ %s\n' "$1"; }
 LC_ALL=C; export LC_ALL
+mark begun; date +%s.%N
 mark who; id -un; id -u; id -g; id -G; id -Gn; printf '%s\n' "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
 mark machine; uname -n; uname -m
 mark ssh; printf '%s\n' "$SSH_CONNECTION"
@@ -41,27 +43,46 @@ mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null
 mark infiniband; ls /dev/infiniband 2>/dev/null
 mark disk; df -Pk "${HOME:-/}" 2>/dev/null
+mark ended; date +%s.%N
 mark end
 exit 0
 """
 
 
-def probe_command(image: str, cluster: str, host: str) -> Command:
-    """Return the command whose output ``parse_facts`` reads. It changes nothing on the host."""
-    return script(_SCRIPT, image, IDENTITY_REPOSITORY, cluster, host)
+def probe_command(image: str, cluster: str, host: str, more: Sequence[tuple[str, str]] = ()) -> Command:
+    """Return the command whose output ``parse_facts`` reads. It changes nothing on the host.
+
+    Args:
+        more: further questions as (name, shell text); ``probe_answers`` has what they print.
+    """
+    # Each in a shell of its own: none can end the script, or change what the next one sees.
+    asked = "".join(f"mark {name}; (\n{text}\n) 2>/dev/null\n" for name, text in more)
+    return script(
+        _SCRIPT.replace("mark ended;", f"{asked}mark ended;"), image, IDENTITY_REPOSITORY, cluster, host
+    )
 
 
-def parse_facts(host: str, cluster: str, text: str) -> Facts:
+def probe_answers(text: str) -> dict[str, str]:
+    """Return what each question's shell text printed, by the question's name; the facts' own included."""
+    parts: dict[str, str] = {}
+    for piece in text.split(f"\n{_MARK} ")[1:]:
+        name, _, body = piece.partition("\n")
+        parts[name.strip()] = body.strip("\n")
+    return parts
+
+
+def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) -> Facts:
     """Return what the probe's output says.
 
     Args:
         host: inventory name of the host.
         cluster: whose state folder ``state_dir`` is.
+        need_docker: whether it is an error when docker cannot be used; otherwise ``docker`` is empty then.
 
     Raises:
         ToolkitError: the output is cut short, or docker is missing, stopped or forbidden there.
     """
-    parts = _sections(text)
+    parts = probe_answers(text)
     if "end" not in parts:
         raise ToolkitError("its answer to the first questions is cut short", "toolkit status -v", host)
     who = parts["who"].splitlines()
@@ -70,7 +91,12 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
     # Names with spaces, as directory services give them, cannot be told apart: then the ids stand for them.
     groups = tuple(zip(map(int, ids), names if len(names) == len(ids) else ids, strict=True))
     machine = parts["machine"].splitlines()
-    info = _docker_info(host, user, parts["docker"])
+    try:
+        info = docker_info(host, user, parts["docker"])
+    except ToolkitError:
+        if need_docker:
+            raise
+        info = {}
     ssh = parts["ssh"].split()
     return Facts(
         host=host,
@@ -97,15 +123,12 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
     )
 
 
-def _sections(text: str) -> dict[str, str]:
-    parts: dict[str, str] = {}
-    for piece in text.split(f"\n{_MARK} ")[1:]:
-        name, _, body = piece.partition("\n")
-        parts[name.strip()] = body.strip("\n")
-    return parts
+def docker_info(host: str, user: str, text: str) -> dict[str, Any]:
+    """Return what ``docker info --format '{{json .}}'`` printed on a host, errors included.
 
-
-def _docker_info(host: str, user: str, text: str) -> dict[str, Any]:
+    Raises:
+        ToolkitError: docker is missing, stopped or forbidden to that user.
+    """
     for line in text.splitlines():
         if line.startswith("{"):
             info: dict[str, Any] = json.loads(line)
