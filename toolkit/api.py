@@ -103,7 +103,8 @@ class Session:
         runner = SshRunner(target_of(self.inventory, name), trace=self.trace)
         self.runners[name] = runner
         runner.open()
-        asking = probe_command(self.inventory.image, self.inventory.cluster, name, questions)
+        sources = [mount.source for mount in self.inventory.mounts]
+        asking = probe_command(self.inventory.image, self.inventory.cluster, name, questions, sources)
         sent = time.time()
         result = runner.run(asking, _PROBE_SECONDS)
         self.replies[name] = Reply(result.stdout, sent, time.time())

@@ -56,7 +56,9 @@ def first_look(session: Session) -> Scene:
         paths = choose_paths(inventory, facts)
     except ToolkitError:
         paths = {}  # a check says why
-    return Scene(inventory, seen, _image(inventory, seen), paths, inventory.worker_port)
+    local = _local_image(inventory)
+    image = local or _held_image(inventory, seen)
+    return Scene(inventory, seen, image, paths, inventory.worker_port, sendable=local is not None)
 
 
 def _seen(session: Session, name: str) -> Seen:
@@ -74,8 +76,11 @@ def _seen(session: Session, name: str) -> Seen:
     return Seen(name, answers, facts, error, ahead, doubt)
 
 
-def _image(inventory: Inventory, seen: dict[str, Seen]) -> ImageFacts | None:
+def _local_image(inventory: Inventory) -> ImageFacts | None:
     engine = Engine.find()
-    local = engine.image(inventory.image) if engine else None
+    return engine.image(inventory.image) if engine else None
+
+
+def _held_image(inventory: Inventory, seen: dict[str, Seen]) -> ImageFacts | None:
     held = (i for one in seen.values() if one.facts for i in one.facts.images if inventory.image in i.tags)
-    return local or next(held, None)
+    return next(held, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from toolkit.core.command import Command
-from toolkit.core.finding import Finding, worst
+from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.report import Outcome, Report
 from toolkit.plan.steps import Fetch, Plan, Run, SendCode, SendImage, Step, Upload, WaitFor
 
@@ -95,18 +95,7 @@ def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything:
         everything: also what is in order, and why something was not checked.
     """
     findings = tuple(findings)
-    together: dict[tuple[str, str, str, str, str], list[str]] = {}
-    for one in findings:
-        if everything or one.verdict in ("error", "warning"):
-            key = (one.verdict, one.check, one.what, _everywhere(one.fix, one.host), one.subject)
-            together.setdefault(key, []).append(one.host)
-    lines = []
-    for (verdict, check, what, fix, subject), names in together.items():
-        where = ", ".join(name for name in names if name)
-        who = f"{where}: " if where else ""
-        about = f"{subject}: " if subject else ""
-        lines.append(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
-        lines += [f"             fix: {fix.replace(_HOST, names[0])}"] if fix else []
+    lines = _finding_lines(findings if everything else alarms(findings))
     rows = [(name, *_counts([f for f in findings if f.host == name])) for name in hosts]
     rows.append(("together", *_counts([f for f in findings if not f.host])))
     skipped = any(f.verdict == "not checked" for f in findings) and not everything
@@ -114,6 +103,26 @@ def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything:
     said = {"error": "not ready", "warning": "ready, with warnings"}.get(worst(findings), "ready")
     head = "\n".join(lines) + "\n\n" if lines else ""
     return f"{head}{table(('host', 'errors', 'warnings', 'not checked', 'ok'), rows)}\n{said}{more}\n"
+
+
+def alarms_text(findings: Iterable[Finding]) -> str:
+    """Return errors and warnings alone, equal ones as one; empty when there are none."""
+    return "".join(f"{line}\n" for line in _finding_lines(alarms(findings)))
+
+
+def _finding_lines(findings: Iterable[Finding]) -> list[str]:
+    together: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for one in findings:
+        key = (one.verdict, one.check, one.what, _everywhere(one.fix, one.host), one.subject)
+        together.setdefault(key, []).append(one.host)
+    lines = []
+    for (verdict, check, what, fix, subject), names in together.items():
+        where = ", ".join(name for name in names if name)
+        who = f"{where}: " if where else ""
+        about = f"{subject}: " if subject else ""
+        lines.append(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
+        lines += [f"             fix: {fix.replace(_HOST, names[0])}"] if fix else []
+    return lines
 
 
 _VERDICT = {"error": "ERROR", "warning": "warning", "not checked": "not checked", "ok": "ok"}

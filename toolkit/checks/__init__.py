@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit.checks import clock, engine
+from toolkit.checks import clock, disk, engine, gpu, gpu_setup, image, leftovers, machine, mounts
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
 
 # In the order in which a person would look: can it be reached, can it run, has it room, is it fast.
-CHECKS: tuple[Check, ...] = (*engine.CHECKS, *clock.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *engine.CHECKS,
+    *machine.CHECKS,
+    *clock.CHECKS,
+    *image.CHECKS,
+    *disk.CHECKS,
+    *mounts.CHECKS,
+    *gpu_setup.CHECKS,
+    *gpu.CHECKS,
+    *leftovers.CHECKS,
+)
 
 
 def host_probes(checks: Iterable[Check] = CHECKS) -> tuple[Probe, ...]:

@@ -15,6 +15,9 @@ from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
 OLDEST_ENGINE = (20, 10)
 
 INFO = Probe("docker")
+_DAEMON = "/etc/docker/daemon.json"
+# Runtimes that containers of ours have run under, or that NVIDIA puts around the first of them.
+_RUNTIMES = ("runc", "crun", "nvidia")
 # Drivers that copy whole layers or loop-mount files: an image of 10 GB takes hours or fails.
 _SLOW_DRIVERS = ("vfs", "devicemapper", "aufs")
 
@@ -71,6 +74,54 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, "use the machine's own engine: docker context use default")
 
 
+def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    info = engine_info(seen)
+    if not info:
+        yield unchecked("docker cannot be used")
+    elif info.get("OperatingSystem") == "Docker Desktop":
+        what = "docker is Docker Desktop, whose containers are in a virtual machine with its own network"
+        yield error(what, f"on {seen.host}: install Docker Engine: https://docs.docker.com/engine/install/")
+    elif info.get("Name") and info["Name"] != seen.facts.hostname:
+        what = f"docker commands reach the engine of {info['Name']}, and this host is {seen.facts.hostname}"
+        fix = f"on {seen.host}: docker context use default; remove DOCKER_HOST from ~/.profile, ~/.bashrc"
+        yield error(what, fix)
+
+
+def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    driver = engine_info(seen).get("LoggingDriver")
+    if not driver:
+        yield unchecked("docker cannot be used")
+    # Since 20.10 an engine keeps a copy that it can read, whatever the driver; only with "none" it does not.
+    elif driver == "none":
+        what = "docker keeps no logs of containers, and by its log a worker says that it listens"
+        yield error(what, f'on {seen.host}: remove "log-driver": "none" from {_DAEMON}, restart docker')
+
+
+def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    runtime = str(engine_info(seen).get("DefaultRuntime", ""))
+    if not runtime:
+        yield unchecked("docker cannot be used")
+    elif runtime not in _RUNTIMES:
+        what = f"containers run under {runtime}, which nothing here has been tried with"
+        yield warning(what, f'on {seen.host}: remove "default-runtime" from {_DAEMON}, restart docker')
+
+
+def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    info = engine_info(seen)
+    options = " ".join(map(str, info.get("SecurityOptions") or ()))
+    if not info:
+        yield unchecked("docker cannot be used")
+    elif str(info.get("DockerRootDir", "")).startswith("/var/snap/"):
+        what = "docker is the snap package, which sees no folders outside of /home nor hidden ones in it"
+        yield warning(what, f"on {seen.host}: sudo snap remove docker; install docker.io or docker-ce")
+    elif "name=selinux" in options:
+        what = "SELinux keeps containers from the folders that we mount, unless these are labelled for it"
+        yield warning(
+            what, f"on {seen.host}: sudo chcon -Rt container_file_t FOLDER, for each mount and ours"
+        )
+
+
 def _foreign(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     for container in seen.facts.containers:
@@ -87,5 +138,9 @@ CHECKS = (
     Check("docker-version", "the engine is new enough", host=_new_enough),
     Check("docker-storage", "images are stored in layers", host=_driver),
     Check("docker-users", "user ids are the host's own", host=_remapped),
+    Check("docker-here", "docker commands reach this machine's engine", host=_own),
+    Check("docker-logs", "containers' logs can be read", host=_logs),
+    Check("docker-runtime", "containers run under a runtime that we know", host=_runtime),
+    Check("docker-confined", "containers may see what we mount", host=_confined),
     Check("cluster-name", "no other user's cluster has this name", host=_foreign),
 )

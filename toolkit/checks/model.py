@@ -23,9 +23,11 @@ STAGES: tuple[Stage, ...] = ("host", "pairs", "inside")
 class Probe:
     """A piece of shell that is run on every host and changes nothing there.
 
-    It sees POSIX sh and what coreutils give, runs as the ssh user with LC_ALL=C, and prints nothing when
-    what it asks for is missing. Probes of one name are asked once, whichever checks share them. One
-    without text is among the questions that every command asks (``toolkit.plan.probe``).
+    It sees POSIX sh, coreutils and grep, runs as the ssh user with LC_ALL=C, and prints nothing when what
+    it asks for is missing. ``$1`` is the image's name, ``$3`` the cluster's, ``$4`` the host's, ``$5`` and
+    on are the sources of the mounts; ``$engine`` is what `docker info` said, as JSON. Probes of one name
+    are asked once, whichever checks share them. One without text is among the questions that every
+    command asks (``toolkit.plan.probe``).
     """
 
     name: str
@@ -63,6 +65,7 @@ class Scene:
     Args:
         seen: every host of the inventory that was asked, in the file's order.
         image: what the cluster's containers are made from, None when nobody has it.
+        sendable: this machine's own engine has that image, so that hosts which lack it can get it.
         paths: data path of each host for which one can be told.
         port: where the workers' sshd listens or will listen.
         reached: for each ordered pair (from, to) what came of a TCP connection: ``open``, ``refused``,
@@ -77,6 +80,7 @@ class Scene:
     port: int = 0
     reached: Mapping[tuple[str, str], str] = field(default_factory=dict)
     inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sendable: bool = False
 
     @property
     def facts(self) -> dict[str, Facts]:
@@ -130,6 +134,11 @@ def error(what: str, fix: str, host: str = "", subject: str = "") -> Finding:
 def warning(what: str, fix: str, host: str = "", subject: str = "") -> Finding:
     """Something that slows a job or may spoil it."""
     return _finding("warning", what, fix, host, subject)
+
+
+def fine(what: str, host: str = "", subject: str = "") -> Finding:
+    """In order, for a reason that is worth saying."""
+    return _finding("ok", what, "", host, subject)
 
 
 def unchecked(what: str, fix: str = "", host: str = "", subject: str = "") -> Finding:

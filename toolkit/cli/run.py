@@ -12,6 +12,7 @@ from toolkit.cli.common import (
     DryRun,
     HostsFile,
     Json,
+    NoCheck,
     Progress,
     Verbose,
     connect,
@@ -48,6 +49,7 @@ def run(
     on_interrupt: Annotated[str, typer.Option(help="stop or detach: what Ctrl-C does.")] = "stop",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
     share: Annotated[bool, typer.Option("--share", help="Also while another job runs.")] = False,
+    no_check: NoCheck = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -57,6 +59,7 @@ def run(
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
     from toolkit.jobs import start
+    from toolkit.preflight import questions
     from toolkit.request import Request, check_request, make_job, plan_run
     from toolkit.show import plan_text
 
@@ -75,13 +78,15 @@ def run(
         share=share,
     )
     check_request(inventory, request)
-    with connect(inventory, verbose) as session:
+    with connect(inventory, verbose, questions=() if no_check else questions()) as session:
         session.require_some()
         job = make_job(session, request)
         plan = plan_run(session, job, request.workdir)
         if dry_run:
             print(plan_text(plan), end="")
             return
+        if not no_check:
+            _refuse_faults(session, {job.main, *(host.name for host in job.hosts)})
         listener = Progress(verbose)
         pressed = False
         try:
@@ -101,6 +106,20 @@ def run(
     if as_json:
         put_json({"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"})
     raise typer.Exit(status.exit_code if status.exit_code is not None else 1)
+
+
+def _refuse_faults(session: Session, hosts: set[str]) -> None:
+    """Stop at errors; warnings were told by `up` and are only counted here."""
+    from toolkit.preflight import preflight, refuse_faults
+    from toolkit.show import alarms_text
+
+    found = preflight(session, hosts)
+    errors = [finding for finding in found if finding.verdict == "error"]
+    if errors:
+        say(alarms_text(errors))
+    refuse_faults(found)
+    if found:
+        say(f"{len(found)} warnings about the hosts: toolkit check" if len(found) > 1 else alarms_text(found))
 
 
 def _watch(session: Session, job: str, on_interrupt: str, quiet: bool, pressed: bool) -> Status:

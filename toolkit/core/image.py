@@ -24,6 +24,7 @@ class ImageFacts:
         tags: references under which the engine knows it.
         env: its ENV lines as pairs.
         size: bytes as the engine reports them; the two stores count differently.
+        arch: the processor it is for, in Go's words: amd64, arm64 …
     """
 
     id: str
@@ -32,6 +33,7 @@ class ImageFacts:
     tags: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     size: int = 0
+    arch: str = ""
 
 
 def identity(inspect: Mapping[str, Any]) -> str:
@@ -57,4 +59,14 @@ def image_facts(inspect: Mapping[str, Any]) -> ImageFacts:
         tags=tuple(inspect.get("RepoTags") or ()),
         env=tuple((line.partition("=")[0], line.partition("=")[2]) for line in env),
         size=int(inspect.get("Size") or 0),
+        arch=str(inspect.get("Architecture") or ""),
     )
+
+
+# What `uname -m` says, in the words of images (https://go.dev/doc/install/source#environment).
+_ARCHES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386"}
+
+
+def image_arch(machine: str) -> str:
+    """Return a machine's processor, as ``uname -m`` says it, in the words of images."""
+    return _ARCHES.get(machine, machine)

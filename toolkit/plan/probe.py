@@ -25,7 +25,12 @@ mark begun; date +%s.%N
 mark who; id -un; id -u; id -g; id -G; id -Gn; printf '%s\n' "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
 mark machine; uname -n; uname -m
 mark ssh; printf '%s\n' "$SSH_CONNECTION"
-mark docker; docker info --format '{{json .}}' 2>&1
+mark docker
+engine='docker: not found'
+! command -v docker >/dev/null || engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
+# An engine that hangs must not take the other questions along.
+case $? in 124|137) engine='docker gave no answer within 20 s'; docker() { :; } ;; esac
+printf '%s\n' "$engine"
 mark containers
 ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
 [ -z "$ids" ] || docker inspect $ids 2>/dev/null
@@ -49,17 +54,23 @@ exit 0
 """
 
 
-def probe_command(image: str, cluster: str, host: str, more: Sequence[tuple[str, str]] = ()) -> Command:
+def probe_command(
+    image: str,
+    cluster: str,
+    host: str,
+    more: Sequence[tuple[str, str]] = (),
+    sources: Sequence[str] = (),
+) -> Command:
     """Return the command whose output ``parse_facts`` reads. It changes nothing on the host.
 
     Args:
         more: further questions as (name, shell text); ``probe_answers`` has what they print.
+        sources: of the mounts; questions find them as ``$5`` and on.
     """
     # Each in a shell of its own: none can end the script, or change what the next one sees.
     asked = "".join(f"mark {name}; (\n{text}\n) 2>/dev/null\n" for name, text in more)
-    return script(
-        _SCRIPT.replace("mark ended;", f"{asked}mark ended;"), image, IDENTITY_REPOSITORY, cluster, host
-    )
+    text = _SCRIPT.replace("mark ended;", f"{asked}mark ended;")
+    return script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
 
 
 def probe_answers(text: str) -> dict[str, str]:
@@ -136,6 +147,11 @@ def docker_info(host: str, user: str, text: str) -> dict[str, Any]:
                 return info
             text = "; ".join(info.get("ServerErrors") or ()) or text
     low = text.lower()
+    if "gave no answer" in low:
+        raise NotReady("the docker engine does not answer", f"on {host}: sudo systemctl restart docker", host)
+    if "podman" in low:
+        what = "docker is Podman under another name there, which nothing here has been tried with"
+        raise NotReady(what, "install Docker: https://docs.docker.com/engine/install/", host)
     if "not found" in low and "docker" in low:
         raise NotReady("docker is not installed", "https://docs.docker.com/engine/install/", host)
     if "permission denied" in low:
