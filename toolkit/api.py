@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import TracebackType
 
 from toolkit.core.facts import Facts
+from toolkit.core.image import ImageFacts
 from toolkit.core.names import LABEL_CLUSTER, container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.effects.engine import Engine
@@ -139,9 +141,13 @@ class Session:
             ToolkitError: no host answered, or see ``make_layout``.
         """
         self.require_some()
-        engine = Engine.find() if local_image else None
-        local = engine.image(self.inventory.image) if engine else None
-        return make_layout(self.inventory, self.facts, local)
+        return make_layout(self.inventory, self.facts, self.local_image if local_image else None)
+
+    @cached_property
+    def local_image(self) -> ImageFacts | None:
+        """The image as this machine's engine knows it, None when it does not, or when there is none."""
+        engine = Engine.find()
+        return engine.image(self.inventory.image) if engine else None
 
     def require_some(self) -> None:
         """Raise the first host's error when no host answered at all.

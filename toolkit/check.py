@@ -10,7 +10,6 @@ from toolkit.checks.clock import clock_offset
 from toolkit.checks.model import Check, Scene, Seen, Stage
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.image import ImageFacts
-from toolkit.effects.engine import Engine
 from toolkit.effects.ssh import Trace
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.network.choose import choose_paths
@@ -56,7 +55,7 @@ def first_look(session: Session) -> Scene:
         paths = choose_paths(inventory, facts)
     except ToolkitError:
         paths = {}  # a check says why
-    local = _local_image(inventory)
+    local = session.local_image
     image = local or _held_image(inventory, seen)
     return Scene(inventory, seen, image, paths, inventory.worker_port, sendable=local is not None)
 
@@ -74,11 +73,6 @@ def _seen(session: Session, name: str) -> Seen:
         reply.sent, reply.received, answers.get("begun", ""), answers.get("ended", "")
     )
     return Seen(name, answers, facts, error, ahead, doubt)
-
-
-def _local_image(inventory: Inventory) -> ImageFacts | None:
-    engine = Engine.find()
-    return engine.image(inventory.image) if engine else None
 
 
 def _held_image(inventory: Inventory, seen: dict[str, Seen]) -> ImageFacts | None:

@@ -170,6 +170,8 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     count = processors(seen)
     if len(words) < 3 or not count:
         yield unchecked("/proc/loadavg cannot be read")
+    elif "(containerized)" in str(engine_info(seen).get("OperatingSystem", "")):
+        yield unchecked("this host is a container, and sees the load of the machine around it")
     # The mean of five minutes: what starts and ends within seconds, such as this check, does not count.
     elif float(words[1]) > max(8, 2 * count) and not _our_job(seen):
         what = f"it is busy with other work: load {words[1]} on {count} processors"
