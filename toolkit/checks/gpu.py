@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from toolkit.checks.gpu_answers import GPUS, App, answers, label, number
+from toolkit.checks.gpu_answers import GPUS, App, answers, label, number, of_cards
 from toolkit.checks.leftovers import MARKS, marked, strays
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
@@ -34,6 +34,7 @@ _XID = re.compile(r"Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 _SLOWED = ((0x80, "by the power supply"), (0x60, "by heat"), (0x8, "by the hardware"))
 
 
+@of_cards
 def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     told = answers(seen)
     reset = (
@@ -64,6 +65,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
     told = answers(seen)
     if not told.cards and not told.trouble:
+        yield fine("there is no NVIDIA driver here")
         return
     lines = told.said("log")
     if not lines:
@@ -79,6 +81,7 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, f"on {seen.host}: sudo dmesg | grep -i xid; look at power, cooling, seating")
 
 
+@of_cards
 def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for card in answers(seen).cards:
         text = card.get("clocks_event_reasons.active") or card.get("clocks_throttle_reasons.active") or ""
@@ -98,6 +101,7 @@ def others(seen: Seen, scene: Scene) -> tuple[App, ...]:
     return tuple(app for app in answers(seen).apps if app.pid not in own)
 
 
+@of_cards
 def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
     told = answers(seen)
     cards = {card.get("uuid"): card for card in told.cards}
@@ -120,6 +124,7 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield warning(f"{who} holds {held}", fix, subject=label(card))
 
 
+@of_cards
 def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
     told = answers(seen)
     slots = scene.inventory.host(seen.host).slots or 0
@@ -133,6 +138,7 @@ def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield error(what, fix, subject=label(card))
 
 
+@of_cards
 def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
     cards = answers(seen).cards
     # Where a screen is attached, its server keeps the driver loaded.
@@ -142,6 +148,7 @@ def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, f"on {seen.host}: sudo nvidia-smi -pm 1, or enable nvidia-persistenced")
 
 
+@of_cards
 def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for card in answers(seen).cards:
         now, most = number(card, "pcie.link.width.current"), number(card, "pcie.link.width.max")

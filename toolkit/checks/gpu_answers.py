@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 
-from toolkit.checks.model import Probe, Seen
+from toolkit.checks.model import HostJudge, Probe, Scene, Seen, fine
+from toolkit.core.finding import Finding
 
 # nvidia-smi answers nothing at all when it does not know one of the columns. These it has had since 418.
 _ALWAYS = (
@@ -140,6 +142,16 @@ def _app(line: str) -> App | None:
     if len(cells) < 6 or not cells[1].isdigit():
         return None
     return App(cells[0], int(cells[1]), cells[2], cells[3], cells[4], cells[5])
+
+
+def of_cards(judge: HostJudge) -> HostJudge:
+    """Return the judge of GPUs as one that says so where there are none to be judged."""
+
+    @wraps(judge)
+    def judged(seen: Seen, scene: Scene) -> Iterable[Finding]:
+        return judge(seen, scene) if answers(seen).cards else (fine("nvidia-smi lists no GPU here"),)
+
+    return judged
 
 
 def number(card: Mapping[str, str], column: str) -> int | None:

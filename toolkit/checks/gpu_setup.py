@@ -17,8 +17,8 @@ from toolkit.checks.cuda import (
     version,
 )
 from toolkit.checks.engine import engine_info
-from toolkit.checks.gpu_answers import GPUS, answers, label
-from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.checks.gpu_answers import GPUS, answers, label, of_cards
+from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
 
 # How nvidia-smi words its troubles, what they mean, and the cure; the first that fits counts.
@@ -80,10 +80,8 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    if not seen.facts.gpus:
-        return
-    if scene.image is None:
-        yield unchecked("nobody has the image")
+    if not seen.facts.gpus or scene.image is None:
+        yield unchecked("nobody has the image") if seen.facts.gpus else fine("it has no GPU")
         return
     env = dict(scene.image.env)
     driver, condition, cuda = seen.facts.gpus[0].driver, required(env), image_cuda(env)
@@ -103,6 +101,7 @@ def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield warning(what, fix)
 
 
+@of_cards
 def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
     cuda = image_cuda(dict(scene.image.env)) if scene.image else ()
     oldest = OLDEST_GPU.get(cuda[0], ()) if cuda else ()
@@ -121,6 +120,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     told, info = answers(seen), engine_info(seen)
     if not seen.facts.gpus or scene.inventory.host(seen.host).gpus == 0:
+        yield fine("containers are given no GPU here")
         return
     configure = "sudo nvidia-ctk runtime configure --runtime=docker, restart docker"
     if not info:
@@ -135,11 +135,10 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(what, f"on {seen.host}: install nvidia-container-toolkit, then {configure}")
 
 
+@of_cards
 def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     told, info = answers(seen), engine_info(seen)
-    if not told.cards:
-        return
     if not info:
         yield unchecked("docker cannot be used")
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
@@ -157,11 +156,10 @@ def _fabric(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(what, f"on {seen.host}: {fix}")
 
 
+@of_cards
 def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     told = answers(seen)
     running, modules = "".join(told.said("running")[:1]), told.said("module")
-    if not told.cards:
-        return
     if running not in modules:
         yield unchecked("modinfo does not say which kernels the NVIDIA driver is built for")
         return

@@ -25,21 +25,20 @@ look() {
   printf 'may|%s|%s\n' "$may" "$real"
   stat -f -c 'fs|%S|%b|%a|%c|%d' -- "$real"
   longest=0; on=
-  while read -r source folder type options _; do
+  while read -r device folder type options _; do
     case $real/ in "${folder%/}"/*)
       if [ ${#folder} -ge $longest ]; then
-        longest=${#folder}; on="$type|$source|${options%%,lowerdir=*}"
+        longest=${#folder}; on="$type|$device|${options%%,lowerdir=*}"
       fi ;;
     esac
   done </proc/self/mounts
   printf 'on|%s\n' "$on"
 }
+seen() { there=$1; while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}; }
 root=$1 state=$2; shift 6
-look root "$root"
+seen "$root"; look root "$there"
 [ ! -d /var/lib/containerd ] || look containerd /var/lib/containerd
-there=$state
-while [ ! -e "$there" ]; do there=${there%/*}; done
-look state "${there:-/}"
+seen "$state"; look state "$there"
 for d in "$state"/*; do
   [ ! -d "$d" ] || [ -w "$d" ] || printf 'locked|%s\n' "$d"
 done
@@ -71,7 +70,7 @@ class Place:
 
     Args:
         role: root (of the image store), containerd, state, home or mount.
-        path: as it was asked for; of ``state`` the nearest folder that is there.
+        path: as it was asked for; of ``root`` and ``state`` the nearest folder that can be seen.
         real: the same without symbolic links.
         kind: ``directory``, ``file``, ``socket`` …; empty when there is nothing, ``broken link`` for one.
         inode: device and number, equal for the same folder through two names.

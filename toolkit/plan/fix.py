@@ -22,14 +22,14 @@ _OVER = r"""
 over=
 for job; do
   grep -qszFx "TOOLKIT_SUPERVISOR=$job" /proc/[0-9]*/environ
-  [ $? -eq 0 ] || over="$over /$job/"
+  [ $? -eq 0 ] || over="$over/$job/"
 done
 printf '%s\n' "$over"
 """
 
 # $1 the job, $2 what main has just said about jobs that are over. The mark is read anew before each signal.
 _END = r"""
-case ${2-} in *" /$1/"*) ;; *) echo "main does not say that job $1 is over" >&2; exit 1 ;; esac
+case ${2-} in *"/$1/"*) ;; *) echo "main does not say that job $1 is over" >&2; exit 1 ;; esac
 left() { grep -lszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ; }
 for signal in TERM 0 0 0 0 KILL KILL; do
   for file in $(left "$1"); do
