@@ -48,6 +48,19 @@ ENGINE = (
 _STATE_HOME = "/home/trainer/.local/state"
 _OVER_STATE = f"install -d -o trainer -g trainer /home/trainer/.local {_STATE_HOME}; mount -t tmpfs -o "
 _BASHRC = "/home/trainer/.bashrc"
+_SSH = "/home/trainer/.ssh"
+
+
+def engine_elsewhere(address: str, key: str, known: str) -> Fault:
+    """The docker commands of box2 reach the engine of another host, as with a forgotten DOCKER_HOST."""
+    make = f"""
+cp -p {_BASHRC} /root/; sed -i '1i export DOCKER_HOST=ssh://trainer@{address}' {_BASHRC}
+printf '%s' '{key}' >{_SSH}/id_ed25519; printf '%s' '{known}' >{_SSH}/known_hosts
+chmod 600 {_SSH}/id_ed25519; chown trainer: {_SSH}/*
+"""
+    return Fault("docker-here", make, f"mv /root/.bashrc {_BASHRC}; rm {_SSH}/id_ed25519 {_SSH}/known_hosts")
+
+
 # A small disk with room for few files, and an engine with the settings that spoil jobs.
 _BAD_ENGINE = f"""
 {_STOP}

@@ -75,6 +75,15 @@ def test_an_engine_that_cannot_be_used_is_the_first_thing_said(
     assert worst_of(two) == before, "mended"
 
 
+def test_docker_commands_that_go_to_another_machine(two: Toolkit, before: str) -> None:
+    hosts = yaml.safe_load(two.hosts.read_text())
+    key = Path(hosts["hosts"]["box2"]["identity_file"]).read_text()
+    known = Path(hosts["known_hosts"]).read_text()
+    with made(faults.engine_elsewhere(hosts["hosts"]["box1"]["address"], key, known)):
+        found(two, ("docker-here", "error", "box2", "the engine of box1, and this host is box2"))
+    assert worst_of(two) == before, "mended"
+
+
 @pytest.mark.parametrize("group", faults.TOGETHER, ids=lambda g: g[0].check)
 def test_faults_of_a_host_are_found(two: Toolkit, before: str, group: tuple[Fault, ...]) -> None:
     with made(*group):

@@ -29,6 +29,7 @@ grep -sH '' /proc/meminfo /proc/loadavg /proc/pressure/memory /proc/self/limits 
   /sys/devices/system/cpu/cpufreq/policy0/energy_performance_preference \
   /sys/devices/system/edac/mc/mc*/ue_count
 grep -sH '^127\.' /etc/hosts
+for file in /.dockerenv /run/.containerenv; do [ ! -e "$file" ] || echo container:; done
 for program in {" ".join(PROGRAMS)}; do
   command -v "$program" >/dev/null || echo "missing:$program"
 done
@@ -39,7 +40,10 @@ _CPUFREQ = "/sys/devices/system/cpu/cpufreq/policy0/"
 
 
 def files(seen: Seen) -> dict[str, list[str]]:
-    """Return the lines of each small file that the host has shown, by path; ``missing`` are programs."""
+    """Return the lines of each small file that the host has shown, by path.
+
+    ``missing`` are programs, ``container`` is there when the host is one.
+    """
     found: dict[str, list[str]] = {}
     for line in seen.answer(MACHINE).splitlines():
         name, _, rest = line.partition(":")
@@ -73,12 +77,12 @@ def _arch(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _one_machine(scene: Scene) -> Iterator[Finding]:
-    # Containers share a kernel, and cloned machines an engine's id; both at once is one engine.
-    same: dict[tuple[str, str], list[str]] = {}
+    # Hosts that are containers share a kernel, cloned machines an engine's id and a name: all three are one.
+    same: dict[tuple[str, str, str], list[str]] = {}
     for name, seen in scene.seen.items():
         boot, engine = _only(seen, "/proc/sys/kernel/random/boot_id"), str(engine_info(seen).get("ID", ""))
-        if boot and engine:
-            same.setdefault((boot, engine), []).append(name)
+        if boot and engine and seen.facts is not None:
+            same.setdefault((boot, engine, seen.facts.hostname), []).append(name)
     for names in same.values():
         if len(names) > 1:
             what = f"{' and '.join(names)} are one machine under {len(names)} names"
@@ -170,7 +174,7 @@ def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     count = processors(seen)
     if len(words) < 3 or not count:
         yield unchecked("/proc/loadavg cannot be read")
-    elif "(containerized)" in str(engine_info(seen).get("OperatingSystem", "")):
+    elif "container" in files(seen):
         yield unchecked("this host is a container, and sees the load of the machine around it")
     # The mean of five minutes: what starts and ends within seconds, such as this check, does not count.
     elif float(words[1]) > max(8, 2 * count) and not _our_job(seen):

@@ -119,7 +119,8 @@ def _refuse_faults(session: Session, hosts: set[str]) -> None:
         say(alarms_text(errors))
     refuse_faults(found)
     if found:
-        say(f"{len(found)} warnings about the hosts: toolkit check" if len(found) > 1 else alarms_text(found))
+        many = "1 warning" if len(found) == 1 else f"{len(found)} warnings"
+        say(f"{many} about the hosts: toolkit check")
 
 
 def _watch(session: Session, job: str, on_interrupt: str, quiet: bool, pressed: bool) -> Status:

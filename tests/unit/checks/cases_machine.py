@@ -23,7 +23,7 @@ def _with(*changes: tuple[str, str]) -> Scene:
 
 def _same_engine() -> Scene:
     """gpu2 is gpu1 under another name."""
-    return scene(docker=info("gpu1"), machine_files=machine("gpu1"))
+    return with_host(scene(docker=info("gpu1"), machine_files=machine("gpu1")), "gpu2", {"hostname": "gpu1"})
 
 
 CASES = (
@@ -42,9 +42,11 @@ CASES = (
         )
     ),
     Case("same-machine", "error", _same_engine(), "gpu1 and gpu2 are one machine"),
-    # Hosts of a lab share a kernel; machines cloned from one disk share an engine's id.
-    Case("same-machine", "ok", scene(machine_files=machine("gpu1")), ""),
-    Case("same-machine", "ok", scene(docker=info("gpu1")), ""),
+    # Hosts of a lab share a kernel, machines cloned from one disk an engine's id and a name.
+    Case("same-machine", "ok", scene(machine_files=machine("gpu1"))),
+    Case("same-machine", "ok", with_host(scene(docker=info("gpu1")), "gpu2", {"hostname": "gpu1"})),
+    # docker commands of gpu2 go to gpu1: another check's fault.
+    Case("same-machine", "ok", scene(docker=info("gpu1"), machine_files=machine("gpu1"))),
     Case("host-names", "ok", with_host(scene(), "gpu2", {"hostname": "gpu1"}), "all call themselves gpu1"),
     Case("host-names", "ok", _with(("127.0.0.1\tlocalhost", "127.0.1.1 gpu2.lan gpu2")), "gpu2 is 127.0.1.1"),
     Case("arch", "error", with_host(scene(), "gpu2", {"arch": "aarch64"}), "processor is arm64, the image"),
@@ -78,7 +80,7 @@ CASES = (
     Case(
         "load",
         "not checked",
-        scene(docker=info(OperatingSystem="Debian GNU/Linux 13 (containerized)")),
+        scene(machine_files=machine("gpu2") + "container:\n"),
         "is a container",
     ),
     Case("cpu-governor", "warning", _with((_PSTATE, "scaling_driver:acpi-cpufreq")), "lowest clock"),
