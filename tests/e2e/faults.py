@@ -68,17 +68,30 @@ mkdir -p /mnt/small && mount -t tmpfs -o size=60m,nr_inodes=1500 none /mnt/small
 set -- '--data-root=/mnt/small --storage-driver=vfs --log-driver=none --userns-remap=trainer
   --add-runtime=other=/usr/sbin/runc --default-runtime=other'
 set -- "$(echo $1)"
-printf 'trainer:100000:65536\\n' >>/etc/subuid; printf 'trainer:100000:65536\\n' >>/etc/subgid
+cp -p /etc/subuid /etc/subgid /root/
+echo trainer:100000:65536 >/etc/subuid; echo trainer:100000:65536 >/etc/subgid
 {_START}
 """
 _GOOD_ENGINE = f"""
 kill $(pidof dockerd); while pidof dockerd >/dev/null; do sleep 0.05; done
 umount -l /mnt/small; rmdir /mnt/small
-sed -i '/^trainer:100000:65536$/d' /etc/subuid /etc/subgid
+mv /root/subuid /root/subgid /etc/
 set --; {_START}{_GO_ON}
 """
 
+TINY = "toolkit-test-tiny:1"  # an image without content, for labels and names alone
+_IMPORT = f"cd /root && echo $1 >content && tar -c content | docker import - {TINY}; rm content"
+
 TOGETHER: tuple[tuple[Fault, ...], ...] = (
+    (
+        Fault(
+            "cluster-name",
+            f"set -- foreign; {_IMPORT}; docker create --name theirs --label toolkit.cluster=checked"
+            f" --label toolkit.owner=mallory {TINY} x",
+            f"docker rm theirs; docker image rm {TINY}",
+            "of user mallory is there already",
+        ),
+    ),
     (
         Fault("docker-storage", _BAD_ENGINE, _GOOD_ENGINE, "vfs", "warning"),
         Fault("docker-users", "", "", "userns-remap"),
@@ -131,7 +144,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
 # Common on plain machines, and no matter here: containers have names and a hosts file of their own.
 HARMLESS = (
     Fault("", "hostname box1", "hostname box2"),
-    Fault("", "cp /etc/hosts /root/; echo 127.0.1.1 box2 box1 >>/etc/hosts", "cat /root/hosts >/etc/hosts"),
+    Fault("", "cp /etc/hosts /root/; echo 127.0.1.1 box2 box1 >>/etc/hosts", "cat /root/hosts >/etc/hosts; rm /root/hosts"),
 )
 
 NO_STATE = Fault(
@@ -173,14 +186,9 @@ MOUNT_FINDINGS = (
     ("mount-links", "warning", "box2", "train -> /mnt/big/train"),
 )
 
-# An image without content, for labels and names alone.
-
-TINY = "toolkit-test-tiny:1"
-
 
 def tiny_image(host: str, content: str) -> Fault:
-    make = f"cd /root && echo {content} >content && tar -c content | docker import - {TINY}; rm content"
-    return Fault("", make, f"docker image rm {TINY}", host=host)
+    return Fault("", f"set -- {content}; {_IMPORT}", f"docker image rm {TINY}", host=host)
 
 
 def archive(name: str, arch: str) -> bytes:
@@ -197,8 +205,7 @@ def archive(name: str, arch: str) -> bytes:
     return packed.getvalue()
 
 
-# Leftovers of ours on box2, and beside them what must stay. Nothing of a cluster stands where one is up, so
-# the container that plays its stopped worker is made under a name that `up` replaces.
+# Leftovers of ours on box2, and beside them what must stay.
 
 
 def _container(name: str, cluster: str, owner: str = "trainer", more: str = "") -> str:
@@ -215,19 +222,19 @@ LEFTOVERS = (
         + _container("toolkit-gone-mallory", "gone", "mallory")
         + f"docker create --name bystander {TINY} x >/dev/null\n"
         + f"cd {_STATE_HOME} && install -d -o trainer -g trainer toolkit\n"
-        + "cd toolkit && install -d -o trainer -g trainer gone-too/box2 kept/box2 two/box2\n"
+        + "cd toolkit && install -d -o trainer -g trainer gone-too/box2 kept/box2 checked/box2\n"
         + _container("toolkit-kept-worker", "kept")
-        + _container("toolkit-two-worker", "two", more="--label toolkit.version=0.0.1"),
-        "docker rm -f toolkit-gone-mallory toolkit-kept-worker toolkit-two-worker toolkit-gone-worker\n"
+        + _container("toolkit-checked-worker", "checked", more="--label toolkit.version=0.0.1"),
+        "docker rm -f toolkit-gone-mallory toolkit-kept-worker toolkit-checked-worker toolkit-gone-worker\n"
         "docker rm -f bystander\n"
-        f"cd {_STATE} && rm -rf gone-too kept two",
+        f"cd {_STATE} && rm -rf gone-too kept checked",
     ),
     Fault(
         "",
         # Two of a job that is over, one of a job that runs, one of another cluster.
-        "for n in 1 2; do TOOLKIT_CLUSTER=two TOOLKIT_JOB=20260101-000000-over-aaaa"
+        "for n in 1 2; do TOOLKIT_CLUSTER=checked TOOLKIT_JOB=20260101-000000-over-aaaa"
         " setsid su -m trainer -s /bin/sh -c 'exec sleep 301' & done\n"
-        "TOOLKIT_CLUSTER=two TOOLKIT_JOB=20260101-000000-runs-bbbb"
+        "TOOLKIT_CLUSTER=checked TOOLKIT_JOB=20260101-000000-runs-bbbb"
         " setsid su -m trainer -s /bin/sh -c 'exec sleep 302' &\n"
         "TOOLKIT_CLUSTER=other TOOLKIT_JOB=20260101-000000-over-cccc"
         " setsid su -m trainer -s /bin/sh -c 'exec sleep 303' &\nsleep 0.3",
@@ -235,7 +242,7 @@ LEFTOVERS = (
     ),
     Fault(
         "",
-        "TOOLKIT_CLUSTER=two TOOLKIT_SUPERVISOR=20260101-000000-runs-bbbb"
+        "TOOLKIT_CLUSTER=checked TOOLKIT_SUPERVISOR=20260101-000000-runs-bbbb"
         " setsid su -m trainer -s /bin/sh -c 'exec sleep 304' &\nsleep 0.3",
         "kill $(pgrep -x -u trainer -f 'sleep 304')",
         host="box1",
@@ -250,7 +257,7 @@ def left() -> tuple[frozenset[str], tuple[str, ...]]:
     return frozenset(names), tuple(found)
 
 
-_STAY = {"toolkit-gone-mallory", "toolkit-kept-worker", "toolkit-two-worker", "bystander"}
+_STAY = {"toolkit-gone-mallory", "toolkit-kept-worker", "toolkit-checked-worker", "bystander"}
 LEFT_BEFORE = (frozenset(_STAY | {"toolkit-gone-worker"}), ("2", "1", "1"))
 LEFT_AFTER = (frozenset(_STAY), ("0", "1", "1"))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolkit.checks.leftovers import own_containers
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
 from toolkit.core.image import ImageFacts
-from toolkit.plan.layout import ours
 
 _BUILD = "build it here: make image (or toolkit image build), or correct image: in the hosts file"
 
@@ -59,7 +59,7 @@ def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("nobody has the image")
         return
     by_id = {image.id: image.identity for image in seen.facts.images}
-    for container in ours(scene.inventory.cluster, seen.facts):
+    for container in own_containers(seen, scene):
         made_from = by_id.get(container.image, "")
         if container.state == "running" and made_from and made_from != scene.image.identity:
             now = f"{scene.inventory.image} is {scene.image.identity} now"

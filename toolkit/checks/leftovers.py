@@ -95,13 +95,20 @@ def abandoned(seen: Seen) -> tuple[ContainerFacts, ...]:
     )
 
 
-def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
+def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:
+    """Return this cluster's containers; another user's cluster of that name has a check of its own."""
     assert seen.facts is not None
+    user = seen.facts.user
+    found = ours(scene.inventory.cluster, seen.facts)
+    return tuple(c for c in found if c.labels.get(LABEL_OWNER, user) == user)
+
+
+def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     gone = abandoned(seen)
     for container in gone:
         what = f"container {container.name} is left of a cluster that is no more"
         yield warning(what, "toolkit check --fix removes it", subject=container.name)
-    for container in ours(scene.inventory.cluster, seen.facts):
+    for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
             what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
             yield warning(what, "toolkit up starts it anew; toolkit down removes it", subject=container.name)
@@ -132,8 +139,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    assert seen.facts is not None
-    for container in ours(scene.inventory.cluster, seen.facts):
+    for container in own_containers(seen, scene):
         version = container.labels.get(LABEL_VERSION, "")
         if version and version != __version__:
             what = f"{container.name} was made by version {version} of the toolkit, this is {__version__}"

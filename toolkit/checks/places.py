@@ -13,17 +13,15 @@ from toolkit.checks.model import Probe, Seen
 PLACES = Probe(
     "places",
     r"""
-root=/var/lib/docker
-case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
-timeout -s KILL 10 sh -s -- "$root" "${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4" "$@" <<'END'
+inner='
 look() {
-  printf 'at|%s|%s\n' "$1" "$2"
+  printf "at|%s|%s\n" "$1" "$2"
   if [ ! -e "$2" ]; then [ ! -L "$2" ] || echo broken; return; fi
   real=$(readlink -f -- "$2")
-  stat -c 'is|%F|%d:%i|%u' -- "$real"
+  stat -c "is|%F|%d:%i|%u" -- "$real"
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
-  printf 'may|%s|%s\n' "$may" "$real"
-  stat -f -c 'fs|%S|%b|%a|%c|%d' -- "$real"
+  printf "may|%s|%s\n" "$may" "$real"
+  stat -f -c "fs|%S|%b|%a|%c|%d" -- "$real"
   longest=0; on=
   while read -r device folder type options _; do
     case $real/ in "${folder%/}"/*)
@@ -32,7 +30,7 @@ look() {
       fi ;;
     esac
   done </proc/self/mounts
-  printf 'on|%s\n' "$on"
+  printf "on|%s\n" "$on"
 }
 seen() { there=$1; while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}; }
 root=$1 state=$2; shift 6
@@ -40,17 +38,20 @@ seen "$root"; look root "$there"
 [ ! -d /var/lib/containerd ] || look containerd /var/lib/containerd
 seen "$state"; look state "$there"
 for d in "$state"/*; do
-  [ ! -d "$d" ] || [ -w "$d" ] || printf 'locked|%s\n' "$d"
+  [ ! -d "$d" ] || [ -w "$d" ] || printf "locked|%s\n" "$d"
 done
 look home "$HOME"
 for source; do
   look mount "$source"
   [ ! -d "$source" ] ||
     timeout -s KILL 1 find "$real" -maxdepth 1 -type l 2>/dev/null | head -n 20 |
-    while read -r link; do printf 'link|%s|%s\n' "${link##*/}" "$(readlink -- "$link")"; done
+    while read -r link; do printf "link|%s|%s\n" "${link##*/}" "$(readlink -- "$link")"; done
 done
 echo looked
-END
+'
+root=/var/lib/docker
+case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
+timeout -s KILL 10 sh -c "$inner" sh "$root" "${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4" "$@"
 """,
 )
 

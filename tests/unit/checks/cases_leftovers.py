@@ -45,6 +45,11 @@ CASES = (
         "ok",
         _holds(replace(_ABANDONED, labels={**_ABANDONED.labels, "toolkit.owner": "mallory"})),
     ),
+    Case(
+        "left-containers",
+        "ok",
+        _holds(replace(_STOPPED, labels={**_STOPPED.labels, "toolkit.owner": "mallory"})),
+    ),
     Case("left-processes", "warning", _marked(marks("gpu1"), marks("gpu2", *_RANKS)), "2 processes of job"),
     Case("left-processes", "ok", _marked(marks("gpu1", _SUPERVISOR), marks("gpu2", *_RANKS))),
     Case("left-processes", "ok", scene(marks=marks("gpu2", process(811, "another", cluster="other")))),

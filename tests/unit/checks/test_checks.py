@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,17 @@ def test_every_verdict_of_a_check_has_a_case(check: Check) -> None:
     text = inspect.getsource(judge_)
     verdicts = {"ok"} | {verdict for verdict, call in _SAYS.items() if call in text}
     assert verdicts <= {case.verdict for case in CASES if case.check == check.id}
+
+
+def test_the_page_has_a_row_for_every_check_with_its_verdicts() -> None:
+    rows = [
+        line.split(" | ") for line in Path("docs/checks.md").read_text().splitlines() if line[:3] == "| `"
+    ]
+    told = {row[0].strip("|` "): row for row in rows}
+    assert set(told) == {check.id for check in CHECKS}
+    for name, row in told.items():
+        verdicts = {case.verdict for case in CASES if case.check == name} - {"ok"}
+        assert set(row[2].split(", ")) - {"ok"} == verdicts, name
 
 
 def test_ids_are_unique_and_probes_of_one_name_are_one() -> None:
