@@ -144,7 +144,11 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
 # Common on plain machines, and no matter here: containers have names and a hosts file of their own.
 HARMLESS = (
     Fault("", "hostname box1", "hostname box2"),
-    Fault("", "cp /etc/hosts /root/; echo 127.0.1.1 box2 box1 >>/etc/hosts", "cat /root/hosts >/etc/hosts; rm /root/hosts"),
+    Fault(
+        "",
+        "cp /etc/hosts /root/; echo 127.0.1.1 box2 box1 >>/etc/hosts",
+        "cat /root/hosts >/etc/hosts; rm /root/hosts",
+    ),
 )
 
 NO_STATE = Fault(

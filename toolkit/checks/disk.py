@@ -106,8 +106,12 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         what = f"{there.path} is on {there.type}, where the engine, being root, may not enter"
         yield error(what, elsewhere)
     elif "noexec" in there.options:
-        what = f"{there.path} is mounted noexec, and launchers execute a program of ours from there"
-        yield error(what, f"{elsewhere} that is not; or: sudo mount -o remount,exec MOUNTPOINT")
+        # Seen: mpirun and horovodrun end with "Permission denied", torchrun works.
+        fix = f"{elsewhere} that is not; or: sudo mount -o remount,exec MOUNTPOINT"
+        if scene.inventory.launcher == "torchrun":
+            yield warning(f"{there.path} is mounted noexec: mpirun and horovodrun would fail", fix)
+        else:
+            yield error(f"{there.path} is mounted noexec, and mpirun executes a program from there", fix)
     elif there.size and there.free < NOTHING:
         yield error(
             f"{there.path} has {_size(there.free)} free: no room for keys and job records", _usage(there)

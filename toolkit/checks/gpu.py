@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from toolkit.checks.gpu_answers import GPUS, App, answers, label, number, of_cards
+from toolkit.checks.gpu_answers import GPUS, App, answers, label, number, of_cards, unwanted
 from toolkit.checks.leftovers import MARKS, marked, strays
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
@@ -64,8 +64,8 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
     told = answers(seen)
-    if not told.cards and not told.trouble:
-        yield fine("there is no NVIDIA driver here")
+    if unwanted(seen, scene) or not (told.cards or told.trouble):
+        yield fine("no NVIDIA driver is used here")
         return
     lines = told.said("log")
     if not lines:

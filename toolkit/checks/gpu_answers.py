@@ -144,11 +144,18 @@ def _app(line: str) -> App | None:
     return App(cells[0], int(cells[1]), cells[2], cells[3], cells[4], cells[5])
 
 
+def unwanted(seen: Seen, scene: Scene) -> bool:
+    """Whether the hosts file says that no GPU of this host is to be used."""
+    return scene.inventory.host(seen.host).gpus == 0
+
+
 def of_cards(judge: HostJudge) -> HostJudge:
     """Return the judge of GPUs as one that says so where there are none to be judged."""
 
     @wraps(judge)
     def judged(seen: Seen, scene: Scene) -> Iterable[Finding]:
+        if unwanted(seen, scene):
+            return (fine("the hosts file uses no GPU of this host"),)
         return judge(seen, scene) if answers(seen).cards else (fine("nvidia-smi lists no GPU here"),)
 
     return judged

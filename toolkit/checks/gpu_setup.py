@@ -17,7 +17,7 @@ from toolkit.checks.cuda import (
     version,
 )
 from toolkit.checks.engine import engine_info
-from toolkit.checks.gpu_answers import GPUS, answers, label, of_cards
+from toolkit.checks.gpu_answers import GPUS, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
 
@@ -45,10 +45,11 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     told = answers(seen)
-    declared = scene.inventory.host(seen.host).gpus
     # One that is passed through to a virtual machine is not for us.
     bus = [(place, driver) for place, driver in told.pci if not driver.startswith("vfio")]
-    if told.trouble:
+    if unwanted(seen, scene):
+        yield fine("the hosts file uses no GPU of this host")
+    elif told.trouble:
         meaning = next(row for row in _TROUBLES if re.search(row[0], told.trouble, re.IGNORECASE))
         what, fix = f"{meaning[1]} ({told.trouble[:160]})", meaning[2].format(host=seen.host)
         if told.cards and meaning[0] == ".":
@@ -60,7 +61,7 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
         lost = [place for place, _ in bus if place[-12:].lower() not in listed]
         what = f"{len(bus)} GPUs are on its bus, nvidia-smi lists {len(told.cards)}: not {', '.join(lost)}"
         yield warning(what, f"on {seen.host}: sudo dmesg | grep -i nvrm; a GPU that was lost needs a reboot")
-    elif bus and not told.cards and declared != 0:
+    elif bus and not told.cards:
         drivers = ", ".join(sorted({driver for _, driver in bus if driver})) or "no driver"
         what = f"{len(bus)} NVIDIA GPUs are on its bus, and there is no nvidia-smi ({drivers})"
         yield warning(what, f"on {seen.host}: install NVIDIA's driver; or gpus: 0 if they are not to be used")
@@ -80,8 +81,9 @@ def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    if not seen.facts.gpus or scene.image is None:
-        yield unchecked("nobody has the image") if seen.facts.gpus else fine("it has no GPU")
+    used = bool(seen.facts.gpus) and not unwanted(seen, scene)
+    if not used or scene.image is None:
+        yield unchecked("nobody has the image") if used else fine("no GPU is used here")
         return
     env = dict(scene.image.env)
     driver, condition, cuda = seen.facts.gpus[0].driver, required(env), image_cuda(env)
@@ -119,7 +121,7 @@ def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     told, info = answers(seen), engine_info(seen)
-    if not seen.facts.gpus or scene.inventory.host(seen.host).gpus == 0:
+    if not seen.facts.gpus or unwanted(seen, scene):
         yield fine("containers are given no GPU here")
         return
     configure = "sudo nvidia-ctk runtime configure --runtime=docker, restart docker"

@@ -13,8 +13,8 @@ from toolkit.core.image import image_arch
 
 # What our scripts call on a host. Without base64, timeout or sh not even the first question is answered.
 PROGRAMS = (
-    *("base64", "cat", "chmod", "cut", "date", "df", "find", "grep", "head", "id", "ls", "mkdir", "mv"),
-    *("readlink", "rm", "rmdir", "sha256sum", "sleep", "stat", "timeout", "tr", "uname"),
+    *("base64", "cat", "chmod", "cut", "date", "grep", "id", "ls", "mkdir", "mv", "rm", "rmdir"),
+    *("sha256sum", "sleep", "sort", "stat", "timeout", "tr", "uname"),
 )
 
 # One grep reads all the small files; the name of each stands in front of its lines.
@@ -113,7 +113,7 @@ def _programs(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host did not say which programs it has")
     if missing := files(seen).get("missing"):
         what = f"the PATH of ssh sessions has no {', '.join(missing)}"
-        yield error(what, f"on {seen.host}: install coreutils, findutils and grep")
+        yield error(what, f"on {seen.host}: install coreutils and grep")
 
 
 def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:

@@ -100,7 +100,9 @@ def _same(scene: Scene) -> Iterator[Finding]:
             what = f"it is one shared folder on some hosts only: {_who(groups)}"
             yield warning(what, "mount the same on all hosts", subject=mount.source)
         # The folder's number and the disk's size are the server's; the same server may go by other names.
-        elif len({(where.inode.partition(":")[2], where.size) for where in shared.values()}) > 1:
+        elif (
+            len({(where.inode.partition(":")[2], where.size) for where in shared.values() if where.inode}) > 1
+        ):
             groups = _grouped({name: where.source for name, where in shared.items()})
             what = f"it is not the same folder on all hosts: {_who(groups)}"
             yield warning(what, "mount the same on all hosts", subject=mount.source)

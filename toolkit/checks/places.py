@@ -17,8 +17,9 @@ inner='
 look() {
   printf "at|%s|%s\n" "$1" "$2"
   if [ ! -e "$2" ]; then [ ! -L "$2" ] || echo broken; return; fi
-  real=$(readlink -f -- "$2")
-  stat -c "is|%F|%d:%i|%u" -- "$real"
+  real=$(readlink -f -- "$2") || real=$2
+  kind=other; [ ! -f "$2" ] || kind=file; [ ! -d "$2" ] || kind=directory
+  printf "is|%s|%s\n" "$kind" "$(stat -L -c "%d:%i|%u" -- "$2")"
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
   printf "may|%s|%s\n" "$may" "$real"
   stat -f -c "fs|%S|%b|%a|%c|%d" -- "$real"
@@ -73,7 +74,7 @@ class Place:
         role: root (of the image store), containerd, state, home or mount.
         path: as it was asked for; of ``root`` and ``state`` the nearest folder that can be seen.
         real: the same without symbolic links.
-        kind: ``directory``, ``file``, ``socket`` …; empty when there is nothing, ``broken link`` for one.
+        kind: ``directory``, ``file`` or ``other``; empty when there is nothing, ``broken link`` for one.
         inode: device and number, equal for the same folder through two names.
         may: of ``rwx`` what the ssh user may do.
         owner: uid.
@@ -140,10 +141,9 @@ def _read(lines: list[str]) -> Iterator[Place]:
 
 def _told(now: Place, word: str, rest: str) -> Place:
     cells = rest.split("|")
-    if word == "is" and len(cells) == 3:
-        # An empty file is no other kind of thing.
-        kind = "file" if cells[0].startswith("regular") else cells[0]
-        return replace(now, kind=kind, inode=cells[1], owner=int(cells[2]))
+    if word == "is":
+        inode, owner = (*cells[1:], "", "")[:2]
+        return replace(now, kind=cells[0], inode=inode, owner=int(owner) if owner.isdigit() else -1)
     if word == "may":
         return replace(now, may=cells[0], real="|".join(cells[1:]))
     if word == "fs" and all(cell.isdigit() for cell in cells) and len(cells) == 5:

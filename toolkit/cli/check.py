@@ -39,7 +39,7 @@ def check(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Look for what would stop, spoil or slow a job; change nothing. Ends with 1 when an error is found."""
+    """Look for what would stop, spoil or slow a job, and change nothing (but see --fix); 1 means an error."""
     from dataclasses import asdict
 
     from toolkit.check import choose_checks, look

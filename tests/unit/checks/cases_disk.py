@@ -48,6 +48,8 @@ _ITS_OWN = replace(
     },
 )
 
+_NOEXEC = _state(on="ext4|/dev/vda|rw,nosuid,noexec")
+
 CASES = (
     *(Case(check, "ok", scene()) for check in ("disk-image", "disk-inodes", "disk-state", "disk-home")),
     *(
@@ -76,7 +78,13 @@ CASES = (
     Case("disk-state", "error", _state(may="rx"), "may not write to /home/alice/.local"),
     Case("disk-state", "error", _state(f"locked|{_STATE}/jobs\n"), f"may not write to {_STATE}/jobs"),
     Case("disk-state", "error", _state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "may not enter"),
-    Case("disk-state", "error", _state(on="ext4|/dev/vda|rw,nosuid,noexec"), "noexec"),
+    Case("disk-state", "error", _NOEXEC, "noexec"),
+    Case(
+        "disk-state",
+        "warning",
+        replace(_NOEXEC, inventory=replace(_NOEXEC.inventory, launcher="torchrun")),
+        "mpirun and horovodrun would fail",
+    ),
     Case("disk-state", "error", _state(free=20 * _MIB), "20 MiB free: no room"),
     Case("disk-state", "warning", _state(free=300 * _MIB), "300 MiB free for code"),
     Case("disk-state", "not checked", _state(on="nfs4|nas:/home|rw,vers=4.2"), "whether root may enter"),

@@ -50,6 +50,15 @@ CASES = (
         )
         for base in (scene(), _NO_GPU, scene(gpu_health=gpus(card(0, OLD_COLUMNS), columns=OLD_COLUMNS)))
     ),
+    *(
+        Case(
+            check,
+            "ok",
+            with_file(_tail(_APP + _xid(79, "x"), card(0, compute_mode="Prohibited")), gpus=0),
+            "no ",
+        )
+        for check in ("gpu-memory", "gpu-xid", "gpu-busy", "gpu-mode")
+    ),
     Case("gpu-memory", "error", _card(ecc__errors__uncorrected__volatile__total="2"), "2 memory errors"),
     Case("gpu-memory", "error", _card(reset_status__reset_required="Yes"), "only a reset ends"),
     Case("gpu-memory", "warning", _card(retired_pages__pending="Yes"), "bad memory pages"),

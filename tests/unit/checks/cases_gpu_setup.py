@@ -58,7 +58,11 @@ CASES = (
     Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
     Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1: not 0000:21:00.0"),
     Case("gpu-driver", "warning", _NONE, "2 NVIDIA GPUs are on its bus, and there is no nvidia-smi"),
-    Case("gpu-driver", "ok", with_file(_NONE, gpus=0)),
+    *(
+        Case(check, "ok", with_file(_asks(base, NVIDIA_REQUIRE_CUDA="cuda>=13.0"), gpus=0), "no GPU")
+        for check in ("gpu-driver", "gpu-cuda", "gpu-containers", "gpu-kept")
+        for base in (_NONE, _says(_PCI + _MISMATCH))
+    ),
     Case("gpu-driver", "ok", _says(_PCI.replace("nvidia", "vfio-pci"))),
     Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared"),
     Case("gpu-count", "ok", with_file(scene(), gpus=1)),
