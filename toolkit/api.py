@@ -7,11 +7,13 @@ with Session.open(load_inventory("hosts.yaml")) as session:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from types import TracebackType
 
 from toolkit.core.facts import Facts
+from toolkit.core.image import ImageFacts
 from toolkit.core.names import container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.effects.engine import Engine
@@ -36,6 +38,15 @@ _PROBE_SECONDS = 60.0
 __all__ = ["HostState", "Session", "choose_hosts", "load_inventory"]
 
 
+@dataclass(frozen=True)
+class Reply:
+    """What a host's probe printed, and this machine's clock in seconds when it was sent and had come back."""
+
+    text: str
+    sent: float
+    received: float
+
+
 class Session:
     """Connections to the hosts of one cluster, one per host, and what the hosts said."""
 
@@ -46,10 +57,15 @@ class Session:
         self.facts: dict[str, Facts] = {}
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
+        self.replies: dict[str, Reply] = {}
 
     @classmethod
     def open(
-        cls, inventory: Inventory, hosts: Iterable[str] | None = None, trace: Trace | None = None
+        cls,
+        inventory: Inventory,
+        hosts: Iterable[str] | None = None,
+        trace: Trace | None = None,
+        questions: Sequence[tuple[str, str]] = (),
     ) -> Session:
         """Connect to the hosts (all of them by default) at once and ask each what it is.
 
@@ -57,29 +73,33 @@ class Session:
 
         Args:
             trace: called with host and line for each command, before it is run.
+            questions: further ones, see ``toolkit.plan.probe``; what was said to them is in ``replies``.
         """
         session = cls(inventory, trace)
         names = list(inventory.names if hosts is None else hosts)
         try:
-            facts, session.errors = fan_out(names, session._meet)
+            facts, session.errors = fan_out(names, lambda name: session._meet(name, questions))
         except BaseException:
             session.close()
             raise
         session.facts = {name: facts[name] for name in names if name in facts}
         return session
 
-    def _meet(self, name: str) -> Facts:
+    def _meet(self, name: str, questions: Sequence[tuple[str, str]]) -> Facts:
         start = time.monotonic()
         runner = SshRunner(target_of(self.inventory, name), trace=self.trace)
         self.runners[name] = runner
         runner.open()
-        facts = self._ask(name)
+        facts = self._ask(name, questions)
         self.timings[name] = time.monotonic() - start
         return facts
 
-    def _ask(self, name: str) -> Facts:
-        ask = probe_command(self.inventory.image, self.inventory.cluster, name)
-        result = self.runners[name].run(ask, _PROBE_SECONDS)
+    def _ask(self, name: str, questions: Sequence[tuple[str, str]] = ()) -> Facts:
+        sources = [mount.source for mount in self.inventory.mounts]
+        asking = probe_command(self.inventory.image, self.inventory.cluster, name, questions, sources)
+        sent = time.time()
+        result = self.runners[name].run(asking, _PROBE_SECONDS)
+        self.replies[name] = Reply(result.stdout, sent, time.time())
         return parse_facts(name, self.inventory.cluster, result.stdout)
 
     def close(self) -> None:
@@ -111,11 +131,16 @@ class Session:
         """
         self.require_some()
         pulled = self.inventory.pull != "never"
-        engine = Engine.find() if local_image and not pulled else None
-        local = engine.image(self.inventory.image) if engine else None
+        local = self.local_image if local_image and not pulled else None
         layout = make_layout(self.inventory, self.facts, local, by_name=local_image and pulled)
         self.errors |= {error.host: error for error in layout.refused}
         return layout
+
+    @cached_property
+    def local_image(self) -> ImageFacts | None:
+        """The image as this machine's engine knows it, None when it does not, or when there is none."""
+        engine = Engine.find()
+        return engine.image(self.inventory.image) if engine else None
 
     def require_some(self) -> None:
         """Raise the first host's error when no host answered at all.

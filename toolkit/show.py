@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from toolkit.core.command import Command
+from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.report import Outcome, Report
 from toolkit.plan.steps import Fetch, Plan, PullImage, Run, SendCode, SendImage, Step, Upload, WaitFor
 
@@ -87,6 +88,58 @@ def report_text(report: Report) -> str:
     how = f"failed on {_count(failures, 'host')} of {len(hosts)}" if failures else "not finished"
     head = f"{report.title}: {how} ({report.seconds:.1f} s)"
     return "\n".join([head, *lines]) + "\n"
+
+
+def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything: bool = False) -> str:
+    """Return findings for people: the gravest first, equal ones as one, then a count by host.
+
+    Args:
+        hosts: all hosts, in the order in which they are to be counted.
+        everything: also what is in order, and why something was not checked.
+    """
+    findings = tuple(findings)
+    lines = _finding_lines(findings if everything else alarms(findings))
+    rows = [(name, *_counts([f for f in findings if f.host == name])) for name in hosts]
+    rows.append(("together", *_counts([f for f in findings if not f.host])))
+    skipped = any(f.verdict == "not checked" for f in findings) and not everything
+    more = "; -v says what was not checked and why" if skipped else ""
+    said = {"error": "not ready", "warning": "ready, with warnings"}.get(worst(findings), "ready")
+    head = "\n".join(lines) + "\n\n" if lines else ""
+    return f"{head}{table(('host', 'errors', 'warnings', 'not checked', 'ok'), rows)}\n{said}{more}\n"
+
+
+def alarms_text(findings: Iterable[Finding]) -> str:
+    """Return errors and warnings alone, equal ones as one; empty when there are none."""
+    return "".join(f"{line}\n" for line in _finding_lines(alarms(findings)))
+
+
+def _finding_lines(findings: Iterable[Finding]) -> list[str]:
+    together: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for one in findings:
+        key = (one.verdict, one.check, one.what, _everywhere(one.fix, one.host), one.subject)
+        together.setdefault(key, []).append(one.host)
+    lines = []
+    for (verdict, check, what, fix, subject), names in together.items():
+        where = ", ".join(name for name in names if name)
+        who = f"{where}: " if where else ""
+        about = f"{subject}: " if subject else ""
+        lines.append(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
+        lines += [f"             fix: {fix.replace(_HOST, names[0])}"] if fix else []
+    return lines
+
+
+_VERDICT = {"error": "ERROR", "warning": "warning", "not checked": "not checked", "ok": "ok"}
+# Stands for the host's name while equal fixes of several hosts are looked for.
+_HOST = "\0"
+
+
+def _everywhere(fix: str, host: str) -> str:
+    return fix.replace(f"on {host}:", f"on {_HOST}:") if host else fix
+
+
+def _counts(findings: Sequence[Finding]) -> tuple[str, ...]:
+    verdicts = [finding.verdict for finding in findings]
+    return tuple(str(verdicts.count(v) or "") for v in ("error", "warning", "not checked", "ok"))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

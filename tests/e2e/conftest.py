@@ -31,7 +31,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             lab_down(LAB)
 
 
-def _hosts_file(lab: Path, to: Path, cluster: str, names: tuple[str, ...]) -> Path:
+def hosts_file(lab: Path, to: Path, cluster: str, names: tuple[str, ...]) -> Path:
+    """Write a hosts file with some of the lab's hosts; the first is main."""
     data = yaml.safe_load((lab / "hosts.yaml").read_text())
     data["cluster"], data["main"] = cluster, names[0]
     data["hosts"] = {name: data["hosts"][name] for name in names}
@@ -51,13 +52,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def two(lab: Path, folder: Path) -> Toolkit:
     """A cluster of two hosts whose engines and interface names differ."""
-    return Toolkit(_hosts_file(lab, folder, "two", ("box1", "box2")), folder)
+    return Toolkit(hosts_file(lab, folder, "two", ("box1", "box2")), folder)
 
 
 @pytest.fixture(scope="session")
 def three(lab: Path, folder: Path) -> Toolkit:
     """A second cluster, on all three hosts, beside the first."""
-    return Toolkit(_hosts_file(lab, folder, "three", ("box3", "box1", "box2")), folder)
+    return Toolkit(hosts_file(lab, folder, "three", ("box3", "box1", "box2")), folder)
 
 
 @pytest.fixture

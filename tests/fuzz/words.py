@@ -39,6 +39,8 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("up", "--prepare", "--force", "--json"),
     ("up", "--hosts", "hosts.yaml", "--dry-run", "-v"),
     ("smoke", "--launcher", "torchrun", "--dry-run", "--json"),
+    ("check", "--only", "docker", "--only", "clock", "--strict", "--json"),
+    ("check", "--fix", "--dry-run", "-v"),
     ("bench", "network", "--only", "gpu1", "--engine", "mpi", "--most", "4", "--report", "net.html", "-v"),
     ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
     ("predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms", "--json"),
@@ -223,6 +225,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "image send": (_UNKNOWN, _NO_HOSTS, _extra),
     "trust": (_UNKNOWN, _NO_HOSTS, lambda rng, words: [*words, rng.choice(("gpu9", "GPU1", "", "é"))]),
     "up": (_UNKNOWN, _NO_HOSTS, _extra),
+    "check": (_UNKNOWN, _NO_HOSTS, _extra, _option("--only", "no-such-check", "", "é")),
     "smoke": (_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _extra),
     "bench network": (
         *(_UNKNOWN, _NO_HOSTS, _extra),

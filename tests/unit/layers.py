@@ -10,14 +10,15 @@ from pathlib import Path
 import toolkit
 
 ORDER = (
-    "errors", "core", "spec", "network", "launchers", "render", "plan", "show",
+    "errors", "core", "spec", "network", "launchers", "render", "plan", "checks", "show",
     "execute", "api", "lab", "cli",
 )  # fmt: skip
 PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
-    **dict.fromkeys(("bench", "images", "inputs", "jobs", "request", "smoke", "steptime", "trust"), "api"),
+    **dict.fromkeys(("bench", "check", "images", "inputs", "jobs", "preflight"), "api"),
+    **dict.fromkeys(("request", "smoke", "steptime", "trust"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

@@ -38,6 +38,7 @@ WITH_HOSTS = {
     "down": (),
     "smoke": (),
     "bench network": (),
+    "check": (),
     "status": (),
     "logs": (),
     "stop": (),
@@ -176,7 +177,7 @@ def test_errors_become_messages_and_documented_statuses(
 def test_a_host_that_fails_gives_status_1_and_json_says_why(
     run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def opened(inventory: object, names: object = None, trace: object = None) -> toolkit.api.Session:
+    def opened(inventory: object, *more: object) -> toolkit.api.Session:
         session = toolkit.api.Session(world.inventory())
         session.errors = {"cpu3": NotReady("docker is not installed", "install it", "cpu3")}
         session.facts = {n: f for n, f in world.facts_when_up().items() if n != "cpu3"}
@@ -207,7 +208,7 @@ def test_a_host_that_fails_gives_status_1_and_json_says_why(
 def test_render_writes_what_it_prints(
     run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, tmp_path: Path, target: str
 ) -> None:
-    def opened(inventory: object, names: object = None, trace: object = None) -> toolkit.api.Session:
+    def opened(inventory: object, *more: object) -> toolkit.api.Session:
         session = toolkit.api.Session(world.inventory())
         session.facts = world.cluster_facts()
         return session

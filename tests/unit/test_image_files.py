@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.checks.cuda import satisfied
 from toolkit.plan.image import CONTEXT_FILES, FLAVOURS, Flavour, parse_arguments
 from toolkit.plan.wheelhouse import parse_pins
 
@@ -160,3 +161,11 @@ def test_another_place_that_turns_host_key_checking_off_fails_the_edit(tmp_path:
 
 def test_the_base_script_is_posix_shell() -> None:
     assert subprocess.run(["sh", "-n", str(ROOT / "image/base.sh")], check=False).returncode == 0
+
+
+def test_the_gpu_image_says_which_cuda_it_needs() -> None:
+    text = DOCKERFILES["gpu"]
+    made_with = parse_arguments(text)["CUDA_NVCC_VERSION"].rpartition(".")[0]
+    assert f'ENV NVIDIA_REQUIRE_CUDA="cuda>={made_with}"' in text
+    assert satisfied(f"cuda>={made_with}", "580.65.06") is True
+    assert satisfied(f"cuda>={made_with}", "575.57.08") is False

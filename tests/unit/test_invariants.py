@@ -126,8 +126,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     (tmp_path / "hosts.yaml").write_text(world.HOSTS)
     (tmp_path / "train.py").write_text("print(1)\n")
 
-    def opened(inventory: Any, names: Any = None, trace: Any = None) -> Session:
-        session = Session(inventory, trace)
+    def opened(inventory: Any, *more: Any) -> Session:
+        session = Session(inventory)
         session.facts = world.facts_when_up()
         session.runners = {name: HostHere(name) for name in session.facts}  # type: ignore[misc]
         return session

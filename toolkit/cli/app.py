@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from toolkit.cli import (
     bench,
+    check,
     down,
     enter,
     image,
@@ -68,6 +69,7 @@ def options(
 app.command()(init.init)
 app.add_typer(image.app, name="image")
 app.command()(trust.trust)
+app.command()(check.check)
 app.command()(up.up)
 app.command()(smoke.smoke)
 app.command(context_settings=run.CONTEXT)(run.run)

@@ -29,6 +29,10 @@ DryRun = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every command and every step.")]
 
+NoCheck = Annotated[
+    bool, typer.Option("--no-check", help="Do not look for faults of the hosts first, see `toolkit check`.")
+]
+
 DEFAULT_HOSTS = "hosts.yaml"
 
 
@@ -70,11 +74,16 @@ def load(hosts: str) -> Inventory:
     return load_inventory(hosts)
 
 
-def connect(inventory: Inventory, verbose: bool, names: Iterable[str] | None = None) -> Session:
-    """Connect to the hosts and say who did not answer."""
+def connect(
+    inventory: Inventory,
+    verbose: bool,
+    names: Iterable[str] | None = None,
+    questions: Sequence[tuple[str, str]] = (),
+) -> Session:
+    """Connect to the hosts and say who did not answer; ``questions`` as in ``Session.open``."""
     from toolkit.api import Session
 
-    session = Session.open(inventory, names, _trace if verbose else None)
+    session = Session.open(inventory, names, _trace if verbose else None, questions)
     if verbose:
         for name, seconds in session.timings.items():
             say(f"          {name}: connected and asked in {seconds:.2f} s")

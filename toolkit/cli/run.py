@@ -14,6 +14,7 @@ from toolkit.cli.common import (
     DryRun,
     HostsFile,
     Json,
+    NoCheck,
     Progress,
     Verbose,
     as_warnings,
@@ -77,6 +78,7 @@ def run(
     ] = "stop",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
     share: Annotated[bool, typer.Option("--share", help="Also while another job runs.")] = False,
+    no_check: NoCheck = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -87,6 +89,7 @@ def run(
     """
     from toolkit.cli.line import CommandLine
     from toolkit.jobs import start
+    from toolkit.preflight import questions
     from toolkit.request import Request, check_request, environment_findings, make_job, plan_run
 
     line = CommandLine()
@@ -107,13 +110,15 @@ def run(
     inventory = line.accept(inventory)
     findings = environment_findings(inventory, request)
     warn(findings)
-    with connect(inventory, verbose) as session:
+    with connect(inventory, verbose, questions=() if no_check else questions()) as session:
         session.require_some()
         job = make_job(session, request)
         plan = plan_run(session, job, request.workdir)
         if dry_run:
             show_plans((plan,), as_json, as_warnings(findings))
             return
+        if not no_check:
+            _refuse_faults(session, {job.main, *(host.name for host in job.hosts)})
         listener = Progress(verbose)
         pressed = False
         try:
@@ -134,6 +139,21 @@ def run(
         result = {"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"}
         put_json(result | as_warnings(findings))
     raise typer.Exit(status.exit_code if status.exit_code is not None else 1)
+
+
+def _refuse_faults(session: Session, hosts: set[str]) -> None:
+    """Stop at errors; warnings were told by `up` and are only counted here."""
+    from toolkit.preflight import preflight, refuse_faults
+    from toolkit.show import alarms_text
+
+    found = preflight(session, hosts)
+    errors = [finding for finding in found if finding.verdict == "error"]
+    if errors:
+        say(alarms_text(errors))
+    refuse_faults(found)
+    if found:
+        many = "1 warning" if len(found) == 1 else f"{len(found)} warnings"
+        say(f"{many} about the hosts: toolkit check")
 
 
 def _watch(session: Session, job: str, on_interrupt: str, quiet: bool, pressed: bool) -> Status:

@@ -11,12 +11,14 @@ from toolkit.cli.common import (
     DryRun,
     HostsFile,
     Json,
+    NoCheck,
     Verbose,
     carry_out,
     connect,
     exit_with,
     load,
     pull_image,
+    say,
     warn,
 )
 
@@ -32,18 +34,26 @@ def up(
             "--force", help="Although it ends a running job, or undoes what a newer toolkit has made."
         ),
     ] = False,
+    no_check: NoCheck = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
     from toolkit.jobs import refuse_to_end_jobs
+    from toolkit.preflight import preflight, questions, refuse_faults
     from toolkit.request import environment_findings
+    from toolkit.show import alarms_text
 
     inventory = load(hosts)
     findings = environment_findings(inventory)
     warn(findings)
-    with connect(inventory, verbose) as session:
+    with connect(inventory, verbose, questions=() if no_check else questions()) as session:
+        found = () if no_check else preflight(session, session.inventory.names)
+        if found:
+            say(alarms_text(found))
+        if not dry_run:
+            refuse_faults(found)
         pulled = pull_image(session, dry_run, as_json, verbose)
         plan = session.plan_up(prepare)
         if not (force or dry_run):

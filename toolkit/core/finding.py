@@ -38,6 +38,11 @@ def worst(findings: Iterable[Finding]) -> Verdict:
     return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), "ok")
 
 
+def alarms(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the errors and warnings among them, in their order."""
+    return tuple(finding for finding in findings if finding.verdict in ("error", "warning"))
+
+
 def graver_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return them errors first, each verdict in the order it came."""
     return tuple(sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.verdict)))

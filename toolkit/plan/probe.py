@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from toolkit.core.causes import cause_of, words_of
@@ -23,6 +24,7 @@ _MARK = "@@toolkit@@"
 _SCRIPT = r"""
 mark() { printf '\n@@toolkit@@ %s\n' "$1"; }
 LC_ALL=C; export LC_ALL
+mark begun; date +%s.%N
 # fish without a locale, as sshd starts it, hands on a home with other letters than ASCII garbled.
 [ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
 # Directory services give groups names with spaces; -z is not known to every id.
@@ -33,20 +35,19 @@ printf '%s\n' "$groups" "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
 mark machine; uname -n; uname -m
 mark ssh; printf '%s\n' "$SSH_CONNECTION"
 mark docker
-timeout 20 docker info --format '{{json .}}' 2>&1
-if [ $? -eq 124 ]; then
-  echo 'no answer within 20 s'
-else
-  mark containers
-  ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
-  said=; [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null)
-  printf "%s\n" "$said"
-  # Those of containers too: somebody may have taken their names away; they need not travel again for that.
-  used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
-  mark images
-  ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
-  docker image inspect "$1" $ids $used 2>/dev/null
-fi
+engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
+# An engine that hangs must not take the other questions along.
+case $? in 124|137) engine='no answer within 20 s'; docker() { :; } ;; esac
+printf '%s\n' "$engine"
+mark containers
+ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
+said=; [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null)
+printf "%s\n" "$said"
+# Those of containers too: somebody may have taken their names away; they need not travel again for that.
+used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
+mark images
+ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
+docker image inspect "$1" $ids $used 2>/dev/null
 mark interfaces; ip -o -4 addr show 2>/dev/null
 mark routes; cat /proc/net/route 2>/dev/null
 mark addresses; cat /proc/net/fib_trie 2>/dev/null
@@ -66,27 +67,52 @@ mark programs; (cd "$mine/inside" && sha256sum -- *) 2>/dev/null
 mark boot; grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null
 mark infiniband; for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done
 mark disk; df -Pk "${HOME:-/}" 2>/dev/null
+mark ended; date +%s.%N
 mark end
 exit 0
 """.replace("@@SMI@@", SMI.strip())
 
 
-def probe_command(image: str, cluster: str, host: str) -> Command:
-    """Return the command whose output ``parse_facts`` reads. It changes nothing on the host."""
-    return script(_SCRIPT, image, IDENTITY_REPOSITORY, cluster, host)
+def probe_command(
+    image: str,
+    cluster: str,
+    host: str,
+    more: Sequence[tuple[str, str]] = (),
+    sources: Sequence[str] = (),
+) -> Command:
+    """Return the command whose output ``parse_facts`` reads. It changes nothing on the host.
+
+    Args:
+        more: further questions as (name, shell text); ``probe_answers`` has what they print.
+        sources: of the mounts; questions find them as ``$5`` and on.
+    """
+    # Each in a shell of its own: none can end the script, or change what the next one sees.
+    asked = "".join(f"mark {name}; (\n{text}\n) 2>/dev/null\n" for name, text in more)
+    text = _SCRIPT.replace("mark ended;", f"{asked}mark ended;")
+    return script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
 
 
-def parse_facts(host: str, cluster: str, text: str) -> Facts:
+def probe_answers(text: str) -> dict[str, str]:
+    """Return what each question's shell text printed, by the question's name; the facts' own included."""
+    parts: dict[str, str] = {}
+    for piece in text.split(f"\n{_MARK} ")[1:]:
+        name, _, body = piece.partition("\n")
+        parts[name.strip()] = body.strip("\n")
+    return parts
+
+
+def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) -> Facts:
     """Return what the probe's output says.
 
     Args:
         host: inventory name of the host.
         cluster: whose state folder ``state_dir`` is.
+        need_docker: whether it is an error when docker cannot be used; otherwise ``docker`` is empty then.
 
     Raises:
         ToolkitError: the output is cut short, or docker is missing, stopped or forbidden there.
     """
-    parts = _sections(text)
+    parts = probe_answers(text)
     if "end" not in parts:
         raise ToolkitError("its answer to the first questions is cut short", "toolkit status -v", host)
     who = parts["who"].splitlines()
@@ -95,7 +121,12 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
     # Groups without a name, or names that cannot be told apart: then the ids stand for them.
     groups = tuple(zip(map(int, ids), names if len(names) == len(ids) else ids, strict=True))
     machine = parts["machine"].splitlines()
-    info = _docker_info(host, user, parts["docker"])
+    try:
+        info = docker_info(host, user, parts["docker"])
+    except ToolkitError:
+        if need_docker:
+            raise
+        info = {}
     ssh = parts["ssh"].split()
     gpus, gpu_trouble = parse_smi(parts["gpus"])
     return Facts(
@@ -130,15 +161,12 @@ def parse_facts(host: str, cluster: str, text: str) -> Facts:
     )
 
 
-def _sections(text: str) -> dict[str, str]:
-    parts: dict[str, str] = {}
-    for piece in text.split(f"\n{_MARK} ")[1:]:
-        name, _, body = piece.partition("\n")
-        parts[name.strip()] = body.strip("\n")
-    return parts
+def docker_info(host: str, user: str, text: str) -> dict[str, Any]:
+    """Return what ``docker info --format '{{json .}}'`` printed on a host, errors included.
 
-
-def _docker_info(host: str, user: str, text: str) -> dict[str, Any]:
+    Raises:
+        ToolkitError: docker is missing, stopped or forbidden to that user.
+    """
     for line in text.splitlines():
         if line.startswith("{"):
             info: dict[str, Any] = json.loads(line)
@@ -151,6 +179,9 @@ def _docker_info(host: str, user: str, text: str) -> dict[str, Any]:
             f"on {host}: sudo systemctl restart docker",
         )
         raise NotReady(what, fix, host)
+    if "podman" in text.lower():
+        what = "docker is Podman under another name there, which nothing here has been tried with"
+        raise NotReady(what, "install Docker: https://docs.docker.com/engine/install/", host)
     if cause := cause_of(text, host, user):
         raise NotReady(f"{cause.what}: {words_of(text)}", cause.fix, host)
     raise CommandFailed("docker info", 1, text, host)

@@ -1,0 +1,94 @@
+"""Cases of room on the hosts' disks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.checks.recorded import GIB, HOME, place, places
+from tests.unit.checks.scenes import Case, info, scene, with_host, with_image
+from tests.unit.cluster_world import IMAGE
+from toolkit.checks.model import Scene
+from toolkit.core.names import identity_reference
+
+_MIB = 2**20
+_OLD = replace(IMAGE, id="sha256:" + "3" * 64, identity="e" * 16, tags=(identity_reference("e" * 16),))
+_UNRELATED = replace(_OLD, diff_ids=("sha256:" + "c" * 64,))
+_QUOTA = "Disk quotas for user alice (uid 1000):\n  /dev/sda1 1048*  1024  2048  6days\n"
+_STATE = f"{HOME}/.local/state/toolkit/demo/gpu2"
+
+
+def _root(image_there: bool = True, **changes: object) -> Scene:
+    base = scene(places=places(root=place("root", "/var/lib/docker", may="", **changes)))  # type: ignore[arg-type]
+    return base if image_there else with_image(with_host(base, "gpu2", {"images": ()}), size=10 * GIB)
+
+
+def _state(more: str = "", **changes: object) -> Scene:
+    return scene(places=places(state=place("state", f"{HOME}/.local", more=more, **changes)))  # type: ignore[arg-type]
+
+
+def _home(**changes: object) -> Scene:
+    return scene(places=places(home=place("home", HOME, **changes)))  # type: ignore[arg-type]
+
+
+_CONTAINERD = place("root", "/var/lib/docker", may="") + place(
+    "containerd", "/var/lib/containerd", may="", free=5 * GIB
+)
+_BESIDE = with_host(scene(places=places(root=_CONTAINERD)), "gpu2", {"images": (), "store": "containerd"})
+_ITS_OWN = replace(
+    _BESIDE,
+    seen={
+        **_BESIDE.seen,
+        "gpu2": replace(
+            _BESIDE.seen["gpu2"],
+            answers={
+                **_BESIDE.seen["gpu2"].answers,
+                "docker": info(Containerd={"Address": "/var/run/docker/containerd/containerd.sock"}),
+            },
+        ),
+    },
+)
+
+_NOEXEC = _state(on="ext4|/dev/vda|rw,nosuid,noexec")
+
+CASES = (
+    *(Case(check, "ok", scene()) for check in ("disk-image", "disk-inodes", "disk-state", "disk-home")),
+    *(
+        Case(check, "not checked", scene(places=""), "cannot be seen")
+        for check in ("disk-image", "disk-inodes", "disk-state", "disk-home")
+    ),
+    Case("disk-image", "error", _root(free=50 * _MIB), "50 MiB free: containers cannot start"),
+    Case("disk-image", "warning", _root(free=500 * _MIB), "500 MiB free"),
+    Case("disk-image", "error", _root(False, free=11 * GIB), "has 11.0 GiB free; the image needs up to 20.0"),
+    Case(
+        "disk-image",
+        "warning",
+        with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_OLD,)}),
+        "less what it has",
+    ),
+    Case("disk-image", "error", with_host(_root(False, free=11 * GIB), "gpu2", {"images": (_UNRELATED,)})),
+    Case("disk-image", "ok", _root(False, free=21 * GIB)),
+    Case("disk-image", "error", _root(on="ext4|/dev/vda|ro,relatime"), "mounted read-only"),
+    Case("disk-image", "error", with_image(_BESIDE, size=3 * GIB), "/var/lib/containerd has 5.0 GiB"),
+    Case("disk-image", "ok", with_image(_ITS_OWN, size=3 * GIB)),
+    Case("disk-inodes", "error", _root(inodes_free=900), "900 more files"),
+    Case("disk-inodes", "warning", _root(False, inodes_free=30_000), "may have more"),
+    Case("disk-inodes", "ok", _root(inodes_free=30_000)),
+    Case("disk-inodes", "ok", _root(inodes=0, inodes_free=0, on="btrfs|/dev/vda|rw"), "no fixed number"),
+    Case("disk-state", "error", _state(on="ext4|/dev/vda|ro"), "mounted read-only"),
+    Case("disk-state", "error", _state(may="rx"), "may not write to /home/alice/.local"),
+    Case("disk-state", "error", _state(f"locked|{_STATE}/jobs\n"), f"may not write to {_STATE}/jobs"),
+    Case("disk-state", "error", _state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "may not enter"),
+    Case("disk-state", "error", _NOEXEC, "noexec"),
+    Case(
+        "disk-state",
+        "warning",
+        replace(_NOEXEC, inventory=replace(_NOEXEC.inventory, launcher="torchrun")),
+        "mpirun and horovodrun would fail",
+    ),
+    Case("disk-state", "error", _state(free=20 * _MIB), "20 MiB free: no room"),
+    Case("disk-state", "warning", _state(free=300 * _MIB), "300 MiB free for code"),
+    Case("disk-state", "not checked", _state(on="nfs4|nas:/home|rw,vers=4.2"), "whether root may enter"),
+    Case("disk-home", "error", scene(quota=_QUOTA), "quota is used up"),
+    Case("disk-home", "error", _home(free=_MIB), "has 1 MiB free"),
+    Case("disk-home", "warning", _home(may="rx"), "cannot be written to"),
+)

@@ -1,0 +1,119 @@
+"""Cases of the GPUs' health."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.checks.recorded import OLD_COLUMNS, TAIL, card, gpus, marks, process
+from tests.unit.checks.scenes import Case, scene, with_file, with_host
+from tests.unit.cluster_world import JOB_ID, gpu
+from toolkit.checks.model import Scene
+from toolkit.core.facts import Gpu
+
+
+def _card(**changes: str) -> Scene:
+    return scene(gpu_health=gpus(card(0), card(1, **changes)))
+
+
+def _tail(more: str, *cards: str) -> Scene:
+    return scene(gpu_health=gpus(*cards, tail=TAIL + more))
+
+
+def _xid(code: int, words: str) -> str:
+    return f"log:[ 8843.308145] NVRM: Xid (PCI:0000:21:00): {code}, pid=4711, name=python, {words}\n"
+
+
+_APP = "app:GPU-1,811, 20312,S,bob, /usr/bin/python3\n"
+_OURS = marks("gpu2", process(811, JOB_ID))
+_RUNS = scene(gpu_health=gpus(tail=TAIL + _APP), marks=_OURS)
+_ONE = _RUNS.seen["gpu1"]
+_NO_GPU = scene(gpu_health="")
+_EXCLUSIVE = card(1, compute_mode="Exclusive_Process")
+
+
+def _with_gpus(**by_host: tuple[Gpu, ...]) -> Scene:
+    base = scene()
+    for host, found in by_host.items():
+        base = with_host(base, host, {"gpus": found})
+    return base
+
+
+_NEWER = tuple(replace(gpu(i), driver="580.65.06") for i in (0, 1))
+_SMALLER = tuple(replace(gpu(i), name="NVIDIA GeForce RTX 3060") for i in (0, 1))
+
+CASES = (
+    *(
+        Case(check, "ok", base)
+        for check in (
+            *("gpu-memory", "gpu-xid", "gpu-throttle", "gpu-busy", "gpu-mode", "gpu-persistence"),
+            "gpu-link",
+        )
+        for base in (scene(), _NO_GPU, scene(gpu_health=gpus(card(0, OLD_COLUMNS), columns=OLD_COLUMNS)))
+    ),
+    *(
+        Case(
+            check,
+            "ok",
+            with_file(_tail(_APP + _xid(79, "x"), card(0, compute_mode="Prohibited")), gpus=0),
+            "no ",
+        )
+        for check in ("gpu-memory", "gpu-xid", "gpu-busy", "gpu-mode")
+    ),
+    Case("gpu-memory", "error", _card(ecc__errors__uncorrected__volatile__total="2"), "2 memory errors"),
+    Case("gpu-memory", "error", _card(reset_status__reset_required="Yes"), "only a reset ends"),
+    Case("gpu-memory", "warning", _card(retired_pages__pending="Yes"), "bad memory pages"),
+    Case("gpu-memory", "ok", _card(ecc__errors__uncorrected__volatile__total="[N/A]")),
+    Case("gpu-memory", "error", _tail("rows:GPU-1, No, Yes\n"), "cannot be replaced"),
+    Case("gpu-memory", "warning", _tail("rows:GPU-1, Yes, No\n"), "waits for a reset to be replaced"),
+    Case(
+        "gpu-xid",
+        "warning",
+        _tail(_xid(79, "GPU has fallen off the bus.") * 2),
+        "fallen off the bus, 2 times",
+    ),
+    # A program's own fault.
+    Case("gpu-xid", "ok", _tail(_xid(31, "Ch 00000008, intr 00000000. MMU Fault"))),
+    Case("gpu-xid", "not checked", scene(gpu_health=gpus(tail="")), "may not be read"),
+    Case("gpu-throttle", "warning", _card(clocks_event_reasons__active="0x0000000000000040"), "by heat"),
+    Case("gpu-throttle", "warning", _card(clocks_event_reasons__active="0x0000000000000088"), "power supply"),
+    Case("gpu-throttle", "ok", _card(clocks_event_reasons__active="0x0000000000000004")),
+    Case("gpu-throttle", "not checked", _card(clocks_event_reasons__active="[N/A]"), "does not say"),
+    Case("gpu-busy", "warning", _tail(_APP), "python3 (pid 811, user bob) holds 20312 MiB"),
+    Case("gpu-busy", "warning", _tail(_APP.replace(",S,", ",D,")), "hangs in the driver"),
+    Case("gpu-busy", "warning", _RUNS, f"holds 20312 MiB for job {JOB_ID}, which is over"),
+    Case(
+        "gpu-busy",
+        "ok",
+        with_host(
+            _RUNS,
+            "gpu1",
+            answers={**_ONE.answers, "marks": marks("gpu1", process(700, JOB_ID, "SUPERVISOR"))},
+        ),
+    ),
+    Case("gpu-busy", "error", _tail(_APP, card(0), _EXCLUSIVE), "lets nobody else in"),
+    Case("gpu-mode", "error", _card(compute_mode="Prohibited"), "no program may use it"),
+    Case("gpu-mode", "ok", _card(compute_mode="Exclusive_Process")),
+    Case("gpu-mode", "error", with_file(_tail("", card(0), _EXCLUSIVE), slots=4), "4 slots share 2 GPUs"),
+    Case(
+        "gpu-persistence",
+        "warning",
+        scene(gpu_health=gpus(card(0, persistence_mode="Disabled"))),
+        "starts anew for each job",
+    ),
+    # The server of a screen, or another card's mode, keeps the driver loaded.
+    Case("gpu-persistence", "ok", _card(persistence_mode="Disabled", display_active="Enabled")),
+    Case("gpu-link", "warning", _card(pcie__link__width__current="4"), "4 of 16 lanes"),
+    Case(
+        "gpu-link",
+        "not checked",
+        _card(pcie__link__width__current="8", pcie__link__gen__current="1"),
+        "its link rests",
+    ),
+    Case("gpu-link", "not checked", _card(pcie__link__width__current="[N/A]"), "how wide"),
+    Case("gpu-alike", "ok", scene()),
+    Case("gpu-alike", "ok", _with_gpus(gpu1=(), gpu2=(), cpu3=()), "no host has GPUs"),
+    Case("gpu-alike", "warning", _with_gpus(cpu3=()), "cpu3 have no GPU, gpu1, gpu2 do"),
+    Case("gpu-alike", "ok", with_file(_with_gpus(cpu3=()), "cpu3", slots=0)),
+    Case("gpu-alike", "warning", _with_gpus(gpu2=_NEWER), "550.54.14 on gpu1, cpu3; 580.65.06 on gpu2"),
+    Case("gpu-alike", "warning", _with_gpus(gpu2=_SMALLER), "RTX 3060 on gpu2"),
+)

@@ -1,0 +1,123 @@
+"""Cases of what stands between GPUs and containers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.checks.recorded import TAIL, card, gpus
+from tests.unit.checks.scenes import Case, info, scene, with_file, with_host, with_image
+from toolkit.checks.model import Scene
+
+_PCI = "pci:0000:11:00.0 nvidia\npci:0000:21:00.0 nvidia\n"
+_MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.144\n"
+_NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest"
+    " NVIDIA driver is installed and running.\n"
+)
+_LOST = (
+    "Unable to determine the device handle for GPU 0000:21:00.0: GPU is lost.  Reboot the system to recover"
+    " this GPU\n"
+)
+_INFOROM = "WARNING: infoROM is corrupted at gpu 0000:21:00.0\n"
+_NO_RUNTIME = {"runc": {"path": "runc"}}
+# As NVIDIA's own images have it: enough for any GPU, or for a data center's with an older driver.
+_REQUIRE = "cuda>=12.8 brand=unknown,driver>=535,driver<536 brand=tesla,driver>=535,driver<536"
+
+
+def _says(text: str) -> Scene:
+    return scene(gpu_health=text)
+
+
+def _asks(base: Scene | None = None, **env: str) -> Scene:
+    return with_image(base or scene(), env=tuple(env.items()))
+
+
+def _driver(version: str) -> Scene:
+    facts = scene().facts["gpu2"]
+    return with_host(scene(), "gpu2", {"gpus": tuple(replace(g, driver=version) for g in facts.gpus)})
+
+
+_NONE = with_host(scene(gpu_health=_PCI), "gpu2", {"gpus": ()})
+_KERNELS = TAIL + "kernel:6.8.0-51-generic\nkernel:6.8.0-99-lowlatency\nkernel:5.15.0-99-generic\n"
+
+CASES = (
+    *(
+        Case(check, "ok", scene())
+        for check in (
+            *("gpu-driver", "gpu-count", "gpu-containers", "gpu-kept", "gpu-fabric", "gpu-next-kernel"),
+        )
+    ),
+    *(
+        Case(check, "ok", with_host(_says(""), "gpu2", {"gpus": ()}))
+        for check in ("gpu-driver", "gpu-count", "gpu-cuda", "gpu-generation", "gpu-containers", "gpu-kept")
+    ),
+    Case("gpu-driver", "error", _says(_PCI + _MISMATCH), "the driver was updated"),
+    Case("gpu-driver", "error", _says(_PCI + _NO_DRIVER), "not loaded the NVIDIA driver"),
+    Case("gpu-driver", "error", _says(gpus(card(0)) + _LOST), "does not answer any more"),
+    Case("gpu-driver", "error", _says("no answer within 20 s\n"), "nvidia-smi hangs"),
+    Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
+    Case("gpu-driver", "warning", _says(gpus(card(0))), "lists 1: not 0000:21:00.0"),
+    Case("gpu-driver", "warning", _NONE, "2 NVIDIA GPUs are on its bus, and there is no nvidia-smi"),
+    *(
+        Case(check, "ok", with_file(_asks(base, NVIDIA_REQUIRE_CUDA="cuda>=13.0"), gpus=0), "no GPU")
+        for check in ("gpu-driver", "gpu-cuda", "gpu-containers", "gpu-kept")
+        for base in (_NONE, _says(_PCI + _MISMATCH))
+    ),
+    Case("gpu-driver", "ok", _says(_PCI.replace("nvidia", "vfio-pci"))),
+    Case("gpu-count", "error", with_file(scene(), gpus=4), "4 GPUs are declared"),
+    Case("gpu-count", "ok", with_file(scene(), gpus=1)),
+    Case("gpu-count", "warning", with_file(scene(), slots=3), "3 slots share 2 GPUs"),
+    Case("gpu-cuda", "not checked", scene(), "does not say which CUDA"),
+    Case("gpu-cuda", "not checked", replace(scene(), image=None), "nobody has the image"),
+    Case("gpu-cuda", "ok", _asks(NVIDIA_REQUIRE_CUDA="cuda>=12.4")),
+    Case(
+        "gpu-cuda",
+        "error",
+        _asks(NVIDIA_REQUIRE_CUDA=_REQUIRE),
+        "carries CUDA 12.4, the image needs cuda>=12.8",
+    ),
+    Case("gpu-cuda", "not checked", _asks(_driver("535.183.01"), NVIDIA_REQUIRE_CUDA=_REQUIRE), "brand"),
+    # A driver of a branch that is newer than our table.
+    Case("gpu-cuda", "not checked", _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.9"), "depends"),
+    Case("gpu-cuda", "ok", _asks(_driver("610.10"), NVIDIA_REQUIRE_CUDA="cuda>=13.0")),
+    Case(
+        "gpu-cuda",
+        "ok",
+        _asks(NVIDIA_REQUIRE_CUDA="cuda>=13.0", NVIDIA_DISABLE_REQUIRE="true", CUDA_VERSION="12.8.1"),
+    ),
+    Case("gpu-cuda", "warning", _asks(CUDA_VERSION="13.0.1"), "needs driver 580 or newer"),
+    # Programs of one major version run with the driver of its first release.
+    Case("gpu-cuda", "ok", _asks(CUDA_VERSION="12.9.0")),
+    Case("gpu-generation", "not checked", scene(), "not known"),
+    Case("gpu-generation", "ok", _asks(CUDA_VERSION="13.0.1")),
+    Case(
+        "gpu-generation",
+        "error",
+        _asks(_says(gpus(card(0, compute_cap="7.0", name="Tesla V100"))), CUDA_VERSION="13.0.1"),
+        "Tesla V100 (compute capability 7.0) is too old for CUDA 13",
+    ),
+    Case(
+        "gpu-containers",
+        "error",
+        scene(docker=info(Runtimes=_NO_RUNTIME), gpu_health=gpus(tail="")),
+        "Container Toolkit is missing",
+    ),
+    Case("gpu-containers", "not checked", scene(docker=info(Runtimes=_NO_RUNTIME)), "not among docker's"),
+    Case("gpu-containers", "not checked", scene(docker="docker: not found"), "cannot be used"),
+    Case(
+        "gpu-containers",
+        "ok",
+        scene(
+            docker=info(Runtimes=_NO_RUNTIME, CDISpecDirs=["/etc/cdi"]),
+            gpu_health=gpus(tail="cdi:/etc/cdi/nvidia.yaml\n"),
+        ),
+    ),
+    Case("gpu-kept", "warning", _says(gpus(tail=TAIL.replace("chars:yes\n", ""))), "daemon-reload"),
+    Case("gpu-kept", "ok", scene(docker=info(CgroupDriver="cgroupfs"), gpu_health=gpus(tail=""))),
+    Case("gpu-kept", "not checked", scene(docker="docker: not found"), "cannot be used"),
+    Case("gpu-fabric", "ok", _says(gpus(tail=TAIL + "fabric:active\n"))),
+    Case("gpu-fabric", "error", _says(gpus(tail=TAIL + "fabric:failed\n")), "fabric manager is failed"),
+    Case("gpu-next-kernel", "warning", _says(gpus(tail=_KERNELS)), "kernel 6.8.0-51-generic is installed"),
+    Case("gpu-next-kernel", "ok", _says(gpus(tail=_KERNELS + "module:6.8.0-51-generic\n"))),
+    Case("gpu-next-kernel", "not checked", _says(gpus(tail="running:6.8.0-45-generic\n")), "modinfo"),
+)

@@ -1,0 +1,41 @@
+"""Cases of the image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.checks.scenes import Case, scene, with_host
+from tests.unit.cluster_world import NAMED, running
+from toolkit.checks.model import Scene
+
+_OTHER = replace(NAMED, id="sha256:" + "2" * 64, identity="fedcba9876543210")
+
+
+def _unsendable(base: Scene) -> Scene:
+    return replace(base, sendable=False)
+
+
+_NOWHERE = replace(_unsendable(with_host(scene(), "gpu1", {"images": ()})), image=None)
+_SILENT = replace(scene(), seen={}, image=None, sendable=False)
+_DIFFERENT = with_host(scene(), "gpu2", {"images": (_OTHER,)})
+_RUNS_OTHER = with_host(
+    scene(),
+    "gpu2",
+    {"images": (NAMED, _OTHER), "containers": (replace(running("demo", "gpu2", "worker"), image=_OTHER.id),)},
+)
+
+CASES = (
+    *(Case(check, "ok", scene()) for check in ("image", "image-there", "image-running")),
+    Case("image", "error", _NOWHERE, "neither this machine nor any host"),
+    Case("image", "error", _unsendable(_DIFFERENT), "gpu2 has fedcba9876543210"),
+    Case("image", "ok", _DIFFERENT),
+    Case("image", "not checked", _SILENT, "no host answered", host=""),
+    Case("image-there", "ok", scene(), "`up` sends toolkit:cpu here", host="cpu3"),
+    Case("image-there", "ok", _DIFFERENT, "is another image here"),
+    Case("image-there", "error", _unsendable(scene()), "lacks the image", host="cpu3"),
+    Case("image-there", "not checked", _unsendable(_DIFFERENT), "not clear"),
+    Case("image-there", "not checked", _NOWHERE, "nobody has the image"),
+    Case("image-there", "not checked", with_host(scene(), "gpu2", {"docker": ""}), "cannot be used"),
+    Case("image-running", "warning", _RUNS_OTHER, "runs from fedcba9876543210"),
+    Case("image-running", "not checked", _NOWHERE, "nobody has the image"),
+)

@@ -1,0 +1,68 @@
+"""Cases of what earlier clusters and jobs have left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.checks.recorded import HOME, marks, process
+from tests.unit.checks.scenes import Case, scene, with_host
+from tests.unit.cluster_world import JOB_ID, running
+from toolkit import __version__
+from toolkit.checks.model import Scene
+
+_STOPPED = replace(running("demo", "gpu2", "worker"), state="exited", exit_code=137)
+_ABANDONED = replace(running("old", "gpu2", "worker"), state="exited", id="a" * 64)
+_RANKS = (process(811, JOB_ID), process(812, JOB_ID))
+_SUPERVISOR = process(700, JOB_ID, "SUPERVISOR")
+
+
+def _holds(*containers: object, base: Scene | None = None) -> Scene:
+    return with_host(base or scene(), "gpu2", {"containers": containers})
+
+
+def _marked(gpu1: str, gpu2: str) -> Scene:
+    base = scene(marks=gpu2)
+    one = base.seen["gpu1"]
+    return with_host(base, "gpu1", answers={**one.answers, "marks": gpu1})
+
+
+_OTHER_STATE = scene(marks=marks("gpu2", folders=(f"{HOME}/.local/state/toolkit/old/gpu2",)))
+_OTHER_HOST = scene(marks=marks("gpu2", folders=(f"{HOME}/.local/state/toolkit/old/gpu1",)))
+
+CASES = (
+    *(
+        Case(check, "ok", scene())
+        for check in ("left-containers", "left-processes", "left-state", "cluster-version")
+    ),
+    Case("left-containers", "ok", _holds(running("demo", "gpu2", "worker"))),
+    Case("left-containers", "warning", _holds(_STOPPED), "does not run (exited, 137)"),
+    Case("left-containers", "warning", _holds(_ABANDONED), "left of a cluster that is no more"),
+    # Its state folder is there: that cluster's own `up` starts it again.
+    Case("left-containers", "ok", _holds(_ABANDONED, base=_OTHER_STATE)),
+    Case("left-containers", "ok", _holds(replace(_ABANDONED, state="running"))),
+    Case(
+        "left-containers",
+        "ok",
+        _holds(replace(_ABANDONED, labels={**_ABANDONED.labels, "toolkit.owner": "mallory"})),
+    ),
+    Case(
+        "left-containers",
+        "ok",
+        _holds(replace(_STOPPED, labels={**_STOPPED.labels, "toolkit.owner": "mallory"})),
+    ),
+    Case("left-processes", "warning", _marked(marks("gpu1"), marks("gpu2", *_RANKS)), "2 processes of job"),
+    Case("left-processes", "ok", _marked(marks("gpu1", _SUPERVISOR), marks("gpu2", *_RANKS))),
+    Case("left-processes", "ok", scene(marks=marks("gpu2", process(811, "another", cluster="other")))),
+    Case("left-processes", "not checked", _marked("", marks("gpu2", *_RANKS)), "which does not say it"),
+    Case("left-state", "warning", _OTHER_STATE, "cluster old that has no container"),
+    Case("left-state", "ok", _OTHER_HOST),
+    Case("left-state", "ok", _holds(running("old", "gpu2", "worker"), base=_OTHER_STATE)),
+    Case("left-state", "not checked", scene(marks=""), "not known"),
+    Case("cluster-version", "ok", _holds(running("demo", "gpu2", "worker", version=__version__))),
+    Case(
+        "cluster-version",
+        "warning",
+        _holds(running("demo", "gpu2", "worker", version="0.0.9")),
+        "version 0.0.9",
+    ),
+)

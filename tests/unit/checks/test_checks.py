@@ -1,0 +1,85 @@
+"""Every check on recorded answers: each of its verdicts has a case, and the healthy cluster raises none."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from tests.unit.checks.cases import CASES
+from tests.unit.checks.scenes import Case, scene
+from toolkit.checks import CHECKS, STAGES, host_probes, judge
+from toolkit.checks.clock import clock_offset
+from toolkit.checks.model import Check
+from toolkit.core.finding import Finding, graver_first, worst
+from toolkit.show import findings_text
+
+_SAYS = {"error": "error(", "warning": "warning(", "not checked": "unchecked("}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.check}-{c.verdict}-{c.words}")
+def test_a_case_is_judged_as_it_should(case: Case) -> None:
+    (check,) = (c for c in CHECKS if c.id == case.check)
+    found = [f for f in check.judged(case.scene) if f.host == (case.host if check.host else f.host)]
+    assert worst(found) == case.verdict, found
+    (finding, *_) = (f for f in found if f.verdict == case.verdict)
+    assert case.words in finding.what
+    assert finding.fix or finding.verdict in ("ok", "not checked"), "who finds a fault says what ends it"
+    # The others' outcomes are intact.
+    assert check.whole or {f.host for f in check.judged(case.scene)} == set(case.scene.facts)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.id)
+def test_every_verdict_of_a_check_has_a_case(check: Check) -> None:
+    judge_ = check.host or check.whole
+    assert judge_ is not None and not (check.host and check.whole)
+    text = inspect.getsource(judge_)
+    verdicts = {"ok"} | {verdict for verdict, call in _SAYS.items() if call in text}
+    assert verdicts <= {case.verdict for case in CASES if case.check == check.id}
+
+
+def test_the_page_has_a_row_for_every_check_with_its_verdicts() -> None:
+    rows = [
+        line.split(" | ") for line in Path("docs/checks.md").read_text().splitlines() if line[:3] == "| `"
+    ]
+    told = {row[0].strip("|` "): row for row in rows}
+    assert set(told) == {check.id for check in CHECKS}
+    for name, row in told.items():
+        verdicts = {case.verdict for case in CASES if case.check == name} - {"ok"}
+        assert set(row[2].split(", ")) - {"ok"} == verdicts, name
+
+
+def test_ids_are_unique_and_probes_of_one_name_are_one() -> None:
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+    probes = [probe for check in CHECKS for probe in check.probes]
+    assert len({probe.name for probe in probes}) == len(set(probes))
+    assert all(probe.text for probe in host_probes())
+
+
+def test_a_healthy_cluster_raises_no_alarm() -> None:
+    findings = tuple(judge(scene(), STAGES))
+    assert worst(findings) in ("ok", "not checked"), [f for f in findings if f.verdict != "ok"]
+
+
+@pytest.mark.parametrize("ahead", [-100.0, -0.5, 0.0, 3600.0])
+def test_the_clock_is_told_through_a_lopsided_way(ahead: float) -> None:
+    # 0.1 s there, 0.5 s of work, 0.3 s back.
+    offset, doubt = clock_offset(1000.0, 1000.9, str(1000.1 + ahead), str(1000.6 + ahead))
+    assert offset is not None
+    assert abs(offset - ahead) <= doubt + 1e-6 and doubt == pytest.approx(0.2)
+
+
+def test_findings_for_people_fold_equal_ones_and_count_the_rest() -> None:
+    fix = "on {}: sudo usermod -aG docker alice, then log in anew"
+    findings = [
+        Finding("clock", "ok", "clocks agree", "", "a"),
+        *(Finding("docker", "error", "no permission", fix.format(h), h) for h in ("a", "b")),
+        Finding("mtu", "warning", "MTU 9000 here, 1500 on a", "ip link", "b", "eth0"),
+        Finding("xid", "not checked", "dmesg may not be read", "", "b"),
+    ]
+    text = findings_text(graver_first(findings), ["a", "b"])
+    assert "ERROR  a, b: no permission  [docker]" in text and text.count("usermod") == 1
+    assert "on a: sudo" in text and "eth0: MTU" in text and "dmesg" not in text
+    assert text.endswith("not ready; -v says what was not checked and why\n")
+    assert "dmesg" in findings_text(findings, ["a", "b"], everything=True)

@@ -1,0 +1,70 @@
+"""Drivers, CUDA versions and the conditions of images."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.checks.cuda import BRANCHES, dotted, first_driver, image_cuda, newest_cuda, required, satisfied
+
+
+def test_the_table_rises() -> None:
+    assert list(BRANCHES) == sorted(BRANCHES)
+    assert [cuda for _, cuda in BRANCHES] == sorted({cuda for _, cuda in BRANCHES})
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda"),
+    [
+        ("390.157", ""),
+        ("418.226.00", "10.1"),
+        ("470.256.02", "11.4"),
+        ("535.183.01", "12.2"),
+        ("550.54.14", "12.4"),
+        ("580.65.06", "13.0"),
+        # A branch between two rows, one after the last, and nothing at all.
+        ("546.01", "12.3"),
+        ("700.1", dotted(BRANCHES[-1][1])),
+        ("[N/A]", ""),
+    ],
+)
+def test_a_driver_carries_a_cuda(driver: str, cuda: str) -> None:
+    assert dotted(newest_cuda(driver)) == cuda
+
+
+@pytest.mark.parametrize(
+    ("cuda", "branch"), [((13, 0), 580), ((12, 9, 1), 525), ((11, 8), 450), ((10, 2), 440)]
+)
+def test_the_oldest_driver_for_a_cuda(cuda: tuple[int, ...], branch: int) -> None:
+    assert first_driver(cuda) == branch
+
+
+_DATA_CENTRE = "cuda>=12.8 brand=tesla,driver>=535,driver<536 brand=nvidia,driver>=535,driver<536"
+
+
+@pytest.mark.parametrize(
+    ("condition", "driver", "answer"),
+    [
+        ("cuda>=12.4", "550.54.14", True),
+        ("cuda>=12.5", "550.54.14", False),
+        ("cuda>=12.4,driver!=550.54.14", "550.54.14", False),
+        ("driver<550 cuda>=12.4", "550.54.14", True),
+        ("driver=550.54", "550.54.0", True),
+        (_DATA_CENTRE, "570.26", True),
+        (_DATA_CENTRE, "550.54.14", False),
+        (_DATA_CENTRE, "535.183.01", None),
+        ("cuda>=15.0", "900.1", None),
+        ("arch>=8.0", "550.54.14", None),
+        ("cuda>=9.0", "390.157", False),
+        ("nonsense", "550.54.14", None),
+    ],
+)
+def test_conditions_of_images(condition: str, driver: str, answer: bool | None) -> None:
+    assert satisfied(condition, driver) is answer
+
+
+def test_what_an_image_says() -> None:
+    assert required({"NVIDIA_REQUIRE_CUDA": " cuda>=12.8 "}) == "cuda>=12.8"
+    assert required({"NVIDIA_REQUIRE_CUDA": "cuda>=12.8", "NVIDIA_DISABLE_REQUIRE": "1"}) == ""
+    assert image_cuda({"NVIDIA_REQUIRE_CUDA": "brand=tesla cuda>=12.8"}) == (12, 8)
+    assert image_cuda({"CUDA_VERSION": "12.4.1", "NVIDIA_REQUIRE_CUDA": "cuda>=12.4"}) == (12, 4, 1)
+    assert image_cuda({}) == ()

@@ -1,0 +1,216 @@
+"""The shell of the questions, run by the shells that hosts have, and of what `check --fix` does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
+from tests.unit.hosts_here import hosts
+from toolkit.checks import host_probes
+from toolkit.checks.gpu_answers import GPUS, answers
+from toolkit.checks.leftovers import MARKS, marked, state_folders
+from toolkit.checks.machine import MACHINE, files, memory, processors
+from toolkit.checks.model import Probe, Seen
+from toolkit.checks.places import PLACES, places
+from toolkit.execute import execute
+from toolkit.plan.fix import Stray, plan_fix
+from toolkit.plan.probe import probe_answers, probe_command
+
+# dash is what sh is on Debian; bash is what it is on others, busybox on the smallest.
+SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
+
+
+def ask(probe: Probe, home: Path, *sources: str, path: str = "", engine: str = "{}") -> Seen:
+    """The host's answer to this one question, as the whole script gets it."""
+    folder = home / "bin"
+    folder.mkdir(exist_ok=True)
+    (folder / "docker").write_text(f"#!/bin/sh\n[ \"$1\" != info ] || echo '{engine}'\n")
+    (folder / "docker").chmod(0o755)
+    command = probe_command("i:1", "demo", "gpu1", [(probe.name, probe.text)], sources)
+    done = subprocess.run(
+        [str(token) for token in command.argv],
+        env={"PATH": f"{path or folder}:/usr/bin:/bin", "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return Seen("gpu1", probe_answers(done.stdout))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("probe", host_probes(), ids=lambda p: p.name)
+def test_every_shell_reads_the_question(probe: Probe, shell: str) -> None:
+    words = [shell, "sh"] if shell == "busybox" else [shell]
+    done = subprocess.run([*words, "-n"], input=probe.text, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_folders_are_told_as_they_are(tmp_path: Path) -> None:
+    home = tmp_path / "home folder"
+    data, store = home / "data", home / "store"
+    for folder in (home, data, store):
+        folder.mkdir()
+    (home / "file|with a bar").write_text("x")
+    (home / "way").symlink_to(data)
+    (home / "nowhere").symlink_to(tmp_path / "gone")
+    (data / "out").symlink_to("/mnt/big/out")
+    (data / "in").symlink_to("a/b")
+    sources = [str(home / name) for name in ("way", "file|with a bar", "nowhere", "absent")]
+    engine = f'{{"ID": "x", "DockerRootDir":"{store}/not-yet", "Name": "y"}}'
+    found = places(ask(PLACES, home, *sources, engine=engine))
+    by_path = {one.path: one for one in found}
+    root, state = (next(one for one in found if one.role == role) for role in ("root", "state"))
+    assert (root.path, root.kind) == (str(store), "directory"), "the nearest folder that is there"
+    assert (state.path, state.may) == (str(home), "rwx")
+    assert root.size > root.free > 0 and root.type and root.options
+    assert root.answered and by_path[sources[-1]].answered
+    way, file, nowhere, absent = (by_path[source] for source in sources)
+    assert (way.kind, way.real, set(way.links)) == (
+        "directory",
+        str(data),
+        {("out", "/mnt/big/out"), ("in", "a/b")},
+    )
+    assert way.inode.endswith(f":{data.stat().st_ino}")
+    assert (file.kind, file.real, file.may.strip("x")) == ("file", sources[1], "rw")
+    assert (nowhere.kind, absent.kind) == ("broken link", "")
+
+
+def test_a_folder_in_the_state_that_may_not_be_written_to(tmp_path: Path) -> None:
+    jobs = tmp_path / ".local/state/toolkit/demo/gpu1/jobs"
+    jobs.mkdir(parents=True)
+    state = next(one for one in places(ask(PLACES, tmp_path)) if one.role == "state")
+    assert (state.path, state.locked) == (str(jobs.parent), ())
+    if os.getuid():  # root may write wherever the file system can be written to
+        jobs.chmod(0o500)
+        state = next(one for one in places(ask(PLACES, tmp_path)) if one.role == "state")
+        assert state.locked == (str(jobs),)
+
+
+def test_a_file_system_that_hangs_is_told_apart(tmp_path: Path) -> None:
+    seen = ask(PLACES, tmp_path, str(tmp_path))
+    whole = seen.answers["places"]
+    cut = replace(seen, answers={"places": whole[: whole.index("at|mount")] + f"at|mount|{tmp_path}\n"})
+    assert [one.answered for one in places(cut)] == [True, True, True, False][-len(places(cut)) :]
+
+
+def test_the_machine_tells_of_itself(tmp_path: Path) -> None:
+    seen = ask(MACHINE, tmp_path)
+    assert processors(seen) == len(os.sched_getaffinity(0)) or processors(seen) > 0
+    assert memory(seen)["MemTotal"] > 2**28
+    assert "missing" not in files(seen)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    text = MACHINE.text.replace("/proc/meminfo", "").replace("grep -sH", ": -sH")
+    done = subprocess.run(["/bin/sh", "-c", text], env={"PATH": str(bare)}, capture_output=True, text=True)
+    assert "missing:sha256sum" in done.stdout and "missing:base64" in done.stdout
+
+
+# GPUs
+
+_SMI = r"""#!/bin/sh
+case $1 in
+--query-gpu=*reset_status*) cat {new} ;;
+--query-gpu=*throttle*) cat {old} ;;
+--query-compute-apps=*) echo "GPU-0, {pid}, 20312, /usr/bin/python3, with a comma" ;;
+--query-remapped-rows=*) echo "GPU-0, No, No"; echo "GPU-1, Yes, No" ;;
+*) exit 2 ;;
+esac
+"""
+
+
+@pytest.fixture
+def smi(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a stand-in for nvidia-smi that prints what is in ``new`` and ``old`` there."""
+    program = tmp_path / "bin" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(_SMI.format(new=tmp_path / "new", old=tmp_path / "old", pid=os.getpid()))
+    program.chmod(0o755)
+    yield tmp_path
+
+
+def test_a_driver_that_knows_all_columns_is_asked_once(smi: Path) -> None:
+    (smi / "new").write_text("\n".join((NEW_COLUMNS, card(0), card(1))))
+    told = answers(ask(GPUS, smi))
+    assert [c["reset_status.reset_required"] for c in told.cards] == ["No", "No"]
+    assert (told.trouble, told.said("rows")) == ("", ("GPU-0, No, No", "GPU-1, Yes, No"))
+    (app,) = told.apps
+    assert (app.gpu, app.memory.strip(), app.name) == ("GPU-0", "20312", "/usr/bin/python3, with a comma")
+    assert app.state in "RSD" and app.user
+    assert told.said("running") == (os.uname().release,)
+
+
+def test_an_older_driver_is_asked_for_less(smi: Path) -> None:
+    (smi / "new").write_text('Field "clocks_event_reasons.active" is not a valid field to query.\n')
+    (smi / "old").write_text("\n".join((OLD_COLUMNS, card(0, OLD_COLUMNS))))
+    told = answers(ask(GPUS, smi))
+    assert [c["clocks_throttle_reasons.active"] for c in told.cards] == ["0x0000000000000001"]
+    assert told.trouble == ""
+
+
+def test_what_a_driver_in_trouble_says_is_kept(smi: Path) -> None:
+    (smi / "new").write_text("Failed to initialize NVML: Driver/library version mismatch\n")
+    told = answers(ask(GPUS, smi))
+    assert told.cards == () and "version mismatch" in told.trouble
+
+
+# Leftovers
+
+
+@pytest.fixture
+def stray() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A job's id, and a process that carries it."""
+    job = f"20260101-000000-test-{os.getpid():04x}"
+    env = {**os.environ, "TOOLKIT_CLUSTER": "demo", "TOOLKIT_JOB": job}
+    process = subprocess.Popen(["sleep", "300"], env=env)
+    try:
+        yield job, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_marked_processes_and_state_folders_are_found(
+    tmp_path: Path, stray: tuple[str, subprocess.Popen[bytes]]
+) -> None:
+    job, process = stray
+    folder = tmp_path / ".local/state/toolkit/other/gpu7"
+    folder.mkdir(parents=True)
+    seen = ask(MARKS, tmp_path)
+    assert state_folders(seen) == {("other", "gpu7"): str(folder)}
+    (own,) = (one for one in marked(seen) if one.pid == process.pid)
+    assert (own.cluster, own.job, own.supervisor) == ("demo", job, "")
+
+
+def test_processes_of_a_job_that_is_over_are_ended(stray: tuple[str, subprocess.Popen[bytes]]) -> None:
+    job, process = stray
+    plan = plan_fix("demo", "main", {}, [Stray("gpu1", job, (process.pid,))])
+    report = execute(plan, hosts("main", "gpu1"))
+    assert report.ok and process.wait(10) == -15
+    again = execute(plan, hosts("main", "gpu1"))
+    assert [o.status for o in again.outcomes] == ["ok", "skipped"], "the question changes nothing"
+
+
+@pytest.mark.parametrize("reason", ["runs", "main is gone"])
+def test_processes_stay_unless_main_has_just_said_that_the_job_is_over(
+    stray: tuple[str, subprocess.Popen[bytes]], reason: str
+) -> None:
+    job, process = stray
+    plan = plan_fix("demo", "main", {}, [Stray("gpu1", job, (process.pid,))])
+    env = {**os.environ, "TOOLKIT_SUPERVISOR": job if reason == "runs" else ""}
+    supervisor = subprocess.Popen(["sleep", "300"], env=env)
+    try:
+        report = execute(plan, hosts("gpu1", *(("main",) if reason == "runs" else ())))
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    assert report.outcomes[-1].status == "failed"
+    assert "does not say that job" in report.outcomes[-1].detail
+    assert process.poll() is None

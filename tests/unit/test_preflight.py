@@ -1,0 +1,107 @@
+"""What `up` and `run` do when the hosts have faults: told once, errors stop, warnings do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import toolkit.preflight
+from tests.unit import cluster_world as world
+from tests.unit.checks.recorded import card, gpus, marks
+from tests.unit.checks.scenes import scene, with_host
+from tests.unit.test_invariants import Recorder
+from tests.unit.test_invariants import recorder as recorder
+from toolkit.api import Session
+from toolkit.checks import CHECKS
+from toolkit.checks.model import Scene
+from toolkit.cli.app import app
+from toolkit.core.finding import Finding
+from toolkit.errors import NotReady
+from toolkit.preflight import leftovers_plan, preflight, questions, refuse_faults
+
+_ERROR = scene(gpu_health=gpus(card(0, reset_status__reset_required="Yes"), card(1)))
+_WARNINGS = with_host(
+    scene(gpu_health=gpus(card(0, persistence_mode="Disabled"), card(1, persistence_mode="Disabled"))),
+    "gpu2",
+    ahead=3.0,
+)
+
+
+@pytest.fixture
+def saw(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the hosts be as in a scene."""
+
+    def say(said: Scene) -> None:
+        monkeypatch.setattr(toolkit.preflight, "first_look", lambda session: said)
+
+    return say
+
+
+def session(**facts: object) -> Session:
+    session = Session(world.inventory())
+    session.facts = {name: f for name, f in world.facts_when_up().items() if facts.get(name, True)}
+    return session
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, list(words))
+    error = done.exception
+    if isinstance(error, NotReady):
+        return error.exit_code, done.stdout, f"{done.stderr}{error}"
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", [("up",), ("run", "--detach", "--np", "3", "train.py")], ids=lambda w: w[0])
+def test_errors_stop_before_anything_is_done(words: tuple[str, ...], recorder: Recorder, saw: Any) -> None:
+    saw(_ERROR)
+    status, _, err = call(*words)
+    assert (status, recorder.ran) == (3, [])
+    assert err.count("only a reset ends") == 1 and "nvidia-smi --gpu-reset" in err
+    assert "1 fault would stop or spoil a job" in err
+    status, _, err = call(words[0], "--no-check", *words[1:])
+    assert status == 0 and recorder.ran and "reset" not in err
+
+
+def test_a_dry_run_shows_faults_and_the_plan(recorder: Recorder, saw: Any) -> None:
+    saw(_ERROR)
+    status, out, err = call("up", "--dry-run")
+    assert status == 0 and "phase workers" in out and "only a reset ends" in err
+
+
+def test_warnings_are_told_by_up_and_counted_by_run(recorder: Recorder, saw: Any) -> None:
+    saw(_WARNINGS)
+    status, _, err = call("up")
+    assert (status, len(recorder.ran)) == (0, 1)
+    assert "gpu2: persistence mode is off" in err and "gpu2: its clock is" in err
+    status, _, err = call("run", "--detach", "--np", "3", "train.py")
+    assert status == 0 and "2 warnings about the hosts: toolkit check" in err and "persistence" not in err
+
+
+def test_a_host_that_takes_no_part_stops_nobody(saw: Any) -> None:
+    saw(_ERROR)
+    assert preflight(session(), {"gpu1", "cpu3"}) == ()
+    assert [f.check for f in preflight(session(), {"gpu2"})] == ["gpu-memory"]
+    # One that cannot be used is reported by the plan itself.
+    assert preflight(session(gpu2=False), world.inventory().names) == ()
+
+
+def test_refusing_counts() -> None:
+    refuse_faults([Finding("a", "warning", "w", "f")])
+    with pytest.raises(NotReady, match="2 faults would") as caught:
+        refuse_faults([Finding("a", "error", "e", "f"), Finding("b", "error", "e", "f")])
+    assert caught.value.exit_code == 3
+
+
+def test_every_probe_is_among_the_questions() -> None:
+    assert {name for name, _ in questions()} == {p.name for c in CHECKS for p in c.probes if p.text}
+
+
+def test_a_plan_without_leftovers_has_no_steps(saw: Any) -> None:
+    saw(scene())
+    assert leftovers_plan(session()).steps == ()
+    stopped = replace(world.running("old", "gpu2", "worker"), state="exited")
+    saw(with_host(scene(marks=marks("gpu2")), "gpu2", {"containers": (stopped,)}))
+    assert [step.title for step in leftovers_plan(session()).steps] == ["remove container toolkit-old-worker"]

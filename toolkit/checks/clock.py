@@ -1,0 +1,51 @@
+"""Checks of the hosts' clocks, which certificates, leases and logs are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.core.finding import Finding
+
+# Seconds. Logs that cannot be put in order are a nuisance; rendezvous and certificates fail at minutes.
+WARN_AHEAD, STOP_AHEAD = 1.0, 30.0
+
+
+def clock_offset(sent: float, received: float, begun: str, ended: str) -> tuple[float | None, float]:
+    """Return by how many seconds the host's clock is ahead of ours, and how wrong that may be.
+
+    As in RFC 5905 section 8: the host's times of beginning and end lie between ours of sending and
+    receiving, so the offset is known up to half of what the way took.
+
+    Args:
+        sent, received: this machine's clock in seconds since the epoch.
+        begun, ended: what ``date +%s.%N`` printed there.
+    """
+    try:
+        first, last = float(begun), float(ended)
+    except ValueError:  # a date without %N, or no answer
+        return None, 0.0
+    return ((first - sent) + (last - received)) / 2, max(0.0, (received - sent) - (last - first)) / 2
+
+
+def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    if seen.ahead is None:
+        yield unchecked("the host's date gives no fractions of a second")
+        return
+    off = abs(seen.ahead) - seen.doubt
+    if off > WARN_AHEAD:
+        found = error if off > STOP_AHEAD else warning
+        way = "ahead of" if seen.ahead > 0 else "behind"
+        what = f"its clock is {_span(abs(seen.ahead))} {way} this machine's"
+        yield found(what, "set it, and keep it so: sudo timedatectl set-ntp true, or install chrony")
+
+
+def _span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+CHECKS = (Check("clock", "clocks agree", host=_clock),)

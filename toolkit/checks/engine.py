@@ -1,0 +1,146 @@
+"""Checks of the docker engine: there, allowed, new enough, and set up so that containers can be trusted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
+from toolkit.core.finding import Finding
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
+
+# The oldest engine that the practice cluster tries; `--gpus` came with 19.03, cgroup v2 with 20.10.
+OLDEST_ENGINE = (20, 10)
+
+INFO = Probe("docker")
+_DAEMON = "/etc/docker/daemon.json"
+# Runtimes that containers of ours have run under, or that NVIDIA puts around the first of them.
+_RUNTIMES = ("runc", "crun", "nvidia")
+# Drivers that copy whole layers or loop-mount files: an image of 10 GB takes hours or fails.
+_SLOW_DRIVERS = ("vfs", "devicemapper", "aufs")
+
+
+def engine_info(seen: Seen) -> dict[str, Any]:
+    """Return what the engine says about itself, empty when it cannot be asked."""
+    for line in seen.answer(INFO).splitlines():
+        if line.startswith("{"):
+            info: dict[str, Any] = json.loads(line)
+            return info if info.get("ServerVersion") else {}
+    return {}
+
+
+def _usable(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    if seen.error is not None:
+        yield error(seen.error.what, seen.error.fix)
+
+
+def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    version = seen.facts.docker
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None:
+        yield unchecked(
+            f"the engine gives its version as {version!r}" if version else "docker cannot be used"
+        )
+    elif (int(found[1]), int(found[2])) < OLDEST_ENGINE:
+        oldest = ".".join(map(str, OLDEST_ENGINE))
+        yield error(
+            f"docker engine {version} is older than {oldest}",
+            "install a newer one: https://docs.docker.com/engine/install/",
+        )
+
+
+def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    driver = str(engine_info(seen).get("Driver", ""))
+    if not driver:
+        yield unchecked("docker cannot be used")
+    elif driver in _SLOW_DRIVERS:
+        what = f"docker stores images with {driver}, which copies or loop-mounts every layer"
+        yield warning(what, 'put {"storage-driver": "overlay2"} into /etc/docker/daemon.json, restart docker')
+
+
+def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    info = engine_info(seen)
+    options = " ".join(map(str, info.get("SecurityOptions") or ()))
+    if not info:
+        yield unchecked("docker cannot be used")
+    elif "name=userns" in options:
+        what = "docker maps user ids (userns-remap), so ranks could not read the keys nor write as you"
+        yield error(what, "remove userns-remap from /etc/docker/daemon.json, restart docker")
+    elif "name=rootless" in options:
+        what = "docker runs rootless, which nothing here has been tried with"
+        yield warning(what, "use the machine's own engine: docker context use default")
+
+
+def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    info = engine_info(seen)
+    if not info:
+        yield unchecked("docker cannot be used")
+    elif info.get("OperatingSystem") == "Docker Desktop":
+        what = "docker is Docker Desktop, whose containers are in a virtual machine with its own network"
+        yield error(what, f"on {seen.host}: install Docker Engine: https://docs.docker.com/engine/install/")
+    elif info.get("Name") and info["Name"] != seen.facts.hostname:
+        what = f"docker commands reach the engine of {info['Name']}, and this host is {seen.facts.hostname}"
+        fix = f"on {seen.host}: docker context use default; remove DOCKER_HOST from ~/.profile, ~/.bashrc"
+        yield error(what, fix)
+
+
+def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    driver = engine_info(seen).get("LoggingDriver")
+    if not driver:
+        yield unchecked("docker cannot be used")
+    # Since 20.10 an engine keeps a copy that it can read, whatever the driver; only with "none" it does not.
+    elif driver == "none":
+        what = "docker keeps no logs of containers, and by its log a worker says that it listens"
+        yield error(what, f'on {seen.host}: remove "log-driver": "none" from {_DAEMON}, restart docker')
+
+
+def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    runtime = str(engine_info(seen).get("DefaultRuntime", ""))
+    if not runtime:
+        yield unchecked("docker cannot be used")
+    elif runtime not in _RUNTIMES:
+        what = f"containers run under {runtime}, which nothing here has been tried with"
+        yield warning(what, f'on {seen.host}: remove "default-runtime" from {_DAEMON}, restart docker')
+
+
+def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    info = engine_info(seen)
+    options = " ".join(map(str, info.get("SecurityOptions") or ()))
+    if not info:
+        yield unchecked("docker cannot be used")
+    elif str(info.get("DockerRootDir", "")).startswith("/var/snap/"):
+        what = "docker is the snap package, which sees no folders outside of /home nor hidden ones in it"
+        yield warning(what, f"on {seen.host}: sudo snap remove docker; install docker.io or docker-ce")
+    elif "name=selinux" in options:
+        what = "SELinux keeps containers from the folders that we mount, unless these are labelled for it"
+        yield warning(
+            what, f"on {seen.host}: sudo chcon -Rt container_file_t FOLDER, for each mount and ours"
+        )
+
+
+def _foreign(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    for container in seen.facts.containers:
+        owner = container.labels.get(LABEL_OWNER, seen.facts.user)
+        if container.labels.get(LABEL_CLUSTER) == scene.inventory.cluster and owner != seen.facts.user:
+            what = f"a cluster named {scene.inventory.cluster} of user {owner} is there already"
+            yield error(
+                what, "give this one another name: cluster: in the hosts file", subject=container.name
+            )
+
+
+CHECKS = (
+    Check("docker", "docker can be used", host=_usable),
+    Check("docker-version", "the engine is new enough", host=_new_enough),
+    Check("docker-storage", "images are stored in layers", host=_driver),
+    Check("docker-users", "user ids are the host's own", host=_remapped),
+    Check("docker-here", "docker commands reach this machine's engine", host=_own),
+    Check("docker-logs", "containers' logs can be read", host=_logs),
+    Check("docker-runtime", "containers run under a runtime that we know", host=_runtime),
+    Check("docker-confined", "containers may see what we mount", host=_confined),
+    Check("cluster-name", "no other user's cluster has this name", host=_foreign),
+)

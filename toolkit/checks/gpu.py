@@ -1,0 +1,201 @@
+"""Checks of the GPUs' health: memory errors, lost cards, heat, links, and who else computes on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from toolkit.checks.gpu_answers import GPUS, App, answers, label, number, of_cards, unwanted
+from toolkit.checks.leftovers import MARKS, marked, strays
+from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
+from toolkit.core.finding import Finding
+
+# Xid errors that point to the machine and not to a program, with NVIDIA's words for them:
+# https://docs.nvidia.com/deploy/xid-errors/.
+XIDS: Mapping[int, str] = {
+    48: "double-bit memory error",
+    61: "internal micro-controller breakpoint",
+    62: "internal micro-controller halt",
+    63: "memory row remapped",
+    64: "memory row could not be remapped",
+    74: "NVLink error",
+    79: "fallen off the bus",
+    92: "many corrected memory errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP does not answer",
+    120: "GSP error",
+    140: "unrecovered memory error",
+}
+_XID = re.compile(r"Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+
+# Reasons why a clock is held down, as bits of clocks_event_reasons.active (nvml.h). Idling, a power limit
+# that somebody has set and the wish of an application are no faults.
+_SLOWED = ((0x80, "by the power supply"), (0x60, "by heat"), (0x8, "by the hardware"))
+
+
+@of_cards
+def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    told = answers(seen)
+    reset = (
+        "sudo nvidia-smi --gpu-reset -i {} when nothing runs on it, or reboot; if it comes again: replace it"
+    )
+    for card in told.cards:
+        who, fix = label(card), f"on {seen.host}: {reset.format(card.get('index'))}"
+        errors = number(card, "ecc.errors.uncorrected.volatile.total") or 0
+        if card.get("reset_status.reset_required") == "Yes":
+            yield error("it has had an error that only a reset ends", fix, subject=who)
+        elif errors:
+            yield error(f"{errors} memory errors that could not be corrected", fix, subject=who)
+        elif card.get("retired_pages.pending") == "Yes":
+            yield warning("bad memory pages wait for a reset to be taken out of use", fix, subject=who)
+    by_uuid = {card.get("uuid"): card for card in told.cards}
+    for line in told.said("rows"):
+        uuid, pending, failed = (cell.strip() for cell in f"{line},,".split(",")[:3])
+        card = by_uuid.get(uuid, {})
+        fix = f"on {seen.host}: {reset.format(card.get('index'))}"
+        if failed in ("Yes", "1"):
+            yield error("a bad row of its memory cannot be replaced any more", fix, subject=label(card))
+        elif pending in ("Yes", "1"):
+            yield warning(
+                "a bad row of its memory waits for a reset to be replaced", fix, subject=label(card)
+            )
+
+
+def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    told = answers(seen)
+    if unwanted(seen, scene) or not (told.cards or told.trouble):
+        yield fine("no NVIDIA driver is used here")
+        return
+    lines = told.said("log")
+    if not lines:
+        yield unchecked("the kernel's log may not be read", f"on {seen.host}: sudo dmesg | grep -i xid")
+    counts: dict[tuple[str, int], int] = {}
+    for line in lines:
+        if (found := _XID.search(line)) and int(found[2]) in XIDS:
+            key = (found[1], int(found[2]))
+            counts[key] = counts.get(key, 0) + 1
+    for (bus, code), count in counts.items():
+        times = f", {count} times" if count > 1 else ""
+        what = f"the GPU at {bus} has had Xid {code} since the host was started: {XIDS[code]}{times}"
+        yield warning(what, f"on {seen.host}: sudo dmesg | grep -i xid; look at power, cooling, seating")
+
+
+@of_cards
+def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    for card in answers(seen).cards:
+        text = card.get("clocks_event_reasons.active") or card.get("clocks_throttle_reasons.active") or ""
+        mask = int(text, 16) if re.fullmatch(r"0x[0-9A-Fa-f]+", text) else None
+        why = next((word for bit, word in _SLOWED if mask and mask & bit), "")
+        if mask is None:
+            yield unchecked("nvidia-smi does not say what holds its clock down", subject=label(card))
+        elif why:
+            fix = f"on {seen.host}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {card.get('index')}"
+            yield warning(f"its clock is held down {why}", fix, subject=label(card))
+
+
+def others(seen: Seen, scene: Scene) -> tuple[App, ...]:
+    """Return the processes on the host's GPUs that belong to no running job of this cluster."""
+    over = {pid for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
+    own = {one.pid for one in marked(seen) if one.cluster == scene.inventory.cluster} - over
+    return tuple(app for app in answers(seen).apps if app.pid not in own)
+
+
+@of_cards
+def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    told = answers(seen)
+    cards = {card.get("uuid"): card for card in told.cards}
+    over = {pid: stray.job for stray in strays(scene) if stray.host == seen.host for pid in stray.pids}
+    for app in others(seen, scene):
+        card = cards.get(app.gpu, {})
+        held = f"{app.memory.strip()} MiB" if app.memory.strip().isdigit() else "memory"
+        who = f"{app.name.rpartition('/')[2] or 'a process'} (pid {app.pid}, user {app.user or 'unknown'})"
+        if app.pid in over:
+            what = f"{who} holds {held} for job {over[app.pid]}, which is over"
+            yield warning(what, "toolkit check --fix ends it", subject=label(card))
+        elif app.state == "D":
+            what = f"{who} holds {held} and hangs in the driver"
+            yield warning(what, f"reboot {seen.host}: nothing else ends it", subject=label(card))
+        elif card.get("compute_mode", "").startswith("Exclusive"):
+            what = f"{who} has it, and its compute mode lets nobody else in"
+            yield error(what, f"end it, or on {seen.host}: sudo nvidia-smi -c DEFAULT", subject=label(card))
+        else:
+            fix = f"wait for it, end it, or leave this host out: --exclude {seen.host}"
+            yield warning(f"{who} holds {held}", fix, subject=label(card))
+
+
+@of_cards
+def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    told = answers(seen)
+    slots = scene.inventory.host(seen.host).slots or 0
+    for card in told.cards:
+        mode = card.get("compute_mode", "")
+        fix = f"on {seen.host}: sudo nvidia-smi -i {card.get('index')} -c DEFAULT"
+        if mode == "Prohibited":
+            yield error("its compute mode is Prohibited: no program may use it", fix, subject=label(card))
+        elif mode.startswith("Exclusive") and slots > len(told.cards):
+            what = f"its compute mode is {mode}, and {slots} slots share {len(told.cards)} GPUs"
+            yield error(what, fix, subject=label(card))
+
+
+@of_cards
+def _persistence(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    cards = answers(seen).cards
+    # Where a screen is attached, its server keeps the driver loaded.
+    held = any("Enabled" in (card.get("persistence_mode"), card.get("display_active")) for card in cards)
+    if any(card.get("persistence_mode") == "Disabled" for card in cards) and not held:
+        what = "persistence mode is off: the driver starts anew for each job and forgets its error counts"
+        yield warning(what, f"on {seen.host}: sudo nvidia-smi -pm 1, or enable nvidia-persistenced")
+
+
+@of_cards
+def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    for card in answers(seen).cards:
+        now, most = number(card, "pcie.link.width.current"), number(card, "pcie.link.width.max")
+        awake = card.get("pcie.link.gen.current") == card.get("pcie.link.gen.max")
+        if now is None or most is None:
+            yield unchecked("nvidia-smi does not say how wide its link is", subject=label(card))
+        elif now < most and not awake:
+            # An idle GPU may rest its link to save power.
+            yield unchecked("its link rests; look again while it works", subject=label(card))
+        elif now < most:
+            what = f"its PCIe link has {now} of {most} lanes, so copies take {most / now:.0f} times as long"
+            yield warning(
+                what, f"on {seen.host}: seat the card anew; look at its slot and riser", subject=label(card)
+            )
+
+
+def _alike(scene: Scene) -> Iterator[Finding]:
+    with_gpus = {name: facts.gpus for name, facts in scene.facts.items() if facts.gpus}
+    ranks = {h.name for h in scene.inventory.hosts if h.slots != 0 and h.gpus != 0}
+    without = [name for name in scene.facts if name not in with_gpus and name in ranks]
+    if not with_gpus:
+        yield fine("no host has GPUs")
+    elif without:
+        what = (
+            f"{', '.join(without)} have no GPU, {', '.join(with_gpus)} do: ranks there compute on processors"
+        )
+        yield warning(what, "slots: 0 for hosts that are not to compute, or gpus: 0 for all")
+    for title, fix, words in (
+        ("models of GPUs differ", "the slowest sets the pace; give it less work, or leave it out", "name"),
+        ("drivers of GPUs differ", "install the same on all hosts", "driver"),
+    ):
+        groups: dict[str, list[str]] = {}
+        for name, gpus in with_gpus.items():
+            for word in sorted({str(getattr(gpu, words)) for gpu in gpus}):
+                groups.setdefault(word, []).append(name)
+        if len(groups) > 1:
+            who = "; ".join(f"{word} on {', '.join(names)}" for word, names in groups.items())
+            yield warning(f"{title}: {who}", fix)
+
+
+CHECKS = (
+    Check("gpu-memory", "GPU memory makes no errors", host=_memory, probes=(GPUS,)),
+    Check("gpu-xid", "the kernel's log holds no hardware errors of GPUs", host=_xid, probes=(GPUS,)),
+    Check("gpu-throttle", "GPUs may run at full clock", host=_throttled, probes=(GPUS,)),
+    Check("gpu-busy", "nobody else computes on the GPUs", host=_busy, probes=(GPUS, MARKS)),
+    Check("gpu-mode", "programs may use the GPUs", host=_mode, probes=(GPUS,)),
+    Check("gpu-persistence", "the GPU driver stays loaded", host=_persistence, probes=(GPUS,)),
+    Check("gpu-link", "PCIe links of GPUs are as wide as they can be", host=_link, probes=(GPUS,)),
+    Check("gpu-alike", "GPUs and drivers are alike on all hosts", whole=_alike),
+)

@@ -1,0 +1,188 @@
+"""Checks of what stands between GPUs and containers: driver, its CUDA, container toolkit, cgroups, fabric."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolkit.checks.cuda import (
+    OLDEST_GPU,
+    dotted,
+    first_driver,
+    image_cuda,
+    newest_cuda,
+    required,
+    satisfied,
+    unknown_branch,
+    version,
+)
+from toolkit.checks.engine import engine_info
+from toolkit.checks.gpu_answers import GPUS, answers, label, of_cards, unwanted
+from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
+from toolkit.core.finding import Finding
+
+# How nvidia-smi words its troubles, what they mean, and the cure; the first that fits counts.
+_TROUBLES: tuple[tuple[str, str, str], ...] = (
+    ("version mismatch", "the driver was updated while the kernel runs the old one", "reboot {host}"),
+    (
+        "communicate with the NVIDIA driver",
+        "the kernel has not loaded the NVIDIA driver",
+        "on {host}: sudo modprobe nvidia; if that fails, as after a new kernel, install the driver anew",
+    ),
+    ("No devices", "the driver finds no GPU", "on {host}: lspci | grep -i nvidia; sudo dmesg | grep -i nvrm"),
+    (
+        "device handle|GPU is lost|fallen off",
+        "a GPU does not answer any more",
+        "reboot {host}; if it comes again: sudo dmesg | grep -i xid, look at power and cooling",
+    ),
+    ("Insufficient Permissions", "the ssh user may not use the GPUs", "on {host}: ls -l /dev/nvidia*"),
+    ("libnvidia-ml", "a part of the NVIDIA driver is missing", "on {host}: install the driver anew"),
+    ("no answer within", "nvidia-smi hangs", "reboot {host}; before that: sudo dmesg | grep -i nvrm"),
+    (".", "nvidia-smi is in trouble", "on {host}: nvidia-smi"),
+)
+
+
+def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    told = answers(seen)
+    # One that is passed through to a virtual machine is not for us.
+    bus = [(place, driver) for place, driver in told.pci if not driver.startswith("vfio")]
+    if unwanted(seen, scene):
+        yield fine("the hosts file uses no GPU of this host")
+    elif told.trouble:
+        meaning = next(row for row in _TROUBLES if re.search(row[0], told.trouble, re.IGNORECASE))
+        what, fix = f"{meaning[1]} ({told.trouble[:160]})", meaning[2].format(host=seen.host)
+        if told.cards and meaning[0] == ".":
+            yield warning(what, fix)
+        else:
+            yield error(what, fix)
+    elif len(bus) > len(told.cards) > 0:
+        listed = {card.get("pci.bus_id", "")[-12:].lower() for card in told.cards}
+        lost = [place for place, _ in bus if place[-12:].lower() not in listed]
+        what = f"{len(bus)} GPUs are on its bus, nvidia-smi lists {len(told.cards)}: not {', '.join(lost)}"
+        yield warning(what, f"on {seen.host}: sudo dmesg | grep -i nvrm; a GPU that was lost needs a reboot")
+    elif bus and not told.cards:
+        drivers = ", ".join(sorted({driver for _, driver in bus if driver})) or "no driver"
+        what = f"{len(bus)} NVIDIA GPUs are on its bus, and there is no nvidia-smi ({drivers})"
+        yield warning(what, f"on {seen.host}: install NVIDIA's driver; or gpus: 0 if they are not to be used")
+
+
+def _count(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    host, found = scene.inventory.host(seen.host), len(seen.facts.gpus)
+    given = found if host.gpus is None else min(host.gpus, found)
+    if host.gpus is not None and host.gpus > found:
+        what = f"{host.gpus} GPUs are declared, nvidia-smi on the host lists {found}"
+        yield error(what, f"on {seen.host}: nvidia-smi; or correct gpus: in the hosts file")
+    elif given and host.slots is not None and host.slots > given:
+        what = f"{host.slots} slots share {given} GPUs, and NCCL refuses two ranks on one"
+        yield warning(what, f"set hosts/{seen.host}/slots to {given}, or leave it out")
+
+
+def _cuda(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    used = bool(seen.facts.gpus) and not unwanted(seen, scene)
+    if not used or scene.image is None:
+        yield unchecked("nobody has the image") if used else fine("no GPU is used here")
+        return
+    env = dict(scene.image.env)
+    driver, condition, cuda = seen.facts.gpus[0].driver, required(env), image_cuda(env)
+    has = newest_cuda(driver)
+    said = f"driver {driver} carries CUDA {dotted(has) if has else 'before 10.0'}"
+    if not condition and not cuda:
+        yield unchecked(f"the image does not say which CUDA it needs; {said}")
+        return
+    first = first_driver(cuda) if cuda else 0
+    fix = f"on {seen.host}: install driver {first or 'of a newer branch'} or newer, or use an older image"
+    if condition and satisfied(condition, driver) is False:
+        yield error(f"{said}, the image needs {condition.split()[0]}", fix)
+    elif condition and satisfied(condition, driver) is None:
+        yield unchecked(f"{said}; whether that is enough depends on the GPU's brand: {condition}")
+    elif cuda and first and version(driver)[:1] < (first,) and not condition and not unknown_branch(driver):
+        what = f"{said}, the image was made with {dotted(cuda)}, which needs driver {first} or newer"
+        yield warning(what, fix)
+
+
+@of_cards
+def _generation(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    cuda = image_cuda(dict(scene.image.env)) if scene.image else ()
+    oldest = OLDEST_GPU.get(cuda[0], ()) if cuda else ()
+    for card in answers(seen).cards:
+        own = version(card.get("compute_cap", ""))
+        if not own or not oldest:
+            yield unchecked("which GPUs the image is made for, or what this one is, is not known")
+            return
+        if own < oldest:
+            what = f"{card.get('name')} (compute capability {dotted(own)}) is too old for CUDA {cuda[0]}"
+            fix = f"use an image with CUDA {cuda[0] - 1}, or leave {seen.host} out"
+            yield error(what, fix, subject=label(card))
+
+
+def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    told, info = answers(seen), engine_info(seen)
+    if not seen.facts.gpus or unwanted(seen, scene):
+        yield fine("containers are given no GPU here")
+        return
+    configure = "sudo nvidia-ctk runtime configure --runtime=docker, restart docker"
+    if not info:
+        yield unchecked("docker cannot be used")
+    elif "nvidia" in (info.get("Runtimes") or {}) or (told.said("cdi") and info.get("CDISpecDirs")):
+        return
+    elif told.said("tool"):
+        what = "the NVIDIA Container Toolkit is there but not among docker's runtimes"
+        yield unchecked(f"{what}; a container that is given GPUs will tell", f"on {seen.host}: {configure}")
+    else:
+        what = "docker cannot give GPUs to containers: the NVIDIA Container Toolkit is missing"
+        yield error(what, f"on {seen.host}: install nvidia-container-toolkit, then {configure}")
+
+
+@of_cards
+def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    told, info = answers(seen), engine_info(seen)
+    if not info:
+        yield unchecked("docker cannot be used")
+    # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
+    elif info.get("CgroupDriver") == "systemd" and not told.said("chars"):
+        what = "the next `systemctl daemon-reload` takes the GPUs from running containers (systemd cgroups)"
+        fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all, at every boot by a udev rule"
+        yield warning(what, f"on {seen.host}: {fix}")
+
+
+def _fabric(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    state = "".join(answers(seen).said("fabric")[:1])
+    if state and state != "active":
+        what = f"the fabric manager is {state}: without it CUDA does not start on GPUs behind NVSwitches"
+        fix = "sudo systemctl enable --now nvidia-fabricmanager; its version must be the driver's"
+        yield error(what, f"on {seen.host}: {fix}")
+
+
+@of_cards
+def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    told = answers(seen)
+    running, modules = "".join(told.said("running")[:1]), told.said("module")
+    if running not in modules:
+        yield unchecked("modinfo does not say which kernels the NVIDIA driver is built for")
+        return
+    flavour = running.rpartition("-")[2]
+    newer = [k for k in told.said("kernel") if _order(k) > _order(running) and k.endswith(flavour)]
+    if newer and (last := max(newer, key=_order)) not in modules:
+        what = f"kernel {last} is installed and has no NVIDIA driver: the next reboot loses the GPUs"
+        yield warning(what, f"on {seen.host}: sudo dkms autoinstall -k {last}, or install the driver for it")
+
+
+def _order(kernel: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", kernel)))
+
+
+CHECKS = (
+    Check("gpu-driver", "nvidia-smi lists every GPU of the machine", host=_driver, probes=(GPUS,)),
+    Check("gpu-count", "as many GPUs as the hosts file says", host=_count),
+    Check("gpu-cuda", "the driver carries the image's CUDA", host=_cuda),
+    Check("gpu-generation", "the image's CUDA knows the GPUs", host=_generation, probes=(GPUS,)),
+    Check("gpu-containers", "docker can give GPUs to containers", host=_containers, probes=(GPUS,)),
+    Check("gpu-kept", "running containers keep their GPUs", host=_kept, probes=(GPUS,)),
+    Check("gpu-fabric", "the fabric manager runs where there are NVSwitches", host=_fabric, probes=(GPUS,)),
+    Check("gpu-next-kernel", "the next kernel has a driver too", host=_next_kernel, probes=(GPUS,)),
+)

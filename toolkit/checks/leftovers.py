@@ -1,0 +1,154 @@
+"""Checks for what earlier clusters and jobs of ours have left on the hosts, and what of it may be removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from toolkit import __version__
+from toolkit.checks.model import Check, Probe, Scene, Seen, unchecked, warning
+from toolkit.core.facts import ContainerFacts
+from toolkit.core.finding import Finding
+from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
+from toolkit.plan.fix import Stray
+from toolkit.plan.layout import ours
+
+# Every process of a job carries these; the kernel shows the environment of one's own processes alone. One
+# grep reads them all, because a busy host has thousands.
+MARKS = Probe(
+    "marks",
+    r"""
+grep -asHz '^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)=' /proc/[0-9]*/environ | tr '\0' '\n'
+mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
+for d in "$mine"/*/*; do [ ! -d "$d" ] || printf 'state:%s\n' "$d"; done
+echo looked
+""",
+)
+
+
+@dataclass(frozen=True)
+class Marked:
+    """One process of ours: the cluster and job of its environment, whether it is the job's supervisor."""
+
+    pid: int
+    cluster: str = ""
+    job: str = ""
+    supervisor: str = ""
+
+
+def marked(seen: Seen) -> tuple[Marked, ...]:
+    """Return the host's processes that carry a mark of ours."""
+    marks: dict[str, dict[str, str]] = {}
+    for line in seen.answer(MARKS).splitlines():
+        place, _, mark = line.partition("/environ:")
+        name, _, value = mark.partition("=")
+        if place.startswith("/proc/"):
+            marks.setdefault(place[6:], {})[name] = value
+    return tuple(
+        Marked(
+            int(pid),
+            own.get("TOOLKIT_CLUSTER", ""),
+            own.get("TOOLKIT_JOB", ""),
+            own.get("TOOLKIT_SUPERVISOR", ""),
+        )
+        for pid, own in marks.items()
+        if pid.isdigit()
+    )
+
+
+def state_folders(seen: Seen) -> dict[tuple[str, str], str]:
+    """Return the state folders of all our clusters by cluster and host; a home may hold other hosts' too."""
+    lines = seen.answer(MARKS).splitlines()
+    paths = [line.partition(":")[2] for line in lines if line.startswith("state:")]
+    return {(path.split("/")[-2], path.split("/")[-1]): path for path in paths}
+
+
+def strays(scene: Scene) -> tuple[Stray, ...]:
+    """Return the processes of jobs that have no supervisor any more, by host and job.
+
+    A job's supervisor outlives all its other processes, so without one the job is over. It runs on main:
+    nothing can be said while main does not answer.
+    """
+    main = scene.seen.get(scene.inventory.main)
+    if main is None or "looked" not in main.answer(MARKS):
+        return ()
+    alive = {one.supervisor for seen in scene.seen.values() for one in marked(seen) if one.supervisor}
+    found: dict[tuple[str, str], list[int]] = {}
+    for name, seen in scene.seen.items():
+        for one in marked(seen):
+            if one.cluster == scene.inventory.cluster and one.job and one.job not in alive:
+                found.setdefault((name, one.job), []).append(one.pid)
+    return tuple(Stray(host, job, tuple(pids)) for (host, job), pids in found.items())
+
+
+def abandoned(seen: Seen) -> tuple[ContainerFacts, ...]:
+    """Return stopped containers of ours whose state folder is gone: no `up` can start them again."""
+    if seen.facts is None or "looked" not in seen.answer(MARKS):
+        return ()
+    kept = state_folders(seen)
+    return tuple(
+        c
+        for c in seen.facts.containers
+        if c.state in ("exited", "dead", "created")
+        and c.labels.get(LABEL_OWNER) == seen.facts.user
+        and (c.labels.get(LABEL_CLUSTER), c.labels.get(LABEL_HOST)) not in kept
+    )
+
+
+def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:
+    """Return this cluster's containers; another user's cluster of that name has a check of its own."""
+    assert seen.facts is not None
+    user = seen.facts.user
+    found = ours(scene.inventory.cluster, seen.facts)
+    return tuple(c for c in found if c.labels.get(LABEL_OWNER, user) == user)
+
+
+def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    gone = abandoned(seen)
+    for container in gone:
+        what = f"container {container.name} is left of a cluster that is no more"
+        yield warning(what, "toolkit check --fix removes it", subject=container.name)
+    for container in own_containers(seen, scene):
+        if container.state != "running" and container not in gone:
+            what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
+            yield warning(what, "toolkit up starts it anew; toolkit down removes it", subject=container.name)
+
+
+def _processes(scene: Scene) -> Iterator[Finding]:
+    main = scene.seen.get(scene.inventory.main)
+    if main is None or "looked" not in main.answer(MARKS):
+        yield unchecked(f"which jobs run is known on {scene.inventory.main}, which does not say it")
+    for stray in strays(scene):
+        many = "1 process" if len(stray.pids) == 1 else f"{len(stray.pids)} processes"
+        pids = ", ".join(map(str, stray.pids[:5])) + (", …" if len(stray.pids) > 5 else "")
+        what = f"{many} of job {stray.job}, which is over, still run (pid {pids})"
+        yield warning(what, "toolkit check --fix ends them", stray.host, stray.job)
+
+
+def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    if "looked" not in seen.answer(MARKS) or not seen.facts.docker:
+        yield unchecked("which clusters are there is not known")
+        return
+    alive = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
+    for (cluster, host), folder in state_folders(seen).items():
+        if host == seen.host and cluster != scene.inventory.cluster and cluster not in alive:
+            what = f"keys and records of a cluster {cluster} that has no container here"
+            fix = f"toolkit down with that cluster's hosts file; or on {seen.host}: rm -rf {folder}"
+            yield warning(what, fix, subject=folder)
+
+
+def _version(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    for container in own_containers(seen, scene):
+        version = container.labels.get(LABEL_VERSION, "")
+        if version and version != __version__:
+            what = f"{container.name} was made by version {version} of the toolkit, this is {__version__}"
+            yield warning(what, "toolkit up makes it anew", subject=container.name)
+
+
+CHECKS = (
+    Check("left-containers", "containers of ours run", host=_containers, probes=(MARKS,)),
+    Check("left-processes", "no processes of jobs that are over", whole=_processes, probes=(MARKS,)),
+    Check("left-state", "no state of clusters that are gone", host=_state, probes=(MARKS,)),
+    Check("cluster-version", "the cluster was made by this version", host=_version),
+)

@@ -1,0 +1,150 @@
+"""What a check is: a question to the hosts in shell, and a pure judge of their recorded answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from toolkit.core.facts import Facts
+from toolkit.core.finding import Finding, Verdict
+from toolkit.core.image import ImageFacts
+from toolkit.errors import ToolkitError
+from toolkit.network.choose import DataPath
+from toolkit.spec.inventory import Inventory
+
+# When a check can be judged: with what the hosts say over ssh; with connections that they try to each
+# other; with what a short-lived container from the image sees.
+Stage = Literal["host", "pairs", "inside"]
+STAGES: tuple[Stage, ...] = ("host", "pairs", "inside")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A piece of shell that is run on every host and changes nothing there.
+
+    It sees POSIX sh, coreutils and grep, runs as the ssh user with LC_ALL=C, and prints nothing when what
+    it asks for is missing. ``$1`` is the image's name, ``$3`` the cluster's, ``$4`` the host's, ``$5`` and
+    on are the sources of the mounts; ``$engine`` is what `docker info` said, as JSON. Probes of one name
+    are asked once, whichever checks share them. One without text is among the questions that every
+    command asks (``toolkit.plan.probe``).
+    """
+
+    name: str
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one host answered.
+
+    Args:
+        answers: output by the probe's name; a probe that was not asked is absent.
+        facts: None when the host could not be reached, or what it said made no sense.
+        error: why there are no facts, or why docker cannot be used there.
+        ahead: seconds by which the host's clock is ahead of this machine's, None when it is not known.
+        doubt: seconds by which ``ahead`` may be wrong, half of a round trip.
+    """
+
+    host: str
+    answers: Mapping[str, str] = field(default_factory=dict)
+    facts: Facts | None = None
+    error: ToolkitError | None = None
+    ahead: float | None = None
+    doubt: float = 0.0
+
+    def answer(self, probe: Probe) -> str:
+        """Return the probe's output without blanks at the ends; empty when it was not asked."""
+        return self.answers.get(probe.name, "").strip()
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that judges may look at.
+
+    Args:
+        seen: every host of the inventory that was asked, in the file's order.
+        image: what the cluster's containers are made from, None when nobody has it.
+        sendable: this machine's own engine has that image, so that hosts which lack it can get it.
+        paths: data path of each host for which one can be told.
+        port: where the workers' sshd listens or will listen.
+        reached: for each ordered pair (from, to) what came of a TCP connection: ``open``, ``refused``,
+            ``timeout``, ``unreachable``; pairs that were not tried are absent.
+        inside: what the program in each host's short-lived container reported.
+    """
+
+    inventory: Inventory
+    seen: Mapping[str, Seen]
+    image: ImageFacts | None = None
+    paths: Mapping[str, DataPath] = field(default_factory=dict)
+    port: int = 0
+    reached: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sendable: bool = False
+
+    @property
+    def facts(self) -> dict[str, Facts]:
+        """Facts of the hosts that answered, in the file's order."""
+        return {name: seen.facts for name, seen in self.seen.items() if seen.facts is not None}
+
+
+HostJudge = Callable[[Seen, Scene], Iterable[Finding]]
+SceneJudge = Callable[[Scene], Iterable[Finding]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that would stop, spoil or slow a job, and how it is told from what hosts answered.
+
+    Args:
+        id: stable, kebab-case; what ``--only`` and ``--json`` call it.
+        title: what is right when it is ``ok``, in a few words.
+        host: judge of one host at a time; nothing yielded means ok.
+        whole: judge of all hosts together; nothing yielded means ok.
+        probes: what it needs to have been asked.
+    """
+
+    id: str
+    title: str
+    host: HostJudge | None = None
+    whole: SceneJudge | None = None
+    probes: tuple[Probe, ...] = ()
+    stage: Stage = "host"
+
+    def judged(self, scene: Scene) -> Iterator[Finding]:
+        """Yield at least one finding for each host that answered, or one for the whole."""
+        if self.host is not None:
+            for seen in scene.seen.values():
+                if seen.facts is not None:
+                    yield from self._filled(self.host(seen, scene), seen.host)
+        if self.whole is not None:
+            yield from self._filled(self.whole(scene), "")
+
+    def _filled(self, findings: Iterable[Finding], host: str) -> Iterator[Finding]:
+        found = tuple(findings)
+        for finding in found or (Finding(self.id, "ok", self.title),):
+            yield replace(finding, check=self.id, host=finding.host or host)
+
+
+def error(what: str, fix: str, host: str = "", subject: str = "") -> Finding:
+    """A fault that stops or spoils a job; check and host are filled in by the check."""
+    return _finding("error", what, fix, host, subject)
+
+
+def warning(what: str, fix: str, host: str = "", subject: str = "") -> Finding:
+    """Something that slows a job or may spoil it."""
+    return _finding("warning", what, fix, host, subject)
+
+
+def fine(what: str, host: str = "", subject: str = "") -> Finding:
+    """In order, for a reason that is worth saying."""
+    return _finding("ok", what, "", host, subject)
+
+
+def unchecked(what: str, fix: str = "", host: str = "", subject: str = "") -> Finding:
+    """What could not be looked at, and why."""
+    return _finding("not checked", what, fix, host, subject)
+
+
+def _finding(verdict: Verdict, what: str, fix: str, host: str, subject: str) -> Finding:
+    return Finding("", verdict, what, fix, host, subject)

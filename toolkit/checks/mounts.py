@@ -1,0 +1,149 @@
+"""Checks of what the hosts file mounts: there, readable, with room, the same where it should be."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from toolkit.checks.disk import GIB, NOTHING
+from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
+from toolkit.checks.places import PLACES, Place, places
+from toolkit.core.container import Mount
+from toolkit.core.finding import Finding
+
+# Folders that an image has of its own, so that a link into them leads somewhere in the container too.
+_OF_IMAGE = ("/usr/", "/bin/", "/lib", "/etc/", "/proc/", "/dev/", "/sys/")
+
+
+def mounted(seen: Seen, scene: Scene) -> tuple[tuple[Mount, Place], ...]:
+    """Return each mount of the hosts file with what the host says about its source."""
+    found = {one.path: one for one in places(seen) if one.role == "mount"}
+    return tuple((m, found[m.source]) for m in scene.inventory.mounts if m.source in found)
+
+
+def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    if not scene.inventory.mounts:
+        yield fine("the hosts file mounts nothing")
+    told = mounted(seen, scene)
+    for mount, where in told:
+        if not where.answered:
+            what = f"{mount.source} does not answer: a network file system whose server is gone"
+            fix = f"on {seen.host}: grep ' {mount.source} ' /proc/mounts; umount -l it, or wake the server"
+            yield error(what, fix, subject=mount.source)
+        elif where.kind == "broken link":
+            fix = f"on {seen.host}: ls -l {mount.source}"
+            yield error(f"{mount.source} is a symbolic link to nothing", fix, subject=mount.source)
+        elif not where.kind:
+            what = f"{mount.source} is not there, or {seen.facts.user} may not look"
+            fix = f"on {seen.host}: mkdir {mount.source}, or mount what belongs there"
+            yield error(what, fix, subject=mount.source)
+    unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in told}
+    for source in sorted(unknown):
+        yield unchecked("the host did not say what it is", subject=source)
+
+
+def _access(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    user = seen.facts.user
+    for mount, where in mounted(seen, scene):
+        needed = "rx" if where.kind == "directory" else "r"
+        if not where.kind or where.kind == "broken link" or not where.answered:
+            continue
+        fix = f"on {seen.host}: ls -ld {mount.source}; chmod, or put {user} into its group"
+        if not set(needed) <= set(where.may):
+            what = f"ranks run as {user}, who may not read {mount.source}"
+            yield error(what, fix, subject=mount.source)
+        elif not mount.read_only and "ro" in where.options:
+            what = f"{mount.source} is on a file system that is mounted read-only"
+            yield warning(what, _or_read_only(mount, "mount it rw"), subject=mount.source)
+        elif not mount.read_only and "w" not in where.may:
+            what = f"ranks run as {user}, who may read {mount.source} but not write to it"
+            yield warning(what, _or_read_only(mount, fix), subject=mount.source)
+
+
+def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    for mount, where in mounted(seen, scene):
+        if mount.read_only or "w" not in where.may or not where.size:
+            continue
+        fix = f"on {seen.host}: df -h {mount.source}; du -xsh {mount.source}/* | sort -h"
+        free = f"{where.free / GIB:.1f} GiB free of {where.size / GIB:.0f}"
+        if where.free < NOTHING:
+            yield error(f"the file system of {mount.source} is full", fix, subject=mount.source)
+        elif where.free < GIB:
+            yield warning(f"{mount.source} has {free}: checkpoints may fail", fix, subject=mount.source)
+        elif where.inodes and where.inodes_free < 1000:
+            what = f"{mount.source} has room for {where.inodes_free} more files, whatever its free bytes"
+            yield warning(what, f"on {seen.host}: df -i {mount.source}", subject=mount.source)
+
+
+def _same(scene: Scene) -> Iterator[Finding]:
+    for mount in scene.inventory.mounts:
+        told = {
+            name: where
+            for name, seen in scene.seen.items()
+            for other, where in mounted(seen, scene)
+            if other == mount and where.kind not in ("", "broken link") and where.answered
+        }
+        if not told:
+            continue
+        kinds = _grouped({name: where.kind for name, where in told.items()})
+        if len(kinds) > 1:
+            what = f"it is {_who(kinds)}"
+            yield error(what, "make it one kind everywhere", subject=mount.source)
+            continue
+        shared = {name: where for name, where in told.items() if where.shared}
+        if shared and len(shared) < len(told):
+            groups = _grouped(
+                {n: f"{w.type} from {w.source}" if w.shared else "local" for n, w in told.items()}
+            )
+            what = f"it is one shared folder on some hosts only: {_who(groups)}"
+            yield warning(what, "mount the same on all hosts", subject=mount.source)
+        # The folder's number and the disk's size are the server's; the same server may go by other names.
+        elif (
+            len({(where.inode.partition(":")[2], where.size) for where in shared.values() if where.inode}) > 1
+        ):
+            groups = _grouped({name: where.source for name, where in shared.items()})
+            what = f"it is not the same folder on all hosts: {_who(groups)}"
+            yield warning(what, "mount the same on all hosts", subject=mount.source)
+
+
+def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    targets = [mount.target for mount in scene.inventory.mounts]
+    for mount, where in mounted(seen, scene):
+        astray = []
+        for name, to in where.links:
+            end = posixpath.normpath(posixpath.join(mount.target, to))
+            inside = any(end == target or end.startswith(f"{target}/") for target in targets)
+            if not inside and not f"{end}/".startswith(_OF_IMAGE):
+                astray.append(f"{name} -> {to}")
+        if astray:
+            many = f" and {len(astray) - 1} more" if len(astray) > 1 else ""
+            what = f"{mount.source} holds links that lead nowhere in a container: {astray[0]}{many}"
+            folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
+            fix = f"mount where they lead to as well, under the same path, as in: - {folder}:{folder}:ro"
+            yield warning(what, fix, subject=mount.source)
+
+
+def _grouped(words: dict[str, str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name, word in words.items():
+        groups.setdefault(word, []).append(name)
+    return groups
+
+
+def _who(groups: dict[str, list[str]]) -> str:
+    return "; ".join(f"{word} on {', '.join(names)}" for word, names in groups.items())
+
+
+def _or_read_only(mount: Mount, fix: str) -> str:
+    return f"{fix}; or say that it is meant so: {mount.source}:{mount.target}:ro"
+
+
+CHECKS = (
+    Check("mount-there", "sources of mounts are there", host=_there, probes=(PLACES,)),
+    Check("mount-access", "ranks may read and write what is mounted", host=_access, probes=(PLACES,)),
+    Check("mount-room", "mounted folders have room", host=_room, probes=(PLACES,)),
+    Check("mount-same", "mounted folders are alike on all hosts", whole=_same, probes=(PLACES,)),
+    Check("mount-links", "links in mounted folders lead somewhere", host=_links, probes=(PLACES,)),
+)

@@ -1,0 +1,160 @@
+"""What hosts say about the folders that jobs need: image store, state folder, home, sources of mounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from toolkit.checks.model import Probe, Seen
+
+# A network file system that does not answer makes whoever looks at it wait, so a shell of its own looks,
+# with a limit; what it printed until then says at which place it was. Links in a mounted folder are looked
+# for one level deep and for a second: folders of a million files are nothing rare.
+PLACES = Probe(
+    "places",
+    r"""
+inner='
+look() {
+  printf "at|%s|%s\n" "$1" "$2"
+  if [ ! -e "$2" ]; then [ ! -L "$2" ] || echo broken; return; fi
+  real=$(readlink -f -- "$2") || real=$2
+  kind=other; [ ! -f "$2" ] || kind=file; [ ! -d "$2" ] || kind=directory
+  printf "is|%s|%s\n" "$kind" "$(stat -L -c "%d:%i|%u" -- "$2")"
+  may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
+  printf "may|%s|%s\n" "$may" "$real"
+  stat -f -c "fs|%S|%b|%a|%c|%d" -- "$real"
+  longest=0; on=
+  while read -r device folder type options _; do
+    case $real/ in "${folder%/}"/*)
+      if [ ${#folder} -ge $longest ]; then
+        longest=${#folder}; on="$type|$device|${options%%,lowerdir=*}"
+      fi ;;
+    esac
+  done </proc/self/mounts
+  printf "on|%s\n" "$on"
+}
+seen() { there=$1; while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}; }
+root=$1 state=$2; shift 6
+seen "$root"; look root "$there"
+[ ! -d /var/lib/containerd ] || look containerd /var/lib/containerd
+seen "$state"; look state "$there"
+for d in "$state"/*; do
+  [ ! -d "$d" ] || [ -w "$d" ] || printf "locked|%s\n" "$d"
+done
+look home "$HOME"
+for source; do
+  look mount "$source"
+  [ ! -d "$source" ] ||
+    timeout -s KILL 1 find "$real" -maxdepth 1 -type l 2>/dev/null | head -n 20 |
+    while read -r link; do printf "link|%s|%s\n" "${link##*/}" "$(readlink -- "$link")"; done
+done
+echo looked
+'
+root=/var/lib/docker
+case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
+timeout -s KILL 10 sh -c "$inner" sh "$root" "${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4" "$@"
+""",
+)
+
+# Shared between machines; what stands behind them is told by server and path, not by a disk of the host.
+NETWORK = frozenset(
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4"),
+        *("ocfs2", "orangefs", "smb3", "smbfs", "virtiofs", "wekafs"),
+        *("fuse.ceph", "fuse.glusterfs", "fuse.juicefs", "fuse.s3fs", "fuse.sshfs"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One folder or file of a host.
+
+    Args:
+        role: root (of the image store), containerd, state, home or mount.
+        path: as it was asked for; of ``root`` and ``state`` the nearest folder that can be seen.
+        real: the same without symbolic links.
+        kind: ``directory``, ``file`` or ``other``; empty when there is nothing, ``broken link`` for one.
+        inode: device and number, equal for the same folder through two names.
+        may: of ``rwx`` what the ssh user may do.
+        owner: uid.
+        type, source, options: of the mount that it lies on.
+        size, free: bytes, free ones as others than root get them; 0 in all when the system counts none.
+        inodes, inodes_free: 0 in all where there is no fixed number.
+        links: symbolic links in the folder as (name, where it points to).
+        locked: folders in it that the ssh user may not write to.
+        answered: False when the file system did not answer in time.
+    """
+
+    role: str
+    path: str
+    real: str = ""
+    kind: str = ""
+    inode: str = ""
+    may: str = ""
+    owner: int = -1
+    type: str = ""
+    source: str = ""
+    options: tuple[str, ...] = ()
+    size: int = 0
+    free: int = 0
+    inodes: int = 0
+    inodes_free: int = 0
+    links: tuple[tuple[str, str], ...] = field(default_factory=tuple)
+    locked: tuple[str, ...] = ()
+    answered: bool = True
+
+    @property
+    def shared(self) -> bool:
+        """Whether it lies on a network file system."""
+        return self.type in NETWORK
+
+
+def places(seen: Seen) -> tuple[Place, ...]:
+    """Return what the host said about its folders; empty when it was not asked or could not say."""
+    lines = seen.answer(PLACES).splitlines()
+    found = list(_read(lines))
+    if found and "looked" not in lines:
+        found[-1] = replace(found[-1], answered=False)
+    return tuple(found)
+
+
+def place(seen: Seen, role: str) -> Place | None:
+    """Return the host's place of that role, None when nothing is known about it."""
+    return next((one for one in places(seen) if one.role == role), None)
+
+
+def _read(lines: list[str]) -> Iterator[Place]:
+    now: Place | None = None
+    for line in lines:
+        word, _, rest = line.partition("|")
+        if word == "at":
+            if now is not None:
+                yield now
+            role, _, path = rest.partition("|")
+            now = Place(role, path)
+        elif now is not None:
+            now = _told(now, word, rest)
+    if now is not None:
+        yield now
+
+
+def _told(now: Place, word: str, rest: str) -> Place:
+    cells = rest.split("|")
+    if word == "is":
+        inode, owner = (*cells[1:], "", "")[:2]
+        return replace(now, kind=cells[0], inode=inode, owner=int(owner) if owner.isdigit() else -1)
+    if word == "may":
+        return replace(now, may=cells[0], real="|".join(cells[1:]))
+    if word == "fs" and all(cell.isdigit() for cell in cells) and len(cells) == 5:
+        block, size, free, inodes, inodes_free = map(int, cells)
+        return replace(now, size=size * block, free=free * block, inodes=inodes, inodes_free=inodes_free)
+    if word == "on" and len(cells) >= 3:
+        return replace(now, type=cells[0], source=cells[1], options=tuple(cells[2].split(",")))
+    if word == "link" and len(cells) >= 2:
+        return replace(now, links=(*now.links, (cells[0], "|".join(cells[1:]))))
+    if word == "locked":
+        return replace(now, locked=(*now.locked, rest))
+    if word == "broken":
+        return replace(now, kind="broken link")
+    return now

@@ -1,0 +1,82 @@
+"""toolkit check: what would stop a job, told before it does, with the command that cures it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Progress,
+    Verbose,
+    _trace,
+    connect,
+    load,
+    put_json,
+    say,
+)
+
+if TYPE_CHECKING:
+    from toolkit.core.report import Report
+    from toolkit.plan.steps import Plan
+    from toolkit.spec.inventory import Inventory
+
+
+def check(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    only: Annotated[
+        list[str], typer.Option("--only", metavar="CHECK", help="This check alone; may be given again.")
+    ] = [],  # noqa: B006
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failures.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Remove what earlier clusters and jobs of ours left there.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Look for what would stop, spoil or slow a job, and change nothing (but see --fix); 1 means an error."""
+    from dataclasses import asdict
+
+    from toolkit.check import choose_checks, look
+    from toolkit.core.finding import worst
+    from toolkit.show import findings_text, plan_text, report_text
+
+    inventory = load(hosts)
+    findings = look(inventory, choose_checks(only), _trace if verbose else None)
+    verdict = worst(findings)
+    if not as_json:
+        print(findings_text(findings, inventory.names, everything=verbose), end="", flush=True)
+    plan, report = _fix(inventory, dry_run, verbose) if fix else (None, None)
+    if as_json:
+        result: dict[str, Any] = {"cluster": inventory.cluster, "verdict": verdict}
+        result["findings"] = [asdict(finding) for finding in findings]
+        if plan is not None:
+            result["fix"] = report.as_json() if report else {"plan": plan_text(plan).splitlines()}
+        put_json(result)
+    elif report is not None:
+        say(report_text(report))
+    elif plan is not None:
+        print(plan_text(plan), end="")
+    failed = report is not None and not report.ok
+    if failed or verdict == "error" or (strict and verdict == "warning"):
+        raise typer.Exit(1)
+
+
+def _fix(inventory: Inventory, dry_run: bool, verbose: bool) -> tuple[Plan, Report | None]:
+    """Look once more, and remove what is left; only plan it when ``dry_run``."""
+    from toolkit.preflight import leftovers_plan, questions
+
+    with connect(inventory, verbose, questions=questions()) as session:
+        plan = leftovers_plan(session)
+        if dry_run:
+            return plan, None
+        listener = Progress(verbose)
+        try:
+            return plan, session.execute(plan, listener)
+        finally:
+            listener.close()

@@ -1,0 +1,60 @@
+"""The part of `toolkit check` that `up` and `run` do by themselves, and what `check --fix` removes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from toolkit.api import Session
+from toolkit.check import first_look
+from toolkit.checks import host_probes, judge
+from toolkit.checks.leftovers import abandoned, strays
+from toolkit.core.finding import Finding, alarms, graver_first
+from toolkit.errors import NotReady
+from toolkit.plan.fix import plan_fix
+from toolkit.plan.steps import Plan
+
+
+def questions() -> tuple[tuple[str, str], ...]:
+    """Return what the hosts are to be asked when they are met, for the other functions here."""
+    return tuple((probe.name, probe.text) for probe in host_probes())
+
+
+def preflight(session: Session, hosts: Collection[str]) -> tuple[Finding, ...]:
+    """Return errors and warnings about hosts that a command is going to use; asks nothing more.
+
+    What keeps a host from being used at all is not among them: ``session.errors`` has it.
+
+    Args:
+        session: opened with ``questions()``.
+    """
+    scene = first_look(session)
+    # All that answered are judged together, as some checks compare them.
+    usable = {name: seen for name, seen in scene.seen.items() if name in session.facts}
+    found = judge(replace(scene, seen=usable), ("host",))
+    return graver_first(f for f in alarms(found) if not f.host or f.host in hosts)
+
+
+def refuse_faults(findings: Iterable[Finding]) -> None:
+    """Refuse to go on where a job would fail.
+
+    Raises:
+        NotReady: says how many faults there are; the findings say which.
+    """
+    errors = sum(finding.verdict == "error" for finding in findings)
+    if errors:
+        what = "1 fault" if errors == 1 else f"{errors} faults"
+        raise NotReady(
+            f"{what} would stop or spoil a job", "as said above; or go on all the same: --no-check"
+        )
+
+
+def leftovers_plan(session: Session) -> Plan:
+    """Return the plan that removes what earlier clusters and jobs of ours left; see ``toolkit.plan.fix``.
+
+    Args:
+        session: opened with ``questions()``.
+    """
+    scene = first_look(session)
+    containers = {name: abandoned(seen) for name, seen in scene.seen.items()}
+    return plan_fix(session.inventory.cluster, session.inventory.main, containers, strays(scene))
