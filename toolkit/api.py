@@ -20,8 +20,10 @@ from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.execute import Listener, execute
+from toolkit.explore import settle_network
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory, target_of
-from toolkit.network.choose import choose_paths
+from toolkit.network.choose import Choice, DataPath, choose
+from toolkit.network.evidence import Evidence
 from toolkit.plan.down import plan_down
 from toolkit.plan.layout import Layout, make_layout, refuse_foreign
 from toolkit.plan.probe import parse_facts, probe_command
@@ -71,6 +73,7 @@ class Session:
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
         self.replies: dict[str, Reply] = {}
+        self._evidence: Evidence | None = None
 
     @classmethod
     def open(
@@ -140,7 +143,19 @@ class Session:
         self.require_some()
         engine = Engine.find() if local_image else None
         local = engine.image(self.inventory.image) if engine else None
-        return make_layout(self.inventory, self.facts, local)
+        return make_layout(self.inventory, self.facts, local, self.evidence)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What connections between the hosts say where the choice of a network is open; tried once."""
+        if self._evidence is None:
+            self._evidence = settle_network(self.inventory, self.facts, self.runners_in_use())
+        return self._evidence
+
+    @property
+    def choice(self) -> Choice:
+        """The data path of every host, and why; as ``layout`` takes them."""
+        return choose(self.inventory, self.facts, self.evidence)
 
     def require_some(self) -> None:
         """Raise the first host's error when no host answered at all.
@@ -192,15 +207,15 @@ class Session:
 
     def host_states(self) -> list[HostState]:
         """Return what is on every host of the file, those that did not answer included."""
-        return [self._host_state(name) for name in self.inventory.names]
+        paths = choose(self.inventory, self.facts).paths
+        return [self._host_state(name, paths.get(name)) for name in self.inventory.names]
 
-    def _host_state(self, name: str) -> HostState:
+    def _host_state(self, name: str, path: DataPath | None) -> HostState:
         role = self.inventory.role(name)
         if name in self.errors:
             return HostState(name, role, "unreachable", note=self.errors[name].what)
         facts = self.facts[name]
         wanted = container_name(self.inventory.cluster, role)
-        paths = choose_paths(self.inventory, self.facts)
         found = next((c for c in facts.containers if c.name == wanted), None)
         image = next((i.identity for i in facts.images if found and i.id == found.image), "")
         image = image or next((i.identity for i in facts.images if self.inventory.image in i.tags), "absent")
@@ -212,7 +227,7 @@ class Session:
             state = "running"
         else:
             state = f"{found.state} ({found.exit_code})"
-        address = paths[name].address if name in paths else ""
+        address = path.address if path else ""
         return HostState(name, role, state, address, image, facts.docker, note)
 
     def container(self, host: str, user: str = "") -> ContainerRunner:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolkit.core.image import ImageFacts
+from toolkit.core.links import Link, RdmaPort, Route
 from toolkit.core.names import LABEL_DIGEST
 
 
@@ -79,6 +80,7 @@ class Facts:
         ssh_address: the host's own address of the connection that we came in by.
         listening: TCP ports with a listener, as (address, port); ``0.0.0.0`` and ``::`` mean every address.
         infiniband: RDMA device nodes below /dev/infiniband.
+        links: network interfaces; routes: the kernel's main table; rdma: ports of RDMA devices.
     """
 
     host: str
@@ -102,6 +104,13 @@ class Facts:
     infiniband: tuple[str, ...] = ()
     free_bytes: int = 0
     remembered: Remembered = Remembered()
+    links: tuple[Link, ...] = ()
+    routes: tuple[Route, ...] = ()
+    rdma: tuple[RdmaPort, ...] = ()
+
+    def link(self, name: str) -> Link | None:
+        """Return the interface of that name, None when the host did not list it."""
+        return next((link for link in self.links if link.name == name), None)
 
     def group_name(self) -> str:
         """The name of the primary group."""

@@ -9,7 +9,10 @@ from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.image import ImageFacts
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
 from toolkit.errors import ImageError, NotReady
-from toolkit.network.choose import DataPath, choose_paths
+from toolkit.network.choose import DataPath, choose_paths, cidrs
+from toolkit.network.evidence import Evidence
+from toolkit.network.fabric import choose_fabric
+from toolkit.network.settings import Setting, all_settings
 from toolkit.spec.inventory import Inventory
 
 _ANY = ("0.0.0.0", "::")
@@ -67,6 +70,13 @@ class Layout:
         return next((p for p in self.places if p.name == name), None)
 
     @property
+    def settings(self) -> dict[str, tuple[Setting, ...]]:
+        """What the ranks of each host are told about its network."""
+        facts = {p.name: p.facts for p in self.places}
+        paths = {p.host: p for p in self.paths}
+        return all_settings(paths, cidrs(paths), choose_fabric(self.inventory.network, facts), facts)
+
+    @property
     def main(self) -> Place | None:
         return self.place(self.inventory.main)
 
@@ -75,18 +85,27 @@ class Layout:
         return tuple(p for p in self.places if p.name != self.inventory.main)
 
 
-def make_layout(inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None) -> Layout:
+_NOTHING = Evidence()
+
+
+def make_layout(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    local: ImageFacts | None,
+    evidence: Evidence = _NOTHING,
+) -> Layout:
     """Return the layout.
 
     Args:
         facts: of the hosts that answered; at least one.
         local: the image as this machine's engine knows it, None when it does not.
+        evidence: what connections between the hosts came to, where the choice of addresses is open.
 
     Raises:
         NotReady: no data address can be told, the port is taken, a cluster of that name is another's.
         ImageError: nobody has the image, or hosts hold different ones and this machine none.
     """
-    paths = choose_paths(inventory, facts)
+    paths = choose_paths(inventory, facts, evidence)
     for f in facts.values():
         refuse_foreign(inventory.cluster, f)
         _refuse_missing_gpus(inventory, f)

@@ -14,6 +14,7 @@ from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
+from toolkit.plan import links
 
 # A login shell's banner may come first, so every section opens with a line that no banner holds.
 _MARK = "@@toolkit@@"
@@ -36,6 +37,7 @@ mark interfaces; ip -o -4 addr show 2>/dev/null
 mark routes; cat /proc/net/route 2>/dev/null
 mark addresses; cat /proc/net/fib_trie 2>/dev/null
 mark tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
+@network@
 mark gpus
 nvidia-smi --query-gpu=index,uuid,name,driver_version,memory.total --format=csv,noheader,nounits 2>/dev/null
 mark cluster
@@ -46,7 +48,7 @@ mark disk; df -Pk "${HOME:-/}" 2>/dev/null
 mark ended; date +%s.%N
 mark end
 exit 0
-"""
+""".replace("@network@", links.QUESTIONS.strip())
 
 
 def probe_command(image: str, cluster: str, host: str, more: Sequence[tuple[str, str]] = ()) -> Command:
@@ -120,6 +122,9 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         remembered=_remembered(parts["cluster"]),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),
         free_bytes=_free(parts["disk"]),
+        links=links.parse_links(parts.get("links", ""), parts.get("shaping", "")),
+        routes=links.parse_routes(parts["routes"]),
+        rdma=links.parse_rdma(parts.get("rdma", "")),
     )
 
 

@@ -42,6 +42,7 @@ class Inventory:
         main: the name of the host on which the launcher runs.
         hosts: in the file's order, main included.
         worker_port_fixed: True when the file names the port: then it is never moved.
+        network: what ranks use between hosts: auto, ethernet, infiniband or efa.
         known_hosts: file with the hosts' ssh keys; empty means ``~/.ssh/known_hosts``.
     """
 
@@ -55,6 +56,7 @@ class Inventory:
     env: tuple[tuple[str, str], ...] = ()
     shm_bytes: int = 8 * 1024**3
     launcher: str = "horovodrun"
+    network: str = "auto"
     known_hosts: str = ""
 
     def host(self, name: str) -> Host:

@@ -55,6 +55,9 @@ ShmSize = Annotated[str, AfterValidator(fields.shm_size), _text(fields.SHM_SIZE)
 Launcher = Annotated[
     str, AfterValidator(fields.launcher), WithJsonSchema({"type": "string", "enum": list(fields.LAUNCHERS)})
 ]
+Network = Annotated[
+    str, AfterValidator(fields.network), WithJsonSchema({"type": "string", "enum": list(fields.NETWORKS)})
+]
 Env = dict[Annotated[str, AfterValidator(fields.env_name), _text(fields.ENV_NAME)], str]
 MountSource = Annotated[str, AfterValidator(fields.mount_source)]
 MountTarget = Annotated[str, AfterValidator(fields.mount_target)]
@@ -127,6 +130,7 @@ class HostsFile(_Strict):
     env: Env | None = _absent(dict, "Variables for all ranks; values are text.")
     shm_size: ShmSize = Field(default="8g", description="Size of /dev/shm, which data loaders share.")
     launcher: Launcher = Field(default="horovodrun", description="What starts the ranks.")
+    network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
     known_hosts: LocalPath = _absent(str, "File with the hosts' ssh keys; ~/.ssh/known_hosts if absent.")
 
 

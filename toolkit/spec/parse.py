@@ -97,6 +97,7 @@ def _inventory(model: HostsFile) -> Inventory:
         env=_pairs(model.env),
         shm_bytes=fields.shm_bytes(model.shm_size),
         launcher=model.launcher,
+        network=model.network,
         known_hosts=model.known_hosts,
     )
 
