@@ -153,6 +153,11 @@ class Session:
         return self._evidence
 
     @property
+    def settled(self) -> Evidence:
+        """The same as far as it was tried already."""
+        return self._evidence or Evidence()
+
+    @property
     def choice(self) -> Choice:
         """The data path of every host, and why; as ``layout`` takes them."""
         return choose(self.inventory, self.facts, self.evidence)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from toolkit.core.facts import Facts
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import Runner
-from toolkit.network.choose import open_question
+from toolkit.network.choose import choose, open_question
 from toolkit.network.evidence import Evidence
+from toolkit.plan.explain import Explanation, explain
 from toolkit.plan.pairs import Ways, network_ways, parse_ways, together, unanswered, ways_command
 from toolkit.spec.inventory import Inventory
 
@@ -35,3 +36,14 @@ def settle_network(
     """Return what connections say where there is a choice between networks; nothing where there is none."""
     networks = open_question(inventory, facts)
     return try_ways(network_ways(networks, facts), runners) if networks else Evidence()
+
+
+def explain_network(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    runners: Mapping[str, Runner],
+    away: Mapping[str, str],
+) -> Explanation:
+    """Let the hosts try every network that they share, and return the choice with all its reasons."""
+    shared = choose(inventory, facts).shared
+    return explain(inventory, facts, try_ways(network_ways(shared, facts), runners), away)

@@ -17,7 +17,8 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
-    **dict.fromkeys(("check", "explore", "images", "inputs", "jobs", "request", "smoke", "trust"), "api"),
+    "show_network": "show",
+    **dict.fromkeys(("check", "explore", "images", "inputs", "jobs", "looking", "request", "smoke", "trust"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

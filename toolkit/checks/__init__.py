@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit.checks import clock, engine
+from toolkit.checks import clock, engine, inside, network, ports, rdma, reach
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
 
 # In the order in which a person would look: can it be reached, can it run, has it room, is it fast.
-CHECKS: tuple[Check, ...] = (*engine.CHECKS, *clock.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *engine.CHECKS,
+    *clock.CHECKS,
+    *network.CHECKS,
+    *rdma.CHECKS,
+    *ports.CHECKS,
+    *reach.CHECKS,
+    *inside.CHECKS,
+)
 
 
 def host_probes(checks: Iterable[Check] = CHECKS) -> tuple[Probe, ...]:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from toolkit.cli import check, down, enter, image, jobs, lab, render, run, smoke, status, trust, up
+from toolkit.cli import check, down, enter, image, jobs, lab, network, render, run, smoke, status, trust, up
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.add_typer(image.app, name="image")
 app.command()(trust.trust)
 app.command()(check.check)
+app.add_typer(network.app, name="network")
 app.command()(up.up)
 app.command()(smoke.smoke)
 app.command(context_settings=run.CONTEXT)(run.run)

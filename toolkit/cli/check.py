@@ -15,6 +15,9 @@ def check(
         list[str], typer.Option("--only", metavar="CHECK", help="This check alone; may be given again.")
     ] = [],  # noqa: B006
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failures.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Start no containers: what only they can see is not checked.")
+    ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -26,7 +29,7 @@ def check(
     from toolkit.show import findings_text
 
     inventory = load(hosts)
-    findings = look(inventory, choose_checks(only), _trace if verbose else None)
+    findings = look(inventory, choose_checks(only), _trace if verbose else None, quick)
     verdict = worst(findings)
     if as_json:
         put_json(

@@ -28,7 +28,9 @@ class Candidate:
     Args:
         rate: Mbit/s that its interface carries, 0 when that is not known.
         preference: the smaller the sooner; cables come before radio, radio before tunnels.
+        twins: other hosts that have the same address.
         barred: why ranks cannot use it at all; empty when they can.
+        conflict: whether it would be a good address but for its twins.
     """
 
     host: str
@@ -37,7 +39,9 @@ class Candidate:
     network: str
     rate: float = 0.0
     preference: int = 0
+    twins: tuple[str, ...] = ()
     barred: str = ""
+    conflict: bool = False
 
     @property
     def assumed_rate(self) -> float:
@@ -57,8 +61,12 @@ def candidates(facts: Mapping[str, Facts]) -> dict[str, tuple[Candidate, ...]]:
     }
 
 
-def _candidate(facts: Facts, interface: Interface, others: list[str]) -> Candidate:
+def _candidate(facts: Facts, interface: Interface, twins: list[str]) -> Candidate:
     link = facts.link(interface.name)
+    bars = _bars(facts, interface, link)
+    conflict = bool(twins) and not bars
+    if twins and not _is_loopback(interface, link):
+        bars.append(f"also on {', '.join(twins)}, so it leads to neither")
     return Candidate(
         host=facts.host,
         interface=interface.name,
@@ -66,7 +74,9 @@ def _candidate(facts: Facts, interface: Interface, others: list[str]) -> Candida
         network=interface.network,
         rate=link_rate(facts, interface.name),
         preference=_PREFERENCE.get(link.kind, 0) if link else 0,
-        barred="; ".join(_bars(facts, interface, link, others)),
+        twins=tuple(twins),
+        barred="; ".join(bars),
+        conflict=conflict,
     )
 
 
@@ -82,20 +92,21 @@ def link_rate(facts: Facts, interface: str) -> float:
     return link.rate
 
 
-def _bars(facts: Facts, interface: Interface, link: Link | None, others: list[str]) -> list[str]:
-    address = ipaddress.ip_address(interface.address)
-    if address.is_loopback or (link and link.kind == "loopback"):
+def _is_loopback(interface: Interface, link: Link | None) -> bool:
+    return ipaddress.ip_address(interface.address).is_loopback or bool(link and link.kind == "loopback")
+
+
+def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
+    if _is_loopback(interface, link):
         return ["loopback: it never leaves the host"]
     found = []
-    if address.is_link_local:
+    if ipaddress.ip_address(interface.address).is_link_local:
         found.append("link-local: nobody forwards it, and it changes")
     if _made_by_engine(facts, interface.name, link):
         found.append("made by an engine or a hypervisor: it ends on this host")
     elif link and link.down:
         off = "switched off" if link.carrier is None else "without a carrier: no cable, or nobody at its end"
         found.append(f"the interface is {off}")
-    if others:
-        found.append(f"also on {', '.join(others)}, so it leads to neither")
     return found
 
 

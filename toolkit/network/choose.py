@@ -201,5 +201,3 @@ def _verdict(
         return f"{path.address} is settled: {path.reason}"
     best = next((s for s in shared if path and s.network == path.network), None)
     return one.behind(best) if best else "the host's path is settled otherwise"
-
-

@@ -165,32 +165,31 @@ def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
 
 def _worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> int:
     workers = [facts[name] for name in inventory.workers if name in facts]
-    held = {f.host: _held_port(inventory.cluster, f) for f in workers}
-    present = {port for port in held.values() if port}
-
-    def holder(port: int, f: Facts) -> str:
-        """Say who listens there, empty when nobody does or when it is this cluster's own sshd."""
-        if held[f.host] == port:
-            return ""
-        if not any(p == port and a in (*_ANY, paths[f.host].address) for a, p in f.listening):
-            return ""
-        for c in f.containers:
-            if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
-                return f"container {c.name} of user {c.labels.get(LABEL_OWNER, '?')}"
-        return f"another program (on {f.host}: ss -ltnp 'sport = :{port}')"
-
+    present = {port for f in workers if (port := _held_port(inventory.cluster, f))}
     if inventory.worker_port_fixed:
         for f in workers:
-            if who := holder(inventory.worker_port, f):
+            if who := port_holder(inventory, f, paths[f.host].address, inventory.worker_port):
                 what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
                 raise NotReady(what, "free it, or leave worker_port out of the hosts file", f.host)
         return inventory.worker_port
     # The port that the cluster already has, so that a host that comes back joins the others there.
     candidates: list[int] = [*sorted(present), *range(inventory.worker_port, 65536)]
     for port in candidates:
-        if not any(holder(port, f) for f in workers):
+        if not any(port_holder(inventory, f, paths[f.host].address, port) for f in workers):
             return port
     raise NotReady("no port is free on all hosts", "set worker_port: in the hosts file")
+
+
+def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> str:
+    """Say who listens at a worker's address and port, empty when nobody does or when it is our own sshd."""
+    if _held_port(inventory.cluster, facts) == port:
+        return ""
+    if not any(p == port and a in (*_ANY, address) for a, p in facts.listening):
+        return ""
+    for c in facts.containers:
+        if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
+            return f"container {c.name} of user {c.labels.get(LABEL_OWNER, '?')}"
+    return f"another program (on {facts.host}: ss -ltnp 'sport = :{port}')"
 
 
 def _held_port(cluster: str, facts: Facts) -> int:
