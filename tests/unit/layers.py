@@ -18,7 +18,9 @@ PURE = ORDER[: ORDER.index("execute")]
 BELONGS = {
     "executors": "execute",
     "show_network": "show",
-    **dict.fromkeys(("check", "explore", "images", "inputs", "jobs", "looking", "request", "smoke", "trust"), "api"),
+    **dict.fromkeys(
+        ("check", "explore", "images", "inputs", "jobs", "looking", "request", "smoke", "trust"), "api"
+    ),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

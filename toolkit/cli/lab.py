@@ -25,6 +25,7 @@ def up(
     hosts: int = typer.Option(2, help="How many hosts."),
     engine: str = typer.Option("new", help="old, new or containerd; a list such as old,new goes round."),
     rate: str = typer.Option("", help="Limit of every host's link, such as 100mbit."),
+    management: str = typer.Option("", help="A second card for ssh, with this limit, such as 100mbit."),
     interfaces: str = typer.Option("differ", help="differ or same: the names of the hosts' interfaces."),
     user: str = typer.Option("trainer", help="trainer (no root, in group docker) or root."),
     slots: int = typer.Option(1, help="Slots per host, written to hosts.yaml."),
@@ -36,7 +37,8 @@ def up(
     from toolkit.lab.topology import LabSpec
 
     kinds = tuple(part.strip() for part in engine.split(","))
-    spec = LabSpec(name, _folder(folder, name), hosts, kinds, rate, interfaces, user, slots, image)
+    place = _folder(folder, name)
+    spec = LabSpec(name, place, hosts, kinds, rate, interfaces, user, slots, image, management)
     report = lab_up(spec, _say)
     done = "nothing to change" if report.changes == 0 else f"{report.changes} changes"
     _say(f"lab {name}: {done} in {report.seconds:.1f} s; use it with")

@@ -102,20 +102,18 @@ def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
     found = []
     if ipaddress.ip_address(interface.address).is_link_local:
         found.append("link-local: nobody forwards it, and it changes")
-    if _made_by_engine(facts, interface.name, link):
+    if _made_by_engine(interface.name, link):
         found.append("made by an engine or a hypervisor: it ends on this host")
+    elif link and link.kind == "bridge" and not _has_card(facts, link):
+        found.append("a bridge without a network card: it ends on this host")
     elif link and link.down:
         off = "switched off" if link.carrier is None else "without a carrier: no cable, or nobody at its end"
         found.append(f"the interface is {off}")
     return found
 
 
-def _made_by_engine(facts: Facts, name: str, link: Link | None) -> bool:
-    if name.startswith(_MADE_BY_ENGINES):
-        return True
-    if link is None:
-        return name.startswith(_BRIDGES)
-    return link.kind == "bridge" and not _has_card(facts, link)
+def _made_by_engine(name: str, link: Link | None) -> bool:
+    return name.startswith(_MADE_BY_ENGINES if link else (*_MADE_BY_ENGINES, *_BRIDGES))
 
 
 def _has_card(facts: Facts, link: Link) -> bool:

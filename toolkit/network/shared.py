@@ -60,7 +60,7 @@ class Shared:
             return f"shared by all, but {faults}"
         if max(m.preference for m in self.members) > max(m.preference for m in best.members):
             return f"shared by all, but it is radio or a tunnel and {best.network} is a cable"
-        because = f": {faults}" if faults else ""
+        because = f"; besides, {faults}" if faults else ""
         if (self.slowest, self.mean) < (best.slowest, best.mean):
             than = f"{best.network} ({self.speed} against {best.speed})"
             return f"shared by all, but slower than {than}{because}"
