@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
-from toolkit.plan.look import ENDED, Look, Looked, parse_line, targets_line
+from toolkit.plan.look import ENDED, Look, Looked, last_words, parse_line, targets_line
 
 # Seconds for a container to start and for all connections; a program ends by itself some time after both.
 _LISTEN_SECONDS, _REPORT_SECONDS = 12.0, 10.0
@@ -71,8 +71,7 @@ class _Round:
                 self.gone.add(look.host)
                 self.changed.notify_all()
         if look.host not in self.reports:
-            said = [line for line in (*lines, *result.stderr.splitlines()) if line.strip()]
-            return Looked(error=said[-1].strip() if said else "it ended without a word", up=look.up)
+            return Looked(error=last_words([*lines, *result.stderr.splitlines()]), up=look.up)
         report = self.reports[look.host]
         asked, answered = self.times[look.host]
         ahead = float(report["now"]) - (asked + answered) / 2

@@ -102,6 +102,11 @@ def _grouped(
         if len(out) == len(hosts) - 1 > 1:
             yield host, out, f"it reaches nobody: {_how(left[out[0]], scene)}"
             left = {key: pair for key, pair in left.items() if key not in out}
+    for one, other in [key for key in left if key[0] < key[1] and key[::-1] in left]:
+        how = _how(left[one, other], scene)
+        if how == _how(left[other, one], scene):
+            yield other, [(one, other), (other, one)], f"it and {one} do not reach each other: {how}"
+            left = {key: pair for key, pair in left.items() if set(key) != {one, other}}
     for target in hosts:
         by_how: dict[str, list[tuple[str, str]]] = {}
         for key, pair in left.items():

@@ -122,6 +122,14 @@ def parse_line(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and ("ports" in value or "pairs" in value) else None
 
 
+def last_words(lines: Sequence[str]) -> str:
+    """Return the line that says best why a program or its container ended."""
+    said = [line.strip() for line in lines if line.strip()]
+    # docker's own message stands before its advice to read the help.
+    docker = [line.removeprefix("docker: ") for line in said if line.startswith("docker: ")]
+    return (docker or said or ["it ended without a word"])[-1]
+
+
 def _runs(layout: Layout, place: Place) -> bool:
     name = container_name(layout.inventory.cluster, place.role)
     return any(c.name == name and c.state == "running" for c in ours(layout.inventory.cluster, place.facts))
