@@ -149,7 +149,7 @@ class Session:
     def evidence(self) -> Evidence:
         """What connections between the hosts say where the choice of a network is open; tried once."""
         if self._evidence is None:
-            self._evidence = settle_network(self.inventory, self.facts, self.runners_in_use())
+            self._evidence = settle_network(self.inventory, self.facts, self.runners)
         return self._evidence
 
     @property

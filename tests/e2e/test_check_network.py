@@ -303,7 +303,7 @@ UP = (
         "printf '#!/bin/sh\\necho 0, GPU-0, A100, 550.54.14, 81920\\n' >/usr/local/bin/nvidia-smi; "
         "chmod 755 /usr/local/bin/nvidia-smi",
         "rm /usr/local/bin/nvidia-smi",
-        "a container on it no nvidia-smi",
+        "a container on it has no nvidia-smi",
     ),
     Fault(
         "in-versions",

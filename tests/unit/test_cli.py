@@ -71,6 +71,7 @@ WITH_HOSTS = {
     "run": ("x",),
     "exec": ("x",),
     "render": ("ssh",),
+    "network explain": (),
 }
 
 

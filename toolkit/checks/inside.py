@@ -117,7 +117,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     found = scene.inside[seen.host].report["gpus"]
     if found is None or len(found) < wanted:
-        has = "no nvidia-smi" if found is None else f"{len(found)} GPUs"
+        has = "has no nvidia-smi" if found is None else f"sees {len(found)}"
         what = f"the host has {wanted} GPUs, a container on it {has}"
         fix = f"on {seen.host}: nvidia-ctk runtime configure --runtime=docker, restart docker, toolkit up"
         yield error(what, fix)

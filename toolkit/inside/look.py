@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -169,7 +170,7 @@ def main() -> None:
         mounts.write()
         say({"ports": ports})
         logins: dict[str, Any] = {}
-        work = {name: functools.partial(login, name) for name in config["logins"]}
+        work: dict[Any, Callable[[], Any]] = {n: functools.partial(login, n) for n in config["logins"]}
         others = threading.Thread(target=lambda: logins.update(all_at_once(work)), daemon=True)
         others.start()
         found = look(config)

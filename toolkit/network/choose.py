@@ -83,7 +83,7 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
     shared = shared_networks(facts, found, evidence)
     remembered = {name: a for f in facts.values() for name, a in f.remembered.addresses}
     paths: dict[str, DataPath] = {}
-    problems = []
+    problems, away = [], {}
     for host in inventory.hosts:
         if host.name in facts:
             try:
@@ -94,7 +94,7 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
                 if fixed is not None:
                     paths[host.name] = fixed
         elif given := remembered.get(host.name) or host.data_address or _literal(host.address):
-            paths[host.name] = DataPath(host.name, given, "", f"{given}/32", "the host did not answer", True)
+            away[host.name] = given
     best = _best(shared, [path.network for path in paths.values() if path.interface])
     barred = {problem.host for problem in problems}
     for name, said in facts.items():
@@ -103,6 +103,10 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
                 paths[name] = _found(said, found[name], best, shared)
             except NotReady as problem:
                 problems.append(problem)
+    networks = cidrs(paths)
+    for name, address in away.items():
+        network = _network_of(address, networks)
+        paths[name] = DataPath(name, address, "", network, "the host did not answer", True)
     paths = {name: paths[name] for name in inventory.names if name in paths}
     verdicts = {
         (c.host, c.address): _verdict(c, paths.get(name), shared, facts)
@@ -122,6 +126,12 @@ def open_question(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Sha
 def cidrs(paths: Mapping[str, DataPath]) -> tuple[str, ...]:
     """Return the networks of these paths, sorted: equal on all hosts even where interface names differ."""
     return tuple(sorted({p.network for p in paths.values()}))
+
+
+def _network_of(address: str, networks: tuple[str, ...]) -> str:
+    """The others' network that an absent host is in, so that its absence changes nothing for them."""
+    found = (n for n in networks if ipaddress.ip_address(address) in ipaddress.ip_network(n))
+    return next(found, f"{address}/32")
 
 
 def _literal(address: str) -> str:

@@ -60,8 +60,11 @@ def choose_fabric(profile: str, facts: Mapping[str, Facts]) -> Fabric:
         return Fabric("infiniband", said, some, True, lacking or tuple(facts))
     if facts and all(_efa(f) for f in facts.values()):
         return Fabric("efa", "every host has an EFA device")
-    if len(lacking) < len(facts):
-        who = f"{', '.join(lacking)} cannot" if lacking else "some by InfiniBand, some by RoCE"
+    if any(port.active and port.driver != "efa" for f in facts.values() for port in f.rdma):
+        if len(lacking) == len(facts):
+            who = "their RoCE ports share no network"
+        else:
+            who = f"{', '.join(lacking)} cannot" if lacking else "some by InfiniBand, some by RoCE"
         return Fabric("tcp only", f"not all hosts reach each other by RDMA: {who}", lacking=lacking)
     return Fabric("tcp", "no host has an active RDMA port")
 

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from tests.unit.checks.net_scenes import networked
 from tests.unit.cluster_world import IMAGE, cluster_facts, inventory
 from toolkit.checks.model import Scene, Seen
 from toolkit.core.facts import Facts
-from toolkit.network.choose import choose_paths
 
 # As engine 26.1 of Debian 13 says it, shortened to what checks read.
 INFO = {
@@ -33,7 +33,7 @@ def scene(host: str = "gpu2", **answers: str) -> Scene:
     """Three healthy hosts; ``answers`` are what one of them said instead."""
     facts = cluster_facts()
     seen = {n: healthy(n, f, **(answers if n == host else {})) for n, f in facts.items()}
-    return Scene(inventory(), seen, IMAGE, choose_paths(inventory(), facts), 12345)
+    return networked(Scene(inventory(), seen, IMAGE, {}, 12345))
 
 
 def with_host(base: Scene, host: str, facts: dict[str, Any] | None = None, **changes: Any) -> Scene:

@@ -6,7 +6,9 @@ import inspect
 
 import pytest
 
-from tests.unit.checks.cases import CASES, Case
+from tests.unit.checks.cases import CASES as HOST_CASES
+from tests.unit.checks.cases import Case
+from tests.unit.checks.cases_network import NETWORK_CASES
 from tests.unit.checks.scenes import scene
 from toolkit.checks import CHECKS, STAGES, host_probes, judge
 from toolkit.checks.clock import clock_offset
@@ -14,6 +16,7 @@ from toolkit.checks.model import Check
 from toolkit.core.finding import Finding, graver_first, worst
 from toolkit.show import findings_text
 
+CASES = (*HOST_CASES, *NETWORK_CASES)
 _SAYS = {"error": "error(", "warning": "warning(", "not checked": "unchecked("}
 
 
