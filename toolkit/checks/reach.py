@@ -50,12 +50,17 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for other in others:
         by = scene.evidence.egress(seen.facts, other.address)
         if by and by != path.interface:
-            what = (
-                f"its kernel drops what comes from {other.host} by {path.interface}, since it would answer "
-                f"by {by} (rp_filter is 1)"
+            come = next((p for p in pairs(scene) if (p.source, p.target) == (other.host, seen.host)), None)
+            how = (
+                f"what comes from {other.host} by {path.interface}, since it answers by {by} (rp_filter is 1)"
             )
             loose = f"sudo sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{path.interface}.rp_filter=2"
-            yield error(what, f"on {seen.host}: {loose}; or mend the route", subject=other.host)
+            fix = f"on {seen.host}: {loose}; or mend the route"
+            if come and come.tried and not come.faults:
+                # It came by the other interface, this time.
+                yield warning(f"its kernel would drop {how}", fix, subject=other.host)
+            else:
+                yield error(f"its kernel drops {how}", fix, subject=other.host)
 
 
 def _open(scene: Scene) -> Iterator[Finding]:

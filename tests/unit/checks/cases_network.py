@@ -190,8 +190,19 @@ NETWORK_CASES = (
     Case(
         "pair-filter",
         "error",
+        net.with_pair(
+            net.with_route(scene(**{"network-settings": kernel(rp_filter="1")}), "gpu2", "gpu1", "wlan0"),
+            "gpu1",
+            "gpu2",
+            **DROPPED,
+        ),
+        "drops what comes from gpu1 by enp3s0, since it answers by wlan0",
+    ),
+    Case(
+        "pair-filter",
+        "warning",
         net.with_route(scene(**{"network-settings": kernel(rp_filter="1")}), "gpu2", "gpu1", "wlan0"),
-        "drops what comes from gpu1 by enp3s0, since it would answer by wlan0",
+        "would drop what comes from gpu1",
     ),
     Case("pair-filter", "not checked", scene(**{"network-settings": ""}), "not known"),
     Case("pair-open", "ok", GOOD),
