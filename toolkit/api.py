@@ -22,7 +22,10 @@ from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.execute import Listener, execute
+from toolkit.explore import settle_network
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory, target_of
+from toolkit.network.choose import Choice, choose
+from toolkit.network.evidence import Evidence
 from toolkit.plan.down import plan_down
 from toolkit.plan.layout import Layout, make_layout, refuse_foreign
 from toolkit.plan.probe import parse_facts, probe_command
@@ -58,6 +61,7 @@ class Session:
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
         self.replies: dict[str, Reply] = {}
+        self._evidence: Evidence | None = None
 
     @classmethod
     def open(
@@ -132,7 +136,8 @@ class Session:
         self.require_some()
         pulled = self.inventory.pull != "never"
         local = self.local_image if local_image and not pulled else None
-        layout = make_layout(self.inventory, self.facts, local, by_name=local_image and pulled)
+        by_name = local_image and pulled
+        layout = make_layout(self.inventory, self.facts, local, by_name, self.evidence)
         self.errors |= {error.host: error for error in layout.refused}
         return layout
 
@@ -141,6 +146,23 @@ class Session:
         """The image as this machine's engine knows it, None when it does not, or when there is none."""
         engine = Engine.find()
         return engine.image(self.inventory.image) if engine else None
+
+    @property
+    def evidence(self) -> Evidence:
+        """What connections between the hosts say where the choice of a network is open; tried once."""
+        if self._evidence is None:
+            self._evidence = settle_network(self.inventory, self.facts, self.runners)
+        return self._evidence
+
+    @property
+    def settled(self) -> Evidence:
+        """The same as far as it was tried already."""
+        return self._evidence or Evidence()
+
+    @property
+    def choice(self) -> Choice:
+        """The data path of every host, and why; as ``layout`` takes them."""
+        return choose(self.inventory, self.facts, self.evidence)
 
     def require_some(self) -> None:
         """Raise the first host's error when no host answered at all.

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from toolkit.api import Session
 from toolkit.checks import CHECKS, host_probes, judge
 from toolkit.checks.clock import clock_offset
-from toolkit.checks.model import Check, Scene, Seen, Stage
+from toolkit.checks.model import STAGES, Check, Scene, Seen
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.image import ImageFacts
 from toolkit.effects.ssh import Trace
 from toolkit.errors import BadInput, Problem, ToolkitError
-from toolkit.network.choose import choose_paths
+from toolkit.explore import settle_network, try_ways
+from toolkit.inputs import inside_programs
+from toolkit.looking import look_inside
+from toolkit.network.choose import choose
+from toolkit.network.evidence import Evidence
+from toolkit.plan.layout import Layout, make_layout
+from toolkit.plan.look import plan_looks
+from toolkit.plan.pairs import path_ways, together
 from toolkit.plan.probe import parse_facts, probe_answers
 from toolkit.spec.inventory import Inventory
 from toolkit.spec.words import meant
+
+_QUICK = "left out by --quick"
 
 
 def choose_checks(only: Collection[str]) -> tuple[Check, ...]:
@@ -32,18 +44,26 @@ def choose_checks(only: Collection[str]) -> tuple[Check, ...]:
 
 
 def look(
-    inventory: Inventory, checks: Iterable[Check] = CHECKS, trace: Trace | None = None
+    inventory: Inventory,
+    checks: Iterable[Check] = CHECKS,
+    trace: Trace | None = None,
+    quick: bool = False,
 ) -> tuple[Finding, ...]:
     """Ask all hosts at once and return what the checks find, the gravest first.
 
     Changes nothing on the hosts; a host that does not answer has a finding that says why.
+
+    Args:
+        quick: start no containers; what only they could see is "not checked".
     """
     checks = tuple(checks)
     questions = [(probe.name, probe.text) for probe in host_probes(checks)]
+    stages = {check.stage for check in checks}
     with Session.open(inventory, trace=trace, questions=questions) as session:
         scene = first_look(session)
-    stages: tuple[Stage, ...] = ("host",)
-    return graver_first(judge(scene, stages, checks))
+        if stages - {"host"}:
+            scene = second_look(session, scene, quick)
+    return graver_first(judge(scene, STAGES, checks))
 
 
 def first_look(session: Session) -> Scene:
@@ -51,13 +71,52 @@ def first_look(session: Session) -> Scene:
     inventory = session.inventory
     seen = {name: _seen(session, name) for name in inventory.names}
     facts = {name: one.facts for name, one in seen.items() if one.facts is not None}
-    try:
-        paths = choose_paths(inventory, facts)
-    except ToolkitError:
-        paths = {}  # a check says why
+    choice = choose(inventory, facts, session.settled)
     local = session.local_image
-    image = local or _held_image(inventory, seen)
-    return Scene(inventory, seen, image, paths, inventory.worker_port, sendable=local is not None)
+    return Scene(
+        inventory,
+        seen,
+        local or _held_image(inventory, seen),
+        choice.paths,
+        inventory.worker_port,
+        sendable=local is not None,
+        choice=choice,
+    )
+
+
+def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
+    """Let the hosts try the ways to each other, from containers where the image is, and return all of it."""
+    inventory, facts = scene.inventory, scene.facts
+    runners = {name: session.runners[name] for name in facts}
+    settled = settle_network(inventory, facts, runners)
+    choice = choose(inventory, facts, settled)
+    scene = replace(scene, paths=choice.paths, choice=choice)
+    layout, why = _layout(session, scene, settled)
+    looks = plan_looks(layout, inside_programs(), secrets.token_hex(16)) if layout and not quick else ()
+    port = layout.port if layout else scene.port
+    ways = path_ways(choice.paths, facts, port, [look.host for look in looks])
+    with ThreadPoolExecutor(1) as pool:
+        # Beside each other: the hosts' own tries wait for answers, containers for processors.
+        tried = pool.submit(try_ways, ways, runners)
+        inside = look_inside(looks, runners)
+        evidence = together((settled, tried.result()))
+    absent = dict.fromkeys(facts, why or "the image is not there")
+    return replace(
+        scene,
+        port=port,
+        evidence=evidence,
+        inside=inside,
+        outside=dict.fromkeys(facts, _QUICK) if quick else absent,
+    )
+
+
+def _layout(session: Session, scene: Scene, evidence: Evidence) -> tuple[Layout | None, str]:
+    """The layout of the hosts whose engine can be used, or why there is none."""
+    try:
+        session.require_some()
+        return make_layout(scene.inventory, session.facts, scene.image, evidence=evidence), ""
+    except ToolkitError as error:
+        return None, error.what
 
 
 def _seen(session: Session, name: str) -> Seen:

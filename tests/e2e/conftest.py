@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.world import LAB, Toolkit
+from tests.e2e.world import CARDS, LAB, Toolkit
 from toolkit.lab.manage import lab_down, lab_up
 from toolkit.lab.topology import LabSpec
 
@@ -29,6 +29,19 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     finally:
         if not keep:
             lab_down(LAB)
+
+
+@pytest.fixture(scope="session")
+def cards(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[Toolkit]:
+    """A cluster on a lab of its own: two cards a host, and ssh comes in by the slow one."""
+    keep = os.environ.get("TOOLKIT_KEEP_LAB") == "1"
+    place = Path(".lab", CARDS).resolve() if keep else tmp_path_factory.mktemp("cards")
+    lab_up(LabSpec(CARDS, str(place), hosts=2, engines=("new", "old"), management="100mbit"), print)
+    try:
+        yield Toolkit(place / "hosts.yaml", folder)
+    finally:
+        if not keep:
+            lab_down(CARDS)
 
 
 def hosts_file(lab: Path, to: Path, cluster: str, names: tuple[str, ...]) -> Path:

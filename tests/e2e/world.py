@@ -17,6 +17,8 @@ from typing import Any
 
 # The practice cluster that the tests make; another name lets two runs stand side by side on one machine.
 LAB = os.environ.get("TOOLKIT_TEST_LAB", "ci")
+# A second one, whose hosts have two network cards.
+CARDS = f"{LAB}-cards"
 PROGRAM = str(Path(sys.executable).with_name("toolkit"))
 
 
@@ -85,8 +87,8 @@ def on(host: str, *argv: str, lab: str = LAB) -> str:
     return done.stdout + done.stderr
 
 
-def sh(host: str, text: str) -> str:
-    return on(host, "sh", "-c", text)
+def sh(host: str, text: str, lab: str = LAB) -> str:
+    return on(host, "sh", "-c", text, lab=lab)
 
 
 def containers(host: str, cluster: str) -> list[str]:

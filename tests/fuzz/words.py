@@ -41,6 +41,8 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("smoke", "--launcher", "torchrun", "--dry-run", "--json"),
     ("check", "--only", "docker", "--only", "clock", "--strict", "--json"),
     ("check", "--fix", "--dry-run", "-v"),
+    ("check", "--quick"),
+    ("network", "explain", "--json"),
     ("bench", "network", "--only", "gpu1", "--engine", "mpi", "--most", "4", "--report", "net.html", "-v"),
     ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
     ("predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms", "--json"),
@@ -177,7 +179,7 @@ Spoiler = Callable[[random.Random, list[str]], list[str]]
 
 def verb_of(words: tuple[str, ...] | list[str]) -> int:
     """How many words name the verb."""
-    return 2 if words[0] in ("bench", "image", "lab") else 1
+    return 2 if words[0] in ("bench", "image", "lab", "network") else 1
 
 
 def _with(*choices: tuple[str, ...]) -> Spoiler:
@@ -243,6 +245,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
         _option("--model", "resnet51", "A"),
         _option("--up-to", "0", "x", "-3"),
     ),
+    "network explain": (_UNKNOWN, _NO_HOSTS, _extra),
     "run": (
         *(_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _NO_TIME),
         _option("--np", *_NUMBERS, "6"),

@@ -17,8 +17,9 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
-    **dict.fromkeys(("bench", "check", "images", "inputs", "jobs", "preflight"), "api"),
-    **dict.fromkeys(("request", "smoke", "steptime", "trust"), "api"),
+    "show_network": "show",
+    **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "looking"), "api"),
+    **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

@@ -96,6 +96,8 @@ CASES: dict[str, str | bytes] = {
     "shm too small": GOOD + "shm_size: '8'\n",
     "shm with an unknown unit": GOOD + "shm_size: 8 gigabytes\n",
     "unknown launcher": GOOD + "launcher: horovod\n",
+    "unknown network": GOOD + "network: infinband\n",
+    "network is not text": GOOD + "network: [auto]\n",
     "known_hosts is an option": GOOD + "known_hosts: -oProxyCommand=id\n",
     # Hosts
     "host names": HEAD + "hosts: [GPU1, gpu_1, '-x', localhost, '12', a.b, 5, '']\n",

@@ -49,6 +49,7 @@ WITH_HOSTS = {
     "exec": ("x",),
     "render": ("ssh",),
     "predict": ("--params", "1M", "--rate", "1gbit"),
+    "network explain": (),
 }
 
 

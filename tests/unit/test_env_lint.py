@@ -21,7 +21,7 @@ from toolkit.core.finding import Finding
 from toolkit.core.report import Report
 from toolkit.errors import NotReady
 from toolkit.network.lint import _NOTES, lint_environment, lint_inventory
-from toolkit.network.settings import rank_settings
+from toolkit.network.settings import usual_variables
 from toolkit.network.values import _KINDS, c_number, judge_value
 from toolkit.network.variables import Variable, every_table, nearest, table_of
 from toolkit.plan.steps import Plan
@@ -63,9 +63,9 @@ def test_there_are_enough_of_both() -> None:
     assert len(GOOD) + len(GOOD_FOR_ONE_HOST) >= 60
 
 
-@pytest.mark.parametrize("name", sorted(dict(rank_settings(world.layout().paths[0]))))
+@pytest.mark.parametrize("name", sorted(usual_variables()))
 def test_what_the_toolkit_sets_per_host_is_not_for_all(name: str) -> None:
-    value = dict(rank_settings(world.layout().paths[0]))[name]
+    value = usual_variables()[name].lower()
     (found,) = lint_environment([(name, value)], "env/")
     assert (found.verdict, found.host, found.subject) == ("warning", "", f"env/{name}")
     assert "on all hosts alike" in found.what and "hosts/NAME/env" in found.fix

@@ -54,9 +54,9 @@ def test_every_engine_has_golden_command_lines(engine: str) -> None:
     host = lab_hosts(lab, SUBNET)[0]
     lines = [
         cmd.build_command(engine, "toolkit-lab-host:x", "/pkg/lab", ("https_proxy",)),
-        cmd.network_command(lab, SUBNET),
+        cmd.network_command(lab, lab.network, SUBNET),
         *cmd.volume_commands(lab, host),
-        cmd.run_command(lab, host, POOR, "toolkit-lab-host:x"),
+        *cmd.start_commands(lab, host, POOR, "toolkit-lab-host:x"),
         cmd.ready_command(host, 90, "ssh-ed25519 AAAA\n"),
         cmd.report_command(host.container),
     ]
@@ -66,9 +66,22 @@ def test_every_engine_has_golden_command_lines(engine: str) -> None:
 @pytest.mark.parametrize(("title", "means"), [("full", FULL), ("cgroup-v1", CGROUP_V1), ("poor", POOR)])
 def test_rights_follow_what_the_machine_can_do(title: str, means: Means) -> None:
     lab = spec()
-    check_golden(
-        f"lab/run-{title}.txt", in_lines(cmd.run_command(lab, lab_hosts(lab, SUBNET)[1], means, "i").argv)
-    )
+    create, start = cmd.start_commands(lab, lab_hosts(lab, SUBNET)[1], means, "i")
+    check_golden(f"lab/run-{title}.txt", in_lines(create.argv))
+    assert start.argv == ("docker", "start", "toolkit-lab-demo-box2")
+
+
+def test_a_management_card_is_a_second_network_by_which_ssh_comes_in() -> None:
+    lab = spec(management="100mbit")
+    assert lab.networks == ("toolkit-lab-demo", "toolkit-lab-demo-management")
+    hosts = lab_hosts(lab, SUBNET, "10.77.9.0/24")
+    assert [h.address for h in hosts] == ["10.77.9.11", "10.77.9.12"]
+    # One name leads into the data network on one host, into the management network on the other.
+    assert [[c.interface for c in h.cards] for h in hosts] == [["eth0", "enp3s0"], ["enp3s0", "ens5"]]
+    lines = cmd.start_commands(lab, hosts[0], FULL, "i")
+    check_golden("lab/start-management.txt", "\n".join(in_lines(line.argv) for line in lines))
+    assert 'address: "10.77.9.11"' in render_hosts_yaml(lab, hosts)
+    assert settings_of({LABEL_LAB_SETTINGS: host_settings(lab, hosts[0])})["management"] == "100mbit"
 
 
 def test_files() -> None:
@@ -117,9 +130,12 @@ def test_settings_are_read_back_from_labels() -> None:
 
 def test_bad_specs_name_every_fault() -> None:
     with pytest.raises(BadInput) as caught:
-        spec(name="Lab_1", hosts=0, engines=("newest",), rate="fast", interfaces="x", user="me", slots=0)
+        spec(
+            name="Lab_1", hosts=0, engines=("newest",), rate="fast", management="slow",
+            interfaces="x", user="me", slots=0,
+        )  # fmt: skip
     assert [p.path for p in caught.value.problems] == [
-        "name", "hosts", "engine", "rate", "interfaces", "user", "slots",
+        "name", "hosts", "engine", "rate", "management", "interfaces", "user", "slots",
     ]  # fmt: skip
     with pytest.raises(BadInput):
         spec(engines=())
@@ -159,8 +175,8 @@ def test_host_image_changes_with_its_recipe_and_is_shared_by_the_stores() -> Non
 def test_slow_links_keep_a_bucket_that_holds_a_packet() -> None:
     def burst(rate: str) -> str:
         lab = spec(rate=rate)
-        argv = cmd.run_command(lab, lab_hosts(lab, SUBNET)[0], FULL, "i").argv
-        return next(str(t).partition("=")[2] for t in argv if str(t).startswith("TOOLKIT_LAB_BURST"))
+        argv = cmd.start_commands(lab, lab_hosts(lab, SUBNET)[0], FULL, "i")[0].argv
+        return next(str(t).rpartition(",")[2] for t in argv if str(t).startswith("TOOLKIT_LAB_CARDS"))
 
     assert burst("1mbit") == "65536"
     assert burst("10gbit") == "12500000"

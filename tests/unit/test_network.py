@@ -10,7 +10,6 @@ from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Interface
 from toolkit.errors import NotReady
 from toolkit.network.choose import DataPath, choose_paths, cidrs
-from toolkit.network.settings import rank_settings
 
 TWO = (
     "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.77.0.2}\n  gpu2: {address: 10.77.0.3}\n"
@@ -133,14 +132,3 @@ def test_networks_are_listed_once_and_sorted() -> None:
 
     paths = {n: path(n, net) for n, net in (("b", "10.9.0.0/24"), ("a", "10.0.0.0/8"), ("c", "10.9.0.0/24"))}
     assert cidrs(paths) == ("10.0.0.0/8", "10.9.0.0/24")
-
-
-def test_what_ranks_are_told() -> None:
-    path = DataPath("gpu2", "10.77.0.3", "eth1", "10.77.0.0/24", "")
-    assert dict(rank_settings(path)) == {
-        "GLOO_SOCKET_IFNAME": "eth1",
-        "NCCL_SOCKET_IFNAME": "=eth1",
-        "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/24",
-        "TP_SOCKET_IFNAME": "eth1",
-    }
-    assert rank_settings(replace(path, interface="")) == ()

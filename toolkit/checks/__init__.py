@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit.checks import clock, disk, engine, gpu, gpu_setup, image, leftovers, machine, mounts
+from toolkit.checks import (
+    clock,
+    disk,
+    engine,
+    gpu,
+    gpu_setup,
+    image,
+    inside,
+    leftovers,
+    machine,
+    mounts,
+    network,
+    ports,
+    rdma,
+    reach,
+)
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
 
@@ -18,7 +33,12 @@ CHECKS: tuple[Check, ...] = (
     *mounts.CHECKS,
     *gpu_setup.CHECKS,
     *gpu.CHECKS,
+    *network.CHECKS,
+    *rdma.CHECKS,
+    *ports.CHECKS,
     *leftovers.CHECKS,
+    *reach.CHECKS,
+    *inside.CHECKS,
 )
 
 

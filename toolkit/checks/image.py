@@ -22,6 +22,8 @@ def _one(scene: Scene) -> Iterator[Finding]:
     tag = scene.inventory.image
     held = {name: image for name, seen in scene.seen.items() if (image := _held(seen, tag))}
     identities = {image.identity for image in held.values()}
+    if scene.inventory.pull != "never":
+        return  # hosts pull it before `up` goes on, which says what came of that
     if scene.image is None:
         if scene.facts:
             yield error(f"neither this machine nor any host has the image {tag}", _BUILD)
@@ -36,6 +38,9 @@ def _one(scene: Scene) -> Iterator[Finding]:
 def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     tag, wanted = scene.inventory.image, scene.image
+    if scene.inventory.pull != "never":
+        yield fine(f"`up` lets it pull {tag}")
+        return
     if not seen.facts.docker or wanted is None:
         yield unchecked("docker cannot be used" if wanted else "nobody has the image")
         return

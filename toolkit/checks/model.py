@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, Verdict
 from toolkit.core.image import ImageFacts
+from toolkit.core.links import Link
 from toolkit.errors import ToolkitError
-from toolkit.network.choose import DataPath
+from toolkit.network.choose import Choice, DataPath
+from toolkit.network.evidence import Evidence
+from toolkit.plan.look import Looked
 from toolkit.spec.inventory import Inventory
 
 # When a check can be judged: with what the hosts say over ssh; with connections that they try to each
@@ -68,9 +71,10 @@ class Scene:
         sendable: this machine's own engine has that image, so that hosts which lack it can get it.
         paths: data path of each host for which one can be told.
         port: where the workers' sshd listens or will listen.
-        reached: for each ordered pair (from, to) what came of a TCP connection: ``open``, ``refused``,
-            ``timeout``, ``unreachable``; pairs that were not tried are absent.
-        inside: what the program in each host's short-lived container reported.
+        choice: how the paths were chosen, and what came of every other address.
+        evidence: what hosts found out about the ways to each other, without a container.
+        inside: what the program in a container of each host found; hosts where none was started are absent.
+        outside: why none was started there.
     """
 
     inventory: Inventory
@@ -78,14 +82,28 @@ class Scene:
     image: ImageFacts | None = None
     paths: Mapping[str, DataPath] = field(default_factory=dict)
     port: int = 0
-    reached: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sendable: bool = False
+    choice: Choice = field(default_factory=Choice)
+    evidence: Evidence = field(default_factory=Evidence)
+    inside: Mapping[str, Looked] = field(default_factory=dict)
+    outside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def facts(self) -> dict[str, Facts]:
         """Facts of the hosts that answered, in the file's order."""
         return {name: seen.facts for name, seen in self.seen.items() if seen.facts is not None}
+
+    def link(self, host: str) -> Link | None:
+        """The interface of a host's data path, None when the host does not say."""
+        facts, path = self.facts.get(host), self.paths.get(host)
+        return facts.link(path.interface) if facts and path else None
+
+    def no_look(self, host: str) -> str:
+        """Why nothing is known of a host's containers, empty when something is."""
+        looked = self.inside.get(host)
+        if looked is None:
+            return self.outside.get(host, "no container was started")
+        return f"its container told nothing: {looked.error}" if looked.error else ""
 
 
 HostJudge = Callable[[Seen, Scene], Iterable[Finding]]

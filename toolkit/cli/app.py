@@ -17,6 +17,7 @@ from toolkit.cli import (
     init,
     jobs,
     lab,
+    network,
     predict,
     render,
     run,
@@ -70,6 +71,7 @@ app.command()(init.init)
 app.add_typer(image.app, name="image")
 app.command()(trust.trust)
 app.command()(check.check)
+app.add_typer(network.app, name="network")
 app.command()(up.up)
 app.command()(smoke.smoke)
 app.command(context_settings=run.CONTEXT)(run.run)

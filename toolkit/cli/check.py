@@ -36,6 +36,9 @@ def check(
         bool, typer.Option("--fix", help="Remove what earlier clusters and jobs of ours left there.")
     ] = False,
     dry_run: DryRun = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Start no containers: what only they can see is not checked.")
+    ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -47,7 +50,7 @@ def check(
     from toolkit.show import findings_text, plan_text, report_text
 
     inventory = load(hosts)
-    findings = look(inventory, choose_checks(only), _trace if verbose else None)
+    findings = look(inventory, choose_checks(only), _trace if verbose else None, quick)
     verdict = worst(findings)
     if not as_json:
         print(findings_text(findings, inventory.names, everything=verbose), end="", flush=True)

@@ -33,6 +33,10 @@ def up(
     rate: Annotated[
         str, typer.Option(metavar="RATE", help="Limit of every host's link, such as 100mbit.")
     ] = "",
+    management: Annotated[
+        str,
+        typer.Option(metavar="RATE", help="A second card for ssh, with this limit, such as 100mbit."),
+    ] = "",
     interfaces: Annotated[
         str,
         typer.Option(
@@ -67,8 +71,8 @@ def up(
     count, per_host = line.whole("--hosts", hosts), line.whole("--slots", slots)
     kinds = tuple(part.strip() for part in engine.split(","))
     where = _folder(folder, name)
-    spec = line.read(LabSpec, name, where, count or 1, kinds, rate, interfaces, user, per_host or 1, image)
-    spec = line.accept(spec)
+    made = (name, where, count or 1, kinds, rate, interfaces, user, per_host or 1, image, management)
+    spec = line.accept(line.read(LabSpec, *made))
     if dry_run:
         from toolkit.lab.preview import preview_up
 

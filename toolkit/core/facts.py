@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolkit.core.image import ImageFacts
+from toolkit.core.links import Link, RdmaPort, Route
 from toolkit.core.names import LABEL_DIGEST
 
 
@@ -105,6 +106,7 @@ class Facts:
         version: of the toolkit that wrote the cluster's files last; empty when none did, or one that did not
             write it down.
         programs: the inside programs as they are there: name and sha256.
+        links: network interfaces; routes: the kernel's main table; rdma: ports of RDMA devices.
     """
 
     host: str
@@ -134,6 +136,13 @@ class Facts:
     booted: float = 0.0
     version: str = ""
     programs: tuple[tuple[str, str], ...] = ()
+    links: tuple[Link, ...] = ()
+    routes: tuple[Route, ...] = ()
+    rdma: tuple[RdmaPort, ...] = ()
+
+    def link(self, name: str) -> Link | None:
+        """Return the interface of that name, None when the host did not list it."""
+        return next((link for link in self.links if link.name == name), None)
 
     def group_name(self) -> str:
         """The name of the primary group."""

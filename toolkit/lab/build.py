@@ -67,16 +67,20 @@ class Builder:
 
     def go(self, before: Found) -> Report:
         images = self._images()
-        subnet, fresh = self._network(before)
-        hosts = lab_hosts(self.spec, subnet)
+        made = [self._network(name, before) for name in self.spec.networks]
+        hosts = lab_hosts(self.spec, *(subnet for subnet, _ in made))
+        fresh = any(new for _, new in made)
         since = time.monotonic()
         public, new = files.ensure_key(self.folder)
         self.book.note("files", "key pair", "", new, since)
-        if fresh:
-            # Containers of a network that is gone can never start again.
-            for container in before.hosts.values():
+        there = {}
+        for name, container in before.hosts.items():
+            # Containers of a network that is gone can never start again; one that never started, because
+            # somebody was cut off, may lack a card.
+            if fresh or container.status == "created":
                 container.remove(force=True, v=True)
-        there = {} if fresh else {name: c.status for name, c in before.hosts.items()}
+            else:
+                there[name] = container.status
         started = self._start(hosts, there, images)
         keys = self._ready(hosts, started, public)
         since = time.monotonic()
@@ -108,24 +112,26 @@ class Builder:
         self.book.progress(f"          making the base image {base} …")
         self.engine.do(command("sh", str(script), suite), 1800)
 
-    def _network(self, before: Found) -> tuple[str, bool]:
+    def _network(self, name: str, before: Found) -> tuple[str, bool]:
         since = time.monotonic()
-        if before.networks:
-            subnet = str(before.networks[0].attrs["IPAM"]["Config"][0]["Subnet"])
-            self.book.note("network", f"network {subnet}", "", False, since)
-            return subnet, False
+        for network in before.networks:
+            if network.name == name:
+                subnet = str(network.attrs["IPAM"]["Config"][0]["Subnet"])
+                self.book.note("network", f"network {subnet}", "", False, since)
+                return subnet, False
         table = Path("/proc/net/route")
         taken = self.engine.subnets() + (routed_networks(table.read_text()) if table.exists() else ())
         barred: list[str] = []
         while True:
             subnet = free_subnet(taken, barred)
-            made = self.engine.ask(cmd.network_command(self.spec, subnet))
+            line = cmd.network_command(self.spec, name, subnet)
+            made = self.engine.ask(line)
             if made.ok:
                 self.book.note("network", f"network {subnet}", "", True, since)
                 return subnet, True
             # Another lab may take the same one at this very moment; the engine is the judge.
             if "overlap" not in made.stderr.lower():
-                raise CommandFailed(cmd.network_command(self.spec, subnet).line(), made.status, made.output)
+                raise CommandFailed(line.line(), made.status, made.output)
             barred.append(subnet)
 
     def _start(self, hosts: tuple[LabHost, ...], there: dict[str, str], images: dict[str, str]) -> set[str]:
@@ -137,7 +143,8 @@ class Builder:
                 assert means is not None
                 for line in cmd.volume_commands(self.spec, host):
                     self.engine.do(line)
-                self.engine.do(cmd.run_command(self.spec, host, means, images[host.engine]))
+                for line in cmd.start_commands(self.spec, host, means, images[host.engine]):
+                    self.engine.do(line)
                 return True
             if there[host.name] == "running":
                 return False
@@ -169,7 +176,7 @@ class Builder:
                 raise LabError(f"does not come up:\n    {last}", host=host.name)
             _greet(host)
             version, key = answer.stdout.strip().splitlines()[-2:]
-            title = f"ssh and engine {version} at {host.address} ({host.interface})"
+            title = f"ssh and engine {version} at {host.address} ({host.cards[-1].interface})"
             self.book.note("hosts", title, host.name, changed, since, version)
             return key
 

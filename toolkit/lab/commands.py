@@ -14,6 +14,7 @@ from toolkit.lab.topology import (
     LABEL_LAB_HOST,
     LABEL_LAB_IMAGE,
     LABEL_LAB_SETTINGS,
+    Card,
     LabHost,
     LabSpec,
     Means,
@@ -55,15 +56,15 @@ def build_command(engine: str, reference: str, folder: str, proxies: Iterable[st
     )  # fmt: skip
 
 
-def network_command(spec: LabSpec, subnet: str) -> Command:
-    """Return the command that makes the lab's network."""
+def network_command(spec: LabSpec, name: str, subnet: str) -> Command:
+    """Return the command that makes one of the lab's networks."""
     return Command(
         (
             "docker", "network", "create",
             *_labels(spec),
             # Out of Docker's own pool the lab could get 172.17.0.0/16, which every host's docker0 has too.
             "--subnet", subnet,
-            spec.network,
+            name,
         )
     )  # fmt: skip
 
@@ -73,27 +74,25 @@ def volume_commands(spec: LabSpec, host: LabHost) -> tuple[Command, ...]:
     return tuple(Command(("docker", "volume", "create", *_labels(spec), name)) for name, _ in host.volumes)
 
 
-def run_command(spec: LabSpec, host: LabHost, means: Means, image: str) -> Command:
-    """Return the ``docker run`` line that starts a host."""
+def start_commands(spec: LabSpec, host: LabHost, means: Means, image: str) -> tuple[Command, ...]:
+    """Return the command lines that make a host and start it with all its cards."""
     kind = ENGINES[host.engine]
     env = {
+        "TOOLKIT_LAB_CARDS": " ".join(map(_card, host.cards)),
         "TOOLKIT_LAB_CGROUP": "" if means.private_cgroups else f"/{CGROUP_ROOT}/{spec.name}/{host.name}",
-        "TOOLKIT_LAB_INTERFACE": host.interface,
         "TOOLKIT_LAB_STORE": kind.store,
         "TOOLKIT_LAB_USER": spec.user,
     }
-    if spec.rate:
-        env |= {"TOOLKIT_LAB_RATE": spec.rate, "TOOLKIT_LAB_BURST": str(_burst(spec.rate))}
-    return Command(
+    create = Command(
         (
-            "docker", "run", "--detach",
+            "docker", "create",
             "--name", host.container,
             "--hostname", host.name,
             *_labels(spec),
             "--label", f"{LABEL_LAB_HOST}={host.name}",
             "--label", f"{LABEL_LAB_SETTINGS}={host_settings(spec, host)}",
-            "--network", spec.network,
-            "--ip", host.address,
+            "--network", host.cards[0].network,
+            "--ip", host.cards[0].address,
             "--init",  # the engine inside leaves orphans that somebody has to reap
             "--tmpfs", "/run",  # empty after a restart, as after a boot: no stale sockets and pid files
             "--stop-timeout", "30",  # the engine inside ends its own containers first
@@ -103,6 +102,18 @@ def run_command(spec: LabSpec, host: LabHost, means: Means, image: str) -> Comma
             image,
         )
     )  # fmt: skip
+    more = (
+        Command(("docker", "network", "connect", "--ip", card.address, card.network, host.container))
+        for card in host.cards[1:]
+    )
+    # All cards before the start, as in a machine: `docker run` takes one network.
+    return (create, *more, Command(("docker", "start", host.container)))
+
+
+def _card(card: Card) -> str:
+    """Address, name, rate and bucket of a card, as the host's own program reads them."""
+    rate = (card.rate, str(_burst(card.rate))) if card.rate else ("", "")
+    return ",".join((card.address, card.interface, *rate))
 
 
 def ready_command(host: LabHost, seconds: int, public_key: str) -> Command:

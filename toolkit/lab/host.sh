@@ -1,29 +1,36 @@
 #!/bin/bash
 # A practice host from the inside.
-#   start          what a host does at boot: name its interface, start sshd and dockerd, stay until told to stop
+#   start          what a host does at boot: name its cards, start sshd and dockerd, stay until told to stop
 #   ready SECONDS  wait for both; take the operator's public key from stdin; print the engine's version, then the host key
 #   report         print the engine's version, storage driver and the driver's own words about itself
 set -u
 
 run=/run/toolkit-lab
 host_key=/etc/ssh/ssh_host_ed25519_key
-interface=${TOOLKIT_LAB_INTERFACE:-eth0}
+# Each card as ADDRESS,NAME,RATE,BURST; rate and burst are empty where it is not limited.
+read -ra cards <<< "${TOOLKIT_LAB_CARDS:-}"
 
-name_interface() {
-    [ "$interface" = eth0 ] && return
-    [ -d /sys/class/net/eth0 ] || return
-    gateway=$(ip -4 route show default dev eth0 | sed -n 's/.* via \([0-9.]*\).*/\1/p')
-    # An interface is renamed only while it is down, and going down drops its routes.
-    ip link set dev eth0 down
-    ip link set dev eth0 name "$interface"
-    ip link set dev "$interface" up
-    [ -z "$gateway" ] || ip route add default via "$gateway"
-}
-
-shape_link() {
-    [ -n "${TOOLKIT_LAB_RATE:-}" ] || return
-    tc qdisc replace dev "$interface" root tbf \
-        rate "$TOOLKIT_LAB_RATE" burst "$TOOLKIT_LAB_BURST" latency 50ms
+name_cards() {
+    gateway=$(ip -4 route show default | sed -n 's/.* via \([0-9.]*\).*/\1/p')
+    number=0
+    # By address: which card is eth0 is the engine's affair. An interface is renamed only while it is down,
+    # which drops its routes; and by way of names that none has, since two may change theirs for each other.
+    for card in "${cards[@]}"; do
+        IFS=, read -r address _ <<< "$card"
+        now=$(ip -o -4 addr show to "$address/32" | awk '{ print $2; exit }')
+        [ -n "$now" ] || continue
+        ip link set dev "$now" down
+        ip link set dev "$now" name "lab$number"
+        names[$number]=$card
+        number=$((number + 1))
+    done
+    for i in "${!names[@]}"; do
+        IFS=, read -r _ name rate burst <<< "${names[$i]}"
+        ip link set dev "lab$i" name "$name"
+        ip link set dev "$name" up
+        [ -z "$rate" ] || tc qdisc replace dev "$name" root tbf rate "$rate" burst "$burst" latency 50ms
+    done
+    [ -z "$gateway" ] || ip route replace default via "$gateway"
 }
 
 own_cgroup() {
@@ -75,8 +82,7 @@ start() {
     mkdir -p $run
     echo "$(hostname): starting"
     own_cgroup
-    name_interface
-    shape_link
+    name_cards
     start_sshd
     start_engine
     # The host stays when its engine or sshd dies, as a machine does.

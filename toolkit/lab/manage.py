@@ -133,7 +133,9 @@ def refuse_other_settings(spec: LabSpec, found: Found) -> None:
         raise LabError(
             f"lab {spec.name} has its files in {found.folder}", f"--folder {found.folder}, or {fix}"
         )
-    wanted = {host.name: host_settings(spec, host) for host in lab_hosts(spec, "10.77.0.0/24")}
+    wanted = {
+        host.name: host_settings(spec, host) for host in lab_hosts(spec, "10.77.0.0/24", "10.77.1.0/24")
+    }
     for name, container in found.hosts.items():
         if name not in wanted:
             raise LabError(f"lab {spec.name} has {len(found.hosts)} hosts, not {spec.hosts}", fix)

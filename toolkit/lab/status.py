@@ -11,7 +11,7 @@ from docker.models.containers import Container
 from toolkit.effects.fanout import fan_out
 from toolkit.lab import commands as cmd
 from toolkit.lab.engine import LabEngine
-from toolkit.lab.topology import settings_of
+from toolkit.lab.topology import MANAGEMENT, settings_of
 
 _CONTAINERD = "io.containerd.snapshotter"
 
@@ -100,7 +100,9 @@ def lab_status(name: str) -> LabStatus:
 
 
 def _address(container: Container) -> str:
-    networks = container.attrs["NetworkSettings"]["Networks"].values()
+    by_name = container.attrs["NetworkSettings"]["Networks"]
+    # Where there is a management card, ssh comes in by it.
+    networks = [by_name[name] for name in sorted(by_name, key=lambda name: not name.endswith(MANAGEMENT))]
     # A stopped container keeps only the address that was asked for.
     asked = [((n.get("IPAMConfig") or {}).get("IPv4Address"), n.get("IPAddress")) for n in networks]
     return next((str(a or b) for a, b in asked if a or b), "")

@@ -22,10 +22,12 @@ DOCKER_DATA = "/var/lib/docker"
 CONTAINERD_DATA = "/var/lib/containerd"
 # One folder that all hosts of a lab see, as hosts do that have a share on NFS.
 SHARED = "/srv/shared"
+MANAGEMENT = "-management"  # what the second network's name ends with
 SSH_USERS = ("trainer", "root")
 MOST_HOSTS = 200  # addresses .11 to .210 of the lab's /24
 
-# Names as Linux gives them to cards on the board, in slots and in virtual machines.
+# Names as Linux gives them to cards on the board, in slots and in virtual machines. Those of the management
+# cards are the same ones, shifted: what is eth0 on one host leads elsewhere on another.
 _INTERFACES = ("eth0", "enp3s0", "ens5", "eno1")
 _RATE = re.compile(r"([1-9][0-9]{0,5})(kbit|mbit|gbit)")
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
@@ -77,6 +79,7 @@ class LabSpec:
         hosts: how many.
         engines: keys of ENGINES, given to the hosts in turn.
         rate: what each host's link carries at most, such as ``100mbit``; empty for no limit.
+        management: the rate of a second card by which ssh comes in, as machines have one; empty for none.
         interfaces: ``differ`` gives the hosts' data interfaces different names, ``same`` calls all eth0.
         user: whom the toolkit logs in as; ``trainer`` (uid 1000, in group docker) or ``root``.
         image: the cluster's image, written to hosts.yaml.
@@ -92,6 +95,7 @@ class LabSpec:
     user: str = "trainer"
     slots: int = 1
     image: str = "toolkit:cpu"
+    management: str = ""
 
     def __post_init__(self) -> None:
         problems = tuple(self._problems())
@@ -114,8 +118,9 @@ class LabSpec:
         for engine in self.engines:
             if engine not in ENGINES:
                 yield Problem("engine", f"should be one or more of {', '.join(ENGINES)}, found {engine!r}")
-        if self.rate and not _RATE.fullmatch(self.rate):
-            yield Problem("rate", f"should be a number with kbit, mbit or gbit, found {self.rate!r}")
+        for field, rate in (("rate", self.rate), ("management", self.management)):
+            if rate and not _RATE.fullmatch(rate):
+                yield Problem(field, f"should be a number with kbit, mbit or gbit, found {rate!r}")
         if self.interfaces not in ("same", "differ"):
             yield Problem("interfaces", f"should be same or differ, found {self.interfaces!r}")
         if self.user not in SSH_USERS:
@@ -127,6 +132,11 @@ class LabSpec:
     def network(self) -> str:
         """The name of the lab's docker network."""
         return f"toolkit-lab-{self.name}"
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The docker networks of the lab: that of the data cards, then that of the management cards."""
+        return (self.network, self.network + MANAGEMENT) if self.management else (self.network,)
 
 
 @dataclass(frozen=True)
@@ -144,15 +154,39 @@ class Means:
 
 
 @dataclass(frozen=True)
+class Card:
+    """A network card of a practice host; ``network`` is the docker network's name."""
+
+    network: str
+    address: str
+    interface: str
+    rate: str
+
+
+@dataclass(frozen=True)
 class LabHost:
-    """One practice host; ``volumes`` are (volume name, folder in the host)."""
+    """One practice host.
+
+    Args:
+        cards: the data card, then the one by which ssh comes in, where that is another.
+        volumes: (volume name, folder in the host).
+    """
 
     name: str
     container: str
-    address: str
-    interface: str
+    cards: tuple[Card, ...]
     engine: str
     volumes: tuple[tuple[str, str], ...]
+
+    @property
+    def address(self) -> str:
+        """Where ssh connects to."""
+        return self.cards[-1].address
+
+    @property
+    def interface(self) -> str:
+        """The data card's name."""
+        return self.cards[0].interface
 
 
 def interface_name(index: int, interfaces: str) -> str:
@@ -162,13 +196,29 @@ def interface_name(index: int, interfaces: str) -> str:
     return _INTERFACES[index] if index < len(_INTERFACES) else f"enp{index + 1}s0"
 
 
-def lab_hosts(spec: LabSpec, subnet: str) -> tuple[LabHost, ...]:
-    """Return the hosts of a lab in ``subnet``, a /24 in CIDR form."""
-    network = ipaddress.IPv4Network(subnet)
-    return tuple(_host(spec, network, index) for index in range(spec.hosts))
+def management_name(index: int, interfaces: str) -> str:
+    """Return what the management interface of host ``index`` (from 0) is called."""
+    if interfaces == "same":
+        return "eth1"
+    if index < len(_INTERFACES):
+        return _INTERFACES[(index + 1) % len(_INTERFACES)]
+    return f"eno{index + 1}"
 
 
-def _host(spec: LabSpec, network: ipaddress.IPv4Network, index: int) -> LabHost:
+def lab_hosts(spec: LabSpec, *subnets: str) -> tuple[LabHost, ...]:
+    """Return the hosts of a lab; one /24 in CIDR form for each of its networks."""
+    networks = [ipaddress.IPv4Network(subnet) for subnet in subnets]
+    return tuple(_host(spec, networks, index) for index in range(spec.hosts))
+
+
+def _host(spec: LabSpec, subnets: list[ipaddress.IPv4Network], index: int) -> LabHost:
+    interfaces = (interface_name(index, spec.interfaces), management_name(index, spec.interfaces))
+    cards = tuple(
+        Card(name, str(subnet.network_address + 11 + index), interface, rate)
+        for name, subnet, interface, rate in zip(
+            spec.networks, subnets, interfaces, (spec.rate, spec.management), strict=False
+        )
+    )
     name = f"box{index + 1}"
     engine = spec.engines[index % len(spec.engines)]
     container = f"{spec.network}-{name}"
@@ -177,8 +227,7 @@ def _host(spec: LabSpec, network: ipaddress.IPv4Network, index: int) -> LabHost:
         (f"{container}-{engine}-{path.rpartition('/')[2]}", path) for path in ENGINES[engine].data
     )
     volumes += ((f"{spec.network}-shared", SHARED),)
-    address = str(network.network_address + 11 + index)
-    return LabHost(name, container, address, interface_name(index, spec.interfaces), engine, volumes)
+    return LabHost(name, container, cards, engine, volumes)
 
 
 def host_settings(spec: LabSpec, host: LabHost) -> str:
@@ -190,6 +239,7 @@ def host_settings(spec: LabSpec, host: LabHost) -> str:
         "shared": SHARED,
         "user": spec.user,
     }
+    subject |= {"management": spec.management} if spec.management else {}
     return json.dumps(subject, sort_keys=True)
 
 

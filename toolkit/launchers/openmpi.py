@@ -1,8 +1,13 @@
-"""What Open MPI 4.1 is told, for mpirun and for horovodrun, which calls mpirun."""
+"""What Open MPI is told, for mpirun and for horovodrun, which calls mpirun.
+
+Version 4.1, which the images carry, reads OMPI_MCA_*; version 5 starts its daemons by PRRTE, which reads
+PRTE_MCA_* (plm_ssh_component.c in its source). Each passes over the other's names.
+"""
 
 from __future__ import annotations
 
 from toolkit.launchers.job import Job
+from toolkit.network.settings import openmpi_network
 
 # Horovod leaves its own ssh calls to an agent of exactly this name, so no ssh of its making is started.
 # `up` mounts it from toolkit/inside/kubexec.sh.
@@ -21,14 +26,13 @@ def openmpi_env(job: Job) -> tuple[tuple[str, str], ...]:
     stands twice on a command line as an error, and horovodrun writes some of its own. Not among them:
     odls_base_sigkill_timeout, which Open MPI sleeps out several times over at every failed job.
     """
-    return tuple(
-        sorted(
-            {
-                "OMPI_MCA_plm_rsh_agent": AGENT,
-                # Only main holds the key: a worker cannot start another worker.
-                "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
-                "OMPI_MCA_plm_rsh_num_concurrent": str(max(len(job.hosts), 1)),
-                "OMPI_MCA_oob_tcp_if_include": ",".join(job.networks),
-            }.items()
-        )
-    )
+    launch = {
+        "agent": AGENT,
+        # Only main holds the key: a worker cannot start another worker.
+        "no_tree_spawn": "1",
+        "num_concurrent": str(max(len(job.hosts), 1)),
+    }
+    env = openmpi_network(job.networks)
+    for name, value in launch.items():
+        env |= {f"OMPI_MCA_plm_rsh_{name}": value, f"PRTE_MCA_plm_ssh_{name}": value}
+    return tuple(sorted(env.items()))

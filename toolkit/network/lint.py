@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit.core.finding import Finding, Verdict
-from toolkit.network.choose import DataPath
 from toolkit.network.complaint import Complaint, Setting
 from toolkit.network.conflicts import find_conflicts
 from toolkit.network.costs import find_costs
-from toolkit.network.settings import rank_settings
+from toolkit.network.settings import usual_variables
 from toolkit.network.values import judge_value
 from toolkit.network.variables import Table, Variable, nearest, table_of
 from toolkit.spec.inventory import Inventory
@@ -21,7 +20,7 @@ from toolkit.spec.inventory import Inventory
 CHECK = "environment"
 
 # What every rank is given for its own host, by the shape of the value.
-_PER_HOST = dict(rank_settings(DataPath("", "", "INTERFACE", "NETWORK", "")))
+_PER_HOST = usual_variables()
 
 Pairs = Sequence[tuple[str, str]]
 

@@ -1,29 +1,105 @@
-"""What to tell NCCL, Gloo and Open MPI about a host's network, one host at a time."""
+"""What to tell NCCL, Gloo, UCX, libfabric and Open MPI about a host's network, one host at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolkit.core.facts import Facts
+from toolkit.core.links import RdmaPort
 from toolkit.network.choose import DataPath
+from toolkit.network.fabric import Fabric, gid_index
 
 
-def rank_settings(path: DataPath) -> tuple[tuple[str, str], ...]:
+@dataclass(frozen=True)
+class Setting:
+    """One variable that every rank on a host gets, and why."""
+
+    name: str
+    value: str
+    why: str
+
+
+def rank_settings(
+    path: DataPath, networks: Sequence[str], fabric: Fabric, facts: Facts
+) -> tuple[Setting, ...]:
     """Return the variables that every rank on this host gets, sorted by name.
 
-    Names differ from host to host, so these are never copied from one host to another: the rank
-    program sets them last of all (see ``toolkit/inside/rank.py``).
+    Interface names differ from host to host, so these are never copied from one host to another: the
+    rank program sets them last of all (see ``toolkit/inside/rank.py``).
+
+    Args:
+        networks: the data networks of all hosts, see ``cidrs``.
     """
     if not path.interface:
         return ()
-    return tuple(
-        sorted(
-            {
-                # "=" asks for an exact match: without it eth1 also takes eth10 (NCCL's user guide).
-                "NCCL_SOCKET_IFNAME": f"={path.interface}",
-                # Gloo takes one concrete name and no pattern.
-                "GLOO_SOCKET_IFNAME": path.interface,
-                # TensorPipe, for torch.distributed.rpc.
-                "TP_SOCKET_IFNAME": path.interface,
-                # Open MPI takes a network; this is read when the rank calls MPI_Init.
-                "OMPI_MCA_btl_tcp_if_include": path.network,
-            }.items()
-        )
-    )
+    ports = fabric.ports.get(path.host, ())
+    found = [*_tcp(path, networks), *_rdma(path, ports, fabric, facts)]
+    if fabric.kind == "efa":
+        found += _EFA
+    return tuple(sorted(found, key=lambda setting: setting.name))
+
+
+def usual_variables() -> dict[str, str]:
+    """Return what every rank is given for TCP; INTERFACE and NETWORK stand for its host's own."""
+    return variables(_tcp(DataPath("", "", "INTERFACE", "NETWORK", ""), ("NETWORK",)))
+
+
+def variables(settings: Sequence[Setting]) -> dict[str, str]:
+    """Return settings as an environment."""
+    return {setting.name: setting.value for setting in settings}
+
+
+def openmpi_network(networks: Sequence[str]) -> dict[str, str]:
+    """Return what Open MPI's launcher is told: CIDRs, equal on all hosts even where names differ.
+
+    Open MPI 5 starts its daemons by PRRTE, which reads parameters of its own under another prefix
+    (https://docs.open-mpi.org/en/v5.0.x/mca.html; prte_if_include in PRRTE's prte_mca_params.c).
+    """
+    joined = ",".join(networks)
+    return {"OMPI_MCA_oob_tcp_if_include": joined, "PRTE_MCA_prte_if_include": joined}
+
+
+def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
+    name = path.interface
+    return [
+        # NCCL's user guide: without "=" the value is a prefix.
+        Setting("NCCL_SOCKET_IFNAME", f"={name}", '"=" is an exact match; without it eth1 also takes eth10'),
+        Setting("GLOO_SOCKET_IFNAME", name, "Gloo takes one concrete name and no pattern"),
+        Setting("TP_SOCKET_IFNAME", name, "TensorPipe, for torch.distributed.rpc"),
+        # Read when the rank calls MPI_Init.
+        Setting("OMPI_MCA_btl_tcp_if_include", ",".join(networks), "Open MPI takes networks, equal on all"),
+    ]
+
+
+def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Facts) -> list[Setting]:
+    names = [port.name for port in ports]
+    # UCX by itself uses every device it sees, those that lead to no peer included.
+    found = [Setting("UCX_NET_DEVICES", ",".join((*names, path.interface)), "UCX would try all it sees")]
+    if fabric.kind == "tcp only":
+        found.append(Setting("NCCL_IB_DISABLE", "1", fabric.reason))
+    if names:
+        found.append(Setting("NCCL_IB_HCA", f"={','.join(names)}", f"the fastest ports; {fabric.reason}"))
+    if fabric.kind in ("infiniband", "roce") and fabric.required:
+        found.append(Setting("NCCL_NET", "IB", "the file asks for it: fail rather than fall back to TCP"))
+    if fabric.kind == "roce" and (index := gid_index(tuple(ports), facts)) is not None:
+        found.append(Setting("NCCL_IB_GID_INDEX", str(index), "RoCE v2 over this host's IPv4 address"))
+    return found
+
+
+# Amazon's guide "Get started with EFA and NCCL" and the EFA cheat sheet of aws-samples/
+# awsome-distributed-training. FI_EFA_USE_DEVICE_RDMA is not among them: since libfabric 1.18 it is set by
+# itself, and before that it stops jobs on instances whose device cannot read remote memory.
+_EFA = [
+    Setting("FI_PROVIDER", "efa", "libfabric takes no other provider"),
+    Setting("FI_EFA_FORK_SAFE", "1", "data loaders fork; kernels from 5.15 on do not need it"),
+    Setting("FI_EFA_USE_HUGE_PAGE", "0", "huge pages run out when data loaders fork"),
+]
+
+
+def all_settings(
+    paths: Mapping[str, DataPath], networks: Sequence[str], fabric: Fabric, facts: Mapping[str, Facts]
+) -> dict[str, tuple[Setting, ...]]:
+    """Return the settings of every host that answered."""
+    there = (name for name in facts if name in paths)
+    return {name: rank_settings(paths[name], networks, fabric, facts[name]) for name in there}

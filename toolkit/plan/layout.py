@@ -16,7 +16,10 @@ from toolkit.core.names import (
     identity_reference,
 )
 from toolkit.errors import ImageError, NotReady
-from toolkit.network.choose import DataPath, choose_paths
+from toolkit.network.choose import DataPath, choose_paths, cidrs
+from toolkit.network.evidence import Evidence
+from toolkit.network.fabric import choose_fabric
+from toolkit.network.settings import Setting, all_settings
 from toolkit.plan.gpus import share_gpus
 from toolkit.spec.inventory import Inventory
 
@@ -83,6 +86,13 @@ class Layout:
         return next((p for p in self.places if p.name == name), None)
 
     @property
+    def settings(self) -> dict[str, tuple[Setting, ...]]:
+        """What the ranks of each host are told about its network."""
+        facts = {p.name: p.facts for p in self.places}
+        paths = {p.host: p for p in self.paths}
+        return all_settings(paths, cidrs(paths), choose_fabric(self.inventory.network, facts), facts)
+
+    @property
     def main(self) -> Place | None:
         return self.place(self.inventory.main)
 
@@ -91,8 +101,15 @@ class Layout:
         return tuple(p for p in self.places if p.name != self.inventory.main)
 
 
+_NOTHING = Evidence()
+
+
 def make_layout(
-    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool = False
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    local: ImageFacts | None,
+    by_name: bool = False,
+    evidence: Evidence = _NOTHING,
 ) -> Layout:
     """Return the layout.
 
@@ -100,13 +117,14 @@ def make_layout(
         facts: of the hosts that answered; at least one.
         local: the image as this machine's engine knows it, None when it does not.
         by_name: what the hosts have under the file's name is meant, even while they run another.
+        evidence: what connections between the hosts came to, where the choice of addresses is open.
 
     Raises:
         NotReady: no data address can be told, the port is taken, a cluster of that name is another's,
             no host has the GPUs that the file says.
         ImageError: nobody has the image, or hosts hold different ones and this machine none.
     """
-    paths = choose_paths(inventory, facts)
+    paths = choose_paths(inventory, facts, evidence)
     for f in facts.values():
         refuse_foreign(inventory.cluster, f)
     image = _reference_image(inventory, facts, local, by_name)
@@ -175,32 +193,31 @@ def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
 
 def _worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> int:
     workers = [facts[name] for name in inventory.workers if name in facts]
-    held = {f.host: _held_port(inventory.cluster, f) for f in workers}
-    present = {port for port in held.values() if port}
-
-    def holder(port: int, f: Facts) -> str:
-        """Say who listens there, empty when nobody does or when it is this cluster's own sshd."""
-        if held[f.host] == port:
-            return ""
-        if not any(p == port and a in (*_ANY, paths[f.host].address) for a, p in f.listening):
-            return ""
-        for c in f.containers:
-            if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
-                return f"container {c.name} of user {c.labels.get(LABEL_OWNER, '?')}"
-        return f"another program (on {f.host}: ss -ltnp 'sport = :{port}')"
-
+    present = {port for f in workers if (port := _held_port(inventory.cluster, f))}
     if inventory.worker_port_fixed:
         for f in workers:
-            if who := holder(inventory.worker_port, f):
+            if who := port_holder(inventory, f, paths[f.host].address, inventory.worker_port):
                 what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
                 raise NotReady(what, "free it, or leave worker_port out of the hosts file", f.host)
         return inventory.worker_port
     # The port that the cluster already has, so that a host that comes back joins the others there.
     candidates: list[int] = [*sorted(present), *range(inventory.worker_port, 65536)]
     for port in candidates:
-        if not any(holder(port, f) for f in workers):
+        if not any(port_holder(inventory, f, paths[f.host].address, port) for f in workers):
             return port
     raise NotReady("no port is free on all hosts", "set worker_port: in the hosts file")
+
+
+def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> str:
+    """Say who listens at a worker's address and port, empty when nobody does or when it is our own sshd."""
+    if _held_port(inventory.cluster, facts) == port:
+        return ""
+    if not any(p == port and a in (*_ANY, address) for a, p in facts.listening):
+        return ""
+    for c in facts.containers:
+        if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
+            return f"container {c.name} of user {c.labels.get(LABEL_OWNER, '?')}"
+    return f"another program (on {facts.host}: ss -ltnp 'sport = :{port}')"
 
 
 def _held_port(cluster: str, facts: Facts) -> int:

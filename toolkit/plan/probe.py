@@ -15,6 +15,7 @@ from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
+from toolkit.plan import links
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
 
@@ -52,6 +53,7 @@ mark interfaces; ip -o -4 addr show 2>/dev/null
 mark routes; cat /proc/net/route 2>/dev/null
 mark addresses; cat /proc/net/fib_trie 2>/dev/null
 mark tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
+@network@
 mark gpus
 @@SMI@@
 mark runtime; command -v nvidia-container-runtime-hook
@@ -70,7 +72,7 @@ mark disk; df -Pk "${HOME:-/}" 2>/dev/null
 mark ended; date +%s.%N
 mark end
 exit 0
-""".replace("@@SMI@@", SMI.strip())
+""".replace("@@SMI@@", SMI.strip()).replace("@network@", links.QUESTIONS.strip())
 
 
 def probe_command(
@@ -158,6 +160,9 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         programs=programs(parts["programs"]),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),
         free_bytes=_free(parts["disk"]),
+        links=links.parse_links(parts.get("links", ""), parts.get("shaping", "")),
+        routes=links.parse_routes(parts["routes"]),
+        rdma=links.parse_rdma(parts.get("rdma", "")),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from toolkit import __version__
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name
-from toolkit.network.settings import rank_settings
+from toolkit.network.settings import variables
 from toolkit.plan.containers import cluster_container, start_failures, worker_sshd_config
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.standing import why_start
@@ -97,7 +97,7 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
         "host": place.name,
         "address": place.path.address,
         "interface": place.path.interface,
-        "network": dict(rank_settings(place.path)),
+        "network": variables(layout.settings.get(place.name, ())),
         "env": dict(layout.inventory.host(place.name).env),
     }
     files = [

@@ -14,6 +14,8 @@ from toolkit.spec.words import require as _require
 
 # Names of toolkit.launchers' registry; spec may not import it, and a test there compares the two.
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
+# What ranks use between hosts; toolkit.network.fabric says what each stands for.
+NETWORKS = ("auto", "ethernet", "infiniband", "efa")
 
 CLUSTER = r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
 HOST_NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -168,6 +170,12 @@ def image(text: str) -> str:
 def between(number: int, least: int, most: int) -> int:
     _require(least <= number <= most, f"{least} to {most}", number)
     return number
+
+
+def network(text: str) -> str:
+    if text not in NETWORKS:
+        raise ValueError(f"no network is called {shown(text)}; {meant(text, NETWORKS)}")
+    return text
 
 
 def launcher(text: str) -> str:

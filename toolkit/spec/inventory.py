@@ -47,6 +47,7 @@ class Inventory:
         worker_port_fixed: True when the file names the port: then it is never moved.
         secrets: variables and the files that hold their values; relative to the hosts file's folder.
         labels: more labels for every container.
+        network: what ranks use between hosts: auto, ethernet, infiniband or efa.
         known_hosts: file with the hosts' ssh keys; empty means ``~/.ssh/known_hosts``.
         source: the hosts file's name.
     """
@@ -64,6 +65,7 @@ class Inventory:
     ulimits: tuple[Ulimit, ...] = ()
     shm_bytes: int = 8 * 1024**3
     launcher: str = "horovodrun"
+    network: str = "auto"
     known_hosts: str = ""
     pull: str = "never"
     # Two files that say the same describe the same cluster.

@@ -59,6 +59,9 @@ Launcher = Annotated[
 ]
 EnvName = Annotated[str, AfterValidator(fields.env_name), _text(fields.ENV_NAME)]
 Env = dict[EnvName, str]
+Network = Annotated[
+    str, AfterValidator(fields.network), WithJsonSchema({"type": "string", "enum": list(fields.NETWORKS)})
+]
 MountSource = Annotated[str, AfterValidator(fields.mount_source)]
 MountTarget = Annotated[str, AfterValidator(fields.mount_target)]
 MountText = Annotated[str, AfterValidator(_mount), _text(fields.MOUNT)]
@@ -192,6 +195,7 @@ class HostsFile(_Strict):
     )
     shm_size: ShmSize = Field(default="8g", description="Size of /dev/shm, which data loaders share.")
     launcher: Launcher = Field(default="horovodrun", description="What starts the ranks.")
+    network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
     known_hosts: LocalPath = _absent(str, "File with the hosts' ssh keys; ~/.ssh/known_hosts if absent.")
 
 

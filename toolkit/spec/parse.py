@@ -109,6 +109,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         ulimits=tuple(_ulimit(name, item) for name, item in sorted((model.ulimits or {}).items())),
         shm_bytes=fields.shm_bytes(model.shm_size),
         launcher=model.launcher,
+        network=model.network,
         known_hosts=model.known_hosts,
         pull="never" if isinstance(image, str) else image.pull,
         source=source,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.unit.checks import recorded
+from tests.unit.checks.net_scenes import networked
 from tests.unit.cluster_world import IMAGE, cluster_facts, gpu, inventory
 from toolkit.checks.model import Scene, Seen
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Verdict
-from toolkit.network.choose import choose_paths
 
 # As engine 26.1 of Debian 13 says it, shortened to what checks read.
 INFO = {
@@ -52,7 +52,7 @@ def scene(host: str = "gpu2", **answers: str) -> Scene:
     seen = {n: healthy(n, f, **(answers if n == host else {})) for n, f in facts.items()}
     told = replace(inventory(), hosts=tuple(replace(h, slots=None) for h in inventory().hosts))
     image = replace(IMAGE, arch="amd64")
-    return Scene(told, seen, image, choose_paths(told, facts), 12345, sendable=True)
+    return networked(Scene(told, seen, image, {}, 12345, sendable=True))
 
 
 def with_host(base: Scene, host: str, facts: dict[str, Any] | None = None, **changes: Any) -> Scene:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.checks.cases import CASES
+from tests.unit.checks.cases import CASES as HOST_CASES
+from tests.unit.checks.cases_network import NETWORK_CASES
 from tests.unit.checks.scenes import Case, scene
 from toolkit.checks import CHECKS, STAGES, host_probes, judge
 from toolkit.checks.clock import clock_offset
@@ -15,6 +16,7 @@ from toolkit.checks.model import Check
 from toolkit.core.finding import Finding, graver_first, worst
 from toolkit.show import findings_text
 
+CASES = (*HOST_CASES, *NETWORK_CASES)
 _SAYS = {"error": "error(", "warning": "warning(", "not checked": "unchecked("}
 
 
@@ -40,9 +42,8 @@ def test_every_verdict_of_a_check_has_a_case(check: Check) -> None:
 
 
 def test_the_page_has_a_row_for_every_check_with_its_verdicts() -> None:
-    rows = [
-        line.split(" | ") for line in Path("docs/checks.md").read_text().splitlines() if line[:3] == "| `"
-    ]
+    pages = (Path("docs", name).read_text() for name in ("checks.md", "checks-network.md"))
+    rows = [line.split(" | ") for text in pages for line in text.splitlines() if line[:3] == "| `"]
     told = {row[0].strip("|` "): row for row in rows}
     assert set(told) == {check.id for check in CHECKS}
     for name, row in told.items():

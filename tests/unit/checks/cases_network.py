@@ -1,0 +1,338 @@
+"""The verdicts on networks, ways between hosts and containers, as ``cases.py`` has them for hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.checks import net_scenes as net
+from tests.unit.checks.cases import Case
+from tests.unit.checks.scenes import scene, with_host
+from tests.unit.cluster_world import gpu
+from toolkit.checks.model import Scene
+from toolkit.core.facts import Interface
+from toolkit.plan.look import Looked
+
+GOOD = scene()
+DROPPED = {"worker": {"answer": "timeout"}, "master": {"answer": "timeout"}, "any": {"answer": "timeout"}}
+REFUSED = {"worker": {"answer": "refused"}}
+NOTHING = replace(GOOD, paths={}, choice=replace(GOOD.choice, paths={}))
+GIVEN = replace(GOOD, inventory=net.settle(GOOD.inventory, {"gpu2": "10.1.1.1"}))
+UNLINKED = net.with_facts(GOOD, "gpu2", links=())
+
+
+def fixed_port(base: Scene) -> Scene:
+    inventory = replace(base.inventory, worker_port=23456, worker_port_fixed=True)
+    return replace(base, inventory=inventory)
+
+
+def profile(base: Scene, name: str) -> Scene:
+    return replace(base, inventory=replace(base.inventory, network=name))
+
+
+def other_network(base: Scene) -> Scene:
+    apart = (*base.facts["gpu2"].interfaces[:-1], Interface("enp3s0", "10.9.0.3", 24))
+    return net.with_facts(base, "gpu2", interfaces=apart, ssh_address="10.9.0.3")
+
+
+def kernel(range_: str = "32768\t60999", reserved: str = "", rp_filter: str = "0") -> str:
+    return (
+        f"ip_local_port_range:{range_}\nip_local_reserved_ports:{reserved}\n"
+        f"conf/all/rp_filter:0\nconf/enp3s0/rp_filter:{rp_filter}\n"
+    )
+
+
+def all_into(base: Scene, target: str) -> Scene:
+    for source in base.facts:
+        base = net.with_pair(base, source, target, **DROPPED) if source != target else base
+    return base
+
+
+def all_out(base: Scene, source: str) -> Scene:
+    for target in base.facts:
+        base = net.with_pair(base, source, target, **DROPPED) if source != target else base
+    return base
+
+
+NETWORK_CASES = (
+    Case("net-address", "ok", GOOD),
+    Case("net-address", "error", net.looked_at(GIVEN), "data_address 10.1.1.1 is not one of its addresses"),
+    Case("net-address", "not checked", NOTHING, "no host answered"),
+    Case("net-shared", "ok", GOOD),
+    Case("net-shared", "warning", other_network(GOOD), "gpu2 in 10.9.0.0/24"),
+    Case("net-shared", "not checked", NOTHING, "no data address"),
+    Case("net-conflict", "ok", GOOD),
+    Case(
+        "net-conflict",
+        "warning",
+        net.with_address(net.with_address(GOOD, "gpu1", "eno1", "10.5.0.1"), "cpu3", "eno1", "10.5.0.1"),
+        "10.5.0.1 is the address of gpu1, cpu3; ranks do not use it",
+    ),
+    Case(
+        "net-conflict",
+        "error",
+        net.looked_at(
+            replace(
+                net.with_address(GOOD, "cpu3", "eno1", "10.77.0.3"),
+                inventory=net.settle(GOOD.inventory, {"gpu2": "10.77.0.3"}),
+            )
+        ),
+        "10.77.0.3 is the address of gpu2, cpu3: it leads to one of them",
+    ),
+    Case("net-link", "ok", GOOD),
+    Case(
+        "net-link",
+        "error",
+        net.with_link(GOOD, "gpu2", carrier=False, state="down"),
+        "enp3s0, where ranks talk to the others (10.77.0.3), has no carrier",
+    ),
+    Case("net-link", "error", net.with_link(GOOD, "gpu2", carrier=None, state="down"), "is switched off"),
+    Case("net-link", "not checked", UNLINKED, "does not say"),
+    Case("net-speed", "ok", GOOD),
+    Case("net-speed", "warning", net.with_link(GOOD, "gpu2", speed=10), "enp3s0 runs at 10 Mb/s"),
+    Case("net-speed", "warning", net.with_link(GOOD, "gpu2", duplex="half"), "half duplex"),
+    Case("net-speed", "warning", net.with_link(GOOD, "gpu2", limit=50.0), "holds enp3s0 to 50 Mb/s"),
+    Case("net-speed", "not checked", net.with_link(GOOD, "gpu2", speed=0), "how fast"),
+    Case("net-speeds", "ok", GOOD),
+    Case(
+        "net-speeds",
+        "warning",
+        net.with_link(GOOD, "gpu2", speed=1000),
+        "the link of gpu2 carries 1 Gb/s, others 10 Gb/s",
+    ),
+    Case("net-speeds", "not checked", net.with_link(GOOD, "gpu2", speed=0), "not all hosts say"),
+    Case("net-mtu", "ok", GOOD),
+    Case("net-mtu", "warning", net.with_link(GOOD, "gpu2", mtu=9000), "1500 on gpu1, cpu3; 9000 on gpu2"),
+    Case("net-mtu", "not checked", NOTHING, "no host says"),
+    Case("net-errors", "ok", GOOD),
+    Case("net-errors", "ok", net.with_link(GOOD, "gpu2", errors=90)),
+    Case(
+        "net-errors",
+        "warning",
+        net.with_link(GOOD, "gpu2", errors=2000, packets=10**7),
+        "2000 damaged packets, one in 5000",
+    ),
+    Case("net-errors", "not checked", UNLINKED, "does not say"),
+    Case("net-public", "ok", GOOD),
+    Case(
+        "net-public",
+        "warning",
+        net.looked_at(
+            replace(
+                net.with_address(GOOD, "gpu2", "eth9", "8.8.99.2"),
+                inventory=net.settle(GOOD.inventory, {"gpu2": "8.8.99.2"}),
+            )
+        ),
+        "8.8.99.2, a public address",
+    ),
+    Case("net-public", "not checked", NOTHING, "not known"),
+    Case("net-worker-port", "ok", fixed_port(GOOD)),
+    Case(
+        "net-worker-port",
+        "error",
+        net.with_facts(fixed_port(GOOD), "gpu2", listening=(("0.0.0.0", 23456),)),
+        "port 23456 of the hosts file is held by another program",
+    ),
+    Case("net-worker-port", "not checked", NOTHING, "not known"),
+    Case("net-port-range", "ok", GOOD),
+    Case("net-port-range", "ok", scene(**{"network-settings": kernel("1024 60999", "12000-13000,29500")})),
+    Case(
+        "net-port-range",
+        "warning",
+        scene(**{"network-settings": kernel("10000 60999", "29500")}),
+        "ports 10000 to 60999, so port 12345 (the workers' sshd)",
+    ),
+    Case("net-port-range", "not checked", scene(**{"network-settings": ""}), "not known"),
+    Case("rdma", "ok", GOOD),
+    Case("rdma", "ok", net.with_rdma(GOOD, "gpu1", "gpu2", "cpu3")),
+    Case("rdma", "error", profile(net.with_rdma(GOOD, "gpu1", "cpu3"), "infiniband"), "but it has no active"),
+    Case("rdma", "error", profile(GOOD, "efa"), "but it has no EFA device"),
+    Case("rdma", "warning", net.with_rdma(GOOD, "gpu1", "cpu3"), "gpu2 cannot, so all use TCP"),
+    Case("rdma-ports", "ok", net.with_rdma(GOOD, "gpu1", "gpu2")),
+    Case(
+        "rdma-ports",
+        "warning",
+        net.with_rdma(net.with_rdma(GOOD, "gpu1"), "gpu2", state="DOWN"),
+        "mlx5_0:1 is DOWN, on other hosts it is ACTIVE",
+    ),
+    Case("rdma-ports", "warning", net.with_rdma(GOOD, "gpu2", state="INIT"), "no subnet manager"),
+    Case("rdma-rates", "ok", net.with_rdma(GOOD, "gpu1", "gpu2", "cpu3")),
+    Case(
+        "rdma-rates",
+        "warning",
+        net.with_rdma(net.with_rdma(GOOD, "gpu1", "cpu3"), "gpu2", rate=40.0),
+        "gpu1 1 × 100 Gb/s, gpu2 1 × 40 Gb/s",
+    ),
+    Case("rdma-devices", "ok", net.with_rdma(GOOD, "gpu2")),
+    Case(
+        "rdma-devices",
+        "error",
+        net.with_facts(net.with_rdma(GOOD, "gpu2"), "gpu2", infiniband=()),
+        "it has mlx5_0, but no /dev/infiniband/uverbs*",
+    ),
+    Case("rdma-devices", "not checked", net.with_rdma(GOOD, "gpu2", state="DOWN"), "no port"),
+    Case("pair-route", "ok", GOOD),
+    Case(
+        "pair-route",
+        "warning",
+        net.with_route(GOOD, "gpu2", "gpu1", "wlan0"),
+        "it sends to gpu1 (10.77.0.2) by wlan0, not by its data interface enp3s0",
+    ),
+    Case("pair-route", "error", net.with_route(GOOD, "gpu2", "gpu1", ""), "it has no route to gpu1"),
+    Case("pair-route", "error", net.with_route(GOOD, "gpu2", "gpu1", "lo"), "for its own"),
+    Case(
+        "pair-route",
+        "not checked",
+        replace(net.with_facts(GOOD, "gpu2", routes=()), evidence=replace(GOOD.evidence, routes={})),
+        "its routes are not known",
+    ),
+    Case("pair-filter", "ok", GOOD),
+    Case("pair-filter", "ok", scene(**{"network-settings": kernel(rp_filter="1")})),
+    Case(
+        "pair-filter",
+        "error",
+        net.with_pair(
+            net.with_route(scene(**{"network-settings": kernel(rp_filter="1")}), "gpu2", "gpu1", "wlan0"),
+            "gpu1",
+            "gpu2",
+            **DROPPED,
+        ),
+        "drops what comes from gpu1 by enp3s0, since it answers by wlan0",
+    ),
+    Case(
+        "pair-filter",
+        "warning",
+        net.with_route(scene(**{"network-settings": kernel(rp_filter="1")}), "gpu2", "gpu1", "wlan0"),
+        "would drop what comes from gpu1",
+    ),
+    Case("pair-filter", "not checked", scene(**{"network-settings": ""}), "not known"),
+    Case("pair-open", "ok", GOOD),
+    Case(
+        "pair-open",
+        "error",
+        net.with_pair(GOOD, "gpu1", "gpu2", **DROPPED),
+        "gpu1 → gpu2 (10.77.0.3): all ports dropped, no answer within 1.5 s; gpu2 → gpu1 is open",
+    ),
+    Case(
+        "pair-open",
+        "error",
+        net.with_pair(GOOD, "gpu1", "gpu2", **REFUSED),
+        "gpu1 → gpu2 (10.77.0.3): port 12345 rejected, though a program listens there",
+    ),
+    Case("pair-open", "error", all_into(GOOD, "gpu2"), "nobody reaches it at 10.77.0.3: all ports dropped"),
+    Case("pair-open", "error", all_out(GOOD, "gpu2"), "it reaches nobody: all ports dropped"),
+    Case(
+        "pair-open",
+        "error",
+        net.plain(GOOD, {("gpu1", "gpu2", 29500): "timeout", ("cpu3", "gpu2", 29500): "timeout"}),
+        "nobody reaches it at 10.77.0.3: port 29500 dropped",
+    ),
+    Case(
+        "pair-open",
+        "error",
+        net.with_pair(net.with_pair(GOOD, "gpu1", "gpu2", **DROPPED), "gpu2", "gpu1", **DROPPED),
+        "it and gpu1 do not reach each other",
+    ),
+    Case("pair-open", "not checked", net.plain(GOOD, {}), "a firewall that rejects cannot be told"),
+    Case("pair-open", "not checked", net.without_looks(GOOD), "not tried: gpu1 → gpu2"),
+    Case("pair-seen", "ok", GOOD),
+    Case(
+        "pair-seen",
+        "error",
+        net.with_pair(GOOD, "gpu1", "gpu2", any={"seen": "10.77.0.99"}),
+        "gpu2 sees gpu1 as 10.77.0.99",
+    ),
+    Case("pair-seen", "not checked", net.without_looks(GOOD), "needs the image"),
+    Case("pair-large", "ok", GOOD),
+    Case("pair-large", "error", net.with_pair(GOOD, "gpu1", "gpu2", any={"sent": 0}), "large ones stall"),
+    Case("pair-large", "not checked", net.without_looks(GOOD), "needs the image"),
+    Case("in-start", "ok", GOOD),
+    Case("in-start", "error", net.with_looked(GOOD, "gpu2", Looked(error="no space left")), "no space left"),
+    Case("in-start", "not checked", net.without_looks(GOOD), "left out by --quick"),
+    Case("in-listen", "ok", GOOD),
+    Case(
+        "in-listen",
+        "error",
+        net.with_inside(GOOD, "gpu2", faults={"master": "Address already in use"}),
+        "cannot listen at 10.77.0.3, MASTER_PORT: Address already in use",
+    ),
+    Case("in-listen", "not checked", net.without_looks(GOOD), "--quick"),
+    Case("in-login", "ok", GOOD),
+    Case(
+        "in-login",
+        "error",
+        net.with_inside(GOOD, "gpu1", logins={"gpu2": {"error": "Connection refused"}}),
+        "main's container cannot log in to it: Connection refused",
+    ),
+    Case("in-login", "not checked", net.without_looks(GOOD), "not up"),
+    Case("in-names", "ok", GOOD),
+    Case(
+        "in-names",
+        "error",
+        net.with_inside(GOOD, "gpu2", names={"gpu2": ["127.0.1.1"]}),
+        "in its container gpu2 leads to 127.0.1.1, itself, not to 10.77.0.3",
+    ),
+    Case("in-names", "not checked", net.with_looked(GOOD, "gpu2", Looked({"names": {}})), "not up"),
+    Case("in-shm", "ok", GOOD),
+    Case("in-shm", "warning", net.with_inside(GOOD, "gpu2", shm=64 * 2**20), "/dev/shm is 64 MiB"),
+    Case("in-shm", "not checked", net.without_looks(GOOD), "--quick"),
+    Case("in-memlock", "ok", GOOD),
+    Case(
+        "in-memlock",
+        "error",
+        net.with_inside(GOOD, "gpu1", logins={"gpu2": {"memlock": 65536, "nofile": 4096}}),
+        "ranks may lock 64 KiB",
+    ),
+    Case("in-memlock", "not checked", net.without_looks(GOOD), "--quick"),
+    Case("in-files", "ok", GOOD),
+    Case(
+        "in-files",
+        "warning",
+        net.with_inside(GOOD, "gpu1", logins={"gpu2": {"memlock": -1, "nofile": 256}}),
+        "ranks may open 256 files",
+    ),
+    Case("in-files", "not checked", net.without_looks(GOOD), "--quick"),
+    Case("in-gpus", "ok", GOOD),
+    Case(
+        "in-gpus",
+        "error",
+        net.with_inside(with_host(GOOD, "gpu2", {"gpus": (gpu(0), gpu(1))}), "gpu2", gpus=["GPU 0: A100"]),
+        "the host has 2 GPUs, a container on it sees 1",
+    ),
+    Case("in-gpus", "not checked", net.without_looks(GOOD), "--quick", "gpu1"),
+    Case("in-versions", "ok", GOOD),
+    Case(
+        "in-versions",
+        "error",
+        net.with_inside(GOOD, "gpu2", versions={"python": "3.11.2", "torch": "2.12.0", "libmpi": "40.30.4"}),
+        "torch differs: 2.13.0 on gpu1, cpu3; 2.12.0 on gpu2",
+    ),
+    Case("in-versions", "not checked", net.without_looks(GOOD), "no container"),
+    Case("in-mounts", "ok", GOOD),
+    Case(
+        "in-mounts",
+        "error",
+        net.with_inside(GOOD, "gpu2", mounts={"/out": "write: Permission denied"}),
+        "ranks (alice, uid 1000) cannot use /out: write: Permission denied",
+    ),
+    Case("in-mounts", "not checked", net.without_looks(GOOD), "--quick"),
+    Case("in-shared", "ok", GOOD),
+    Case(
+        "in-shared",
+        "warning",
+        net.with_inside(
+            net.with_inside(GOOD, "gpu1", shared={"/out": ["cpu3", "gpu1"]}),
+            "cpu3",
+            shared={"/out": ["cpu3", "gpu1"]},
+        ),
+        "/scratch/out is one folder on gpu1, cpu3, another on gpu2",
+    ),
+    Case("in-shared", "not checked", net.without_looks(GOOD), "no container"),
+    Case("in-clock", "ok", GOOD),
+    Case(
+        "in-clock",
+        "warning",
+        net.with_looked(GOOD, "gpu2", replace(GOOD.inside["gpu2"], ahead=-3600.0)),
+        "3600.0 s behind the host's",
+    ),
+    Case("in-clock", "not checked", net.without_looks(GOOD), "--quick"),
+)

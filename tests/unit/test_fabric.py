@@ -1,0 +1,123 @@
+"""InfiniBand, RoCE and EFA: all hosts or none; and what every library is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit import cluster_world as world
+from toolkit.core.facts import Facts, Interface
+from toolkit.core.links import Gid, Link, RdmaPort
+from toolkit.network.choose import DataPath
+from toolkit.network.fabric import Fabric, choose_fabric, gid_index
+from toolkit.network.settings import Setting, openmpi_network, rank_settings, variables
+
+IB = RdmaPort("mlx5_0", 1, "mlx5_core", "ACTIVE", "InfiniBand", 200.0, ("ib0",))
+PATH = DataPath("gpu2", "10.77.0.3", "eth1", "10.77.0.0/24", "")
+TCP = Fabric("tcp", "no host has an active RDMA port")
+NETWORKS = ("10.77.0.0/24", "10.78.0.0/24")
+
+
+def hosts(*ports: tuple[RdmaPort, ...]) -> dict[str, Facts]:
+    return {f"gpu{n}": world.facts(f"gpu{n}", f"10.77.0.{n}", rdma=own) for n, own in enumerate(ports, 1)}
+
+
+def roce(number: int, name: str = "mlx5_2", index: int = 3) -> RdmaPort:
+    gid = Gid(index, "RoCE v2", f"10.77.0.{number}", "eth0")
+    return RdmaPort(name, 1, "mlx5_core", "ACTIVE", "Ethernet", 100.0, ("eth0",), (gid,))
+
+
+def test_all_hosts_have_infiniband() -> None:
+    storage = replace(IB, device="mlx5_9", rate=100.0)
+    down = replace(IB, device="mlx5_1", state="DOWN")
+    fabric = choose_fabric("auto", hosts((IB, storage, down), (IB,)))
+    assert fabric.kind == "infiniband" and fabric.ports == {"gpu1": (IB,), "gpu2": (IB,)}
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "words"),
+    [
+        ((), "tcp only", "gpu2 cannot"),
+        ((replace(IB, state="INIT"),), "tcp only", "gpu2 cannot"),
+        ((roce(2),), "tcp only", "some by InfiniBand, some by RoCE"),
+    ],
+)
+def test_one_host_without_it_means_tcp_for_all(other: tuple[RdmaPort, ...], kind: str, words: str) -> None:
+    fabric = choose_fabric("auto", hosts((IB,), other))
+    assert (fabric.kind, fabric.ports) == (kind, {}) and words in fabric.reason
+
+
+def test_roce_needs_a_network_that_all_share() -> None:
+    assert choose_fabric("auto", hosts((roce(1),), (roce(2),))).kind == "roce"
+    apart = hosts((roce(1),), (roce(2),))
+    apart["gpu2"] = replace(apart["gpu2"], interfaces=(Interface("eth0", "10.88.0.2", 24),))
+    assert choose_fabric("auto", apart).kind == "tcp only"
+
+
+def test_profiles_of_the_file() -> None:
+    both = hosts((IB,), (IB,))
+    assert choose_fabric("ethernet", both).kind == "tcp only"
+    asked = choose_fabric("infiniband", both)
+    assert asked.required and not asked.lacking
+    assert choose_fabric("infiniband", hosts((IB,), ())).lacking == ("gpu2",)
+    assert choose_fabric("infiniband", hosts((), ())).lacking == ("gpu1", "gpu2")
+    efa = RdmaPort("rdmap0s6", 1, "efa", "ACTIVE", "Unspecified", 100.0)
+    assert choose_fabric("efa", hosts((efa,), ())).lacking == ("gpu2",)
+    assert choose_fabric("auto", hosts((efa,), (efa,))).kind == "efa"
+    assert choose_fabric("auto", hosts((), ())).kind == "tcp"
+
+
+def told(fabric: Fabric, facts: Facts, path: DataPath = PATH) -> dict[str, str]:
+    return variables(rank_settings(path, NETWORKS, fabric, facts))
+
+
+def test_what_ranks_are_told_without_rdma() -> None:
+    assert told(TCP, world.facts()) == {
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "NCCL_SOCKET_IFNAME": "=eth1",
+        "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/24,10.78.0.0/24",
+        "TP_SOCKET_IFNAME": "eth1",
+        "UCX_NET_DEVICES": "eth1",
+    }
+    assert told(TCP, world.facts(), replace(PATH, interface="")) == {}
+
+
+def test_what_ranks_are_told_of_infiniband() -> None:
+    facts = hosts((IB,), (IB, replace(IB, device="mlx5_3")))
+    auto = told(choose_fabric("auto", facts), facts["gpu2"])
+    assert auto["NCCL_IB_HCA"] == "=mlx5_0:1,mlx5_3:1", "an exact match: mlx5_1 also takes mlx5_10"
+    assert auto["UCX_NET_DEVICES"] == "mlx5_0:1,mlx5_3:1,eth1"
+    assert "NCCL_NET" not in auto and "NCCL_IB_GID_INDEX" not in auto
+    assert told(choose_fabric("infiniband", facts), facts["gpu2"])["NCCL_NET"] == "IB"
+    lone = told(choose_fabric("auto", hosts((), (IB,))), facts["gpu2"])
+    assert lone["NCCL_IB_DISABLE"] == "1" and "NCCL_IB_HCA" not in lone
+
+
+def test_the_gid_index_is_told_only_where_one_is_right_for_all_ports() -> None:
+    own = world.facts("gpu2", "10.77.0.2")
+    assert gid_index((roce(2),), own) == 3
+    assert gid_index((roce(2), roce(2, "mlx5_3")), own) == 3
+    assert gid_index((roce(2), roce(2, "mlx5_3", 5)), own) is None
+    assert gid_index((replace(roce(2), gids=(Gid(1, "IB/RoCE v1", "10.77.0.2", "eth0"),)),), own) is None
+    assert gid_index((), own) is None
+    facts = hosts((roce(1),), (roce(2),))
+    assert told(choose_fabric("auto", facts), facts["gpu2"])["NCCL_IB_GID_INDEX"] == "3"
+
+
+def test_efa_is_told_to_libfabric_with_a_reason_for_each() -> None:
+    settings = rank_settings(PATH, NETWORKS, choose_fabric("efa", hosts(())), world.facts())
+    assert variables(settings)["FI_PROVIDER"] == "efa"
+    assert "FI_EFA_USE_DEVICE_RDMA" not in variables(settings), "stops jobs on devices that cannot"
+    assert all(isinstance(s, Setting) and s.why for s in settings)
+    assert [s.name for s in settings] == sorted(s.name for s in settings)
+
+
+def test_open_mpi_4_and_5_are_told_the_same() -> None:
+    assert set(openmpi_network(NETWORKS).values()) == {"10.77.0.0/24,10.78.0.0/24"}
+    assert {n.partition("_MCA_")[0] for n in openmpi_network(NETWORKS)} == {"OMPI", "PRTE"}
+
+
+def test_a_bond_says_its_own_speed_and_shaping_counts() -> None:
+    assert Link("bond0", speed=50000, limit=100.0).rate == 100.0
+    assert Link("eth0").rate == 0.0

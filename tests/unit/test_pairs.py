@@ -1,0 +1,239 @@
+"""Which ways hosts are to try, what their shell says of them, and the programs in their containers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit import cluster_world as world
+from toolkit.core.command import Command
+from toolkit.core.result import Result
+from toolkit.effects.runner import Sink
+from toolkit.errors import Unreachable
+from toolkit.inputs import INSIDE_FOLDER, inside_programs
+from toolkit.looking import look_inside
+from toolkit.network.choose import choose
+from toolkit.network.evidence import Evidence
+from toolkit.plan.layout import make_layout
+from toolkit.plan.look import PIECES, Look, Looked, last_words, parse_line, plan_looks
+from toolkit.plan.pairs import (
+    Ways,
+    network_ways,
+    parse_ways,
+    path_ways,
+    together,
+    unanswered,
+    ways_command,
+)
+
+FACTS = world.cluster_facts()
+PATHS = choose(world.inventory(), FACTS).paths
+
+
+def test_every_ordered_pair_is_tried_on_the_ports_of_jobs() -> None:
+    ways = path_ways(PATHS, FACTS, 12345)
+    assert ways["gpu1"].addresses == ("10.77.0.3", "10.77.0.4")
+    assert ways["cpu3"].targets == tuple(
+        (a, p) for a in ("10.77.0.2", "10.77.0.3") for p in (12345, 29500, 45000)
+    )
+
+
+def test_nobody_who_listens_is_called_without_a_word() -> None:
+    """A connection that does not log in counts against us at an sshd, ours or anybody's."""
+    busy = {**FACTS, "gpu2": replace(FACTS["gpu2"], listening=(("10.77.0.3", 12345), ("0.0.0.0", 29500)))}
+    ports = {port for a, port in path_ways(PATHS, busy, 12345)["gpu1"].targets if a == "10.77.0.3"}
+    assert ports == {29501, 45000}
+    tried = {(a, p) for w in path_ways(PATHS, FACTS, 22).values() for a, p in w.targets}
+    assert not any(port == 22 for _, port in tried), "the hosts' own sshd least of all"
+    shared = choose(world.inventory(), FACTS).shared
+    assert {p for w in network_ways(shared, FACTS).values() for _, p in w.targets} == {45000}
+
+
+def test_pairs_that_containers_try_are_left_to_them_but_not_their_routes() -> None:
+    ways = path_ways(PATHS, FACTS, 12345, ("gpu1", "gpu2"))
+    assert {a for a, _ in ways["gpu1"].targets} == {"10.77.0.4"}
+    assert ways["gpu1"].addresses == ("10.77.0.3", "10.77.0.4")
+
+
+SAID = """\
+asked
+route 10.77.0.3 dev eth0 src 10.77.0.2 uid 1000 \\    cache
+route 10.77.0.4 via 10.77.0.1 dev eth1 src 10.77.0.2 uid 1000 \\    cache
+open 10.77.0.3:12345
+bash: connect: Connection refused
+bash: line 1: /dev/tcp/10.77.0.3/29500: Connection refused
+bash: line 1: /dev/tcp/10.77.0.4/29500: No route to host
+bash: line 1: 4711 Terminated              ( exec 3<> "/dev/tcp/${t%:*}/${t#*:}" && echo "open $t" )
+tried
+"""
+WAYS = Ways(
+    ("10.77.0.3", "10.77.0.4", "10.77.0.5"),
+    (("10.77.0.3", 12345), ("10.77.0.3", 29500), ("10.77.0.4", 29500), ("10.77.0.5", 29500)),
+)
+
+
+def test_refused_is_told_apart_from_dropped_and_from_no_route() -> None:
+    evidence = parse_ways("gpu1", WAYS, SAID)
+    assert evidence.tries == {
+        ("gpu1", "10.77.0.3", 12345): "open",
+        ("gpu1", "10.77.0.3", 29500): "refused",
+        ("gpu1", "10.77.0.4", 29500): "unreachable",
+        ("gpu1", "10.77.0.5", 29500): "timeout",
+    }
+    assert evidence.routes == {
+        ("gpu1", "10.77.0.3"): "eth0",
+        ("gpu1", "10.77.0.4"): "eth1",
+        ("gpu1", "10.77.0.5"): "",
+    }
+    assert (evidence.answer("gpu1", "10.77.0.3"), evidence.answer("gpu1", "1.1.1.1")) == ("open", None)
+    assert unanswered(evidence) == {"gpu1": Ways((), (("10.77.0.5", 29500),))}
+
+
+def test_a_host_without_the_programs_says_nothing_rather_than_no() -> None:
+    assert parse_ways("gpu1", WAYS, "") == Evidence()
+    assert parse_ways("gpu1", WAYS, "tried\n").routes == {}
+
+
+def test_the_later_answer_counts() -> None:
+    late = parse_ways("gpu1", WAYS, "tried\n")
+    both = together((late, parse_ways("gpu1", WAYS, SAID)))
+    assert both.tries["gpu1", "10.77.0.3", 12345] == "open" and both.routes
+
+
+def run_text(programs: str, *targets: str) -> str:
+    """Run the shell text as on a host that has these programs alone."""
+    text = str(ways_command(Ways()).argv[2])
+    for name in ("bash", "python3", "ip"):
+        if name not in programs.split():
+            text = text.replace(f"command -v {name} ", "false ")
+    argv = ["sh", "-c", text, "sh", "1.5", "--", *targets]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout
+
+
+@pytest.mark.parametrize("programs", ["bash", "python3"])
+def test_nothing_to_try_takes_no_time(programs: str) -> None:
+    start = time.monotonic()
+    assert "tried" not in run_text(programs) and time.monotonic() - start < 1.4
+
+
+def test_a_host_without_bash_and_python_says_that_nothing_was_tried() -> None:
+    assert "tried" not in run_text("", "10.0.0.1:1") and run_text("") == ""
+
+
+# The programs in containers
+
+
+def told(look: Look) -> dict[str, Any]:
+    """What a program is told: what follows the programs on its standard input."""
+    size = int(str(look.command.argv[-1]))
+    assert set(json.loads(look.head[:size])) == {"ways", "look"}
+    value: dict[str, Any] = json.loads(look.head[size:])
+    return value
+
+
+def test_a_container_like_those_of_ranks_is_started_where_the_image_is_and_leaves_nothing() -> None:
+    first, second = plan_looks(world.layout(), inside_programs(), "ab" * 16)  # cpu3 has no image yet
+    assert (first.host, second.host, first.up) == ("gpu1", "gpu2", False)
+    line = " ".join(map(str, second.command.argv))
+    for words in (
+        "docker run --rm --interactive --name toolkit-demo-check-",
+        "--network host",
+        "--cap-drop ALL",
+        "--security-opt no-new-privileges",
+        "--user 1000:1000",
+        "--device /dev/infiniband/uverbs0",
+        "target=/out",
+        world.IMAGE.id,
+    ):
+        assert words in line
+    assert "--detach" not in line and "--label" not in line and "target=/run/toolkit" not in line
+    assert "abab" not in line, "the token travels by standard input alone"
+    said = told(second)
+    assert said["token"] == "ab" * 16 and said["ports"] == {"worker": 12345, "master": 29500, "any": 0}
+    assert said["mounts"] == ["/out"], "what is read-only is not written to"
+
+
+def test_where_the_cluster_is_up_its_own_containers_are_used_and_main_logs_in() -> None:
+    layout = make_layout(world.inventory(), world.facts_when_up(), None)
+    looks = plan_looks(layout, inside_programs(), "0" * 32)
+    assert "docker exec --interactive toolkit-demo-main python3" in " ".join(map(str, looks[0].command.argv))
+    said = [told(look) for look in looks]
+    assert [s["logins"] for s in said] == [["gpu2", "cpu3"], [], []]
+    assert ["worker" in s["ports"] for s in said] == [True, False, False], "our sshd listens there"
+    assert said[0]["names"] == ["cpu3", "gpu1", "gpu2"]
+
+
+def test_both_sides_know_how_many_pieces_a_large_message_has() -> None:
+    assert f"PIECE, PIECES = 1 << 14, {PIECES}" in (INSIDE_FOLDER / "ways.py").read_text()
+
+
+def test_lines_of_the_program_and_of_others() -> None:
+    assert parse_line('{"ports": {}}') == {"ports": {}} and parse_line('{"pairs": {}}') == {"pairs": {}}
+    assert parse_line("") is None and parse_line("[1]") is None and parse_line("Welcome!") is None
+    assert last_words(["", "docker: no space left.", "See 'docker run --help'."]) == "no space left."
+    assert last_words(["a", "b", ""]) == "b" and last_words([]) == "it ended without a word"
+
+
+class FakeHost:
+    """Plays a host: says where it listens, waits for the others' list, reports, waits for the end."""
+
+    def __init__(self, name: str, fate: str = "") -> None:
+        self.name, self.fate = name, fate
+        self.heard: list[bytes] = []
+        self.ended = threading.Event()
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        raise AssertionError
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        assert source is not None
+        words = iter(source)
+        self.heard.append(next(words))
+        if self.fate == "lost":
+            raise Unreachable("the connection was lost", "", self.name)
+        if self.fate == "fails":
+            sink(b"\nended 125\n")
+            list(words)
+            return Result(0, "", "docker: no space left on device.\nSee help\n", 0.1)
+        sink(b"a banner\n" + json.dumps({"ports": {"any": 5000}}).encode() + b"\n")
+        self.heard.append(next(words))
+        report = {"pairs": {}, "now": 0.0, "name": self.name}
+        sink(json.dumps(report).encode() + b"\n")
+        assert list(words) == []
+        self.ended.set()
+        sink(b"ended 0\n")
+        return Result(0, "", "", 0.1)
+
+
+def held(**fates: str) -> tuple[dict[str, FakeHost], dict[str, Looked]]:
+    hosts = {name: FakeHost(name, fate) for name, fate in fates.items()}
+    plan = [Look(name, Command(("x",)), b"head", f"10.0.0.{n}", False) for n, name in enumerate(hosts, 1)]
+    return hosts, look_inside(plan, hosts)
+
+
+def test_each_is_told_of_all_others_once_all_listen() -> None:
+    hosts, found = held(a="", b="", c="")
+    assert all(host.ended.is_set() for host in hosts.values())
+    targets = json.loads(hosts["b"].heard[1])["targets"]
+    assert [(t["host"], t["address"], t["ports"]) for t in targets] == [
+        ("a", "10.0.0.1", {"any": 5000}),
+        ("c", "10.0.0.3", {"any": 5000}),
+    ]
+    assert {name: looked.report["name"] for name, looked in found.items()} == {"a": "a", "b": "b", "c": "c"}
+
+
+@pytest.mark.parametrize(
+    ("fate", "words"), [("lost", "the connection was lost"), ("fails", "no space left on device.")]
+)
+def test_one_that_does_not_come_up_holds_up_nobody(fate: str, words: str) -> None:
+    hosts, found = held(a="", b=fate, c="")
+    assert found["b"].error == words and not found["b"].report
+    assert [t["host"] for t in json.loads(hosts["a"].heard[1])["targets"]] == ["c"]
+    assert found["a"].report and found["c"].report

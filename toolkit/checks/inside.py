@@ -1,0 +1,193 @@
+"""Checks of what ranks find inside a container of the image on each host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.core.finding import Finding
+
+# Below it jobs of several ranks have starved; one of them was cured by this size (pytorch/torchtitan#853).
+LEAST_SHM = 1024**3
+# Data loaders hold a descriptor for each tensor on its way; below it they fail early.
+LEAST_FILES = 1024
+_CLOCK_SECONDS = 1.0
+_SHM_FIX = "shm_size: 8g in the hosts file, then toolkit up"
+
+
+def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    looked = scene.inside.get(seen.host)
+    if looked is None:
+        yield unchecked(scene.no_look(seen.host))
+    elif looked.error:
+        fix = f"on {seen.host}: docker run --rm --network host {scene.inventory.image} true"
+        yield error(f"a container does not do its work: {looked.error}", fix)
+
+
+def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    if why := scene.no_look(seen.host):
+        yield unchecked(why)
+        return
+    for kind, fault in scene.inside[seen.host].report["faults"].items():
+        port = {"worker": str(scene.port), "any": "any port"}.get(kind, "MASTER_PORT")
+        address = scene.paths[seen.host].address
+        what = f"a container cannot listen at {address}, {port}: {fault}"
+        yield error(what, f"on {seen.host}: ip -4 addr; ss -ltn", subject=port)
+
+
+def _login(scene: Scene) -> Iterator[Finding]:
+    main = scene.inside.get(scene.inventory.main)
+    if main is None or not main.up or main.error:
+        yield unchecked("the cluster is not up; toolkit up proves it")
+        return
+    for name, result in main.report["logins"].items():
+        if fault := result.get("error"):
+            what = f"main's container cannot log in to it: {fault}"
+            yield error(what, "toolkit up; toolkit status", name)
+
+
+def _names(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    looked = scene.inside.get(seen.host)
+    if looked is None or looked.error or not looked.up:
+        yield unchecked(scene.no_look(seen.host) or "the cluster is not up")
+        return
+    for name, found in looked.report["names"].items():
+        path = scene.paths.get(name)
+        if path and found != [path.address]:
+            where = ", ".join(found) or "nowhere"
+            loop = ", itself" if any(address.startswith("127.") for address in found) else ""
+            what = f"in its container {name} leads to {where}{loop}, not to {path.address}"
+            yield error(what, "toolkit up", subject=name)
+
+
+def _shm(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    if why := scene.no_look(seen.host):
+        yield unchecked(why)
+        return
+    size = int(scene.inside[seen.host].report["shm"])
+    if size < LEAST_SHM:
+        what = f"/dev/shm is {size // 2**20} MiB in containers; NCCL and data loaders share memory through it"
+        yield warning(what, _SHM_FIX)
+
+
+def _limits(scene: Scene, host: str) -> dict[str, int]:
+    """Limits by the way that ranks come: over ssh where the cluster is up, else those of a container."""
+    main = scene.inside.get(scene.inventory.main)
+    logins = main.report.get("logins", {}) if main else {}
+    over_ssh = logins.get(host, {})
+    found = over_ssh if "nofile" in over_ssh else scene.inside[host].report["limits"]
+    return {name: int(value) for name, value in found.items()}
+
+
+def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    if not seen.facts.infiniband:
+        return
+    if why := scene.no_look(seen.host):
+        yield unchecked(why)
+        return
+    size = _limits(scene, seen.host)["memlock"]
+    if size >= 0:
+        what = f"ranks may lock {size // 1024} KiB of memory, and RDMA needs all it asks for"
+        fix = (
+            f'on {seen.host}: "default-ulimits": {{"memlock": {{"Name": "memlock", "Soft": -1, "Hard": -1}}}}'
+        )
+        yield error(what, f"{fix} in /etc/docker/daemon.json, restart docker, toolkit up")
+
+
+def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    if why := scene.no_look(seen.host):
+        yield unchecked(why)
+        return
+    number = _limits(scene, seen.host)["nofile"]
+    if 0 <= number < LEAST_FILES:
+        what = f"ranks may open {number} files; data loaders and connections need more"
+        fix = f'on {seen.host}: "default-ulimits" with nofile in /etc/docker/daemon.json, restart docker'
+        yield warning(what, fix)
+
+
+def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    declared = scene.inventory.host(seen.host).gpus
+    wanted = len(seen.facts.gpus) if declared is None else declared
+    if not wanted:
+        return
+    if why := scene.no_look(seen.host):
+        yield unchecked(why)
+        return
+    found = scene.inside[seen.host].report["gpus"]
+    if found is None or len(found) < wanted:
+        has = "has no nvidia-smi" if found is None else f"sees {len(found)}"
+        what = f"the host has {wanted} GPUs, a container on it {has}"
+        fix = f"on {seen.host}: nvidia-ctk runtime configure --runtime=docker, restart docker, toolkit up"
+        yield error(what, fix)
+
+
+def _versions(scene: Scene) -> Iterator[Finding]:
+    told = {name: looked.report["versions"] for name, looked in scene.inside.items() if looked.report}
+    if not told:
+        yield unchecked("no container told its versions")
+    for program in sorted({p for versions in told.values() for p in versions}):
+        by_version: dict[str, list[str]] = {}
+        for name, versions in told.items():
+            by_version.setdefault(versions.get(program, "missing"), []).append(name)
+        if len(by_version) > 1:
+            rows = "; ".join(f"{version} on {', '.join(names)}" for version, names in by_version.items())
+            yield error(f"{program} differs: {rows}", "toolkit up brings one image to all", subject=program)
+
+
+def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    if not any(not mount.read_only for mount in scene.inventory.mounts):
+        return
+    if why := scene.no_look(seen.host):
+        yield unchecked(why)
+        return
+    for target, fault in scene.inside[seen.host].report["mounts"].items():
+        source = next((m.source for m in scene.inventory.mounts if m.target == target), target)
+        what = f"ranks ({seen.facts.user}, uid {seen.facts.uid}) cannot use {target}: {fault}"
+        fix = f"on {seen.host}: ls -ld {source}; chown {seen.facts.user} {source}, or :ro in the hosts file"
+        yield error(what, fix, subject=source)
+
+
+def _shared(scene: Scene) -> Iterator[Finding]:
+    told = {name: looked.report["shared"] for name, looked in scene.inside.items() if looked.report}
+    targets = {t: m.source for m in scene.inventory.mounts if not m.read_only for t in [m.target]}
+    if targets and not told:
+        yield unchecked("no container told whose files it sees")
+    for target, source in targets.items():
+        seen = {name: set(shared.get(target, ())) - {name} for name, shared in told.items()}
+        alone = sorted(name for name, others in seen.items() if not others)
+        if alone and len(alone) < len(seen):
+            rest = ", ".join(name for name in seen if name not in alone)
+            what = f"{source} is one folder on {rest}, another on {', '.join(alone)}"
+            yield warning(what, f"on {alone[0]}: mount the shared file system there", alone[0], source)
+
+
+def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    if why := scene.no_look(seen.host):
+        yield unchecked(why)
+        return
+    looked = scene.inside[seen.host]
+    off = looked.ahead - (seen.ahead or 0.0)
+    if abs(off) - looked.doubt - seen.doubt > _CLOCK_SECONDS:
+        what = (
+            f"the clock in its container is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} the host's"
+        )
+        yield warning(what, "take libfaketime and the like out of the image and of env")
+
+
+CHECKS = (
+    Check("in-start", "a container from the image starts", host=_starts, stage="inside"),
+    Check("in-listen", "containers may listen at the data address", host=_listens, stage="inside"),
+    Check("in-login", "main's container logs in to every worker", whole=_login, stage="inside"),
+    Check("in-names", "names lead to data addresses in containers", host=_names, stage="inside"),
+    Check("in-shm", "/dev/shm is large enough", host=_shm, stage="inside"),
+    Check("in-memlock", "ranks may lock memory for RDMA", host=_memlock, stage="inside"),
+    Check("in-files", "ranks may open enough files", host=_files, stage="inside"),
+    Check("in-gpus", "containers see the GPUs", host=_gpus, stage="inside"),
+    Check("in-versions", "libraries are of one version", whole=_versions, stage="inside"),
+    Check("in-mounts", "ranks can write, rename and delete on mounts", host=_mounts, stage="inside"),
+    Check("in-shared", "a mount is one folder on all hosts, or each its own", whole=_shared, stage="inside"),
+    Check("in-clock", "containers have the hosts' time", host=_clock, stage="inside"),
+)

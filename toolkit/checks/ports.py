@@ -1,0 +1,76 @@
+"""Checks of the ports that jobs use, on each host by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
+from toolkit.core.finding import Finding
+from toolkit.plan.layout import FIRST_MASTER_PORT, port_holder
+
+KERNEL = Probe(
+    "network-settings",
+    r"""
+cd /proc/sys/net/ipv4 && grep -sH '' ip_local_port_range ip_local_reserved_ports conf/*/rp_filter
+PATH="$PATH:/usr/sbin:/sbin"
+for name in firewall-cmd ufw iptables; do command -v "$name"; done
+""",
+)
+
+
+def kernel_settings(seen: Seen) -> dict[str, str]:
+    """Return the kernel's settings below net.ipv4, such as ``conf/eth0/rp_filter``; empty when unknown."""
+    rows = (line.partition(":") for line in seen.answer(KERNEL).splitlines() if ":" in line)
+    return {name: value.strip() for name, _, value in rows}
+
+
+def firewall_program(seen: Seen | None) -> str:
+    """Return which program sets a host's firewall, by the name of its command; iptables when none is seen."""
+    names = [line.rpartition("/")[2] for line in seen.answer(KERNEL).splitlines()] if seen else []
+    return next((name for name in ("firewall-cmd", "ufw") if name in names), "iptables")
+
+
+def _taken(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    path, inventory = scene.paths.get(seen.host), scene.inventory
+    if path is None:
+        yield unchecked("its data address is not known")
+        return
+    # A port that the file does not name moves by itself.
+    fixed = inventory.worker_port_fixed and seen.host != inventory.main
+    if fixed and (holder := port_holder(inventory, seen.facts, path.address, inventory.worker_port)):
+        what = f"port {inventory.worker_port} of the hosts file is held by {holder}"
+        fix = f"on {seen.host}: end it; or leave worker_port out of the hosts file"
+        yield error(what, fix, subject=str(inventory.worker_port))
+
+
+def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    settings = kernel_settings(seen)
+    numbers = [int(word) for word in settings.get("ip_local_port_range", "").split()]
+    if len(numbers) != 2:
+        yield unchecked("the kernel's range of ports is not known")
+        return
+    low, high = numbers
+    before = settings.get("ip_local_reserved_ports", "")
+    reserved = _ranges(before)
+    ours = {scene.port: "the workers' sshd", FIRST_MASTER_PORT: "MASTER_PORT"}
+    for port, use in ours.items():
+        if low <= port <= high and not any(first <= port <= last for first, last in reserved):
+            what = (
+                f"the kernel gives out ports {low} to {high}, so port {port} ({use}) may be taken by chance"
+            )
+            keep = ",".join((*filter(None, (before,)), *map(str, ours)))
+            fix = f"on {seen.host}: sudo sysctl -w net.ipv4.ip_local_reserved_ports={keep}"
+            yield warning(what, fix, subject=str(port))
+
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    pieces = re.findall(r"(\d+)(?:-(\d+))?", text)
+    return [(int(first), int(last or first)) for first, last in pieces]
+
+
+CHECKS = (
+    Check("net-worker-port", "the workers' port is free", host=_taken),
+    Check("net-port-range", "the kernel gives out no port of ours", host=_given_out, probes=(KERNEL,)),
+)

@@ -1,0 +1,189 @@
+"""Checks of the ways between hosts: every ordered pair, on the ports that jobs use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.checks.pairs import Pair, pairs, ports_text
+from toolkit.checks.ports import KERNEL, firewall_program, kernel_settings
+from toolkit.core.finding import Finding
+from toolkit.core.links import rate_text
+from toolkit.network.candidates import link_rate
+from toolkit.plan.look import PIECES
+
+
+def _route(scene: Scene) -> Iterator[Finding]:
+    for source, facts in scene.facts.items():
+        own = scene.paths.get(source)
+        for target, path in scene.paths.items():
+            if own is None or target == source or target not in scene.facts:
+                continue
+            by = scene.evidence.egress(facts, path.address)
+            look = f"on {source}: ip route get {path.address}; ip rule"
+            where = f"{target} ({path.address})"
+            if by is None:
+                yield unchecked(f"its routes are not known, that to {where} among them", look, source, target)
+            elif not by:
+                yield error(f"it has no route to {where}", look, source, target)
+            elif by == "lo":
+                yield error(f"it takes the address of {where} for its own", look, source, target)
+            elif by != own.interface:
+                rates = (link_rate(facts, by), link_rate(facts, own.interface))
+                slow = f", which carries {rate_text(rates[0])}" if 0 < rates[0] < rates[1] else ""
+                what = f"it sends to {where} by {by}{slow}, not by its data interface {own.interface}"
+                fix = f"on {source}: sudo ip route del the route that leads there; {look.partition(': ')[2]}"
+                yield warning(what, fix, source, target)
+
+
+def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    assert seen.facts is not None
+    path, settings = scene.paths.get(seen.host), kernel_settings(seen)
+    modes = [settings.get(f"conf/{name}/rp_filter", "") for name in ("all", path.interface if path else "")]
+    if path is None or "" in modes:
+        yield unchecked("whether its kernel drops packets by their way back is not known")
+        return
+    # The stricter of the two counts, and 2 (loose) is the larger number: ip-sysctl.rst of Linux.
+    if max(modes) != "1":
+        return
+    others = [p for p in scene.paths.values() if p.host != seen.host and p.host in scene.facts]
+    for other in others:
+        by = scene.evidence.egress(seen.facts, other.address)
+        if by and by != path.interface:
+            come = next((p for p in pairs(scene) if (p.source, p.target) == (other.host, seen.host)), None)
+            how = (
+                f"what comes from {other.host} by {path.interface}, since it answers by {by} (rp_filter is 1)"
+            )
+            loose = f"sudo sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{path.interface}.rp_filter=2"
+            fix = f"on {seen.host}: {loose}; or mend the route"
+            if come and come.tried and not come.faults:
+                # It came by the other interface, this time.
+                yield warning(f"its kernel would drop {how}", fix, subject=other.host)
+            else:
+                yield error(f"its kernel drops {how}", fix, subject=other.host)
+
+
+def _open(scene: Scene) -> Iterator[Finding]:
+    known = list(pairs(scene))
+    failed = {(pair.source, pair.target): pair for pair in known if pair.faults}
+    for host, group, what in _grouped(failed, scene):
+        first = failed[group[0]]
+        back = next((p for p in known if (p.target, p.source) == group[0]), None)
+        other = ""
+        if len(group) == 1 and back and back.tried:
+            also = "fails too" if back.faults else "is open"
+            other = f"; {first.target} → {first.source} {also}"
+        yield error(f"{what}{other}", _let_in(scene, first), host, first.source)
+    untried = [pair for pair in known if not pair.tried]
+    if untried:
+        names = ", ".join(f"{p.source} → {p.target}" for p in untried[:3])
+        more = f" and {len(untried) - 3} more" if len(untried) > 3 else ""
+        yield unchecked(f"not tried: {names}{more}; these hosts have neither bash, python3 nor the image")
+    if any(pair.tried and not pair.listened and not pair.faults for pair in known):
+        what = "hosts answer each other; a firewall that rejects cannot be told before a container listens"
+        yield unchecked(what, "toolkit image send, then toolkit check")
+
+
+def _grouped(
+    failed: dict[tuple[str, str], Pair], scene: Scene
+) -> Iterator[tuple[str, list[tuple[str, str]], str]]:
+    """Put pairs together that have one cause: all into a host, all out of one, else those into one.
+
+    Yields the host concerned, the pairs, and what happened in words.
+    """
+    hosts = [name for name in scene.facts if name in scene.paths]
+    left = dict(failed)
+    for host in hosts:
+        into = [key for key in left if key[1] == host]
+        if len(into) == len(hosts) - 1 > 1:
+            yield (
+                host,
+                into,
+                f"nobody reaches it at {scene.paths[host].address}: {_how(left[into[0]], scene)}",
+            )
+            left = {key: pair for key, pair in left.items() if key not in into}
+    for host in hosts:
+        out = [key for key in left if key[0] == host]
+        if len(out) == len(hosts) - 1 > 1:
+            yield host, out, f"it reaches nobody: {_how(left[out[0]], scene)}"
+            left = {key: pair for key, pair in left.items() if key not in out}
+    for one, other in [key for key in left if key[0] < key[1] and key[::-1] in left]:
+        how = _how(left[one, other], scene)
+        if how == _how(left[other, one], scene):
+            yield other, [(one, other), (other, one)], f"it and {one} do not reach each other: {how}"
+            left = {key: pair for key, pair in left.items() if set(key) != {one, other}}
+    for target in hosts:
+        by_how: dict[str, list[tuple[str, str]]] = {}
+        for key, pair in left.items():
+            if pair.target == target:
+                by_how.setdefault(_how(pair, scene), []).append(key)
+        for how, keys in by_how.items():
+            sources = ", ".join(source for source, _ in keys)
+            yield target, keys, f"{sources} → {target} ({scene.paths[target].address}): {how}"
+
+
+def _how(pair: Pair, scene: Scene) -> str:
+    by_word: dict[str, dict[str, str]] = {}
+    for kind, word in pair.faults.items():
+        by_word.setdefault(word, {})[kind] = word
+    return "; ".join(f"{ports_text(scene, kinds, pair.tried)} {w}" for w, kinds in by_word.items())
+
+
+def _let_in(scene: Scene, pair: Pair) -> str:
+    """The line that opens the far side's firewall for the whole data network, as jobs need it."""
+    network, address = scene.paths[pair.source].network, scene.paths[pair.target].address
+    lines = {
+        "ufw": f"sudo ufw allow proto tcp from {network} to {address}",
+        "firewall-cmd": f"sudo firewall-cmd --permanent --zone=trusted --add-source={network}; "
+        "sudo firewall-cmd --reload",
+        "iptables": f"sudo iptables -I INPUT -p tcp -s {network} -j ACCEPT",
+    }
+    line = lines[firewall_program(scene.seen.get(pair.target))]
+    return f"on {pair.target}: {line}; or the same for OUTPUT on {pair.source}, or what stands between them"
+
+
+def _large(scene: Scene) -> Iterator[Finding]:
+    known = {name: looked.report.get("pairs", {}) for name, looked in scene.inside.items()}
+    if len(scene.facts) > 1 and not any(known.values()):
+        yield unchecked("needs the image on two hosts: toolkit image send")
+    for source, told in known.items():
+        for target, ports in told.items():
+            sent = ports.get("any", {}).get("sent", PIECES)
+            if sent < PIECES:
+                mtu = link.mtu if (link := scene.link(source)) else 1500
+                ask = f"ping -M do -s {mtu - 28} {scene.paths[target].address}"
+                what = f"{source} → {target}: small messages pass, large ones stall (MTU {mtu} here)"
+                fix = f"on {source}: {ask}; a smaller MTU on all hosts, or let ICMP pass between them"
+                yield error(what, fix, source, target)
+
+
+def _seen_as(scene: Scene) -> Iterator[Finding]:
+    known = {name: looked.report.get("pairs", {}) for name, looked in scene.inside.items()}
+    if len(scene.facts) > 1 and not any(known.values()):
+        yield unchecked("needs the image on two hosts: toolkit image send")
+    for source, told in known.items():
+        for target, ports in told.items():
+            seen = {str(result["seen"]) for result in ports.values() if "seen" in result}
+            if strange := seen - {scene.paths[source].address}:
+                what = f"{target} sees {source} as {', '.join(sorted(strange))}: its address is translated"
+                fix = (
+                    f"on {source}, and on what stands between: sudo iptables -t nat -S; spare data addresses"
+                )
+                yield error(what, fix, source, target)
+
+
+CHECKS = (
+    Check("pair-route", "hosts send to each other by their data interfaces", whole=_route, stage="pairs"),
+    Check(
+        "pair-filter", "kernels drop nothing for its way back", host=_filter, probes=(KERNEL,), stage="pairs"
+    ),
+    Check(
+        "pair-open",
+        "hosts reach each other on the ports of jobs",
+        whole=_open,
+        probes=(KERNEL,),
+        stage="pairs",
+    ),
+    Check("pair-seen", "hosts see each other under their own addresses", whole=_seen_as, stage="inside"),
+    Check("pair-large", "large messages pass", whole=_large, stage="inside"),
+)

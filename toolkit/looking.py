@@ -1,0 +1,108 @@
+"""Holds toolkit/inside/look.py on many hosts at once: all listen before any tries, and all end together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from toolkit.effects.runner import Runner
+from toolkit.errors import ToolkitError
+from toolkit.plan.look import ENDED, Look, Looked, last_words, parse_line, targets_line
+
+# Seconds for a container to start and for all connections; a program ends by itself some time after both.
+_LISTEN_SECONDS, _REPORT_SECONDS = 12.0, 10.0
+
+
+def look_inside(looks: Sequence[Look], runners: Mapping[str, Runner]) -> dict[str, Looked]:
+    """Run the programs and return what each found, or why it did not."""
+    if not looks:
+        return {}
+    round_ = _Round(looks)
+    # One thread each, however many: every one of them waits for all others.
+    pool = ThreadPoolExecutor(len(looks), thread_name_prefix="look")
+    try:
+        futures = {look.host: pool.submit(round_.hold, look, runners[look.host]) for look in looks}
+        found = {host: future.result() for host, future in futures.items()}
+    except BaseException:
+        round_.abandon()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown(wait=True)
+    return found
+
+
+class _Round:
+    """Who listens, who has reported, who is gone."""
+
+    def __init__(self, looks: Sequence[Look]) -> None:
+        self.looks = looks
+        self.changed = threading.Condition()
+        self.ports: dict[str, Mapping[str, int]] = {}
+        self.reports: dict[str, dict[str, Any]] = {}
+        self.times: dict[str, tuple[float, float]] = {}
+        self.gone: set[str] = set()
+        self.listen_by = time.monotonic() + _LISTEN_SECONDS
+        self.report_by = self.listen_by + _REPORT_SECONDS
+
+    def abandon(self) -> None:
+        with self.changed:
+            self.gone.update(look.host for look in self.looks)
+            self.changed.notify_all()
+
+    def hold(self, look: Look, runner: Runner) -> Looked:
+        lines: list[str] = []
+        rest = b""
+
+        def sink(data: bytes) -> None:
+            nonlocal rest
+            *whole, rest = (rest + data).split(b"\n")
+            for line in whole:
+                self._hear(look.host, line.decode(errors="replace"), lines)
+
+        try:
+            result = runner.stream(look.command, sink, self._words(look))
+        except ToolkitError as error:
+            return Looked(error=error.what, up=look.up)
+        finally:
+            with self.changed:
+                self.gone.add(look.host)
+                self.changed.notify_all()
+        if look.host not in self.reports:
+            return Looked(error=last_words([*lines, *result.stderr.splitlines()]), up=look.up)
+        report = self.reports[look.host]
+        asked, answered = self.times[look.host]
+        ahead = float(report["now"]) - (asked + answered) / 2
+        return Looked(report, "", ahead, (answered - asked) / 2, look.up)
+
+    def _hear(self, host: str, line: str, lines: list[str]) -> None:
+        with self.changed:
+            answer = parse_line(line)
+            if answer is None:
+                if line.startswith(ENDED):
+                    self.gone.add(host)
+                else:
+                    lines.append(line)
+            elif "pairs" in answer:
+                self.reports[host] = answer
+                self.times[host] = (self.times.get(host, (0.0, 0.0))[0], time.time())
+            else:
+                self.ports[host] = answer["ports"]
+            self.changed.notify_all()
+
+    def _words(self, look: Look) -> Iterator[bytes]:
+        """Standard input of a host's program; its end is the order to end."""
+        yield look.head
+        self._wait(self.ports, self.listen_by)
+        with self.changed:
+            self.times[look.host] = (time.time(), 0.0)
+            words = targets_line(look.host, self.looks, self.ports)
+        yield words
+        self._wait(self.reports, self.report_by)
+
+    def _wait(self, done: Mapping[str, Any], deadline: float) -> None:
+        hosts = {look.host for look in self.looks}
+        with self.changed:
+            self.changed.wait_for(lambda: hosts <= done.keys() | self.gone, deadline - time.monotonic())

@@ -1,0 +1,122 @@
+"""Every address of every host as a candidate for ranks' traffic, and why some can be none."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toolkit.core.facts import Facts, Interface
+from toolkit.core.links import Link
+
+# Interfaces that never lead to another host: made by engines, hypervisors and overlay networks.
+_MADE_BY_ENGINES = ("docker", "veth", "virbr", "vnet", "cni", "flannel", "cali", "podman", "lxc")
+# Where a host does not say what an interface is, its name must do: Docker calls its bridges so.
+_BRIDGES = ("br-",)
+
+# What is taken in the first place, and only then, whatever the speed.
+_PREFERENCE = {"ethernet": 0, "infiniband": 0, "bridge": 0, "wireless": 1, "tunnel": 2}
+# Mbit/s; virtual machines' cards do not say how fast they are.
+ASSUMED_RATE = 1000.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One address of a host.
+
+    Args:
+        rate: Mbit/s that its interface carries, 0 when that is not known.
+        preference: the smaller the sooner; cables come before radio, radio before tunnels.
+        twins: other hosts that have the same address.
+        barred: why ranks cannot use it at all; empty when they can.
+        conflict: whether it would be a good address but for its twins.
+    """
+
+    host: str
+    interface: str
+    address: str
+    network: str
+    rate: float = 0.0
+    preference: int = 0
+    twins: tuple[str, ...] = ()
+    barred: str = ""
+    conflict: bool = False
+
+    @property
+    def assumed_rate(self) -> float:
+        """Its rate, or what stands for it where it is not known."""
+        return self.rate or ASSUMED_RATE
+
+
+def candidates(facts: Mapping[str, Facts]) -> dict[str, tuple[Candidate, ...]]:
+    """Return every address of the hosts that gave facts, in the hosts' own order."""
+    owners: dict[str, list[str]] = defaultdict(list)
+    for name, said in facts.items():
+        for address in {interface.address for interface in said.interfaces}:
+            owners[address].append(name)
+    return {
+        name: tuple(_candidate(said, i, [o for o in owners[i.address] if o != name]) for i in said.interfaces)
+        for name, said in facts.items()
+    }
+
+
+def _candidate(facts: Facts, interface: Interface, twins: list[str]) -> Candidate:
+    link = facts.link(interface.name)
+    bars = _bars(facts, interface, link)
+    conflict = bool(twins) and not bars
+    if twins and not _is_loopback(interface, link):
+        bars.append(f"also on {', '.join(twins)}, so it leads to neither")
+    return Candidate(
+        host=facts.host,
+        interface=interface.name,
+        address=interface.address,
+        network=interface.network,
+        rate=link_rate(facts, interface.name),
+        preference=_PREFERENCE.get(link.kind, 0) if link else 0,
+        twins=tuple(twins),
+        barred="; ".join(bars),
+        conflict=conflict,
+    )
+
+
+def link_rate(facts: Facts, interface: str) -> float:
+    """Return what an interface carries in Mbit/s, 0 when that is not known."""
+    link = facts.link(interface)
+    if link is None:
+        return 0.0
+    if not link.speed and link.kind == "infiniband":
+        # IP over InfiniBand says no speed in older kernels; the port below it does.
+        below = max((p.rate * 1000 for p in facts.rdma if interface in p.interfaces), default=0.0)
+        return min(rate for rate in (below, link.limit or below) if rate or not below)
+    return link.rate
+
+
+def _is_loopback(interface: Interface, link: Link | None) -> bool:
+    return ipaddress.ip_address(interface.address).is_loopback or bool(link and link.kind == "loopback")
+
+
+def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
+    if _is_loopback(interface, link):
+        return ["loopback: it never leaves the host"]
+    found = []
+    if ipaddress.ip_address(interface.address).is_link_local:
+        found.append("link-local: nobody forwards it, and it changes")
+    if _made_by_engine(interface.name, link):
+        found.append("made by an engine or a hypervisor: it ends on this host")
+    elif link and link.kind == "bridge" and not _has_card(facts, link):
+        found.append("a bridge without a network card: it ends on this host")
+    elif link and link.down:
+        off = "switched off" if link.carrier is None else "without a carrier: no cable, or nobody at its end"
+        found.append(f"the interface is {off}")
+    return found
+
+
+def _made_by_engine(name: str, link: Link | None) -> bool:
+    return name.startswith(_MADE_BY_ENGINES if link else (*_MADE_BY_ENGINES, *_BRIDGES))
+
+
+def _has_card(facts: Facts, link: Link) -> bool:
+    """Tell whether a card of the machine is among the ports, or below a bond or VLAN that is."""
+    below = [found for name in link.lower if (found := facts.link(name)) and found != link]
+    return link.card or any(_has_card(facts, one) for one in below)

@@ -1,0 +1,107 @@
+"""Which fabric ranks use beside TCP: InfiniBand, RoCE or EFA, when every host has it; else none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toolkit.core.facts import Facts
+from toolkit.core.links import RdmaPort
+from toolkit.network.candidates import candidates
+from toolkit.network.evidence import Evidence
+from toolkit.network.shared import shared_networks
+
+# "tcp" where no host has another; "tcp only" where it must be said, because some hosts have.
+FabricKind = Literal["tcp", "tcp only", "infiniband", "roce", "efa"]
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What all hosts have in common.
+
+    Args:
+        reason: why it is this, in a sentence for people.
+        ports: by host the ports that ranks use; empty for tcp and efa.
+        required: by the file, so that a job shall fail rather than fall back to TCP.
+        lacking: hosts without what the file asks for.
+    """
+
+    kind: FabricKind
+    reason: str
+    ports: Mapping[str, tuple[RdmaPort, ...]] = field(default_factory=dict)
+    required: bool = False
+    lacking: tuple[str, ...] = ()
+
+
+def choose_fabric(profile: str, facts: Mapping[str, Facts]) -> Fabric:
+    """Return the fabric for a profile of hosts.yaml (``network:``).
+
+    Collective libraries choose by host: where one has RDMA and another has not, they wait for each
+    other. So it is all or none. Of each host's active ports the fastest are taken; of RoCE ports those
+    whose interface has an address in a network that all hosts share.
+    """
+    if profile == "ethernet":
+        return Fabric("tcp only", "network: ethernet in the hosts file")
+    if profile == "efa":
+        lacking = tuple(name for name, f in facts.items() if not _efa(f))
+        return Fabric("efa", "network: efa in the hosts file", required=True, lacking=lacking)
+    infiniband = {name: _fastest(f, "InfiniBand") for name, f in facts.items()}
+    roce = _roce(facts)
+    required = profile == "infiniband"
+    said = "network: infiniband in the hosts file" if required else "every host has an active port"
+    if facts and all(infiniband.values()):
+        return Fabric("infiniband", said, infiniband, required)
+    if facts and all(roce.values()):
+        return Fabric("roce", f"{said}, of RoCE", roce, required)
+    lacking = tuple(name for name in facts if not infiniband[name] and not roce[name])
+    if required:
+        some = {name: infiniband[name] or roce[name] for name in facts}
+        return Fabric("infiniband", said, some, True, lacking or tuple(facts))
+    if facts and all(_efa(f) for f in facts.values()):
+        return Fabric("efa", "every host has an EFA device")
+    if any(port.active and port.driver != "efa" for f in facts.values() for port in f.rdma):
+        if len(lacking) == len(facts):
+            who = "their RoCE ports share no network"
+        else:
+            who = f"{', '.join(lacking)} cannot" if lacking else "some by InfiniBand, some by RoCE"
+        return Fabric("tcp only", f"not all hosts reach each other by RDMA: {who}", lacking=lacking)
+    return Fabric("tcp", "no host has an active RDMA port")
+
+
+def gid_index(ports: tuple[RdmaPort, ...], facts: Facts) -> int | None:
+    """Return the one GID index that is RoCE v2 over IPv4 on all these ports, None when there is none."""
+    own = {(i.name, i.address) for i in facts.interfaces}
+    sets = [
+        {g.index for g in port.gids if g.kind == "RoCE v2" and (g.interface, g.address) in own}
+        for port in ports
+    ]
+    common = set.intersection(*sets) if sets else set()
+    return min(common, default=None)
+
+
+def _efa(facts: Facts) -> bool:
+    return any(port.driver == "efa" for port in facts.rdma)
+
+
+def _fastest(facts: Facts, layer: str, interfaces: frozenset[str] | None = None) -> tuple[RdmaPort, ...]:
+    active = [
+        port
+        for port in facts.rdma
+        if port.active
+        and port.layer == layer
+        and port.driver != "efa"
+        and (interfaces is None or interfaces.intersection(port.interfaces))
+    ]
+    best = max((port.rate for port in active), default=0.0)
+    return tuple(port for port in active if port.rate == best)
+
+
+def _roce(facts: Mapping[str, Facts]) -> dict[str, tuple[RdmaPort, ...]]:
+    if not any(port.layer == "Ethernet" for f in facts.values() for port in f.rdma):
+        return dict.fromkeys(facts, ())
+    shared = {s.network for s in shared_networks(facts, candidates(facts), Evidence())}
+    return {
+        name: _fastest(f, "Ethernet", frozenset(i.name for i in f.interfaces if i.network in shared))
+        for name, f in facts.items()
+    }
