@@ -43,7 +43,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for card in told.cards:
         who, fix = label(card), f"on {seen.host}: {reset.format(card.get('index'))}"
         errors = number(card, "ecc.errors.uncorrected.volatile.total") or 0
-        if card.get("reset_status.reset_required") == "Yes":
+        if card.get("reset_status.reset_required") in ("Yes", "1"):
             yield error("it has had an error that only a reset ends", fix, subject=who)
         elif errors:
             yield error(f"{errors} memory errors that could not be corrected", fix, subject=who)

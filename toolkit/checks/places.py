@@ -17,9 +17,9 @@ inner='
 look() {
   printf "at|%s|%s\n" "$1" "$2"
   if [ ! -e "$2" ]; then [ ! -L "$2" ] || echo broken; return; fi
-  real=$(readlink -f -- "$2") || real=$2
+  real=$(cd -P -- "$2" 2>/dev/null && pwd -P) || real=$(readlink -f -- "$2") || real=$2
   kind=other; [ ! -f "$2" ] || kind=file; [ ! -d "$2" ] || kind=directory
-  printf "is|%s|%s\n" "$kind" "$(stat -L -c "%d:%i|%u" -- "$2")"
+  printf "is|%s\n" "$kind"
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
   printf "may|%s|%s\n" "$may" "$real"
   stat -f -c "fs|%S|%b|%a|%c|%d" -- "$real"
@@ -44,6 +44,7 @@ done
 look home "$HOME"
 for source; do
   look mount "$source"
+  stat -L -c "inode|%d:%i" -- "$source" 2>/dev/null
   [ ! -d "$source" ] ||
     timeout -s KILL 1 find "$real" -maxdepth 1 -type l 2>/dev/null | head -n 20 |
     while read -r link; do printf "link|%s|%s\n" "${link##*/}" "$(readlink -- "$link")"; done
@@ -75,9 +76,8 @@ class Place:
         path: as it was asked for; of ``root`` and ``state`` the nearest folder that can be seen.
         real: the same without symbolic links.
         kind: ``directory``, ``file`` or ``other``; empty when there is nothing, ``broken link`` for one.
-        inode: device and number, equal for the same folder through two names.
+        inode: of a mount's source: device and number, the number being the server's own.
         may: of ``rwx`` what the ssh user may do.
-        owner: uid.
         type, source, options: of the mount that it lies on.
         size, free: bytes, free ones as others than root get them; 0 in all when the system counts none.
         inodes, inodes_free: 0 in all where there is no fixed number.
@@ -92,7 +92,6 @@ class Place:
     kind: str = ""
     inode: str = ""
     may: str = ""
-    owner: int = -1
     type: str = ""
     source: str = ""
     options: tuple[str, ...] = ()
@@ -142,8 +141,9 @@ def _read(lines: list[str]) -> Iterator[Place]:
 def _told(now: Place, word: str, rest: str) -> Place:
     cells = rest.split("|")
     if word == "is":
-        inode, owner = (*cells[1:], "", "")[:2]
-        return replace(now, kind=cells[0], inode=inode, owner=int(owner) if owner.isdigit() else -1)
+        return replace(now, kind=cells[0])
+    if word == "inode":
+        return replace(now, inode=cells[0])
     if word == "may":
         return replace(now, may=cells[0], real="|".join(cells[1:]))
     if word == "fs" and all(cell.isdigit() for cell in cells) and len(cells) == 5:

@@ -32,10 +32,11 @@ def place(
         return f"at|{role}|{path}\n"
     lines = (
         f"at|{role}|{path}",
-        f"is|{kind}|{inode}|1000",
+        f"is|{kind}",
         f"may|{may}|{path}",
         f"fs|4096|{size // 4096}|{free // 4096}|{inodes}|{inodes_free}",
         f"on|{on}",
+        *((f"inode|{inode}",) if role == "mount" else ()),
     )
     return "".join(f"{line}\n" for line in lines) + more
 
