@@ -17,6 +17,7 @@ STATE = "/home/trainer/.local/state/toolkit"
 
 
 def test_up_uses_one_connection_per_host_and_a_second_one_changes_nothing(two: Toolkit) -> None:
+    two.run("down", "--no-save", check=True)
     before = {host: logins(host) for host in ("box1", "box2")}
     first = two.run("up", "--json", check=True)
     assert first.json["ok"] and first.json["changes"] > 0

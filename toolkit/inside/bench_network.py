@@ -158,7 +158,8 @@ def main() -> int:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    result: dict[str, Any] = {"hosts": [], "pairs": [], "faults": []}
+    names = dict.fromkeys(comm.allgather(load_host()["host"]))
+    result: dict[str, Any] = {"hosts": list(names), "pairs": [], "faults": []}
     if asked.seconds:
         result = measure_pairs(comm, asked.seconds, asked.streams)
     engine = asked.engine
