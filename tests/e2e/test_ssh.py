@@ -20,7 +20,7 @@ from toolkit.effects.host_keys import save_key
 from toolkit.effects.ssh import SshRunner
 from toolkit.effects.ssh_config import Target, resolve_target
 from toolkit.effects.ssh_connect import Link
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, Unreachable
 
 pytestmark = [
     pytest.mark.lab,
@@ -344,3 +344,17 @@ def test_a_jump_host_that_does_not_lead_on_is_named(ssh: Ssh) -> None:
     # With the port in the same word, which ssh -G writes in a way of its own.
     ssh.write("config", config.replace("gate", "trainer@gate:22").replace("Port 9", "Port 22") + gate)
     ssh.both_get_in()
+
+
+def test_a_command_that_is_killed_is_no_lost_connection(ssh: Ssh) -> None:
+    ssh.config()
+    runner = SshRunner(resolve_target("gpu", "gpu"))
+    runner.open()
+    killed = runner.run(command("sh", "-c", "echo begun; kill -9 $$"), 20)
+    assert (killed.status, killed.stdout) == (137, "begun\n") and "killed on the host" in killed.stderr
+    assert runner.run(command("true")).ok
+    # And one that is: the host's end of this very connection goes away.
+    with pytest.raises(Unreachable, match="the connection was lost before the command ended") as caught:
+        runner.run(command("sh", "-c", "kill -9 $(ps -o ppid= -p $PPID) $PPID; sleep 20"), 30)
+    assert "run the same command again" in caught.value.fix
+    runner.close()
