@@ -116,6 +116,10 @@ def settings(inspect: Inspect) -> dict[str, Any]:
     host = dict(inspect["HostConfig"]) | {"Mounts": sorted(map(str, inspect["Mounts"])), "Binds": None}
     if host["RestartPolicy"]["Name"] == "no":
         host["RestartPolicy"] = None
+    # `docker run` asks for CDI devices without a capability, Compose insists on one; CDI looks at none.
+    host["DeviceRequests"] = [
+        {**r, "Capabilities": None} if r["Driver"] == "cdi" else r for r in host["DeviceRequests"] or ()
+    ]
     config = dict(inspect["Config"])
     config["Labels"] = {k: v for k, v in config["Labels"].items() if not k.startswith(COMPOSE)}
     # A client that stays attached to see it start: nothing of the container's own.

@@ -172,9 +172,11 @@ def odd_container(image: str) -> Container:
 def test_docker_run_and_both_composes_make_one_and_the_same_container(up: Toolkit, three: Toolkit) -> None:
     three.run("image", "send", check=True, timeout=600)
     status = up.run("status", "--json", check=True).json
-    container = odd_container(identity_reference(status["hosts"][0]["image"]))
+    odd = odd_container(identity_reference(status["hosts"][0]["image"]))
     folder = "/home/trainer/odd"
     for host, compose in COMPOSE.items():
+        # An engine of before CDI takes the name of such a device for a path; no plan gives it one.
+        container = dataclasses.replace(odd, cdi=()) if host == "box2" else odd
         image = inspect(host, container.image)
         try:
             for mount in container.mounts:

@@ -32,9 +32,12 @@ def base(two: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Too
     data = yaml.safe_load(two.hosts.read_text()) | {"cluster": "faulty"}
     toolkit = Toolkit(folder / "hosts.yaml", folder)
     toolkit.hosts.write_text(yaml.safe_dump(data))
+    was_up = two.run("status").status == 0
     yield toolkit
     toolkit.run("down", "--no-save", check=True)
     assert [faults.something_of("faulty", host) for host in (HEALTHY, SICK)] == ["", ""]
+    if was_up:  # its containers died with the hosts here
+        two.run("up", check=True)
 
 
 def variant(base: Toolkit, folder: Path, **changes: Any) -> Toolkit:

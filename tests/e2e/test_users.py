@@ -210,6 +210,7 @@ def test_a_home_that_two_hosts_share(two: Toolkit, tmp_path: Path) -> None:
     with ExitStack() as stack:
         for host in HOSTS:
             stack.enter_context(account(host, "sharer", home, "/bin/bash", 1702))
+        write("box1", 1702, f"{home}/.bashrc", NOISE)
         shared = cluster(two, tmp_path, "shared", "sharer")
         shared.run("up", check=True)
         stack.enter_context(down_if_it_fails(shared))

@@ -9,14 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.effects.ssh_config import (
-    expand,
-    parse_ssh_g,
-    resolve_target,
-    split_hop,
-    split_paths,
-    target_of_options,
-)
+from toolkit.effects.ssh_config import resolve_target, target_of_options
+from toolkit.effects.ssh_options import expand, parse_ssh_g, split_hop, split_paths
 from toolkit.errors import Unreachable
 
 CONFIG = """\
@@ -182,6 +176,7 @@ def test_jump_hosts_in_a_circle_are_refused(home: Path) -> None:
 def test_a_proxy_that_hands_over_its_connection_is_refused_by_name(home: Path) -> None:
     with pytest.raises(Unreachable, match="ProxyUseFdpass, which is not supported here"):
         resolve_target("gpu1", "passing")
+    assert resolve_target("gpu1", "passing", jump="gate").jump, "unless the hosts file knows another way"
 
 
 def test_a_configuration_that_ssh_cannot_read_is_said(home: Path) -> None:

@@ -24,6 +24,7 @@ from toolkit.effects.ssh_connect import Link
 from toolkit.errors import Unreachable
 
 _CHUNK = 2**15
+_KILLED = 128 + 9
 _AGAIN = "when the host is back, run the same command again: it goes on from what is there"
 
 # Called with the host's name and the command for people, before it runs.
@@ -177,14 +178,22 @@ class SshRunner:
             raise Unreachable(why, _AGAIN, self.name) from error
         if broken:
             raise broken[0]
-        if status == -1:
+        if status == -1 and self._is_lost():
             raise Unreachable("the connection was lost before the command ended", _AGAIN, self.name)
+        if status == -1:
+            status, why = _KILLED, "killed on the host, perhaps because it has run out of memory"
+            errors.append(f"\n{why}".encode())
         if not out.begun:
             raise self._no_shell(out.before + b"\n" + err.before + b"".join(errors))
         stderr = b"".join(errors).decode(errors="replace")
         if status == TIMED_OUT and timeout is not None and not stderr:
             stderr = f"no end after {timeout:.0f} s"
         return Result(status, "", stderr, time.monotonic() - start)
+
+    def _is_lost(self) -> bool:
+        # A command that a signal has ended has no status either; a transport that ends takes a moment to.
+        self._link.transport.join(0.5)
+        return not self._link.transport.is_active()
 
     def _no_shell(self, said: bytes) -> Unreachable:
         user, words = self.target.user, " | ".join(said.decode(errors="replace").split("\n")[-4:]).strip(" |")

@@ -132,31 +132,35 @@ class KeyLogin:
                 yield f"the agent's key {key.comment or key.get_name()}", key
 
     def _from_file(self, path: str) -> Iterator[tuple[str, Any]]:
-        file = Path(path)
-        if not file.is_file():
-            return  # most of ssh's own list of files is never there
-        try:
-            if is_locked(file.read_bytes()):
-                self._locked.append(path)
-                self._tried.append(f"{path} has a passphrase and no agent holds it")
-                return
-            key = paramiko.PKey.from_path(path)
-        except Exception as error:  # paramiko and cryptography raise what their decoders raise
-            kind = "a security key" if "-sk" in path or "_sk" in path else "not a private key that we can use"
-            self._tried.append(
-                f"{path} is {kind}"
-                if not isinstance(error, OSError)
-                else f"{path} cannot be read: {error.strerror}"
-            )
+        key = self._load(Path(path))
+        if key is None:
             return
-        for certificate in (None, *self._target.certificates):
-            with contextlib.suppress(ValueError, OSError):
-                if certificate is not None:
-                    key.load_certificate(certificate)
-                if key.public_blob is not None:
-                    yield f"{path} with its certificate", key
+        # paramiko has loaded the certificate beside the key, if there is one.
+        if key.public_blob is not None:
+            yield f"{path} with its certificate", key
+        for certificate in self._target.certificates:
             key.public_blob = None
+            with contextlib.suppress(ValueError, OSError):  # it is another key's, or not there
+                key.load_certificate(certificate)
+            if key.public_blob is not None:
+                yield f"{path} with {certificate}", key
+        key.public_blob = None
         yield path, key
+
+    def _load(self, file: Path) -> Any:
+        """The private key of a file, None when there is none to use; why not is noted."""
+        if not file.is_file():
+            return None  # most of ssh's own list of files is never there
+        try:
+            if not is_locked(file.read_bytes()):
+                return paramiko.PKey.from_path(file)
+            self._locked.append(str(file))
+            self._tried.append(f"{file} has a passphrase and no agent holds it")
+        except OSError as error:
+            self._tried.append(f"{file} cannot be read: {error.strerror}")
+        except Exception:  # paramiko and cryptography raise what their decoders raise
+            self._tried.append(f"{file} is not a private key that we can use")
+        return None
 
 
 def public_blobs(path: str) -> tuple[bytes, ...]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import socket
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from toolkit.effects.ssh_options import Options, expand, one, parse_ssh_g, set_of, split_hop, split_paths
 from toolkit.errors import Unreachable
-
-Options = Mapping[str, list[str]]
 
 _GLOBAL = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _MOST_HOPS = 8
@@ -23,6 +20,7 @@ _UNSUPPORTED = {
     "pkcs11provider": "PKCS11Provider",
     "knownhostscommand": "KnownHostsCommand",
 }
+_UNSET = ("no", "none", "")
 
 
 @dataclass(frozen=True)
@@ -104,58 +102,48 @@ def _resolve(
         target = replace(target, identity_files=files, identities_only=True)
     if known_hosts:
         target = replace(target, known_hosts=(str(Path(known_hosts).expanduser()),))
-    via = jump or _one(options, "proxyjump", "none")
+    via = jump or one(options, "proxyjump", "none")
     if via == "none":
-        return target if jump != "none" else replace(target, proxy="")
+        if jump == "none":
+            return replace(target, proxy="")
+        if target.proxy and one(options, "proxyusefdpass", "no") == "yes":
+            what = f"ssh reaches {address} by ProxyUseFdpass, which is not supported here"
+            raise Unreachable(what, "a ProxyCommand that passes the data on itself, or ProxyJump", name)
+        return target
     hops = _hops(name, via, known_hosts, identity_file, depth)
     return replace(target, proxy="", jump=hops)
 
 
 def target_of_options(name: str, address: str, options: Options, user: str = "", port: int = 0) -> Target:
-    """Return what the options of ``ssh -G`` say, without the jump hosts.
-
-    Raises:
-        Unreachable: ProxyUseFdpass, which hands over an open connection, is not supported here.
-    """
+    """Return what the options of ``ssh -G`` say, without the jump hosts."""
     target = Target(
         name=name,
-        host=_one(options, "hostname", address),
-        user=user or _one(options, "user", "") or _me(),
-        port=port or int(_one(options, "port", "22")),
-        alias=_one(options, "hostkeyalias", ""),
-        identities_only=_one(options, "identitiesonly", "no") == "yes",
-        agent=_agent(_one(options, "identityagent", "SSH_AUTH_SOCK")),
-        revoked_keys=_set(_one(options, "revokedhostkeys", "none")),
-        unsupported=tuple(n for key, n in _UNSUPPORTED.items() if _one(options, key, "no") not in _UNSET),
+        host=one(options, "hostname", address),
+        user=user or one(options, "user", "") or _me(),
+        port=port or int(one(options, "port", "22")),
+        alias=one(options, "hostkeyalias", ""),
+        identities_only=one(options, "identitiesonly", "no") == "yes",
+        agent=_agent(one(options, "identityagent", "SSH_AUTH_SOCK")),
+        revoked_keys=set_of(one(options, "revokedhostkeys", "none")),
+        unsupported=tuple(n for key, n in _UNSUPPORTED.items() if one(options, key, "no") not in _UNSET),
     )
     tokens = _tokens(target, address)
 
     def files(key: str) -> tuple[str, ...]:
-        return tuple(str(Path(expand(f, tokens)).expanduser()) for f in options.get(key, ()) if _set(f))
+        return tuple(str(Path(expand(f, tokens)).expanduser()) for f in options.get(key, ()) if set_of(f))
 
     def lists(key: str, default: tuple[str, ...]) -> tuple[str, ...]:
         value = options.get(key, [" ".join(default)])[0]
-        return tuple(str(Path(f).expanduser()) for f in split_paths(_set(value)))
+        return tuple(str(Path(f).expanduser()) for f in split_paths(set_of(value)))
 
-    proxy = _set(_one(options, "proxycommand", "none"))
-    if proxy and _one(options, "proxyusefdpass", "no") == "yes":
-        what = f"ssh reaches {address} by ProxyUseFdpass, which is not supported here"
-        raise Unreachable(what, "a ProxyCommand that passes the data on itself, or ProxyJump", name)
     return replace(
         target,
         identity_files=files("identityfile"),
         certificates=files("certificatefile"),
         known_hosts=lists("userknownhostsfile", ("~/.ssh/known_hosts",)),
         global_known_hosts=lists("globalknownhostsfile", _GLOBAL),
-        proxy=expand(proxy, tokens),
+        proxy=expand(set_of(one(options, "proxycommand", "none")), tokens),
     )
-
-
-_UNSET = ("no", "none", "")
-
-
-def _one(options: Options, key: str, default: str) -> str:
-    return next(iter(options.get(key, ())), default)
 
 
 def _me() -> str:
@@ -165,19 +153,10 @@ def _me() -> str:
         return str(os.getuid())
 
 
-def _set(value: str) -> str:
-    return "" if value.lower() == "none" else value
-
-
 def _agent(value: str) -> str:
     if value.startswith("$"):  # the name of a variable that holds the path
         value = os.environ.get(value[1:].strip("{}"), "none")
     return "" if value == "SSH_AUTH_SOCK" else value if value == "none" else str(Path(value).expanduser())
-
-
-def split_paths(value: str) -> tuple[str, ...]:
-    """Return the files in one line of ``ssh -G``, which parts them by blanks and quotes none."""
-    return tuple(re.split(r" +(?=[/~])", value)) if value else ()
 
 
 def _tokens(target: Target, address: str) -> dict[str, str]:
@@ -195,17 +174,6 @@ def _tokens(target: Target, address: str) -> dict[str, str]:
         "r": target.user,
         "u": _me(),
     }
-
-
-def expand(text: str, tokens: Mapping[str, str]) -> str:
-    """Return the text with ssh_config(5)'s ``%`` tokens and ``${NAME}`` filled in; unknown ones stay."""
-
-    def piece(match: re.Match[str]) -> str:
-        if match[1]:
-            return os.environ.get(match[1], match[0])
-        return tokens.get(match[2], match[0])
-
-    return re.sub(r"\$\{(\w+)\}|%(.)", piece, text)
 
 
 def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int) -> tuple[Target, ...]:
@@ -226,14 +194,6 @@ def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int)
     return hops
 
 
-def split_hop(text: str) -> tuple[str, str, int]:
-    """Return user, host and port of one jump host as ``ssh -G`` and people write it; 0 for no port."""
-    user, _, place = text.removeprefix("ssh://").rpartition("@")
-    # ssh puts brackets around a host with a port, as around an IPv6 address.
-    match = re.fullmatch(r"\[?([^\[\]]*?)\]?(?::([0-9]+))?", place)
-    return (user, match[1], int(match[2] or 0)) if match else (user, place, 0)
-
-
 def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
     # User and port too: Match blocks and tokens may depend on them.
     given = (*(("-l", user) if user else ()), *(("-p", str(port)) if port else ()))
@@ -249,12 +209,3 @@ def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
         said = " | ".join(s for s in done.stderr.splitlines() if not s.startswith("Pseudo-terminal"))
         raise Unreachable(f"ssh cannot read its configuration: {said}", " ".join(line), name)
     return parse_ssh_g(done.stdout)
-
-
-def parse_ssh_g(text: str) -> Options:
-    """Return what ``ssh -G`` printed, by option in lower case; those that repeat in order."""
-    options: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        options.setdefault(key, []).append(value)
-    return options
