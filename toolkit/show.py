@@ -104,7 +104,7 @@ def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything:
     for (verdict, check, what, fix, subject), names in together.items():
         where = ", ".join(name for name in names if name)
         who = f"{where}: " if where else ""
-        about = f"{subject}: " if subject else ""
+        about = f"{subject}: " if subject and subject not in what else ""
         lines.append(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
         lines += [f"             fix: {fix.replace(_HOST, names[0])}"] if fix else []
     rows = [(name, *_counts([f for f in findings if f.host == name])) for name in hosts]
