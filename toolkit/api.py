@@ -24,7 +24,6 @@ from toolkit.errors import NotReady, ToolkitError
 from toolkit.execute import Listener, execute
 from toolkit.explore import settle_network
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory, target_of
-from toolkit.network.choose import Choice, choose
 from toolkit.network.evidence import Evidence
 from toolkit.plan.down import plan_down
 from toolkit.plan.layout import Layout, make_layout, refuse_foreign
@@ -158,11 +157,6 @@ class Session:
     def settled(self) -> Evidence:
         """The same as far as it was tried already."""
         return self._evidence or Evidence()
-
-    @property
-    def choice(self) -> Choice:
-        """The data path of every host, and why; as ``layout`` takes them."""
-        return choose(self.inventory, self.facts, self.evidence)
 
     def require_some(self) -> None:
         """Raise the first host's error when no host answered at all.

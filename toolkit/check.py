@@ -101,6 +101,7 @@ def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
         inside = look_inside(looks, runners)
         evidence = together((settled, tried.result()))
     absent = dict.fromkeys(facts, why or "the image is not there")
+    absent |= {name: error.what for name, error in session.errors.items()}
     return replace(
         scene,
         port=port,

@@ -122,7 +122,7 @@ def _finding_lines(findings: Iterable[Finding]) -> list[str]:
     for (verdict, check, what, fix, subject), names in together.items():
         where = ", ".join(name for name in names if name)
         who = f"{where}: " if where else ""
-        about = f"{subject}: " if subject else ""
+        about = f"{subject}: " if subject and subject not in what else ""
         lines.append(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
         lines += [f"             fix: {fix.replace(_HOST, names[0])}"] if fix else []
     return lines

@@ -20,19 +20,20 @@ def _route(scene: Scene) -> Iterator[Finding]:
             if own is None or target == source or target not in scene.facts:
                 continue
             by = scene.evidence.egress(facts, path.address)
-            look = f"on {source}: ip route get {path.address}; ip rule"
+            look = f"ip route get {path.address}; ip rule"
             where = f"{target} ({path.address})"
             if by is None:
-                yield unchecked(f"its routes are not known, that to {where} among them", look, source, target)
+                yield unchecked(f"its routes are not known, that to {where} among them", "", source, target)
             elif not by:
-                yield error(f"it has no route to {where}", look, source, target)
+                yield error(f"it has no route to {where}", f"on {source}: {look}", source, target)
             elif by == "lo":
-                yield error(f"it takes the address of {where} for its own", look, source, target)
+                what = f"it takes the address of {where} for its own"
+                yield error(what, f"on {source}: ip addr; {look}", source, target)
             elif by != own.interface:
                 rates = (link_rate(facts, by), link_rate(facts, own.interface))
                 slow = f", which carries {rate_text(rates[0])}" if 0 < rates[0] < rates[1] else ""
                 what = f"it sends to {where} by {by}{slow}, not by its data interface {own.interface}"
-                fix = f"on {source}: sudo ip route del the route that leads there; {look.partition(': ')[2]}"
+                fix = f"on {source}: sudo ip route del what leads there: {look}"
                 yield warning(what, fix, source, target)
 
 

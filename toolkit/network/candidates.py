@@ -66,7 +66,7 @@ def _candidate(facts: Facts, interface: Interface, twins: list[str]) -> Candidat
     bars = _bars(facts, interface, link)
     conflict = bool(twins) and not bars
     if twins and not _is_loopback(interface, link):
-        bars.append(f"also on {', '.join(twins)}, so it leads to neither")
+        bars.append(f"also on {', '.join(twins)}: each keeps to itself")
     return Candidate(
         host=facts.host,
         interface=interface.name,
