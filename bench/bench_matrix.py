@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("file", nargs="?", type=Path)
     args = parser.parse_args()
     if args.file is None:
-        print("matrix  skipped: it takes a quarter of an hour; python bench/bench_matrix.py docs/matrix.md")
+        print("matrix  skipped: it takes up to half an hour; python bench/bench_matrix.py docs/matrix.md")
         return
     start = time.monotonic()
 

@@ -281,6 +281,9 @@ case $1 in
     echo "$i, GPU-$(echo $i | tr 01 ab), 00000000:$i.0, Tesla V100-SXM2-16GB, 470.256.02, Enabled, Default," \
       "Disabled, 4, 3, 3, 16, 16, $((i * 3)), No, 0x0000000000000001"
   done ;;
+-L)
+  echo 'GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-a)'
+  echo 'GPU 1: Tesla V100-SXM2-16GB (UUID: GPU-b)' ;;
 --query-compute-apps=*)
   echo "GPU-a, $(pgrep -x -u trainer -f 'sleep 305'), 512, /usr/bin/python3" ;;
 *) echo "Invalid combination of input arguments."; exit 2 ;;

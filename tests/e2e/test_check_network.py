@@ -189,6 +189,17 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
 }  # fmt: skip
 
 # On a cluster that is up: what ranks find in its containers, by the ways that they come.
+# In nvidia-smi's place: the list, the query for it, and no more.
+_PLAYED_GPU = """cat >/usr/local/bin/nvidia-smi <<'END'
+#!/bin/sh
+case $1 in
+-L) echo 'GPU 0: A100 (UUID: GPU-0)' ;;
+--query-gpu=index,uuid,name,driver_version,memory.total) echo '0, GPU-0, A100, 550.54.14, 81920' ;;
+*) exit 2 ;;
+esac
+END
+chmod 755 /usr/local/bin/nvidia-smi"""
+
 UP: Mapping[str, Sequence[Fault]] = {
     "login": (Fault("in-login", *drop("-p tcp --dport 12345 -j DROP"), "cannot log in to it"),),
     "containers": (
@@ -214,11 +225,13 @@ UP: Mapping[str, Sequence[Fault]] = {
         ),
         Fault(
             "in-gpus",
-            "printf '#!/bin/sh\\necho 0, GPU-0, A100, 550.54.14, 81920\\n' >/usr/local/bin/nvidia-smi; "
-            "chmod 755 /usr/local/bin/nvidia-smi",
+            _PLAYED_GPU,
             "rm /usr/local/bin/nvidia-smi",
             "a container on it has no nvidia-smi",
         ),
+        # What follows from a GPU that only its nvidia-smi knows of, on one host of two.
+        Fault("gpu-containers", "", "", "Container Toolkit is missing"),
+        Fault("gpu-alike", "", "", "ranks there compute on processors", "warning"),
         Fault(
             "in-versions",
             "docker exec -u 0 WORKER sh -c 'sed -i s/^Version:.*/Version:\\ 9.9.9/ "
