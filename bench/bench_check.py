@@ -31,13 +31,13 @@ def seconds(hosts: Path, *options: str) -> float:
 def main() -> None:
     given = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(given).is_file():
-        print("S4  skipped: no practice cluster; toolkit lab up --hosts 8, then set TOOLKIT_HOSTS")
+        print("toolkit check  skipped: no practice cluster; toolkit lab up --hosts 8, then set TOOLKIT_HOSTS")
         return
     data = yaml.safe_load(Path(given).read_text())
     names = list(data["hosts"])
     subprocess.run([TOOLKIT, "image", "send"], check=True, stderr=subprocess.DEVNULL)
     load = os.getloadavg()[0]
-    print(f"S4  toolkit check, median of {ROUNDS}; {os.cpu_count()} cores here, load {load:.1f} before")
+    print(f"toolkit check, median of {ROUNDS}; {os.cpu_count()} cores here, load {load:.1f} before")
     print("    hosts   whole        --quick      (target 3 s at 8)")
     for count in [n for n in (2, 4, 8) if n <= len(names)]:
         part = Path(given).with_name(f"bench-{count}.yaml")

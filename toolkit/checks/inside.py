@@ -32,7 +32,13 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
         port = {"worker": str(scene.port), "any": "any port"}.get(kind, "MASTER_PORT")
         address = scene.paths[seen.host].address
         what = f"a container cannot listen at {address}, {port}: {fault}"
-        yield error(what, f"on {seen.host}: ip -4 addr; ss -ltn", subject=port)
+        if "in use" in fault:
+            # Nobody listened there a moment ago: taken since, perhaps by another look, or only bound.
+            yield warning(what, f"toolkit check once more; on {seen.host}: ss -tanp", subject=port)
+        else:
+            yield error(
+                what, f"on {seen.host}: ip -4 addr; sysctl net.ipv4.ip_unprivileged_port_start", subject=port
+            )
 
 
 def _login(scene: Scene) -> Iterator[Finding]:

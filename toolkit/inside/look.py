@@ -48,7 +48,8 @@ def limits() -> dict[str, int]:
 
 def login(host: str) -> dict[str, Any]:
     """Limits as a rank gets them that a launcher starts on ``host`` over the cluster's ssh."""
-    quick = ["-o", "ConnectTimeout=3", "-o", "ConnectionAttempts=1"]
+    # The cheap key exchange first: main does this for all workers at once.
+    quick = ["-o", "ConnectTimeout=3", "-o", "ConnectionAttempts=1", "-o", "KexAlgorithms=^curve25519-sha256"]
     argv = ["ssh", "-F", SSH_CONFIG, *quick, host, "ulimit -l; ulimit -n"]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOGIN_S, text=True)

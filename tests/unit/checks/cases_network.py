@@ -251,9 +251,15 @@ NETWORK_CASES = (
     Case("in-listen", "ok", GOOD),
     Case(
         "in-listen",
-        "error",
+        "warning",
         net.with_inside(GOOD, "gpu2", faults={"master": "Address already in use"}),
         "cannot listen at 10.77.0.3, MASTER_PORT: Address already in use",
+    ),
+    Case(
+        "in-listen",
+        "error",
+        net.with_inside(GOOD, "gpu2", faults={"any": "Cannot assign requested address"}),
+        "cannot listen at 10.77.0.3, any port: Cannot assign",
     ),
     Case("in-listen", "not checked", net.without_looks(GOOD), "--quick"),
     Case("in-login", "ok", GOOD),
