@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from toolkit.checks import clock, engine, inside, network, ports, rdma, reach
+from toolkit.checks import clock, engine, inside, network, ports, rdma, reach, routes
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
 
@@ -15,6 +15,7 @@ CHECKS: tuple[Check, ...] = (
     *network.CHECKS,
     *rdma.CHECKS,
     *ports.CHECKS,
+    *routes.CHECKS,
     *reach.CHECKS,
     *inside.CHECKS,
 )
