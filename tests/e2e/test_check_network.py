@@ -57,7 +57,6 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "is switched off",
         ),
         Fault("pair-route", "", "", "to box1 (DATA1)", "warning"),
-        Fault("pair-open", "", "", "box1 → box2 (DATA2)"),
     ),
     "same address": (
         Fault(
@@ -67,7 +66,6 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "DATA1 is the address of box1, box2: it leads to one of them",
         ),
         Fault("pair-route", "", "", "for its own"),
-        Fault("pair-open", "", "", "box2"),
     ),
     "no route": (
         Fault(
@@ -76,7 +74,6 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "ip route del unreachable DATA1/32",
             "it has no route to box1",
         ),
-        Fault("pair-open", "", "", "box2"),
     ),
     "filtered": (
         Fault(
@@ -86,7 +83,6 @@ GROUPS: Mapping[str, Sequence[Fault]] = {
             "its kernel drops what comes from box1 by enp3s0",
         ),
         Fault("pair-route", "", "", "by mv0, which carries 50 Mb/s", "warning"),
-        Fault("pair-open", "", "", "do not reach each other"),
     ),
     "all dropped": (
         Fault("pair-open", *drop("-s DATA1 -p tcp -j DROP"), "all ports dropped, no answer within 1.5 s"),

@@ -162,8 +162,14 @@ def test_an_unknown_or_changed_host_key_is_refused_until_it_is_trusted(base: Too
 def test_a_state_folder_on_a_full_disk(base: Toolkit) -> None:
     base.run("down", "--no-save", check=True)
     with faults.small_disk(SICK, faults.STATE_PARENT, "64k", "trainer"):
+        # Seen before anything is changed; and by those who go on all the same.
+        refused = base.run("up", "--json")
+        assert refused.status == 3 and refused.json["ok"] is False
+        assert f"ERROR  {SICK}: " in refused.err and "no room for keys" in refused.err
+        assert sh(SICK, f"find {faults.STATE_PARENT} -mindepth 1") == ""
         words = f"the disk is full (0 bytes free of 66 kB on {faults.STATE_PARENT})"
-        one_error(base.run("up", "--json"), "files", words, f"on {SICK}: make room on {faults.STATE_PARENT}")
+        late = base.run("up", "--no-check", "--json")
+        one_error(late, "files", words, f"on {SICK}: make room on {faults.STATE_PARENT}")
         again(base, "down")
         assert sh(SICK, f"find {faults.STATE_PARENT} -mindepth 1") == ""
 

@@ -19,6 +19,7 @@ from toolkit.checks import (
     ports,
     rdma,
     reach,
+    routes,
 )
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
@@ -36,6 +37,7 @@ CHECKS: tuple[Check, ...] = (
     *network.CHECKS,
     *rdma.CHECKS,
     *ports.CHECKS,
+    *routes.CHECKS,
     *leftovers.CHECKS,
     *reach.CHECKS,
     *inside.CHECKS,

@@ -4,69 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.checks.model import Check, Scene, error, unchecked
 from toolkit.checks.pairs import Pair, pairs, ports_text
-from toolkit.checks.ports import KERNEL, firewall_program, kernel_settings
+from toolkit.checks.ports import KERNEL, firewall_program
+from toolkit.checks.routes import explained
 from toolkit.core.finding import Finding
-from toolkit.core.links import rate_text
-from toolkit.network.candidates import link_rate
 from toolkit.plan.look import PIECES
-
-
-def _route(scene: Scene) -> Iterator[Finding]:
-    for source, facts in scene.facts.items():
-        own = scene.paths.get(source)
-        for target, path in scene.paths.items():
-            if own is None or target == source or target not in scene.facts:
-                continue
-            by = scene.evidence.egress(facts, path.address)
-            look = f"ip route get {path.address}; ip rule"
-            where = f"{target} ({path.address})"
-            if by is None:
-                yield unchecked(f"its routes are not known, that to {where} among them", "", source, target)
-            elif not by:
-                yield error(f"it has no route to {where}", f"on {source}: {look}", source, target)
-            elif by == "lo":
-                what = f"it takes the address of {where} for its own"
-                yield error(what, f"on {source}: ip addr; {look}", source, target)
-            elif by != own.interface:
-                rates = (link_rate(facts, by), link_rate(facts, own.interface))
-                slow = f", which carries {rate_text(rates[0])}" if 0 < rates[0] < rates[1] else ""
-                what = f"it sends to {where} by {by}{slow}, not by its data interface {own.interface}"
-                fix = f"on {source}: sudo ip route del what leads there: {look}"
-                yield warning(what, fix, source, target)
-
-
-def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    assert seen.facts is not None
-    path, settings = scene.paths.get(seen.host), kernel_settings(seen)
-    modes = [settings.get(f"conf/{name}/rp_filter", "") for name in ("all", path.interface if path else "")]
-    if path is None or "" in modes:
-        yield unchecked("whether its kernel drops packets by their way back is not known")
-        return
-    # The stricter of the two counts, and 2 (loose) is the larger number: ip-sysctl.rst of Linux.
-    if max(modes) != "1":
-        return
-    others = [p for p in scene.paths.values() if p.host != seen.host and p.host in scene.facts]
-    for other in others:
-        by = scene.evidence.egress(seen.facts, other.address)
-        if by and by != path.interface:
-            come = next((p for p in pairs(scene) if (p.source, p.target) == (other.host, seen.host)), None)
-            how = (
-                f"what comes from {other.host} by {path.interface}, since it answers by {by} (rp_filter is 1)"
-            )
-            loose = f"sudo sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{path.interface}.rp_filter=2"
-            fix = f"on {seen.host}: {loose}; or mend the route"
-            if come and come.tried and not come.faults:
-                # It came by the other interface, this time.
-                yield warning(f"its kernel would drop {how}", fix, subject=other.host)
-            else:
-                yield error(f"its kernel drops {how}", fix, subject=other.host)
 
 
 def _open(scene: Scene) -> Iterator[Finding]:
     known = list(pairs(scene))
     failed = {(pair.source, pair.target): pair for pair in known if pair.faults}
+    # Links and routes have checks of their own, and no firewall is to blame for them.
+    clear = sorted({tuple(sorted(key)) for key in failed if explained(scene, *key)})
+    failed = {key: pair for key, pair in failed.items() if tuple(sorted(key)) not in clear}
+    for one, other_host in clear:
+        yield unchecked(
+            f"connections of {one} and {other_host} fail for what is said of their links and routes"
+        )
     for host, group, what in _grouped(failed, scene):
         first = failed[group[0]]
         back = next((p for p in known if (p.target, p.source) == group[0]), None)
@@ -174,10 +129,6 @@ def _seen_as(scene: Scene) -> Iterator[Finding]:
 
 
 CHECKS = (
-    Check("pair-route", "hosts send to each other by their data interfaces", whole=_route, stage="pairs"),
-    Check(
-        "pair-filter", "kernels drop nothing for its way back", host=_filter, probes=(KERNEL,), stage="pairs"
-    ),
     Check(
         "pair-open",
         "hosts reach each other on the ports of jobs",

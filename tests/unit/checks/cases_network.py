@@ -232,6 +232,12 @@ NETWORK_CASES = (
         net.with_pair(net.with_pair(GOOD, "gpu1", "gpu2", **DROPPED), "gpu2", "gpu1", **DROPPED),
         "it and gpu1 do not reach each other",
     ),
+    Case(
+        "pair-open",
+        "not checked",
+        net.with_route(net.with_pair(GOOD, "gpu1", "gpu2", **DROPPED), "gpu2", "gpu1", ""),
+        "connections of gpu1 and gpu2 fail for what is said of their links and routes",
+    ),
     Case("pair-open", "not checked", net.plain(GOOD, {}), "a firewall that rejects cannot be told"),
     Case("pair-open", "not checked", net.without_looks(GOOD), "not tried: gpu1 → gpu2"),
     Case("pair-seen", "ok", GOOD),
