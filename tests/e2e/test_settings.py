@@ -200,7 +200,9 @@ def test_an_image_for_another_processor_is_not_sent(lab: Path, tmp_path: Path) -
     archive = tar_of(layer_tar=layer, config_json=config, manifest_json=manifest)
     subprocess.run(["docker", "load"], input=archive, check=True, capture_output=True)
     try:
-        done = cluster(lab, tmp_path, "foreign", ("box1", "box2"), image=name).run("up")
+        foreign = cluster(lab, tmp_path, "foreign", ("box1", "box2"), image=name)
+        assert foreign.run("up").status == 3, "told by a check"
+        done = foreign.run("up", "--no-check")
         assert done.status == 1 and f"the image {name} is for {other}, and box1 is" in done.err
         assert "box2 is" in done.err and "fix:" in done.err
         assert on("box1", "docker", "images", "-q", name) == ""
@@ -214,7 +216,11 @@ IDS = ("GPU-c69e290d-9f94-5ffa-4d12-78220ad2cf13", "GPU-37349e45-5d52-613c-2813-
 # What it lists are the files that are there: on the host all, in a container those that it was given.
 SMI = """#!/bin/sh
 for gpu in /etc/lab-gpus/*; do
-  case "$1" in -L) sed -n 2p "$gpu" ;; *) sed -n 1p "$gpu" ;; esac
+  case "$1" in
+  -L) sed -n 2p "$gpu" ;;
+  --query-gpu=index,uuid,name,driver_version,memory.total) sed -n 1p "$gpu" ;;
+  *) exit 2 ;;
+  esac
 done
 """
 SPEC = {
@@ -289,8 +295,10 @@ def test_gpus_from_the_engines_refusal_to_a_container_that_has_them(
 ) -> None:
     subject = cluster(lab, tmp_path, "gpus", ("box1",))
     try:
-        # No NVIDIA Container Toolkit: the engine says no.
-        refused = subject.run("up", "--json")
+        # No NVIDIA Container Toolkit: a check says so, else the engine says no.
+        told = subject.run("up")
+        assert told.status == 3 and "Container Toolkit is missing" in told.err
+        refused = subject.run("up", "--no-check", "--json")
         (failed,) = [o for o in refused.json["outcomes"] if o["status"] == "failed"]
         assert refused.status == 1 and failed["host"] == "box1"
         assert "the NVIDIA Container Toolkit is missing" in failed["detail"]
@@ -298,7 +306,7 @@ def test_gpus_from_the_engines_refusal_to_a_container_that_has_them(
         assert "nvidia-ctk runtime configure" in failed["fix"]
         # A list that the host cannot fulfil, and a driver in trouble.
         _declare(subject, ["GPU-00000000-0000-0000-0000-000000000000"])
-        absent = subject.run("up")
+        absent = subject.run("up", "--no-check")
         assert absent.status == 3 and f"nvidia-smi on the host lists 2: 0 {IDS[0]}" in absent.err
         # By CDI, one of the two by its UUID.
         _declare(subject, [IDS[1]])
