@@ -366,12 +366,21 @@ def test_a_fault_of_the_file_or_of_both_hosts(
 
 
 def test_nothing_of_a_check_is_left_though_it_was_killed(settled: Toolkit) -> None:
-    process = settled.start("check")
-    wait_until(lambda: "-check-" in own("box1", "docker ps --format '{{.Names}}'"))
-    process.kill()
-    process.wait()
+    def runs(host: str, option: str = "") -> bool:
+        return "-check-" in own(host, f"docker ps {option} --format '{{{{.Names}}}}'")
+
+    seen = False
+    for _ in range(10):  # a look may be over before it was seen
+        process = settled.start("check")
+        while not seen and process.poll() is None:
+            seen = runs("box1")
+        process.kill()
+        process.communicate()
+        if seen:
+            break
+    assert seen
     for host in ("box1", "box2"):
-        wait_until(lambda: "-check-" not in own(host, "docker ps -a --format '{{.Names}}'"))  # noqa: B023
+        wait_until(lambda: not runs(host, "-a"))  # noqa: B023
 
 
 @pytest.fixture(scope="module")
