@@ -36,6 +36,6 @@ It took $(($(date +%s) - begin)) s. The practice cluster is still up:
     toolkit run --launcher torchrun --workdir examples/digits train_ddp.py
     toolkit down && toolkit lab down --name demo
 
-Your own machines: copy examples/hosts.yaml to hosts.yaml, name them there, then
+Your own machines: toolkit init HOST HOST writes hosts.yaml; toolkit check says what is in the way; then
 toolkit trust, toolkit up, toolkit run train.py. The README says more.
 END
