@@ -225,8 +225,10 @@ LEFTOVERS = (
         _container("toolkit-gone-worker", "gone")
         + _container("toolkit-gone-mallory", "gone", "mallory")
         + f"docker create --name bystander {TINY} x >/dev/null\n"
-        + f"cd {_STATE_HOME} && install -d -o trainer -g trainer toolkit\n"
-        + "cd toolkit && install -d -o trainer -g trainer gone-too/box2 kept/box2 checked/box2\n"
+        # Whole, whatever was done on this host before: the first `up` makes these folders otherwise.
+        + "".join(
+            f"su trainer -c 'mkdir -p {_STATE}/{name}/box2'\n" for name in ("gone-too", "kept", "checked")
+        )
         + _container("toolkit-kept-worker", "kept")
         + _container("toolkit-checked-worker", "checked", more="--label toolkit.version=0.0.1"),
         "docker rm -f toolkit-gone-mallory toolkit-kept-worker toolkit-checked-worker toolkit-gone-worker\n"

@@ -137,6 +137,11 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield error(what, f"on {seen.host}: install nvidia-container-toolkit, then {configure}")
 
 
+def cannot_give_gpus(seen: Seen, scene: Scene) -> bool:
+    """Return whether it is known that a container with this host's GPUs will not start."""
+    return any(finding.verdict == "error" for finding in _containers(seen, scene))
+
+
 @of_cards
 def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.finding import Finding
 
@@ -19,6 +20,8 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
     looked = scene.inside.get(seen.host)
     if looked is None:
         yield unchecked(scene.no_look(seen.host))
+    elif looked.error and cannot_give_gpus(seen, scene):
+        yield unchecked("docker cannot give it the GPUs [gpu-containers]")
     elif looked.error:
         fix = f"on {seen.host}: docker run --rm --network host {scene.inventory.image} true"
         yield error(f"a container does not do its work: {looked.error}", fix)

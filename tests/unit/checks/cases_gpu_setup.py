@@ -7,6 +7,7 @@ from dataclasses import replace
 from tests.unit.checks.recorded import TAIL, card, gpus
 from tests.unit.checks.scenes import Case, info, scene, with_file, with_host, with_image
 from toolkit.checks.model import Scene
+from toolkit.plan.look import Looked
 
 _PCI = "pci:0000:11:00.0 nvidia\npci:0000:21:00.0 nvidia\n"
 _MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.144\n"
@@ -101,6 +102,16 @@ CASES = (
         "error",
         scene(docker=info(Runtimes=_NO_RUNTIME), gpu_health=gpus(tail="")),
         "Container Toolkit is missing",
+    ),
+    # A container's own refusal is that same fault once more.
+    Case(
+        "in-start",
+        "not checked",
+        replace(
+            scene(docker=info(Runtimes=_NO_RUNTIME), gpu_health=gpus(tail="")),
+            inside={"gpu2": Looked(error="could not select device driver")},
+        ),
+        "[gpu-containers]",
     ),
     Case("gpu-containers", "not checked", scene(docker=info(Runtimes=_NO_RUNTIME)), "not among docker's"),
     Case("gpu-containers", "not checked", scene(docker="docker: not found"), "cannot be used"),
