@@ -12,7 +12,7 @@ import yaml
 
 from tests.e2e.world import CARDS, LAB, Toolkit
 from toolkit.lab.manage import lab_down, lab_up
-from toolkit.lab.topology import LabSpec
+from toolkit.lab.spec import LabSpec
 
 # Host by host: engine 26 with overlay2, engine 20.10 with overlay2, engine 26 with the containerd store.
 ENGINES = ("new", "old", "containerd")

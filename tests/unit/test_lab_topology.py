@@ -11,18 +11,15 @@ from tests.golden import check_golden
 from toolkit.errors import BadInput, LabError
 from toolkit.lab import commands as cmd
 from toolkit.lab import files
+from toolkit.lab.files import render_hosts_yaml, render_known_hosts
+from toolkit.lab.spec import ENGINES, LabSpec
+from toolkit.lab.subnets import free_subnet, routed_networks
 from toolkit.lab.topology import (
-    ENGINES,
     LABEL_LAB_SETTINGS,
-    LabSpec,
     Means,
-    free_subnet,
     host_settings,
     interface_name,
     lab_hosts,
-    render_hosts_yaml,
-    render_known_hosts,
-    routed_networks,
     settings_of,
 )
 from toolkit.spec.parse import parse_inventory

@@ -39,14 +39,14 @@ def flavours(incomplete: str) -> list[str]:
 
 def engines(incomplete: str) -> list[str]:
     """Kinds of engine, alone or behind others and a comma."""
-    from toolkit.lab.topology import ENGINES
+    from toolkit.lab.spec import ENGINES
 
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in _matching(ENGINES, last)]
 
 
 def lab_users(incomplete: str) -> list[str]:
-    from toolkit.lab.topology import SSH_USERS
+    from toolkit.lab.spec import SSH_USERS
 
     return _matching(SSH_USERS, incomplete)
 

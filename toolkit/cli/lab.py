@@ -65,7 +65,7 @@ def up(
 ) -> None:
     """Make the lab, or start again what has stopped; a second time changes nothing."""
     from toolkit.cli.line import CommandLine
-    from toolkit.lab.topology import LabSpec
+    from toolkit.lab.spec import LabSpec
 
     line = CommandLine()
     count, per_host = line.whole("--hosts", hosts), line.whole("--slots", slots)
@@ -107,7 +107,7 @@ def down(
 ) -> None:
     """Remove the lab and everything that it made."""
     from toolkit.cli.line import CommandLine
-    from toolkit.lab.topology import lab_name
+    from toolkit.lab.spec import lab_name
 
     line = CommandLine()
     line.value("--name", lab_name, name)
@@ -140,7 +140,7 @@ def status(
 ) -> None:
     """Show the lab's hosts: state, engine, image store, and whether ssh lets us in."""
     from toolkit.cli.line import CommandLine
-    from toolkit.lab.topology import lab_name
+    from toolkit.lab.spec import lab_name
 
     line = CommandLine()
     line.value("--name", lab_name, name)

@@ -17,17 +17,9 @@ from toolkit.errors import CommandFailed, LabError
 from toolkit.lab import commands as cmd
 from toolkit.lab import files
 from toolkit.lab.engine import Found, LabEngine
-from toolkit.lab.topology import (
-    ENGINES,
-    LabHost,
-    LabSpec,
-    Means,
-    free_subnet,
-    lab_hosts,
-    render_hosts_yaml,
-    render_known_hosts,
-    routed_networks,
-)
+from toolkit.lab.spec import ENGINES, LabSpec
+from toolkit.lab.subnets import free_subnet, routed_networks
+from toolkit.lab.topology import LabHost, Means, lab_hosts
 
 Progress = Callable[[str], None]
 
@@ -84,9 +76,9 @@ class Builder:
         started = self._start(hosts, there, images)
         keys = self._ready(hosts, started, public)
         since = time.monotonic()
-        known = render_known_hosts((host.address, keys[host.name]) for host in hosts)
+        known = files.render_known_hosts((host.address, keys[host.name]) for host in hosts)
         changed = files.ensure_text(self.folder / "known_hosts", known)
-        changed |= files.ensure_text(self.folder / "hosts.yaml", render_hosts_yaml(self.spec, hosts))
+        changed |= files.ensure_text(self.folder / "hosts.yaml", files.render_hosts_yaml(self.spec, hosts))
         self.book.note("files", str(self.folder / "hosts.yaml"), "", changed, since)
         return self.book.report(f"lab {self.spec.name}")
 

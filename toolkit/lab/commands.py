@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable
 
 from toolkit.core.command import Command
+from toolkit.lab.spec import ENGINES, LabSpec, rate_bits
 from toolkit.lab.topology import (
-    ENGINES,
     LABEL_LAB,
     LABEL_LAB_FOLDER,
     LABEL_LAB_HOST,
@@ -16,10 +16,8 @@ from toolkit.lab.topology import (
     LABEL_LAB_SETTINGS,
     Card,
     LabHost,
-    LabSpec,
     Means,
     host_settings,
-    rate_bits,
 )
 
 CGROUP_ROOT = "toolkit-lab"

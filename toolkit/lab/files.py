@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from toolkit.errors import LabError
+from toolkit.lab.spec import LabSpec
+from toolkit.lab.topology import LabHost
 
 _MARK = ".toolkit-lab"
 _OURS = ("hosts.yaml", "id_ed25519", "id_ed25519.pub", "known_hosts", _MARK)
@@ -48,6 +52,33 @@ def ensure_key(folder: Path) -> tuple[str, bool]:
         file.write(text)
     public.write_text(f"{line} toolkit-lab\n")
     return public.read_text(), True
+
+
+def render_hosts_yaml(spec: LabSpec, hosts: tuple[LabHost, ...]) -> str:
+    """Return the lab's hosts.yaml. Scalars are written as JSON, which YAML reads as they are."""
+    lines = [
+        f"# Written by `toolkit lab up`; goes with `toolkit lab down --name {spec.name}`.",
+        f"cluster: {json.dumps(spec.name)}",
+        f"image: {json.dumps(spec.image)}",
+        f"main: {json.dumps(hosts[0].name)}",
+        f"known_hosts: {json.dumps(f'{spec.folder}/known_hosts')}",
+        "hosts:",
+    ]
+    for host in hosts:
+        fields = {
+            "address": host.address,
+            "user": spec.user,
+            "identity_file": f"{spec.folder}/id_ed25519",
+            "slots": spec.slots,
+        }
+        lines.append(f"  {host.name}:")
+        lines += [f"    {key}: {json.dumps(value)}" for key, value in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def render_known_hosts(keys: Iterable[tuple[str, str]]) -> str:
+    """Return known_hosts text from pairs of address and ``type key``."""
+    return "".join(f"{address} {key}\n" for address, key in keys)
 
 
 def ensure_text(path: Path, text: str) -> bool:

@@ -15,8 +15,9 @@ from toolkit.lab import commands as cmd
 from toolkit.lab import files
 from toolkit.lab.build import Book, Builder, Progress, silent
 from toolkit.lab.engine import Found, LabEngine
+from toolkit.lab.spec import LabSpec
 from toolkit.lab.status import lab_status
-from toolkit.lab.topology import LABEL_LAB_SETTINGS, LabSpec, host_settings, lab_hosts
+from toolkit.lab.topology import LABEL_LAB_SETTINGS, host_settings, lab_hosts
 
 __all__ = ["Progress", "lab_down", "lab_names", "lab_status", "lab_up"]
 

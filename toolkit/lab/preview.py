@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from toolkit.lab.engine import LabEngine
 from toolkit.lab.manage import refuse_other_settings
-from toolkit.lab.topology import LabSpec, lab_hosts
+from toolkit.lab.spec import LabSpec
+from toolkit.lab.topology import lab_hosts
 
 
 def preview_up(spec: LabSpec) -> tuple[str, ...]:

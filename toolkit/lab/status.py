@@ -11,7 +11,8 @@ from docker.models.containers import Container
 from toolkit.effects.fanout import fan_out
 from toolkit.lab import commands as cmd
 from toolkit.lab.engine import LabEngine
-from toolkit.lab.topology import MANAGEMENT, settings_of
+from toolkit.lab.spec import MANAGEMENT
+from toolkit.lab.topology import settings_of
 
 _CONTAINERD = "io.containerd.snapshotter"
 

@@ -1,0 +1,138 @@
+"""A LabSpec is what a person asks of a practice cluster: how many hosts, which engines, how fast links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit.errors import BadInput, Problem
+from toolkit.spec import fields
+
+DOCKER_DATA = "/var/lib/docker"
+CONTAINERD_DATA = "/var/lib/containerd"
+MANAGEMENT = "-management"  # what the second network's name ends with
+SSH_USERS = ("trainer", "root")
+MOST_HOSTS = 200  # addresses .11 to .210 of the lab's /24
+
+_RATE = re.compile(r"([1-9][0-9]{0,5})(kbit|mbit|gbit)")
+_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """A Docker engine that a practice host can carry: Debian release, its packages, its image store."""
+
+    suite: str
+    packages: tuple[str, ...]
+    store: Literal["overlay2", "containerd"]
+
+    @property
+    def base(self) -> str:
+        """The base image's reference."""
+        return f"debian:{self.suite}-slim"
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The folders that outlive the host's container."""
+        return (DOCKER_DATA, CONTAINERD_DATA) if self.store == "containerd" else (DOCKER_DATA,)
+
+
+_NEW = ("docker.io", "docker-cli", "docker-compose")
+ENGINES: dict[str, EngineKind] = {
+    "old": EngineKind("bookworm", ("docker.io", "docker-compose"), "overlay2"),
+    "new": EngineKind("trixie", _NEW, "overlay2"),
+    "containerd": EngineKind("trixie", _NEW, "containerd"),
+}
+
+
+def lab_name(text: str) -> str:
+    """Return a lab's name.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?", text):
+        raise ValueError(f"should be up to 24 of a-z, 0-9 and inner '-', found {text!r}")
+    return text
+
+
+@dataclass(frozen=True)
+class LabSpec:
+    """What a person asks for.
+
+    Args:
+        hosts: how many.
+        engines: keys of ENGINES, given to the hosts in turn.
+        rate: what each host's link carries at most, such as ``100mbit``; empty for no limit.
+        management: the rate of a second card by which ssh comes in, as machines have one; empty for none.
+        interfaces: ``differ`` gives the hosts' data interfaces different names, ``same`` calls all eth0.
+        user: whom the toolkit logs in as; ``trainer`` (uid 1000, in group docker) or ``root``.
+        image: the cluster's image, written to hosts.yaml.
+        folder: absolute path for hosts.yaml and the ssh files.
+    """
+
+    name: str
+    folder: str
+    hosts: int = 2
+    engines: tuple[str, ...] = ("new",)
+    rate: str = ""
+    interfaces: str = "differ"
+    user: str = "trainer"
+    slots: int = 1
+    image: str = "toolkit:cpu"
+    management: str = ""
+
+    def __post_init__(self) -> None:
+        problems = tuple(self._problems())
+        if problems:
+            raise BadInput("lab", problems)
+
+    def _problems(self) -> Iterable[Problem]:
+        try:
+            lab_name(self.name)
+        except ValueError as error:
+            yield Problem("name", str(error))
+        try:
+            fields.image(self.image)
+        except ValueError as error:
+            yield Problem("image", str(error))
+        if not 1 <= self.hosts <= MOST_HOSTS:
+            yield Problem("hosts", f"should be 1 to {MOST_HOSTS}, found {self.hosts}")
+        if not self.engines:
+            yield Problem("engine", f"should be one or more of {', '.join(ENGINES)}")
+        for engine in self.engines:
+            if engine not in ENGINES:
+                yield Problem("engine", f"should be one or more of {', '.join(ENGINES)}, found {engine!r}")
+        for field, rate in (("rate", self.rate), ("management", self.management)):
+            if rate and not _RATE.fullmatch(rate):
+                yield Problem(field, f"should be a number with kbit, mbit or gbit, found {rate!r}")
+        if self.interfaces not in ("same", "differ"):
+            yield Problem("interfaces", f"should be same or differ, found {self.interfaces!r}")
+        if self.user not in SSH_USERS:
+            yield Problem("user", f"should be one of {', '.join(SSH_USERS)}, found {self.user!r}")
+        if not 1 <= self.slots <= 64:
+            yield Problem("slots", f"should be 1 to 64, found {self.slots}")
+
+    @property
+    def network(self) -> str:
+        """The name of the lab's docker network."""
+        return f"toolkit-lab-{self.name}"
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The docker networks of the lab: that of the data cards, then that of the management cards."""
+        return (self.network, self.network + MANAGEMENT) if self.management else (self.network,)
+
+
+def rate_bits(rate: str) -> int:
+    """Return a rate such as ``100mbit`` in bits per second.
+
+    Raises:
+        ValueError: it is not written so.
+    """
+    match = _RATE.fullmatch(rate)
+    if match is None:
+        raise ValueError(rate)
+    return int(match[1]) * _UNITS[match[2]]
