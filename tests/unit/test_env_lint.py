@@ -16,7 +16,7 @@ import toolkit.api
 import toolkit.network
 from tests.unit import cluster_world as world
 from tests.unit.env_cases import FAULTS, GOOD, GOOD_FOR_ONE_HOST
-from toolkit.cli import app, common
+from toolkit.cli import app, common, plans
 from toolkit.core.finding import Finding
 from toolkit.core.report import Report
 from toolkit.errors import NotReady
@@ -319,8 +319,8 @@ def test_the_json_of_up_has_the_warnings(capsys: pytest.CaptureFixture[str]) -> 
 
     plan, findings = world.plans()["up"], lint("NCCL_TIMEOUT=1800")
     for dry_run in (True, False):
-        common.carry_out(Session(), plan, dry_run, True, False, warnings=findings)  # type: ignore[arg-type]
+        plans.carry_out(Session(), plan, dry_run, True, False, warnings=findings)  # type: ignore[arg-type]
         (told,) = json.loads(capsys.readouterr().out)["warnings"]
         assert told["subject"] == "env/NCCL_TIMEOUT"
-    common.carry_out(Session(), plan, False, True, False)  # type: ignore[arg-type]
+    plans.carry_out(Session(), plan, False, True, False)  # type: ignore[arg-type]
     assert "warnings" not in json.loads(capsys.readouterr().out)

@@ -19,7 +19,7 @@ import toolkit.request
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, hosts, tree
 from toolkit.api import Session
-from toolkit.cli import common
+from toolkit.cli import plans
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.report import Outcome, Report
 from toolkit.core.result import Result
@@ -234,16 +234,16 @@ class FakeSession:
 
 def test_carry_out_hands_on_the_very_object(capsys: pytest.CaptureFixture[str]) -> None:
     plan, session = world.plans()["up"], FakeSession()
-    assert common.carry_out(session, plan, True, False, False) is None  # type: ignore[arg-type]
+    assert plans.carry_out(session, plan, True, False, False) is None  # type: ignore[arg-type]
     assert session.executed == []
     assert capsys.readouterr().out == plan_text(plan)
-    common.carry_out(session, plan, False, False, False)  # type: ignore[arg-type]
+    plans.carry_out(session, plan, False, False, False)  # type: ignore[arg-type]
     assert session.executed[0] is plan
 
 
 def test_dry_run_as_json_holds_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
     plan, session = world.plans()["up"], FakeSession()
-    common.carry_out(session, plan, True, True, False)  # type: ignore[arg-type]
+    plans.carry_out(session, plan, True, True, False)  # type: ignore[arg-type]
     told = json.loads(capsys.readouterr().out)
     assert told["plan"] == plan_text(plan).splitlines()
     assert (told["title"], told["dry_run"]) == (plan.title, True)

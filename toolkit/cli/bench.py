@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import (
-    DEFAULT_HOSTS,
-    DryRun,
-    HostsFile,
-    Json,
-    Progress,
-    Verbose,
-    connect,
-    put_json,
-    say,
-    show_plans,
-)
+from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.plans import show_plans
+from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
     from toolkit.network.measured import Measured
@@ -71,11 +62,8 @@ def network(
         if dry_run:
             show_plans((bench_plan(session, bench, chosen),), as_json)
             return
-        listener = Progress(verbose)
-        try:
+        with Progress(verbose) as listener:
             measured = run_bench(session, bench, listener, chosen)
-        finally:
-            listener.close()
     if report is not None:
         when = datetime.now().strftime("%Y-%m-%d %H:%M")
         say(f"wrote {write_file(report, network_html(measured, inventory.cluster, when))}")

@@ -11,14 +11,14 @@ from toolkit.cli.common import (
     DryRun,
     HostsFile,
     Json,
-    Progress,
     Verbose,
-    _trace,
     connect,
     load,
     put_json,
     say,
+    trace,
 )
+from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
     from toolkit.core.report import Report
@@ -50,7 +50,7 @@ def check(
     from toolkit.show import findings_text, plan_text, report_text
 
     inventory = load(hosts)
-    findings = look(inventory, choose_checks(only), _trace if verbose else None, quick)
+    findings = look(inventory, choose_checks(only), trace if verbose else None, quick)
     verdict = worst(findings)
     if not as_json:
         print(findings_text(findings, inventory.names, everything=verbose), end="", flush=True)
@@ -78,8 +78,5 @@ def _fix(inventory: Inventory, dry_run: bool, verbose: bool) -> tuple[Plan, Repo
         plan = leftovers_plan(session)
         if dry_run:
             return plan, None
-        listener = Progress(verbose)
-        try:
+        with Progress(verbose) as listener:
             return plan, session.execute(plan, listener)
-        finally:
-            listener.close()

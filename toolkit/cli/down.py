@@ -6,18 +6,8 @@ from typing import Annotated
 
 import typer
 
-from toolkit.cli.common import (
-    DEFAULT_HOSTS,
-    DryRun,
-    HostsFile,
-    Json,
-    Verbose,
-    carry_out,
-    connect,
-    exit_with,
-    load,
-    say,
-)
+from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, load, say
+from toolkit.cli.plans import carry_out, exit_with
 
 
 def down(

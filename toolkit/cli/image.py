@@ -10,20 +10,8 @@ from typing import Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import (
-    DEFAULT_HOSTS,
-    DryRun,
-    HostsFile,
-    Json,
-    Verbose,
-    carry_out,
-    connect,
-    exit_with,
-    load,
-    pull_image,
-    put_json,
-    say,
-)
+from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, load, put_json, say
+from toolkit.cli.plans import carry_out, exit_with, pull_image
 
 app = typer.Typer(no_args_is_help=True, help="Build the image on this machine, send it to the hosts.")
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Progress, Verbose, connect, load, put_json
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json
+from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
     from toolkit.network.measured import Measured
@@ -155,8 +156,5 @@ def _probe(inventory: Inventory, script: str, arguments: list[str], workdir: Pat
     request = probe_request(inventory, script, arguments, workdir)
     with connect(inventory, verbose) as session:
         session.require_some()
-        listener = Progress(verbose)
-        try:
+        with Progress(verbose) as listener:
             return probe_step(session, request, listener)
-        finally:
-            listener.close()

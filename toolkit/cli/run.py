@@ -15,16 +15,16 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     NoCheck,
-    Progress,
     Verbose,
     as_warnings,
     connect,
     put_json,
     say,
-    show_plans,
     to_stdout,
     warn,
 )
+from toolkit.cli.plans import show_plans
+from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
     from toolkit.api import Session
@@ -119,14 +119,12 @@ def run(
             return
         if not no_check:
             _refuse_faults(session, {job.main, *(host.name for host in job.hosts)})
-        listener = Progress(verbose)
         pressed = False
-        try:
-            start(session, plan, listener)
-        except KeyboardInterrupt:
-            pressed = True  # it runs already: to be ended like any other
-        finally:
-            listener.close()
+        with Progress(verbose) as listener:
+            try:
+                start(session, plan, listener)
+            except KeyboardInterrupt:
+                pressed = True  # it runs already: to be ended like any other
         places = ", ".join(f"{h.name} x {h.slots}" for h in job.hosts)
         say(f"job {job.id}: {job.world_size} ranks ({places}), {job.launcher}")
         if detach and not pressed:

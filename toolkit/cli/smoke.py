@@ -7,18 +7,9 @@ from typing import Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import (
-    DEFAULT_HOSTS,
-    DryRun,
-    HostsFile,
-    Json,
-    Progress,
-    Verbose,
-    connect,
-    put_json,
-    say,
-    show_plans,
-)
+from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.plans import show_plans
+from toolkit.cli.progress import Progress
 
 
 def smoke(
@@ -45,11 +36,8 @@ def smoke(
         if dry_run:
             show_plans(smoke_plans(session, launcher), as_json)
             return
-        listener = Progress(verbose)
-        try:
+        with Progress(verbose) as listener:
             result = run_smoke(session, launcher, listener)
-        finally:
-            listener.close()
     if as_json:
         put_json(result.as_json())
     else:

@@ -13,14 +13,12 @@ from toolkit.cli.common import (
     Json,
     NoCheck,
     Verbose,
-    carry_out,
     connect,
-    exit_with,
     load,
-    pull_image,
     say,
     warn,
 )
+from toolkit.cli.plans import carry_out, exit_with, pull_image
 
 
 def up(

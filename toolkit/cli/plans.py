@@ -1,0 +1,94 @@
+"""What the verbs do with plans: show them, run them, say how each host fared."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from toolkit.cli.common import as_warnings, put_json, say
+from toolkit.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from toolkit.api import Session
+    from toolkit.core.finding import Finding
+    from toolkit.core.report import Report
+    from toolkit.plan.steps import Plan
+
+
+def show_plans(plans: Sequence[Plan], as_json: bool, more: Mapping[str, Any] | None = None) -> None:
+    """Print what would be done, for ``--dry-run``; ``more`` goes into the JSON."""
+    from toolkit.show import plan_text
+
+    texts = [plan_text(plan) for plan in plans]
+    if as_json:
+        lines = [line for text in texts for line in text.splitlines()]
+        put_json({"title": plans[-1].title, "dry_run": True, "plan": lines, **(more or {})})
+    else:
+        sys.stdout.write("".join(texts))
+
+
+def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:
+    """Let the hosts pull the image where the file says so; what comes next is planned by what it brought.
+
+    Ends the command after a dry run, and when no host is left to go on with.
+    """
+    from toolkit.show import report_text
+
+    plan = session.plan_pull()
+    if not plan.steps:
+        return None
+    if dry_run:
+        carry_out(session, plan, dry_run, as_json, verbose)
+        say("what follows is planned when it is known what this brings")
+        raise typer.Exit
+    say(f"          {', '.join(step.host for step in plan.steps)}: {plan.title}")
+    with Progress(verbose) as listener:
+        report = session.pull(plan, listener)
+    if session.facts:
+        return report
+    if as_json:
+        put_json(report.as_json())
+    else:
+        say(report_text(report))
+    raise typer.Exit(1)
+
+
+def carry_out(
+    session: Session,
+    plan: Plan,
+    dry_run: bool,
+    as_json: bool,
+    verbose: bool,
+    before: Report | None = None,
+    warnings: Sequence[Finding] | None = None,
+) -> Report | None:
+    """Print the plan, or run it and print how each host fared; the exit status is the caller's.
+
+    Args:
+        before: of a plan that was run in preparation of this one; both are reported as one.
+        warnings: findings for the JSON, by whoever looks for any; None leaves the key out.
+    """
+    from toolkit.show import report_text
+
+    found = {} if warnings is None else as_warnings(warnings)
+    if dry_run:
+        show_plans((plan,), as_json, found)
+        return None
+    with Progress(verbose) as listener:
+        for outcome in session.connect_outcomes():
+            listener.outcome(outcome)
+        report = session.execute(plan, listener).after(before)
+    if as_json:
+        put_json({**report.as_json(), **found})
+    else:
+        say(report_text(report))
+    return report
+
+
+def exit_with(report: Report | None) -> None:
+    """End the command with status 1 when a step failed."""
+    if report is not None and not report.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,104 @@
+"""What a running plan looks like: steps as they end, bars of what takes long."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from toolkit.cli.common import say
+
+if TYPE_CHECKING:
+    from toolkit.core.report import Outcome
+    from toolkit.execute import Event, StepProgress
+
+
+class Progress:
+    """Prints steps as they end, and bars of what takes long when standard error is a terminal.
+
+    At the end of its ``with`` the bars are taken off the screen.
+    """
+
+    def __init__(self, verbose: bool) -> None:
+        self._verbose = verbose
+        self._lock = threading.Lock()
+        self._bars: Any = None
+        self._tasks: dict[tuple[str, str], Any] = {}
+        self._said: dict[tuple[str, str], float] = {}
+        self._terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, event: Event) -> None:
+        from toolkit.execute import StepEnded, StepProgress
+
+        with self._lock:
+            if isinstance(event, StepEnded):
+                self._end_bar(event.outcome.host, event.outcome.step)
+                self.outcome(event.outcome)
+            elif isinstance(event, StepProgress):
+                self._advance(event)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Print how a step ended; that there was nothing to do is for ``--verbose``."""
+        from toolkit.show import outcome_line
+
+        if outcome.status != "skipped" or self._verbose:
+            say(outcome_line(outcome))
+
+    def _advance(self, event: StepProgress) -> None:
+        key = (event.host, event.step)
+        now = time.monotonic()
+        if self._terminal:
+            self._show_bar(event)
+        elif now - self._said.setdefault(key, now) > 10:
+            # Not a terminal: a line every ten seconds says that it goes on.
+            self._said[key] = now
+            share = f" of {event.total / 1e6:.0f}" if event.total else ""
+            say(f"     ...  {event.host}: {event.step}: {event.done / 1e6:.0f}{share} MB")
+
+    def _show_bar(self, event: StepProgress) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+        from rich.progress import Progress as Bars
+
+        if self._bars is None:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
+            self._bars.start()
+        key = (event.host, event.step)
+        if key not in self._tasks:
+            self._tasks[key] = self._bars.add_task(f"{event.host}: {event.step}", total=None)
+        self._bars.update(self._tasks[key], completed=event.done, total=event.total or None)
+
+    def _end_bar(self, host: str, step: str) -> None:
+        task = self._tasks.pop((host, step), None)
+        if task is not None:
+            self._bars.remove_task(task)
+        if self._bars is not None and not self._tasks:
+            self._bars.stop()
+            self._bars = None
