@@ -1,14 +1,15 @@
-"""What several unit tests need: the command line, called as a shell does."""
+"""What several unit tests need: the command line, called as a shell does; a place for the inside programs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import toolkit.api
+from tests.unit.inside_world import World
 from toolkit.cli import app as cli
 
 Run = Callable[..., tuple[int, str, str]]
@@ -35,3 +36,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return status, out, err
 
     return call
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """One host for the programs of toolkit/inside; what they started ends with the test."""
+    made = World(tmp_path / "root")
+    yield made
+    made.close()

@@ -109,6 +109,11 @@ def rank_env(rank: int = 0, size: int = 1) -> dict[str, str]:
     return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
 
 
+def python(code: str) -> list[str]:
+    """The command of a rank, or a launcher, that runs this code."""
+    return [sys.executable, "-c", code]
+
+
 def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> None:
     """Wait for what another process does; fails when it does not."""
     deadline = time.monotonic() + seconds

@@ -8,27 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .inside_world import INSIDE, JOB, World, is_alive, rank_env, wait_for
+from .inside_world import INSIDE, JOB, World, is_alive, python, rank_env, wait_for
 
 OTHER = f"{JOB}-other"
 FINAL = {"succeeded", "failed", "stopped", "timeout"}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "root")
-    yield made
-    made.close()
-
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
 
 
 def finish(world: World, job_id: str = JOB) -> dict[str, Any]:

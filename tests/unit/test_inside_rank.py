@@ -5,26 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from .inside_world import JOB, World, is_alive, rank_env, wait_for
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "root")
-    yield made
-    made.close()
-
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-c", code]
-
+from .inside_world import JOB, World, is_alive, python, rank_env, wait_for
 
 SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 

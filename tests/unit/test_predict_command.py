@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import toolkit.api
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
-from toolkit.cli import app as cli
+from tests.unit.conftest import Run
 from toolkit.network.ask import Options, hosts_of, load_of, parse_options
 from toolkit.network.measured import Measured
 from toolkit.network.models import MODELS
 from toolkit.network.probed import Probed
 
-Call = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+def call(run: Run) -> Run:
     """Call the verb in an empty folder: status, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def contacted(*args: object, **kwargs: object) -> None:
-        raise AssertionError("a host was contacted")
-
-    monkeypatch.setattr(toolkit.api.Session, "open", contacted)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["toolkit", "predict", *words])
-        try:
-            cli.main()
-            status = 0
-        except SystemExit as end:
-            status = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
+    return lambda *words: run("predict", *words)
 
 
 SLOW_PORT = ("--params", "1.2M", "--step-time", "0.8s", "--rate", "1gbit", "--rate", "host2=10mbit")
@@ -60,19 +38,19 @@ SLOW_PORT = ("--params", "1.2M", "--step-time", "0.8s", "--rate", "1gbit", "--ra
         ),
     ],
 )
-def test_what_it_prints(call: Call, name: str, words: str) -> None:
+def test_what_it_prints(call: Run, name: str, words: str) -> None:
     status, out, err = call(*words.split())
     assert (status, err) == (0, "")
     check_golden(f"predict/{name}.txt", out)
 
 
-def test_the_verdict_is_the_last_line(call: Call) -> None:
+def test_the_verdict_is_the_last_line(call: Run) -> None:
     assert call(*SLOW_PORT, "--up-to", "2")[1].endswith(
         "\n2 hosts would be 2.8 × slower than 1: host2's link is 10 Mb/s\n"
     )
 
 
-def test_json_says_the_same_and_more(call: Call) -> None:
+def test_json_says_the_same_and_more(call: Run) -> None:
     status, out, _ = call(*SLOW_PORT, "--up-to", "2", "--batch", "16", "--json")
     told = json.loads(out)
     assert status == 0
@@ -91,7 +69,7 @@ def hosts_file(folder: Path, main: str, **hosts: str) -> None:
     (folder / "hosts.yaml").write_text(f"cluster: demo\nimage: toolkit:cpu\nmain: {main}\nhosts:\n{rows}")
 
 
-def test_the_hosts_file_says_who_takes_part(call: Call, tmp_path: Path) -> None:
+def test_the_hosts_file_says_who_takes_part(call: Run, tmp_path: Path) -> None:
     hosts_file(tmp_path, "gpu2", gpu1="{slots: 2}", gpu2="{gpus: 4}", gpu3="")
     words = ("--params", "1M", "--rate", "1gbit", "--rate", "gpu3=10mbit", "--json")
     told = json.loads(call(*words)[1])
@@ -107,13 +85,13 @@ def test_the_hosts_file_says_who_takes_part(call: Call, tmp_path: Path) -> None:
     assert "--rate gpu9: there is no such host; there are: gpu2, gpu1, gpu3" in err
 
 
-def test_a_main_without_slots_takes_no_part(call: Call, tmp_path: Path) -> None:
+def test_a_main_without_slots_takes_no_part(call: Run, tmp_path: Path) -> None:
     hosts_file(tmp_path, "head", head="{slots: 0}", gpu1="{slots: 1}", gpu2="{slots: 1}")
     told = json.loads(call("--params", "1M", "--rate", "1gbit", "--json")[1])
     assert [h["name"] for h in told["network"]["hosts"]] == ["gpu1", "gpu2"]
 
 
-def test_measurements_from_a_file(call: Call, tmp_path: Path) -> None:
+def test_measurements_from_a_file(call: Run, tmp_path: Path) -> None:
     pairs = [{"from": a, "to": b, "mbit": 94.0, "latency_us": 80} for a, b in (("a", "b"), ("b", "a"))]
     rows = [{"bytes": size, "ranks": 2, "seconds": 1e-3 + size * 8 / 90e6} for size in (2**10, 2**20, 2**24)]
     (tmp_path / "net.json").write_text(json.dumps({"hosts": ["a", "b"], "pairs": pairs, "allreduce": rows}))
@@ -180,7 +158,7 @@ ENOUGH = "--params 1M --rate 1gbit"
         (f"{ENOUGH} extra", ["extra: is not an option; arguments of a script need"]),
     ],
 )
-def test_what_it_refuses(call: Call, words: str, problems: list[str]) -> None:
+def test_what_it_refuses(call: Run, words: str, problems: list[str]) -> None:
     status, out, err = call(*words.split())
     assert (status, out) == (2, "")
     lines = err.splitlines()
@@ -189,7 +167,7 @@ def test_what_it_refuses(call: Call, words: str, problems: list[str]) -> None:
     assert len(lines) == len(problems) + 1
 
 
-def test_a_probe_needs_a_script_and_a_hosts_file(call: Call, tmp_path: Path) -> None:
+def test_a_probe_needs_a_script_and_a_hosts_file(call: Run, tmp_path: Path) -> None:
     words = ("--probe", "train.py", "--rate", "1gbit")
     assert call(*words)[0] == 2
     assert "hosts.yaml: 1 problem\n  No such file" in call(*words)[2]
