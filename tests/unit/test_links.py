@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from toolkit.core.links import Gid, Link, RdmaPort, Route, leaves_by, rate_text
-from toolkit.plan.links import parse_links, parse_rdma, parse_routes
+from toolkit.plan.addresses import parse_routes
+from toolkit.plan.links import parse_links, parse_rdma
 
 # Debian 13: a bond of two cards under a bridge, WireGuard, a VPN's tap, a card that is switched off.
 LINKS = """\

@@ -1,14 +1,13 @@
-"""The part of the probe that asks about networks, and the parser of what it prints."""
+"""The part of the probe that asks about links and RDMA devices, and the parser of what it prints."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-import struct
 from collections import defaultdict
 from collections.abc import Iterator
 
-from toolkit.core.links import Gid, Link, LinkKind, RdmaPort, Route
+from toolkit.core.links import Gid, Link, LinkKind, RdmaPort
 
 # sysfs answers from memory. grep names each file, reads them all in one process, and -s passes over what
 # an interface lacks or, being down, does not say.
@@ -121,23 +120,6 @@ def _limits(shaping: str) -> dict[str, float]:
         if rate and len(words) > 5 and words[3] == "dev" and words[5] == "root":
             found[words[4]] = float(rate[1]) * _MEGABITS[rate[2].lower()]
     return found
-
-
-def parse_routes(text: str) -> tuple[Route, ...]:
-    """Return the routes in /proc/net/route, whose numbers are in the machine's (little-endian) order."""
-    found = []
-    for line in text.splitlines()[1:]:
-        words = line.split()
-        # RTF_UP alone counts; RTF_REJECT (0x200) leads nowhere.
-        if len(words) > 7 and int(words[3], 16) & 0x201 == 1:
-            target, gateway, mask = (_address(words[i]) for i in (1, 2, 7))
-            network = str(ipaddress.ip_network(f"{target}/{mask}", strict=False))
-            found.append(Route(words[0], network, "" if gateway == "0.0.0.0" else gateway, int(words[6])))
-    return tuple(found)
-
-
-def _address(word: str) -> str:
-    return str(ipaddress.IPv4Address(struct.pack("<L", int(word, 16))))
 
 
 def parse_rdma(text: str) -> tuple[RdmaPort, ...]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
-from toolkit.core.facts import Facts, Interface
+from toolkit.core.facts import Facts
 from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.plan import links
+from toolkit.plan.addresses import parse_interfaces, parse_listeners, parse_routes
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
 
@@ -145,8 +144,8 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         store=_store(info),
         rootless=any("rootless" in str(o) for o in info.get("SecurityOptions") or ()),
         ssh_address=ssh[2] if len(ssh) == 4 else "",
-        interfaces=_interfaces(parts),
-        listening=_listening(parts["tcp"]),
+        interfaces=parse_interfaces(parts["interfaces"], parts["routes"], parts["addresses"]),
+        listening=parse_listeners(parts["tcp"]),
         containers=tuple(container_facts(c) for c in json_list(parts["containers"])),
         images=tuple({i.id: i for i in map(image_facts, json_list(parts["images"]))}.values()),
         gpus=gpus,
@@ -161,7 +160,7 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),
         free_bytes=_free(parts["disk"]),
         links=links.parse_links(parts.get("links", ""), parts.get("shaping", "")),
-        routes=links.parse_routes(parts["routes"]),
+        routes=parse_routes(parts["routes"]),
         rdma=links.parse_rdma(parts.get("rdma", "")),
     )
 
@@ -196,70 +195,6 @@ def _store(info: dict[str, Any]) -> str:
     status = [" ".join(map(str, pair)) for pair in info.get("DriverStatus") or ()]
     containerd = any("io.containerd.snapshotter" in line for line in status)
     return "containerd" if containerd else str(info.get("Driver", ""))
-
-
-def _interfaces(parts: dict[str, str]) -> tuple[Interface, ...]:
-    found = []
-    for line in parts["interfaces"].splitlines():
-        words = line.split()
-        if len(words) > 3 and words[2] == "inet":
-            address, _, prefix = words[3].partition("/")
-            found.append(Interface(words[1], address, int(prefix or 32)))
-    return tuple(found) or _interfaces_from_proc(parts["routes"], parts["addresses"])
-
-
-def _interfaces_from_proc(routes: str, trie: str) -> tuple[Interface, ...]:
-    """Addresses and interfaces without iproute2, from /proc/net/route and /proc/net/fib_trie.
-
-    A host's own addresses are the trie's ``/32 host LOCAL`` leaves; each belongs to the interface
-    whose directly connected network (a route without a gateway) contains it.
-    """
-    networks = []
-    for line in routes.splitlines()[1:]:
-        words = line.split()
-        if len(words) > 7 and int(words[2], 16) == 0 and words[7] != "00000000":
-            prefix = bin(int(words[7], 16)).count("1")
-            networks.append((words[0], ipaddress.ip_network(f"{_little_endian(words[1])}/{prefix}", False)))
-    own: list[str] = []
-    last = ""
-    for line in trie.splitlines():
-        words = line.replace("|--", "").split()
-        if line.strip().startswith("|--") and words:
-            last = words[0]
-        elif "/32 host LOCAL" in line and last not in own:
-            own.append(last)
-    found = [Interface("lo", a, 8) for a in own if a.startswith("127.")]
-    for address in own:
-        for name, network in networks:
-            if ipaddress.ip_address(address) in network:
-                found.append(Interface(name, address, network.prefixlen))
-                break
-    return tuple(found)
-
-
-def _little_endian(word: str) -> str:
-    return str(ipaddress.IPv4Address(struct.pack("<L", int(word, 16))))
-
-
-def _listening(text: str) -> tuple[tuple[str, int], ...]:
-    """Listeners from /proc/net/tcp and tcp6 (state 0A); the format is in Linux' Documentation/networking."""
-    found = set()
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) > 3 and words[3] == "0A":
-            address, _, port = words[1].partition(":")
-            if len(address) == 8:
-                found.add((_little_endian(address), int(port, 16)))
-            else:
-                found.add((_v6(address), int(port, 16)))
-    return tuple(sorted(found))
-
-
-def _v6(word: str) -> str:
-    # Four 32-bit words, each in the machine's (little-endian) order.
-    raw = b"".join(struct.pack("<L", int(word[i : i + 8], 16)) for i in range(0, 32, 8))
-    address = ipaddress.IPv6Address(raw)
-    return str(address.ipv4_mapped or address)
 
 
 def _free(text: str) -> int:
