@@ -20,26 +20,7 @@ from toolkit.checks.engine import engine_info
 from toolkit.checks.gpu_answers import GPUS, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
-
-# How nvidia-smi words its troubles, what they mean, and the cure; the first that fits counts.
-_TROUBLES: tuple[tuple[str, str, str], ...] = (
-    ("version mismatch", "the driver was updated while the kernel runs the old one", "reboot {host}"),
-    (
-        "communicate with the NVIDIA driver",
-        "the kernel has not loaded the NVIDIA driver",
-        "on {host}: sudo modprobe nvidia; if that fails, as after a new kernel, install the driver anew",
-    ),
-    ("No devices", "the driver finds no GPU", "on {host}: lspci | grep -i nvidia; sudo dmesg | grep -i nvrm"),
-    (
-        "device handle|GPU is lost|fallen off",
-        "a GPU does not answer any more",
-        "reboot {host}; if it comes again: sudo dmesg | grep -i xid, look at power and cooling",
-    ),
-    ("Insufficient Permissions", "the ssh user may not use the GPUs", "on {host}: ls -l /dev/nvidia*"),
-    ("libnvidia-ml", "a part of the NVIDIA driver is missing", "on {host}: install the driver anew"),
-    ("no answer within", "nvidia-smi hangs", "reboot {host}; before that: sudo dmesg | grep -i nvrm"),
-    (".", "nvidia-smi is in trouble", "on {host}: nvidia-smi"),
-)
+from toolkit.plan.nvidia import explain, is_known
 
 
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -50,12 +31,9 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if unwanted(seen, scene):
         yield fine("the hosts file uses no GPU of this host")
     elif told.trouble:
-        meaning = next(row for row in _TROUBLES if re.search(row[0], told.trouble, re.IGNORECASE))
-        what, fix = f"{meaning[1]} ({told.trouble[:160]})", meaning[2].format(host=seen.host)
-        if told.cards and meaning[0] == ".":
-            yield warning(what, fix)
-        else:
-            yield error(what, fix)
+        # Beside GPUs that are listed, words that nobody knows may be a mere warning.
+        judged = warning if told.cards and not is_known(told.trouble) else error
+        yield judged(*explain(told.trouble, seen.host))
     elif len(bus) > len(told.cards) > 0:
         listed = {card.get("pci.bus_id", "")[-12:].lower() for card in told.cards}
         lost = [place for place, _ in bus if place[-12:].lower() not in listed]

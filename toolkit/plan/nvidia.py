@@ -33,32 +33,32 @@ _MIG_LINE = re.compile(r"MIG (\S+) +Device +(\d+): \(UUID: (MIG-[^)]+)\)")
 # How nvidia-smi words its troubles, what it means, and what to do on the host; the first that fits counts.
 _TROUBLES: tuple[tuple[str, str, str], ...] = (
     (
-        r"Driver/library version mismatch",
+        r"version mismatch",
         "the NVIDIA driver was updated, and the kernel still runs the old one",
         "reboot {host}",
     ),
     (
-        r"couldn'?t communicate with the NVIDIA driver",
+        r"communicate with the NVIDIA driver",
         "the NVIDIA driver is not loaded",
         "on {host}: sudo modprobe nvidia; where that fails, as after a new kernel, install the driver anew",
     ),
     (
-        r"No devices (were )?found",
+        r"No devices",
         "the NVIDIA driver finds no GPU",
         "on {host}: lspci | grep -i nvidia, and sudo dmesg | grep -i nvrm",
     ),
     (
-        r"Unable to determine the device handle|GPU is lost|fallen off the bus",
+        r"device handle|GPU is lost|fallen off",
         "a GPU does not answer any more",
         "reboot {host}; when it comes again: sudo dmesg | grep -i xid, and look at power and cooling",
     ),
     (
-        r"Failed to initialize NVML: (Insufficient Permissions|Unknown Error)|Insufficient Permissions",
+        r"Failed to initialize NVML: Unknown Error|Insufficient Permissions",
         "the ssh user may not use the NVIDIA device nodes",
         "on {host}: ls -l /dev/nvidia*",
     ),
     (
-        r"couldn'?t find libnvidia-ml|libnvidia-ml\.so",
+        r"libnvidia-ml",
         "a part of the NVIDIA driver is missing",
         "on {host}: install the driver anew",
     ),
@@ -118,5 +118,11 @@ def explain(trouble: str, host: str) -> tuple[str, str]:
     return said, f"on {host}: nvidia-smi"
 
 
+def is_known(trouble: str) -> bool:
+    """Return whether it is a trouble that keeps GPUs from being used, and not just words of nvidia-smi."""
+    return any(re.search(pattern, trouble, re.IGNORECASE) for pattern, _, _ in _TROUBLES)
+
+
 def clipped(text: str) -> str:
+    """Return other programs' words, cut where they grow long."""
     return text if len(text) <= 200 else f"{text[:199]}…"

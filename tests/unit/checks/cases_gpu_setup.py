@@ -52,8 +52,8 @@ CASES = (
         Case(check, "ok", with_host(_says(""), "gpu2", {"gpus": ()}))
         for check in ("gpu-driver", "gpu-count", "gpu-cuda", "gpu-generation", "gpu-containers", "gpu-kept")
     ),
-    Case("gpu-driver", "error", _says(_PCI + _MISMATCH), "the driver was updated"),
-    Case("gpu-driver", "error", _says(_PCI + _NO_DRIVER), "not loaded the NVIDIA driver"),
+    Case("gpu-driver", "error", _says(_PCI + _MISMATCH), "the NVIDIA driver was updated"),
+    Case("gpu-driver", "error", _says(_PCI + _NO_DRIVER), "the NVIDIA driver is not loaded"),
     Case("gpu-driver", "error", _says(gpus(card(0)) + _LOST), "does not answer any more"),
     Case("gpu-driver", "error", _says("no answer within 20 s\n"), "nvidia-smi hangs"),
     Case("gpu-driver", "warning", _says(gpus() + _INFOROM), "infoROM is corrupted"),
