@@ -26,7 +26,8 @@ from toolkit.explore import settle_network
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory, target_of
 from toolkit.network.evidence import Evidence
 from toolkit.plan.down import plan_down
-from toolkit.plan.layout import Layout, make_layout, refuse_foreign
+from toolkit.plan.layout import Layout, make_layout
+from toolkit.plan.ownership import refuse_foreign
 from toolkit.plan.probe import parse_facts, probe_command
 from toolkit.plan.programs import newer_hosts, refuse_newer
 from toolkit.plan.pull import plan_pull

@@ -22,7 +22,7 @@ from toolkit.launchers.job import Job, take_slots
 from toolkit.network.choose import cidrs
 from toolkit.network.lint import lint_inventory
 from toolkit.plan.job import job_hosts, plan_job, require_running
-from toolkit.plan.layout import FIRST_MASTER_PORT, free_port
+from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
 from toolkit.plan.programs import require_programs
 from toolkit.plan.steps import Plan
 from toolkit.spec.inventory import Inventory

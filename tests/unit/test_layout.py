@@ -14,7 +14,8 @@ from toolkit.core.image import ImageFacts
 from toolkit.core.names import LABEL_OWNER
 from toolkit.errors import ImageError, NotReady
 from toolkit.plan.containers import cluster_container
-from toolkit.plan.layout import free_port, make_layout
+from toolkit.plan.layout import make_layout
+from toolkit.plan.ports import free_port
 from toolkit.plan.steps import Run
 from toolkit.plan.up import image_steps
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
 from toolkit.core.finding import Finding
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
+from toolkit.plan.ownership import foreign
 
 # The oldest engine that the practice cluster tries; `--gpus` came with 19.03, cgroup v2 with 20.10.
 OLDEST_ENGINE = (20, 10)
@@ -124,13 +124,8 @@ def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _foreign(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
-    for container in seen.facts.containers:
-        owner = container.labels.get(LABEL_OWNER, seen.facts.user)
-        if container.labels.get(LABEL_CLUSTER) == scene.inventory.cluster and owner != seen.facts.user:
-            what = f"a cluster named {scene.inventory.cluster} of user {owner} is there already"
-            yield error(
-                what, "give this one another name: cluster: in the hosts file", subject=container.name
-            )
+    for container, what, fix in foreign(scene.inventory.cluster, seen.facts):
+        yield error(what, fix, subject=container.name)
 
 
 CHECKS = (

@@ -11,7 +11,7 @@ from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
 from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
 from toolkit.plan.fix import Stray
-from toolkit.plan.layout import ours
+from toolkit.plan.ownership import ours
 
 # Every process of a job carries these; the kernel shows the environment of one's own processes alone. One
 # grep reads them all, because a busy host has thousands.

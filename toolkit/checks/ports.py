@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
 from toolkit.core.finding import Finding
-from toolkit.plan.layout import FIRST_MASTER_PORT, port_holder
+from toolkit.plan.ports import FIRST_MASTER_PORT, port_holder
 
 KERNEL = Probe(
     "network-settings",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from toolkit.core.command import Command, script
 from toolkit.core.facts import Facts
 from toolkit.core.names import JOBS, LABEL_PORT
-from toolkit.plan.layout import ours
+from toolkit.plan.ownership import ours
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.spec.inventory import Inventory
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts, image_arch
-from toolkit.core.names import (
-    LABEL_CLUSTER,
-    LABEL_OWNER,
-    LABEL_PORT,
-    container_name,
-    container_user,
-    identity_reference,
-)
+from toolkit.core.names import container_user, identity_reference
 from toolkit.errors import ImageError, NotReady
 from toolkit.network.choose import DataPath, choose_paths, cidrs
 from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import Setting, all_settings
 from toolkit.plan.gpus import share_gpus
+from toolkit.plan.ownership import ours as ours  # job.py takes it from here
+from toolkit.plan.ownership import refuse_foreign
+from toolkit.plan.ports import worker_port
 from toolkit.spec.inventory import Inventory
 
 # What makes the hosts hold the same image, by the file's ``pull``.
@@ -29,9 +25,6 @@ _SAME = {
     "missing": "pull: always in the hosts file makes all of them pull; a name with @sha256:… never differs",
     "always": "it was moved while they pulled: the same command again; a name with @sha256:… never differs",
 }
-_ANY = ("0.0.0.0", "::")
-# Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
-FIRST_MASTER_PORT = 29500
 
 
 @dataclass(frozen=True)
@@ -142,28 +135,10 @@ def make_layout(
         places=places,
         paths=tuple(paths[n] for n in inventory.names if n in paths),
         user=_user(inventory, facts),
-        port=_worker_port(inventory, facts, paths),
+        port=worker_port(inventory, facts, paths),
         image=image,
         refused=refused,
     )
-
-
-def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
-    """Return the host's containers of this cluster."""
-    return tuple(c for c in facts.containers if c.labels.get(LABEL_CLUSTER) == cluster)
-
-
-def refuse_foreign(cluster: str, facts: Facts) -> None:
-    """Refuse a cluster name that another user of the host already uses.
-
-    Raises:
-        NotReady: names that user.
-    """
-    for container in ours(cluster, facts):
-        owner = container.labels.get(LABEL_OWNER, facts.user)
-        if owner != facts.user:
-            what = f"a cluster named {cluster} of user {owner} is there already"
-            raise NotReady(what, "give this one another name: cluster: in the hosts file", facts.host)
 
 
 def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, Facts]) -> None:
@@ -179,53 +154,10 @@ def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, F
         raise ImageError(f"the image {name} is for {image.arch}, and {who}", fix, others[0].host)
 
 
-def free_port(first: int, facts: Facts, address: str) -> int:
-    """Return the first port from ``first`` up on which nobody listens at this address."""
-    taken = {port for a, port in facts.listening if a in (*_ANY, address)}
-    return next((port for port in range(first, 65536) if port not in taken), first)
-
-
 def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
     # Main's, if it is not root: "root" must stay the name of uid 0, any other name can also stand for it.
     order = sorted((n for n in inventory.names if n in facts), key=lambda n: n != inventory.main)
     return next((container_user(facts[n].user) for n in order if facts[n].uid), "root")
-
-
-def _worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> int:
-    workers = [facts[name] for name in inventory.workers if name in facts]
-    present = {port for f in workers if (port := _held_port(inventory.cluster, f))}
-    if inventory.worker_port_fixed:
-        for f in workers:
-            if who := port_holder(inventory, f, paths[f.host].address, inventory.worker_port):
-                what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
-                raise NotReady(what, "free it, or leave worker_port out of the hosts file", f.host)
-        return inventory.worker_port
-    # The port that the cluster already has, so that a host that comes back joins the others there.
-    candidates: list[int] = [*sorted(present), *range(inventory.worker_port, 65536)]
-    for port in candidates:
-        if not any(port_holder(inventory, f, paths[f.host].address, port) for f in workers):
-            return port
-    raise NotReady("no port is free on all hosts", "set worker_port: in the hosts file")
-
-
-def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> str:
-    """Say who listens at a worker's address and port, empty when nobody does or when it is our own sshd."""
-    if _held_port(inventory.cluster, facts) == port:
-        return ""
-    if not any(p == port and a in (*_ANY, address) for a, p in facts.listening):
-        return ""
-    for c in facts.containers:
-        if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
-            return f"container {c.name} of user {c.labels.get(LABEL_OWNER, '?')}"
-    return f"another program (on {facts.host}: ss -ltnp 'sport = :{port}')"
-
-
-def _held_port(cluster: str, facts: Facts) -> int:
-    name = container_name(cluster, "worker")
-    for container in ours(cluster, facts):
-        if container.name == name and container.state == "running":
-            return int(container.labels.get(LABEL_PORT) or 0)
-    return 0
 
 
 def _reference_image(

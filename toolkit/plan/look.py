@@ -12,7 +12,9 @@ from toolkit.core.command import Command, script
 from toolkit.core.container import Container
 from toolkit.core.names import MAIN, container_name
 from toolkit.plan.containers import cluster_container
-from toolkit.plan.layout import FIRST_MASTER_PORT, Layout, Place, free_port, ours
+from toolkit.plan.layout import Layout, Place
+from toolkit.plan.ownership import ours
+from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
 from toolkit.render.docker import docker_run_args
 
 # Seconds after which the program ends by itself, and after which whoever holds it is killed.

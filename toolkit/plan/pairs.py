@@ -11,7 +11,7 @@ from toolkit.core.facts import Facts
 from toolkit.network.choose import DataPath
 from toolkit.network.evidence import Answer, Evidence
 from toolkit.network.shared import Shared
-from toolkit.plan.layout import FIRST_MASTER_PORT, free_port
+from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
 
 # Seconds. TCP sends its first packet again after 1 s, so one packet may be lost without a false alarm.
 CONNECT_SECONDS = 1.5

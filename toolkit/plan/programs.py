@@ -11,7 +11,8 @@ from toolkit.core.names import LABEL_VERSION
 from toolkit.core.version import is_newer, latest
 from toolkit.errors import NotReady
 from toolkit.plan.containers import cluster_container
-from toolkit.plan.layout import Layout, ours
+from toolkit.plan.layout import Layout
+from toolkit.plan.ownership import ours
 
 
 def programs_of(inside: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -11,8 +11,9 @@ from toolkit.core.report import Outcome, Report
 from toolkit.errors import Problem
 from toolkit.plan.containers import cluster_container
 from toolkit.plan.gpus import gpu_failures, renewal, usable_uuids
-from toolkit.plan.layout import Layout, Place, ours
+from toolkit.plan.layout import Layout, Place
 from toolkit.plan.nvidia import ABSENT, SMI, clipped, explain, parse_smi
+from toolkit.plan.ownership import ours
 from toolkit.plan.steps import Phase, Plan, Run
 from toolkit.render.docker import gpu_args
 

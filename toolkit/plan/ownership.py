@@ -1,0 +1,33 @@
+"""Whose containers are on a host: this cluster's, or another user's under the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
+from toolkit.errors import NotReady
+
+
+def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
+    """Return the host's containers of this cluster."""
+    return tuple(c for c in facts.containers if c.labels.get(LABEL_CLUSTER) == cluster)
+
+
+def foreign(cluster: str, facts: Facts) -> Iterator[tuple[ContainerFacts, str, str]]:
+    """Yield each container of another user's cluster of this name, what is wrong with that, and the fix."""
+    for container in ours(cluster, facts):
+        owner = container.labels.get(LABEL_OWNER, facts.user)
+        if owner != facts.user:
+            what = f"a cluster named {cluster} of user {owner} is there already"
+            yield container, what, "give this one another name: cluster: in the hosts file"
+
+
+def refuse_foreign(cluster: str, facts: Facts) -> None:
+    """Refuse a cluster name that another user of the host already uses.
+
+    Raises:
+        NotReady: names that user.
+    """
+    for _, what, fix in foreign(cluster, facts):
+        raise NotReady(what, fix, facts.host)

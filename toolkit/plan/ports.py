@@ -1,0 +1,68 @@
+"""Which ports a cluster takes on its hosts, and who holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toolkit.core.facts import Facts
+from toolkit.core.names import LABEL_OWNER, LABEL_PORT, container_name
+from toolkit.errors import NotReady
+from toolkit.network.choose import DataPath
+from toolkit.plan.ownership import ours
+from toolkit.spec.inventory import Inventory
+
+_ANY = ("0.0.0.0", "::")
+# Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
+FIRST_MASTER_PORT = 29500
+
+
+def free_port(first: int, facts: Facts, address: str) -> int:
+    """Return the first port from ``first`` up on which nobody listens at this address."""
+    taken = {port for a, port in facts.listening if a in (*_ANY, address)}
+    return next((port for port in range(first, 65536) if port not in taken), first)
+
+
+def worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> int:
+    """Return where the workers' sshd is to listen, on all hosts alike.
+
+    Args:
+        facts: of the hosts that answered.
+        paths: of these hosts at least.
+
+    Raises:
+        NotReady: the file's port is taken on a worker, or no port is free on all of them.
+    """
+    workers = [facts[name] for name in inventory.workers if name in facts]
+    present = {port for f in workers if (port := _held_port(inventory.cluster, f))}
+    if inventory.worker_port_fixed:
+        for f in workers:
+            if who := port_holder(inventory, f, paths[f.host].address, inventory.worker_port):
+                what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
+                raise NotReady(what, "free it, or leave worker_port out of the hosts file", f.host)
+        return inventory.worker_port
+    # The port that the cluster already has, so that a host that comes back joins the others there.
+    candidates: list[int] = [*sorted(present), *range(inventory.worker_port, 65536)]
+    for port in candidates:
+        if not any(port_holder(inventory, f, paths[f.host].address, port) for f in workers):
+            return port
+    raise NotReady("no port is free on all hosts", "set worker_port: in the hosts file")
+
+
+def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> str:
+    """Say who listens at a worker's address and port, empty when nobody does or when it is our own sshd."""
+    if _held_port(inventory.cluster, facts) == port:
+        return ""
+    if not any(p == port and a in (*_ANY, address) for a, p in facts.listening):
+        return ""
+    for c in facts.containers:
+        if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
+            return f"container {c.name} of user {c.labels.get(LABEL_OWNER, '?')}"
+    return f"another program (on {facts.host}: ss -ltnp 'sport = :{port}')"
+
+
+def _held_port(cluster: str, facts: Facts) -> int:
+    name = container_name(cluster, "worker")
+    for container in ours(cluster, facts):
+        if container.name == name and container.state == "running":
+            return int(container.labels.get(LABEL_PORT) or 0)
+    return 0
