@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.spec import container_fields, fields
+from toolkit.spec import container_fields, mount_fields
 from toolkit.spec.words import Path, meant, path_text, shown
 
 _SSH_PORT = 22
@@ -129,7 +129,7 @@ def _same_targets(mounts: Any) -> Iterator[Fault]:
     for index, item in enumerate(mounts if isinstance(mounts, list) else []):
         try:
             text = isinstance(item, str)
-            target = fields.mount(item).target if text else fields.mount_target(item["target"])
+            target = mount_fields.mount(item).target if text else mount_fields.target(item["target"])
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
         if (first := seen.setdefault(target, index)) != index:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-import posixpath
 import re
 
-from toolkit.core.container import Mount
-from toolkit.core.names import CONF
-from toolkit.spec.words import fits as _fits
-from toolkit.spec.words import meant, shown
-from toolkit.spec.words import require as _require
+from toolkit.spec.words import fits, meant, require, shown
 
 # Names of toolkit.launchers' registry; spec may not import it, and a test there compares the two.
 LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
@@ -34,8 +29,6 @@ IMAGE = (
     r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[A-Za-z][A-Za-z0-9+._-]*:[0-9a-fA-F]{32,})?"
 )
 
-MOUNT = r"/[^:]*:/[^:]*(:(ro|rw))?"
-
 # Variables by which ranks find each other. rank.py sets them last, so a value from the file would be lost.
 _RANK_NAMES = frozenset(
     (
@@ -57,10 +50,6 @@ _RANK_PREFIXES = ("TOOLKIT_", "OMPI_COMM_WORLD_", "PMIX_", "TORCHELASTIC_")
 # Read when a container is made, which is before any rank; there we set them ourselves.
 _CONTAINER_NAMES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
-# Inside the container these are the kernel's, Docker's or ours (passwd, group and hosts are generated).
-_RESERVED_TREES = (str(CONF.parent), "/proc", "/sys", "/dev")
-_RESERVED_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts")
-
 _UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _SHM_LEAST, _SHM_MOST = 1024**2, 64 * 1024**4
 
@@ -71,8 +60,8 @@ def _not_an_option(text: str) -> None:
 
 
 def cluster(text: str) -> str:
-    _require(
-        _fits(CLUSTER, text),
+    require(
+        fits(CLUSTER, text),
         "1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
         text,
     )
@@ -80,14 +69,14 @@ def cluster(text: str) -> str:
 
 
 def host_name(text: str) -> str:
-    if _fits(HOST_NAME, text.lower()) and text != text.lower():
+    if fits(HOST_NAME, text.lower()) and text != text.lower():
         raise ValueError(f"host names are lower-case; write {text.lower()} and under it 'address: {text}'")
-    _require(
-        _fits(HOST_NAME, text),
+    require(
+        fits(HOST_NAME, text),
         "a host name: 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit",
         text,
     )
-    if _fits(r"[0-9]+|0x[0-9a-f]+", text):
+    if fits(r"[0-9]+|0x[0-9a-f]+", text):
         raise ValueError(f"{shown(text)} is read as an IPv4 address; begin the name with a letter")
     if text == "localhost":
         raise ValueError("'localhost' is another machine for each host; choose another name")
@@ -97,17 +86,17 @@ def host_name(text: str) -> str:
 def address(text: str) -> str:
     _not_an_option(text)
     should = "a host name, an IPv4 address or an alias of ~/.ssh/config"
-    _require(len(text) <= 300, should, text)
+    require(len(text) <= 300, should, text)
     name, at, rest = text.partition("@")
-    if at and _fits(USER, name) and _fits(ADDRESS, rest):
+    if at and fits(USER, name) and fits(ADDRESS, rest):
         raise ValueError(f"should be a host alone; write 'address: {rest}' and 'user: {name}'")
     name, colon, rest = text.partition(":")
-    if colon and _fits(ADDRESS, name) and rest.isdecimal():
+    if colon and fits(ADDRESS, name) and rest.isdecimal():
         raise ValueError(f"should be a host alone; write 'address: {name}' and 'port: {rest}'")
-    if _fits(r"\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", text):
+    if fits(r"\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]?", text):
         raise ValueError("IPv6 addresses are not read here; give the host an alias in ~/.ssh/config")
-    _require(_fits(ADDRESS, text), should, text)
-    if _fits(r"[0-9.]+", text):
+    require(fits(ADDRESS, text), should, text)
+    if fits(r"[0-9.]+", text):
         _ipv4(text)
     return text
 
@@ -128,20 +117,20 @@ def data_address(text: str) -> str:
 
 def user(text: str) -> str:
     _not_an_option(text)
-    _require(_fits(USER, text), "a user name", text)
+    require(fits(USER, text), "a user name", text)
     return text
 
 
 def jump(text: str) -> str:
     _not_an_option(text)
-    _require(_fits(JUMP, text), "[user@]host[:port], several with ',' between", text)
+    require(fits(JUMP, text), "[user@]host[:port], several with ',' between", text)
     return text
 
 
 def path(text: str) -> str:
     """A path on the machine where the toolkit runs."""
     _not_an_option(text)
-    _require(text.strip() != "" and text.isprintable(), "a path", text)
+    require(text.strip() != "" and text.isprintable(), "a path", text)
     return text
 
 
@@ -160,15 +149,15 @@ def secret_file(text: str) -> str:
 
 
 def image(text: str) -> str:
-    if len(text) <= 512 and _fits(IMAGE, text.lower()) and not _fits(IMAGE, text):
+    if len(text) <= 512 and fits(IMAGE, text.lower()) and not fits(IMAGE, text):
         raise ValueError(f"image names are lower-case, found {shown(text)}")
     should = "an image such as trainer:1.2 or registry:5000/team/trainer:1.2"
-    _require(len(text) <= 512 and _fits(IMAGE, text), should, text)
+    require(len(text) <= 512 and fits(IMAGE, text), should, text)
     return text
 
 
 def between(number: int, least: int, most: int) -> int:
-    _require(least <= number <= most, f"{least} to {most}", number)
+    require(least <= number <= most, f"{least} to {most}", number)
     return number
 
 
@@ -185,7 +174,7 @@ def launcher(text: str) -> str:
 
 
 def shm_size(text: str) -> str:
-    _require(_fits(SHM_SIZE, text), "a size such as 8g or 512m", text)
+    require(fits(SHM_SIZE, text), "a size such as 8g or 512m", text)
     if not _SHM_LEAST <= shm_bytes(text) <= _SHM_MOST:
         raise ValueError(f"should be 1m to 64t, found {shown(text)}; the units are k, m, g and t")
     return text
@@ -202,52 +191,10 @@ def env_name(text: str) -> str:
     """Also for names from the command line. Messages do not repeat the name, which may hold the value."""
     if "=" in text:
         raise ValueError("a name and its value are written as NAME: 'value', without '='")
-    if not _fits(ENV_NAME, text):
+    if not fits(ENV_NAME, text):
         raise ValueError("a variable name has letters, digits and '_', and no digit first")
     if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
         raise ValueError("is set for every rank by the toolkit or the launcher; remove it")
     if text in _CONTAINER_NAMES:
         raise ValueError("has no effect on a rank; which GPUs a host gives is said by hosts/NAME/gpus")
     return text
-
-
-def mount(text: str) -> Mount:
-    """Return ``/source:/target[:ro]`` as a Mount."""
-    parts = text.split(":")
-    should = "/source:/target or /source:/target:ro"
-    _require(len(parts) in (2, 3) and (len(parts) == 2 or parts[2] in ("ro", "rw")), should, text)
-    return Mount(mount_source(parts[0]), mount_target(parts[1]), parts[2:] == ["ro"])
-
-
-def mount_source(text: str) -> str:
-    """A path on the hosts, which may differ from this machine in where homes are."""
-    if text.startswith(("~", "$")):
-        raise ValueError(f"the source should begin with '/', as it is on the hosts, found {shown(text)}")
-    return _absolute("source", text)
-
-
-def mount_target(text: str) -> str:
-    target = _absolute("target", text)
-    for tree in _RESERVED_TREES:
-        if _within(target, tree):
-            raise ValueError(
-                f"the target should not be in {tree}, which the system keeps, found {shown(text)}"
-            )
-    if any(_within(own, target) for own in (*_RESERVED_TREES, *_RESERVED_FILES)):
-        raise ValueError(f"the target {shown(text)} hides what the container needs; mount beside or below")
-    return target
-
-
-def _within(path: str, folder: str) -> bool:
-    return folder in ("/", path) or path.startswith(f"{folder}/")
-
-
-def _absolute(end: str, text: str) -> str:
-    if not text.startswith("/"):
-        raise ValueError(f"the {end} should be an absolute path, found {shown(text)}")
-    if ":" in text or not text.isprintable():
-        raise ValueError(f"the {end} should hold no ':' and no control characters, found {shown(text)}")
-    if any(part in (".", "..") for part in text.split("/")):
-        raise ValueError(f"the {end} should hold no '.' or '..' step, found {shown(text)}")
-    # normpath keeps two leading slashes, which POSIX lets mean something else.
-    return posixpath.normpath("/" + text.lstrip("/"))

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from toolkit.core.names import DEFAULT_WORKER_PORT
-from toolkit.spec import container_fields, fields
+from toolkit.spec import container_fields, fields, mount_fields
 from toolkit.spec.faults import FORM, fault
 from toolkit.spec.words import Path
 
@@ -32,7 +32,7 @@ def _range(least: int, most: int) -> tuple[AfterValidator, WithJsonSchema]:
 
 
 def _mount(text: str) -> str:
-    fields.mount(text)
+    mount_fields.mount(text)
     return text
 
 
@@ -62,9 +62,9 @@ Env = dict[EnvName, str]
 Network = Annotated[
     str, AfterValidator(fields.network), WithJsonSchema({"type": "string", "enum": list(fields.NETWORKS)})
 ]
-MountSource = Annotated[str, AfterValidator(fields.mount_source)]
-MountTarget = Annotated[str, AfterValidator(fields.mount_target)]
-MountText = Annotated[str, AfterValidator(_mount), _text(fields.MOUNT)]
+MountSource = Annotated[str, AfterValidator(mount_fields.source)]
+MountTarget = Annotated[str, AfterValidator(mount_fields.target)]
+MountText = Annotated[str, AfterValidator(_mount), _text(mount_fields.MOUNT)]
 SecretFile = Annotated[str, AfterValidator(fields.secret_file)]
 Pull = Annotated[
     str,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.core.container import Mount, Ulimit
 from toolkit.errors import BadInput, Problem
-from toolkit.spec import fields
+from toolkit.spec import fields, mount_fields
 from toolkit.spec.checks import check_across
 from toolkit.spec.container_fields import limit
 from toolkit.spec.inventory import Host, Inventory
@@ -100,7 +100,9 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         worker_port=model.worker_port,
         worker_port_fixed="worker_port" in model.model_fields_set,
         mounts=tuple(
-            fields.mount(item) if isinstance(item, str) else Mount(item.source, item.target, item.read_only)
+            mount_fields.mount(item)
+            if isinstance(item, str)
+            else Mount(item.source, item.target, item.read_only)
             for item in model.mounts or ()
         ),
         env=_pairs(model.env),
