@@ -13,7 +13,7 @@ from toolkit.core.container import Container
 from toolkit.core.names import MAIN, container_name
 from toolkit.plan.containers import cluster_container
 from toolkit.plan.layout import Layout, Place
-from toolkit.plan.ownership import ours
+from toolkit.plan.ownership import running
 from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
 from toolkit.render.docker import docker_run_args
 
@@ -133,8 +133,7 @@ def last_words(lines: Sequence[str]) -> str:
 
 
 def _runs(layout: Layout, place: Place) -> bool:
-    name = container_name(layout.inventory.cluster, place.role)
-    return any(c.name == name and c.state == "running" for c in ours(layout.inventory.cluster, place.facts))
+    return running(layout.inventory.cluster, place.role, place.facts) is not None
 
 
 def _image_id(layout: Layout, place: Place) -> str:

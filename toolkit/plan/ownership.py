@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, container_name
 from toolkit.errors import NotReady
 
 
 def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
     """Return the host's containers of this cluster."""
     return tuple(c for c in facts.containers if c.labels.get(LABEL_CLUSTER) == cluster)
+
+
+def running(cluster: str, role: str, facts: Facts) -> ContainerFacts | None:
+    """Return the host's container of this cluster and role, None when it does not run."""
+    name = container_name(cluster, role)
+    return next((c for c in ours(cluster, facts) if c.name == name and c.state == "running"), None)
 
 
 def foreign(cluster: str, facts: Facts) -> Iterator[tuple[ContainerFacts, str, str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from toolkit.core.facts import Facts
-from toolkit.core.names import LABEL_OWNER, LABEL_PORT, container_name
+from toolkit.core.names import LABEL_OWNER, LABEL_PORT, WORKER
 from toolkit.errors import NotReady
 from toolkit.network.choose import DataPath
-from toolkit.plan.ownership import ours
+from toolkit.plan.ownership import running
 from toolkit.spec.inventory import Inventory
 
 _ANY = ("0.0.0.0", "::")
@@ -61,8 +61,5 @@ def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> 
 
 
 def _held_port(cluster: str, facts: Facts) -> int:
-    name = container_name(cluster, "worker")
-    for container in ours(cluster, facts):
-        if container.name == name and container.state == "running":
-            return int(container.labels.get(LABEL_PORT) or 0)
-    return 0
+    container = running(cluster, WORKER, facts)
+    return int(container.labels.get(LABEL_PORT) or 0) if container else 0

@@ -13,7 +13,7 @@ from toolkit.plan.containers import cluster_container
 from toolkit.plan.gpus import gpu_failures, renewal, usable_uuids
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.nvidia import ABSENT, SMI, clipped, explain, parse_smi
-from toolkit.plan.ownership import ours
+from toolkit.plan.ownership import running
 from toolkit.plan.steps import Phase, Plan, Run
 from toolkit.render.docker import gpu_args
 
@@ -55,7 +55,7 @@ def _smi_steps(layout: Layout, place: Place) -> tuple[Run, ...]:
         for token in ("--env", f"{name}={value}")
     )
     asks = {_FRESH: script(SMI).within(*run, *gpu_args(own.gpus, own.cdi), *env, layout.reference)}
-    if any(c.name == own.name and c.state == "running" for c in ours(layout.inventory.cluster, facts)):
+    if running(layout.inventory.cluster, place.role, facts):
         asks[_OWN] = script(SMI).within("docker", "exec", own.name)
     return tuple(
         Run(place.name, title, ask, saves=title, failures=gpu_failures(place.name), fix=renewal(facts))
