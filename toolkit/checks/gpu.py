@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from toolkit.checks.gpu_answers import GPUS, App, answers, label, number, of_cards, unwanted
+from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.leftovers import MARKS, marked, strays
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
@@ -180,13 +181,13 @@ def _alike(scene: Scene) -> Iterator[Finding]:
         ("models of GPUs differ", "the slowest sets the pace; give it less work, or leave it out", "name"),
         ("drivers of GPUs differ", "install the same on all hosts", "driver"),
     ):
-        groups: dict[str, list[str]] = {}
-        for name, gpus in with_gpus.items():
-            for word in sorted({str(getattr(gpu, words)) for gpu in gpus}):
-                groups.setdefault(word, []).append(name)
+        groups = grouped(
+            (name, word)
+            for name, gpus in with_gpus.items()
+            for word in sorted({str(getattr(gpu, words)) for gpu in gpus})
+        )
         if len(groups) > 1:
-            who = "; ".join(f"{word} on {', '.join(names)}" for word, names in groups.items())
-            yield warning(f"{title}: {who}", fix)
+            yield warning(f"{title}: {groups_text(groups)}", fix)
 
 
 CHECKS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.checks.gpu_setup import cannot_give_gpus
+from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.finding import Finding
 
@@ -137,12 +138,10 @@ def _versions(scene: Scene) -> Iterator[Finding]:
     if not told:
         yield unchecked("no container told its versions")
     for program in sorted({p for versions in told.values() for p in versions}):
-        by_version: dict[str, list[str]] = {}
-        for name, versions in told.items():
-            by_version.setdefault(versions.get(program, "missing"), []).append(name)
+        by_version = grouped((name, versions.get(program, "missing")) for name, versions in told.items())
         if len(by_version) > 1:
-            rows = "; ".join(f"{version} on {', '.join(names)}" for version, names in by_version.items())
-            yield error(f"{program} differs: {rows}", "toolkit up brings one image to all", subject=program)
+            what = f"{program} differs: {groups_text(by_version)}"
+            yield error(what, "toolkit up brings one image to all", subject=program)
 
 
 def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:

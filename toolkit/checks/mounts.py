@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Iterator
 
 from toolkit.checks.disk import GIB, NOTHING
+from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.checks.places import PLACES, Place, places
 from toolkit.core.container import Mount
@@ -87,24 +88,24 @@ def _same(scene: Scene) -> Iterator[Finding]:
         }
         if not told:
             continue
-        kinds = _grouped({name: where.kind for name, where in told.items()})
+        kinds = grouped((name, where.kind) for name, where in told.items())
         if len(kinds) > 1:
-            what = f"it is {_who(kinds)}"
+            what = f"it is {groups_text(kinds)}"
             yield error(what, "make it one kind everywhere", subject=mount.source)
             continue
         shared = {name: where for name, where in told.items() if where.shared}
         if shared and len(shared) < len(told):
-            groups = _grouped(
-                {n: f"{w.type} from {w.source}" if w.shared else "local" for n, w in told.items()}
+            groups = grouped(
+                (n, f"{w.type} from {w.source}" if w.shared else "local") for n, w in told.items()
             )
-            what = f"it is one shared folder on some hosts only: {_who(groups)}"
+            what = f"it is one shared folder on some hosts only: {groups_text(groups)}"
             yield warning(what, "mount the same on all hosts", subject=mount.source)
         # The folder's number and the disk's size are the server's; the same server may go by other names.
         elif (
             len({(where.inode.partition(":")[2], where.size) for where in shared.values() if where.inode}) > 1
         ):
-            groups = _grouped({name: where.source for name, where in shared.items()})
-            what = f"it is not the same folder on all hosts: {_who(groups)}"
+            groups = grouped((name, where.source) for name, where in shared.items())
+            what = f"it is not the same folder on all hosts: {groups_text(groups)}"
             yield warning(what, "mount the same on all hosts", subject=mount.source)
 
 
@@ -123,17 +124,6 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
             folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
             fix = f"mount where they lead to as well, under the same path, as in: - {folder}:{folder}:ro"
             yield warning(what, fix, subject=mount.source)
-
-
-def _grouped(words: dict[str, str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for name, word in words.items():
-        groups.setdefault(word, []).append(name)
-    return groups
-
-
-def _who(groups: dict[str, list[str]]) -> str:
-    return "; ".join(f"{word} on {', '.join(names)}" for word, names in groups.items())
 
 
 def _or_read_only(mount: Mount, fix: str) -> str:
