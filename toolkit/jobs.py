@@ -103,6 +103,22 @@ def follow(session: Session, job: str, sink: Callable[[bytes], None]) -> None:
         raise ToolkitError(f"cannot follow {job}: {result.stderr.strip()}", f"toolkit logs {job}")
 
 
+def hear_out(session: Session, plan: Plan, job: str, listen: Listener) -> str:
+    """Run the plan of ``plan_run``, follow the job to its end and return its merged log.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the job has been ended.
+    """
+    output: list[bytes] = []
+    try:
+        start(session, plan, listen)
+        follow(session, job, output.append)
+    except KeyboardInterrupt:
+        stop(session, job, interrupt=True)
+        raise
+    return b"".join(output).decode(errors="replace")
+
+
 def log_text(session: Session, job: str, sink: Callable[[bytes], None]) -> None:
     """Copy what the job's merged log holds at this moment to ``sink``."""
     result = session.main.stream(command("cat", f"{JOBS}/{job}/output.log"), sink)

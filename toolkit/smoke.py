@@ -9,7 +9,7 @@ from toolkit.api import Session
 from toolkit.core.report import Report
 from toolkit.errors import Interrupted, Problem, ToolkitError
 from toolkit.execute import Listener
-from toolkit.jobs import follow, start, status, stop
+from toolkit.jobs import hear_out, status
 from toolkit.plan.smoke import (
     ALLREDUCE,
     GpuRow,
@@ -69,22 +69,15 @@ def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
     rows, found = judge_gpus(layout, report)
     failed = (gpu_problem(o.host, o.detail, o.fix) for o in report.failures if o.phase != "connect")
     problems += [*found, *failed]
-    output: list[bytes] = []
     try:
         job = make_job(session, _request(launcher))
-        try:
-            start(session, plan_run(session, job, None), listen)
-            follow(session, job.id, output.append)
-        except KeyboardInterrupt:
-            stop(session, job.id, interrupt=True)
-            raise
+        lines = hear_out(session, plan_run(session, job, None), job.id, listen).splitlines()
     except ToolkitError as error:
         # What was found out about GPUs is still worth a look; without it the error says all.
         if not rows or isinstance(error, Interrupted):
             raise
         problems.append(Problem("all-reduce", error.what))
         return Smoke(rows, tuple(problems), "")
-    lines = b"".join(output).decode(errors="replace").splitlines()
     ended = status(session, job.id)
     line = allreduce_line(lines) if ended.exit_code == 0 else ""
     if not line:

@@ -9,7 +9,7 @@ from toolkit.api import Session
 from toolkit.core.names import INSIDE
 from toolkit.errors import ToolkitError
 from toolkit.execute import Listener
-from toolkit.jobs import follow, start, status, stop
+from toolkit.jobs import hear_out, status
 from toolkit.network.probed import Probed, parse_probed
 from toolkit.request import Request, check_request, make_job, plan_run, rank_command
 from toolkit.spec.inventory import Inventory
@@ -47,14 +47,7 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
         ToolkitError: the cluster is not up, or the script showed no steps; names the job to look at.
     """
     job = make_job(session, request)
-    output: list[bytes] = []
-    try:
-        start(session, plan_run(session, job, request.workdir), listen)
-        follow(session, job.id, output.append)
-    except KeyboardInterrupt:
-        stop(session, job.id, interrupt=True)
-        raise
-    text = b"".join(output).decode(errors="replace")
+    text = hear_out(session, plan_run(session, job, request.workdir), job.id, listen)
     probed = parse_probed(text)
     if probed is None:
         ended = status(session, job.id)
