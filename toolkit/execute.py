@@ -25,6 +25,8 @@ class PhaseStarted:
 
 @dataclass(frozen=True)
 class StepStarted:
+    """A step begins; whether there is anything to do for it is not known yet."""
+
     host: str
     step: str
 
@@ -41,6 +43,8 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class StepEnded:
+    """A step has its outcome."""
+
     outcome: Outcome
 
 

@@ -31,6 +31,7 @@ def version(text: str) -> Version:
 
 
 def dotted(numbers: Version) -> str:
+    """Return a version as people write it."""
     return ".".join(map(str, numbers))
 
 

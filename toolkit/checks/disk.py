@@ -57,7 +57,7 @@ def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
     fix = _old_images(seen, scene) or f"on {seen.host}: docker system df; docker image prune"
     room = f"{where.path} has {_size(where.free)} free"
     if "ro" in where.options:
-        yield error(f"{where.path} is on a file system that is mounted read-only", _read_only(seen, where))
+        yield _read_only(seen, where)
     elif scene.image is None or any(i.identity == scene.image.identity for i in seen.facts.images):
         if where.free < NOTHING:
             yield error(f"{room}: containers cannot start", fix)
@@ -97,7 +97,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if there is None or not there.kind:
         yield unchecked("the state folder's disk cannot be seen")
     elif "ro" in there.options:
-        yield error(f"{there.path} is on a file system that is mounted read-only", _read_only(seen, there))
+        yield _read_only(seen, there)
     elif there.locked or "w" not in there.may:
         folder = there.locked[0] if there.locked else there.path
         fix = f"on {seen.host}: sudo chown -R {user} {folder}" if folder.startswith(wanted) else elsewhere
@@ -149,8 +149,9 @@ def _usage(where: Place) -> str:
     return f"remove what is not needed: du -xsh {where.real or where.path}/* | sort -h"
 
 
-def _read_only(seen: Seen, where: Place) -> str:
-    return f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'; a kernel does so when a disk fails"
+def _read_only(seen: Seen, where: Place) -> Finding:
+    fix = f"on {seen.host}: sudo dmesg | grep -i 'remount\\|i/o error'; a kernel does so when a disk fails"
+    return error(f"{where.path} is on a file system that is mounted read-only", fix)
 
 
 CHECKS = (

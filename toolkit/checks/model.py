@@ -154,9 +154,9 @@ def warning(what: str, fix: str, host: str = "", subject: str = "") -> Finding:
     return _finding("warning", what, fix, host, subject)
 
 
-def fine(what: str, host: str = "", subject: str = "") -> Finding:
+def fine(what: str, host: str = "") -> Finding:
     """In order, for a reason that is worth saying."""
-    return _finding("ok", what, "", host, subject)
+    return _finding("ok", what, "", host, "")
 
 
 def unchecked(what: str, fix: str = "", host: str = "", subject: str = "") -> Finding:

@@ -20,18 +20,21 @@ def first_host(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def launchers(incomplete: str) -> list[str]:
+    """Launchers that a job can be started by."""
     from toolkit.spec.fields import LAUNCHERS
 
     return _matching(LAUNCHERS, incomplete)
 
 
 def targets(incomplete: str) -> list[str]:
+    """What `render` can write."""
     from toolkit.plan.renderings import TARGETS
 
     return _matching(TARGETS, incomplete)
 
 
 def flavours(incomplete: str) -> list[str]:
+    """Flavours of the image."""
     from toolkit.plan.image import FLAVOURS
 
     return _matching(FLAVOURS, incomplete)
@@ -46,6 +49,7 @@ def engines(incomplete: str) -> list[str]:
 
 
 def lab_users(incomplete: str) -> list[str]:
+    """Users that a practice host lets in."""
     from toolkit.lab.spec import SSH_USERS
 
     return _matching(SSH_USERS, incomplete)

@@ -143,7 +143,3 @@ class Facts:
     def link(self, name: str) -> Link | None:
         """Return the interface of that name, None when the host did not list it."""
         return next((link for link in self.links if link.name == name), None)
-
-    def group_name(self) -> str:
-        """The name of the primary group."""
-        return dict(self.groups).get(self.gid, self.user)

@@ -15,7 +15,6 @@ LABEL_PORT = "toolkit.port"
 LABEL_CONFIG = "toolkit.config"
 LABEL_VERSION = "toolkit.version"
 LABEL_DIGEST = "toolkit.digest"
-LABEL_IMAGE = "toolkit.image"
 
 MAIN, WORKER = "main", "worker"
 

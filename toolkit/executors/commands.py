@@ -13,6 +13,7 @@ _SKIPPED, _DEAD, _LATE = 213, 214, 215
 
 
 def run(step: Run, context: Context, advance: Advance) -> Verdict:
+    """Run the command unless there is nothing to do, once more after a hiccup; keep what it saves."""
     runner = context.runners[step.host]
     subject = step.command.resolved(context.outputs)
     whole = subject
@@ -54,6 +55,7 @@ def _guarded(subject: Command, unless: Command | None, reads: Command | None) ->
 
 
 def wait(step: WaitFor, context: Context, advance: Advance) -> Verdict:
+    """Wait on the host until it is ready, has died, or the deadline has passed."""
     # One round trip: the host itself looks ten times a second.
     text = f"""
 end=$(( $(date +%s) + {step.deadline:.0f} )); first=yes

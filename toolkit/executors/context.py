@@ -69,6 +69,7 @@ class Context:
 
 
 def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[bytes]:
+    """Pass bytes on, and report after each piece how many it has been."""
     done = 0
     for chunk in chunks:
         yield chunk
@@ -77,4 +78,5 @@ def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[
 
 
 def reason(result: Result) -> str:
+    """Return in one line why a command failed, by its own last words."""
     return words_of(result.output) or f"ended with status {result.status} and said nothing"

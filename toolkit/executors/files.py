@@ -19,6 +19,7 @@ done"""
 
 
 def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
+    """Write the files that differ in content or mode from what is there."""
     runner = context.runners[step.host]
     wanted = [(file, _text(file, context).encode()) for file in step.files]
     look = script(_LOOK, *(file.path for file in step.files))

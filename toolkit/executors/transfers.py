@@ -27,6 +27,7 @@ _LOAD_FACTOR = 1.9
 
 
 def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
+    """Load the image into the host's engine, less the layers it has, and verify what came of it."""
     runner = context.runners[step.host]
     archive = context.archive(step.reference, step.identity, advance)
     info = command("docker", "info", "--format", "{{json .DriverStatus}}")
@@ -87,6 +88,7 @@ after=$(docker image inspect --format '{{.Id}}' "$1") || exit
 
 
 def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
+    """Let the host pull the image; skipped when its name means the same image as before."""
     said: list[bytes] = []
     runner = context.runners[step.host]
     # As a stream, which has no time limit: how long a pull takes is between the host and its registry.
@@ -107,6 +109,7 @@ def _layer_chains(runner: Runner) -> list[tuple[str, ...]]:
 
 
 def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
+    """Unpack the job's folder, job file and code together, in the host's container."""
     runner = ContainerRunner(context.runners[step.host], step.container)
     source = Path(step.source) if step.source else None
     total = total_bytes(source, step.paths) if source else 0
@@ -136,6 +139,7 @@ done | tar -c --null --no-recursion -T -
 
 
 def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
+    """Bring what the jobs wrote on the host into the local folder."""
     collect = script(_COLLECT, str(JOBS)).within(*step.inside)
     into = Path(step.into)
     try:

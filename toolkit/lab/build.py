@@ -24,6 +24,7 @@ from toolkit.lab.topology import LabHost, Means, lab_hosts
 Progress = Callable[[str], None]
 
 READY_SECONDS = 90
+_GREETING_SECONDS = 10.0
 _RECIPE = Path(__file__).parent
 
 
@@ -181,15 +182,15 @@ class Builder:
         return {host.name: key for host, key in keys.items()}
 
 
-def _greet(host: LabHost, seconds: float = 10) -> None:
+def _greet(host: LabHost) -> None:
     """Read sshd's greeting from this machine.
 
     Raises:
         LabError: the host is up and yet cannot be reached from here.
     """
     try:
-        with socket.create_connection((host.address, 22), timeout=seconds) as link:
-            link.settimeout(seconds)
+        with socket.create_connection((host.address, 22), timeout=_GREETING_SECONDS) as link:
+            link.settimeout(_GREETING_SECONDS)
             if link.recv(4) == b"SSH-":
                 return
     except OSError:

@@ -15,6 +15,8 @@ from toolkit.errors import BadInput, Problem
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 TORCH_INDEX_VARIABLE = "TOOLKIT_TORCH_INDEX"
 
+_GLIBC_MINOR = 36  # the image has glibc 2.36, as Debian 12 does
+
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)={2,3}([A-Za-z0-9.+!_-]+)$")
 
 
@@ -73,12 +75,12 @@ def parse_pins(requirements: str, versions: Mapping[str, str]) -> tuple[Pin, ...
     return tuple(pins)
 
 
-def wheel_platforms(arch: str, glibc_minor: int = 36) -> tuple[str, ...]:
-    """Return the platform tags whose wheels run on a glibc 2.``glibc_minor`` (36 is Debian 12's), best first.
+def wheel_platforms(arch: str) -> tuple[str, ...]:
+    """Return the platform tags whose wheels run on the image's glibc, best first.
 
     See https://peps.python.org/pep-0600/ for ``manylinux_2_N`` and the older names.
     """
-    modern = tuple(f"manylinux_2_{minor}_{arch}" for minor in range(glibc_minor, 4, -1))
+    modern = tuple(f"manylinux_2_{minor}_{arch}" for minor in range(_GLIBC_MINOR, 4, -1))
     older = ("manylinux2014", "manylinux2010", "manylinux1", "linux")
     return (*modern, *(f"{name}_{arch}" for name in older))
 
