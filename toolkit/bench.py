@@ -8,7 +8,8 @@ from toolkit.api import Session
 from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.execute import Listener
-from toolkit.jobs import follow, start, status, stop
+from toolkit.jobs import hear_out, status
+from toolkit.launchers.job import Job
 from toolkit.network.measured import Measured
 from toolkit.network.measured_json import parse_measured
 from toolkit.plan.steps import Plan
@@ -84,21 +85,23 @@ def run_bench(
         ToolkitError: the cluster is not up, another job runs, or the job failed; its last lines are told.
     """
     job = make_job(session, _request(bench, only))
-    output: list[bytes] = []
-    try:
-        start(session, plan_run(session, job, None), listen)
-        follow(session, job.id, output.append)
-    except KeyboardInterrupt:
-        stop(session, job.id, interrupt=True)
-        raise
-    lines = b"".join(output).decode(errors="replace").splitlines()
-    found = [line.partition(_RESULT)[2] for line in lines if _RESULT in line]
+    return parse_measured(measured_text(session, job, _RESULT, listen), f"what {job.id} printed")
+
+
+def measured_text(session: Session, job: Job, mark: str, listen: Listener) -> str:
+    """Run a measuring job and return what it printed after ``mark``.
+
+    Raises:
+        ToolkitError: the job failed; its last lines are told.
+    """
+    lines = hear_out(session, plan_run(session, job, None), job.id, listen).splitlines()
     ended = status(session, job.id)
+    found = [line.partition(mark)[2] for line in lines if mark in line]
     if ended.exit_code != 0 or not found:
         tail = " | ".join(lines[-5:])
         what = f"the measuring job {ended.state} with exit code {ended.exit_code}: {tail}"
         raise ToolkitError(what, f"toolkit logs {job.id}")
-    return parse_measured(found[-1], f"what {job.id} printed")
+    return found[-1]
 
 
 def _request(bench: NetworkBench, only: tuple[str, ...]) -> Request:

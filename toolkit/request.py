@@ -21,6 +21,8 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.job import Job, take_slots
 from toolkit.network.choose import cidrs
 from toolkit.network.lint import lint_inventory
+from toolkit.network.tuning import rules_text, tuned_for
+from toolkit.network.tuning_json import parse_tunings
 from toolkit.plan.job import job_hosts, plan_job, require_running
 from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
 from toolkit.plan.programs import require_programs
@@ -39,6 +41,7 @@ class Request:
         launcher: empty means the hosts file's.
         share: start although another job runs on the cluster.
         secrets: hand the hosts file's secrets to the ranks.
+        tuned: give the ranks what `toolkit network tune` found for exactly these.
     """
 
     words: tuple[str, ...]
@@ -52,6 +55,7 @@ class Request:
     grace: float = 10.0
     share: bool = False
     secrets: bool = True
+    tuned: bool = True
 
 
 def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
@@ -173,6 +177,9 @@ def make_job(session: Session, request: Request) -> Job:
     taking_part = {host.name for host in hosts} | {inventory.main}
     paths = {p.host: p for p in layout.paths if p.host in taking_part}
     given = read_secrets(inventory) if request.secrets else ()
+    places = [(host.name, host.address, host.slots) for host in hosts]
+    kept = parse_tunings(session.facts[inventory.main].tuned) if request.tuned else ()
+    tunings = tuned_for(places, kept)
     now = datetime.now(timezone.utc)
     first = session.facts[hosts[0].name]
     return Job(
@@ -187,6 +194,8 @@ def make_job(session: Session, request: Request) -> Job:
         networks=cidrs(paths),
         env=tuple(sorted((*inventory.env, *given))),
         override=tuple(sorted(request.env)),
+        tuned=tuple(pair for tuning in tunings for pair in tuning.env),
+        rules="".join(map(rules_text, tunings)),
         timeout=request.timeout,
         grace=request.grace,
         share=request.share,

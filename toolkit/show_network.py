@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from toolkit.core.links import rate_text
+from toolkit.network.measured import shown_bytes, shown_time
+from toolkit.network.tuning import Tuning
 from toolkit.plan.explain import Explanation, HostSaid
+from toolkit.show import table
 
 _ANSWERS = {"open": "answers", "refused": "answers", "timeout": "NO ANSWER", "unreachable": "UNREACHABLE"}
 
@@ -18,7 +21,41 @@ def explanation_text(said: Explanation) -> str:
         lines += ["", *_host(host)]
     lines += ["", "Open MPI's launcher on main is told"]
     lines += [f"    {name}={value}" for name, value in said.launcher.items()]
+    for tuning in said.tuned:
+        lines += ["", *_tuned(tuning)]
     return "\n".join(lines) + "\n"
+
+
+def tuning_text(tuning: Tuning) -> str:
+    """Return what was measured and chosen: a table of seconds, then the choice."""
+    ways = list(dict.fromkeys((t.trial, t.algorithm) for t in tuning.timings))
+    sizes = sorted({t.size for t in tuning.timings})
+    seconds = {(t.trial, t.algorithm, t.size): t.seconds for t in tuning.timings}
+    rows = [
+        (
+            trial,
+            str(algorithm),
+            *(
+                shown_time(seconds[key]) if (key := (trial, algorithm, size)) in seconds else "-"
+                for size in sizes
+            ),
+        )
+        for trial, algorithm in ways
+    ]
+    text = table(("settings", f"all-reduce ({tuning.engine})", *map(shown_bytes, sizes)), rows) + "\n"
+    return text + "\n".join(_tuned(tuning)) + "\n"
+
+
+def _tuned(tuning: Tuning) -> Iterator[str]:
+    hosts = ", ".join(f"{name} x {slots}" for name, _, slots in tuning.hosts)
+    yield f"jobs on {hosts} get ({tuning.engine}, measured {tuning.when})"
+    for name, value in tuning.env:
+        yield f"    {name}={value}"
+    for rule in tuning.rules:
+        yield f"    from {shown_bytes(rule.size)} on: {rule.algorithm}"
+    if not tuning.changes:
+        yield "    nothing but the engine's own choice"
+    yield from (f"  {reason}" for reason in tuning.why)
 
 
 def _host(said: HostSaid) -> Iterator[str]:

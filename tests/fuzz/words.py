@@ -43,6 +43,8 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("check", "--fix", "--dry-run", "-v"),
     ("check", "--quick"),
     ("network", "explain", "--json"),
+    ("network", "tune", "--engine", "mpi", "--budget", "12", "--only", "gpu1", "--only", "gpu2", "--json"),
+    ("network", "tune", "--forget", "--dry-run", "-v"),
     ("bench", "network", "--only", "gpu1", "--engine", "mpi", "--most", "4", "--report", "net.html", "-v"),
     ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
     ("predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms", "--json"),
@@ -236,6 +238,12 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
         _option("--seconds", "-1", "61", "nan", "x"),
         _option("--budget", "0", "1e9", "inf", "x"),
         _option("--most", "-1", "x", "1.5", "1000000"),
+        _option("--only", "gpu9", "", "é"),
+    ),
+    "network tune": (
+        *(_UNKNOWN, _NO_HOSTS, _extra),
+        _option("--engine", "gloo", "", "MPI"),
+        _option("--budget", "1", "601", "nan", "inf", "x"),
         _option("--only", "gpu9", "", "é"),
     ),
     "predict": (

@@ -19,7 +19,7 @@ BELONGS = {
     "executors": "execute",
     "show_network": "show",
     **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "looking"), "api"),
-    **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust"), "api"),
+    **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust", "tune"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
@@ -36,6 +36,7 @@ READS_PACKAGE = ("toolkit.render.templates", "toolkit.network.variables")
 # Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
 MEASURED = {
     "toolkit.inside.allreduce": {"torch"},
+    "toolkit.inside.bench_algorithms": {"mpi4py"},
     "toolkit.inside.bench_network": {"mpi4py", "numpy", "torch"},
     "toolkit.inside.steptime": {"torch"},
 }

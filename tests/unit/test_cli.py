@@ -38,6 +38,7 @@ WITH_HOSTS = {
     "down": (),
     "smoke": (),
     "bench network": (),
+    "network tune": (),
     "check": (),
     "status": (),
     "logs": (),

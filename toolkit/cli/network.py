@@ -1,19 +1,21 @@
-"""toolkit network: which network ranks use on each host, and why."""
+"""toolkit network: which network ranks use on each host, why, and how all-reduce is quickest on it."""
 
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json
+from toolkit.cli import complete
+from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, load, put_json
 
-app = typer.Typer(no_args_is_help=True, help="Which network ranks use on each host.")
+app = typer.Typer(no_args_is_help=True, help="Which network ranks use, and how.")
 
 
 @app.callback()
 def _group() -> None:
-    """Which network ranks use on each host."""
+    """Which network ranks use, and how."""
 
 
 @app.command("explain")
@@ -42,3 +44,59 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
         sys.stdout.write(explanation_text(said))
     if any(not host.address for host in said.hosts):
         raise typer.Exit(3)
+
+
+@app.command("tune")
+def tune(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    engine: Annotated[str, typer.Option(help="What does the all-reduce: auto, mpi or nccl.")] = "auto",
+    budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.")] = 10.0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="For jobs on these hosts alone.", autocompletion=complete.hosts),
+    ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Undo: engines choose by themselves again.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Measure how all-reduce is quickest on this network, and give it to every later job on the same ranks.
+
+    Takes some ten seconds in which nothing else should use the network. Kept until `toolkit down`; what the
+    hosts file or --env says wins over it. Nothing is changed where nothing is clearly quicker.
+    """
+    from toolkit.cli.line import CommandLine
+    from toolkit.cli.plans import show_plans
+    from toolkit.cli.progress import Progress
+    from toolkit.network.tuning_json import tuning_json
+    from toolkit.request import Request, check_request
+    from toolkit.show_network import tuning_text
+    from toolkit.tune import check_tune, tune_plans
+    from toolkit.tune import forget as forget_tuned
+    from toolkit.tune import tune as tune_network
+
+    line = CommandLine()
+    line.read(check_tune, engine, budget)
+    inventory = line.hosts(hosts)
+    chosen = tuple(only or ())
+    asked = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
+    line.read(check_request, inventory, asked)
+    inventory = line.accept(inventory)
+    with connect(inventory, verbose) as session:
+        session.require_some()
+        if dry_run:
+            show_plans(() if forget else tune_plans(session, engine, budget, chosen), as_json)
+            return
+        with Progress(verbose) as listener:
+            if forget:
+                found = forget_tuned(session, listener)
+            else:
+                found = (tune_network(session, engine, budget, listener, chosen),)
+    if as_json:
+        put_json({"forgotten" if forget else "tuned": [tuning_json(tuning) for tuning in found]})
+    elif forget:
+        print(f"forgotten: {len(found)}; engines choose by themselves again")
+    else:
+        print(tuning_text(found[0]), end="")

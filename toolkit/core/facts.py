@@ -106,6 +106,7 @@ class Facts:
         version: of the toolkit that wrote the cluster's files last; empty when none did, or one that did not
             write it down.
         programs: the inside programs as they are there: name and sha256.
+        tuned: on main, what `toolkit network tune` has kept there, see ``toolkit.network.tuning_json``.
         links: network interfaces; routes: the kernel's main table; rdma: ports of RDMA devices.
     """
 
@@ -136,6 +137,7 @@ class Facts:
     booted: float = 0.0
     version: str = ""
     programs: tuple[tuple[str, str], ...] = ()
+    tuned: str = ""
     links: tuple[Link, ...] = ()
     routes: tuple[Route, ...] = ()
     rdma: tuple[RdmaPort, ...] = ()

@@ -58,6 +58,8 @@ class Job(TypedDict):
     launcher: str
     env: dict[str, str]
     override: dict[str, str]
+    tuned: dict[str, str]
+    rules: str
     workdir: str
     hosts: list[Host]
     main: str
@@ -142,12 +144,16 @@ def read_status(job_id: str) -> Status | None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Replace `path` by this value as JSON; see write_text."""
+    write_text(path, json.dumps(value) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """Replace `path` so that a reader sees the old content or the new, also after a crash."""
     descriptor, name = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(value, file)
-            file.write("\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)

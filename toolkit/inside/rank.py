@@ -30,12 +30,15 @@ from common import (
     load_host,
     load_job,
     write_json,
+    write_text,
 )
 from lines import Stream, write_lines
 
 IDLE_S = 0.2  # after this long a line without an end (a prompt, a progress bar) is shown as it is
 DRAIN_S = 1.0  # how long a process which outlives its rank may hold our pipes open
 PR_SET_PDEATHSIG = 1
+# Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
+RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
 
 
 class Place(NamedTuple):
@@ -69,12 +72,19 @@ def find_place(env: Mapping[str, str]) -> Place | None:
     return None
 
 
+def tuned_env(job: Job) -> dict[str, str]:
+    """What was tuned for these hosts; a file of rules is named from the job's folder."""
+    rules = {RULES_VARIABLE: str(job_folder(job["id"]) / RULES)} if job["rules"] else {}
+    return {**job["tuned"], **rules}
+
+
 def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) -> dict[str, str]:
     """The user's command's environment; what is nearer to the person and the host comes later and wins:
 
-    the launcher's, this host's network, the cluster's, this host's own, the command line's, ours.
+    the launcher's, what was tuned, this host's network, the cluster's, this host's own, the command line's,
+    ours.
     """
-    env = {**base, **host["network"], **job["env"], **host["env"], **job["override"]}
+    env = {**base, **tuned_env(job), **host["network"], **job["env"], **host["env"], **job["override"]}
     env.pop(SUPERVISOR_MARK, None)
     env.update(
         RANK=str(place.rank),
@@ -203,6 +213,8 @@ def main() -> int:
     folder = job_folder(job["id"])
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
+    if job["rules"]:
+        write_text(folder / RULES, job["rules"])  # by every rank of a host: each time the same
     prefix = f"[{name}] ".encode()
     streams = (Stream(1, prefix), Stream(2, prefix))
     with (logs / f"rank-{place.rank}.log").open("ab", buffering=0) as log:

@@ -29,6 +29,9 @@ class Job:
         env: the cluster's variables for every rank, its secrets among them; a host's own win over them.
         override: variables that win over all others. Both may hold secrets, so they travel in the job
             file alone and stand in no ``repr``.
+        tuned: variables that all others win over, see ``toolkit.network.tuning``.
+        rules: Open MPI's file of rules that goes with them; the same on every rank, since ranks that use
+            different algorithms hang.
         timeout: seconds after which the job is ended, None for never.
         grace: seconds between SIGTERM and SIGKILL when the job is ended.
         share: start although another job runs on the cluster.
@@ -45,6 +48,8 @@ class Job:
     networks: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     override: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    tuned: tuple[tuple[str, str], ...] = ()
+    rules: str = ""
     timeout: float | None = None
     grace: float = 10.0
     share: bool = False

@@ -11,6 +11,8 @@ from toolkit.network.choose import Choice, choose, cidrs
 from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import all_settings, openmpi_network
+from toolkit.network.tuning import Tuning
+from toolkit.network.tuning_json import parse_tunings
 from toolkit.spec.inventory import Inventory
 
 
@@ -75,7 +77,7 @@ class HostSaid:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The whole; ``launcher`` is what Open MPI's launcher is told on main."""
+    """The whole; ``launcher`` is what Open MPI's launcher is told, ``tuned`` what main keeps for jobs."""
 
     cluster: str
     networks: tuple[str, ...]
@@ -83,6 +85,7 @@ class Explanation:
     fabric_why: str
     hosts: tuple[HostSaid, ...]
     launcher: Mapping[str, str]
+    tuned: tuple[Tuning, ...] = ()
 
 
 def explain(
@@ -122,9 +125,10 @@ def explain(
             )
         )
     kind = "none" if fabric.kind.startswith("tcp") else fabric.kind
-    return Explanation(
-        inventory.cluster, networks, kind, fabric.reason, tuple(hosts), openmpi_network(networks)
-    )
+    main = facts.get(inventory.main)
+    tuned = parse_tunings(main.tuned) if main else ()
+    launcher = openmpi_network(networks)
+    return Explanation(inventory.cluster, networks, kind, fabric.reason, tuple(hosts), launcher, tuned)
 
 
 def _addresses(host: str, choice: Choice) -> tuple[AddressSaid, ...]:

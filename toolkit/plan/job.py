@@ -55,6 +55,7 @@ def job_file(job: Job) -> str:
     about = asdict(job) | {
         "env": dict(job.env),
         "override": dict(job.override),
+        "tuned": dict(job.tuned),
         "world_size": job.world_size,
         "workdir": job.workdir,
         "master_address": job.hosts[0].address,

@@ -64,6 +64,7 @@ mark cluster
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null
 mark version; cat "$mine/version" 2>/dev/null
+mark tuned; cat "$mine/conf/tuned.json" 2>/dev/null
 mark programs; (cd "$mine/inside" && sha256sum -- *) 2>/dev/null
 mark boot; grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null
 mark infiniband; for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done
@@ -156,6 +157,7 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         remembered=remembered(parts["cluster"]),
         booted=boot_time(parts["boot"]),
         version=parts["version"].strip(),
+        tuned=parts["tuned"],
         programs=programs(parts["programs"]),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),
         free_bytes=_free(parts["disk"]),

@@ -1,0 +1,76 @@
+"""What was tuned as JSON, as it is kept on main and handed to jobs.
+
+    {"tuned": [{"engine": "mpi", "hosts": [["gpu1", "10.0.0.1", 2], …], "when": "2026-01-02 03:04",
+      "env": {"OMPI_MCA_…": "…"}, "rules": [[65536, 5, 65536], …], "why": ["…"],
+      "timings": [["eager", "5:65536", 4194304, 0.35], …]}, …]}
+
+A rule is bytes from which it holds, algorithm, bytes of a segment; a timing is trial, algorithm with its
+segment, bytes, seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from toolkit.network.tuning import Algorithm, Rule, Timing, Tuning
+
+
+def tuning_json(tuning: Tuning) -> dict[str, Any]:
+    """Return one tuning as a JSON object."""
+    return {
+        "engine": tuning.engine,
+        "hosts": [list(host) for host in tuning.hosts],
+        "when": tuning.when,
+        "env": dict(tuning.env),
+        "rules": [[r.size, r.algorithm.number, r.algorithm.segment] for r in tuning.rules],
+        "why": list(tuning.why),
+        "timings": [[t.trial, t.algorithm.word, t.size, t.seconds] for t in tuning.timings],
+    }
+
+
+def tunings_text(tunings: Iterable[Tuning]) -> str:
+    """Return the text of the file that is kept."""
+    return json.dumps({"tuned": [tuning_json(tuning) for tuning in tunings]}, indent=1) + "\n"
+
+
+def parse_tunings(text: str) -> tuple[Tuning, ...]:
+    """Return what the file says; nothing when it is not there or cannot be understood."""
+    try:
+        return tuple(_tuning(item) for item in json.loads(text)["tuned"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ()
+
+
+def parse_timings(trial: str, rows: Sequence[dict[str, Any]]) -> tuple[Timing, ...]:
+    """Return what ``toolkit/inside/bench_algorithms.py`` printed of one trial."""
+    return tuple(
+        Timing(trial, parse_algorithm(str(row["algorithm"])), int(row["bytes"]), float(row["seconds"]))
+        for row in rows
+    )
+
+
+def parse_algorithm(word: str) -> Algorithm:
+    """Return the algorithm of ``NUMBER:SEGMENT``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number, _, segment = word.partition(":")
+    return Algorithm(int(number), int(segment))
+
+
+def _tuning(item: dict[str, Any]) -> Tuning:
+    return Tuning(
+        engine=str(item["engine"]),
+        hosts=tuple((str(name), str(address), int(slots)) for name, address, slots in item["hosts"]),
+        env=tuple(sorted((str(name), str(value)) for name, value in item["env"].items())),
+        rules=tuple(Rule(int(size), Algorithm(int(n), int(segment))) for size, n, segment in item["rules"]),
+        why=tuple(map(str, item["why"])),
+        timings=tuple(
+            Timing(str(trial), parse_algorithm(word), int(size), float(seconds))
+            for trial, word, size, seconds in item["timings"]
+        ),
+        when=str(item["when"]),
+    )
