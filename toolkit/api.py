@@ -107,6 +107,7 @@ class Session:
         return parse_facts(name, self.inventory.cluster, result.stdout)
 
     def close(self) -> None:
+        """End all connections, and with them what still runs over them."""
         for runner in list(self.runners.values()):
             runner.close()
 

@@ -18,8 +18,8 @@ from toolkit.spec.inventory import Inventory
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One host's key.
+class ShownKey:
+    """The ssh key that one host shows, held against what is on record.
 
     Args:
         fingerprint: SHA256 of the key that the host shows, as ``ssh-keygen -l`` prints it.
@@ -74,10 +74,10 @@ class Finding:
         }
 
 
-def look(inventory: Inventory, names: tuple[str, ...]) -> list[Finding]:
-    """Return each host's finding, jump hosts on the way first; one connection each, without logging in.
+def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
+    """Return what each host shows, jump hosts on the way first; one connection each, without logging in.
 
-    A host behind a jump host that is not trusted yet cannot be looked at: its finding is an error.
+    A host behind a jump host that is not trusted yet cannot be looked at: it has an error.
     """
 
     def targets(name: str) -> tuple[Target, ...]:
@@ -86,21 +86,21 @@ def look(inventory: Inventory, names: tuple[str, ...]) -> list[Finding]:
 
     resolved, lost = fan_out(names, targets)
     distinct = {t.known_as: t for chain in resolved.values() for t in chain}
-    findings, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
+    shown, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
     return [
         *(
-            findings[key] if key in findings else _failed(target.name, target, errors[key])
+            shown[key] if key in shown else _failed(target.name, target, errors[key])
             for key, target in distinct.items()
         ),
         *(_failed(name, None, error) for name, error in lost.items()),
     ]
 
 
-def _failed(host: str, target: Target | None, error: ToolkitError) -> Finding:
-    return Finding(host, target, error=error.what + (f"; fix: {error.fix}" if error.fix else ""))
+def _failed(host: str, target: Target | None, error: ToolkitError) -> ShownKey:
+    return ShownKey(host, target, error=error.what + (f"; fix: {error.fix}" if error.fix else ""))
 
 
-def _look_at(target: Target) -> Finding:
+def _look_at(target: Target) -> ShownKey:
     link = Link(target)
     try:
         key = link.shown_key()
@@ -112,10 +112,10 @@ def _look_at(target: Target) -> Finding:
     error = (
         f"its ssh host key {key.fingerprint} is REVOKED; it is not recorded" if verdict == "revoked" else ""
     )
-    return Finding(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, error, key=key)
+    return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, error, key=key)
 
 
-def record(found: Finding) -> Path:
+def record(found: ShownKey) -> Path:
     """Write the key to the known_hosts file that connections read; return that file."""
     assert found.target is not None
     return save_key(found.target, found.key)

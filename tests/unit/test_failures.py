@@ -187,8 +187,8 @@ def test_trust_as_a_dry_run_records_nothing(
 ) -> None:
     target = toolkit.trust.Target("gpu1", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
     findings = [
-        toolkit.trust.Finding("gpu1", target, "ssh-ed25519", "SHA256:new"),
-        toolkit.trust.Finding("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
+        toolkit.trust.ShownKey("gpu1", target, "ssh-ed25519", "SHA256:new"),
+        toolkit.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
     ]
     monkeypatch.setattr(toolkit.trust, "look", lambda inventory, names: findings)
     status, _, err = run("trust", "--dry-run", "--yes", "-v")
@@ -196,6 +196,6 @@ def test_trust_as_a_dry_run_records_nothing(
     assert f"asked 10.0.0.1 port 22; keys on record are in {tmp_path / 'known'}" in err
     assert not (tmp_path / "known").exists()
     findings.append(
-        toolkit.trust.Finding("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
+        toolkit.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
     )
     assert run("trust", "--dry-run", "--yes")[0] == 1

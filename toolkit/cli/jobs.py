@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,10 @@ from toolkit.cli.common import (
     to_stdout,
 )
 
+if TYPE_CHECKING:
+    from toolkit.api import Session
+    from toolkit.jobs import Status
+
 Job = Annotated[str, typer.Argument(metavar="[JOB]", help="A job's id; the newest one if absent.")]
 
 
@@ -31,12 +35,11 @@ def logs(
     verbose: Verbose = False,
 ) -> None:
     """Print a job's merged output from its beginning; Ctrl-C leaves the job alone."""
-    from toolkit.jobs import follow, log_text, newest, status
+    from toolkit.jobs import follow, log_text
 
     inventory = load(hosts)
     with connect(inventory, verbose, [inventory.main]) as session:
-        session.require_some()
-        wanted = status(session, job) if job else newest(session)
+        wanted = _wanted(session, job)
         if wanted.state == "lost":
             say(f"job {wanted.id}: lost; main went down under it, and this is what it had said until then")
         elif not job:
@@ -60,13 +63,11 @@ def stop(
     """End a job on every host, and only that job."""
     from dataclasses import asdict
 
-    from toolkit.jobs import newest, status
     from toolkit.jobs import stop as stop_job
 
     inventory = load(hosts)
     with connect(inventory, verbose, [inventory.main]) as session:
-        session.require_some()
-        wanted = status(session, job) if job else newest(session)
+        wanted = _wanted(session, job)
         ending = not wanted.final or wanted.state == "lost"
         ended = stop_job(session, wanted.id) if ending and not dry_run else wanted
     if as_json:
@@ -75,3 +76,11 @@ def stop(
         say(f"job {wanted.id}: {wanted.state}; " + ("would be ended" if ending else "nothing to end"))
     else:
         say(f"job {ended.id}: {ended.state}" + (" already" if ended is wanted else ""))
+
+
+def _wanted(session: Session, job: str) -> Status:
+    """The job of that id, or the one that started last."""
+    from toolkit.jobs import newest, status
+
+    session.require_some()
+    return status(session, job) if job else newest(session)

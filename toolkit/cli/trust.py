@@ -34,9 +34,9 @@ def trust(
     line = CommandLine()
     inventory = line.hosts(hosts)
     chosen = line.read(choose_hosts, inventory, names or [], []) if inventory else None
-    findings = look(line.accept(inventory), line.accept(chosen))
+    keys = look(line.accept(inventory), line.accept(chosen))
     refused = False
-    for found in findings:
+    for found in keys:
         say(found.line())
         if verbose:
             say(f"    {found.place()}")
@@ -54,6 +54,6 @@ def trust(
             say("    not recorded" + ("" if sys.stdin.isatty() else ": cannot ask here, use --yes"))
             refused = True
     if as_json:
-        put_json([found.as_json() for found in findings])
+        put_json([found.as_json() for found in keys])
     if refused:
         raise typer.Exit(1)

@@ -44,6 +44,7 @@ class ContainerFacts:
 
     @property
     def digest(self) -> str:
+        """Of everything that the container was made from; empty when its labels do not say."""
         return self.labels.get(LABEL_DIGEST, "")
 
 

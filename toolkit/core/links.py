@@ -41,6 +41,7 @@ class Link:
 
     @property
     def down(self) -> bool:
+        """Whether nothing passes: it has no carrier, or is switched off and tells of none."""
         return self.carrier is not True or self.state in ("down", "lowerlayerdown", "notpresent")
 
     @property

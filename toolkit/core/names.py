@@ -65,3 +65,11 @@ def container_user(login: str) -> str:
 def identity_reference(identity: str) -> str:
     """Return the local reference of a verified image, equal on every engine and image store."""
     return f"{IDENTITY_REPOSITORY}:{identity}"
+
+
+def image_names(identity: str, name: str) -> tuple[str, ...]:
+    """Return what a host is to call an image: by its identity, and as the hosts file does.
+
+    The second is left out where it is a digest, which nobody can give.
+    """
+    return (identity_reference(identity), *(() if "@" in name else (name,)))

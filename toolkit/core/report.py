@@ -32,6 +32,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Whether every step was done or had nothing to do; one that was not run counts as not done."""
         return all(o.status in ("ok", "skipped") for o in self.outcomes)
 
     @property
@@ -41,6 +42,7 @@ class Report:
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
+        """What failed; steps that were not run for it are not among them."""
         return tuple(o for o in self.outcomes if o.status == "failed")
 
     def hosts(self) -> tuple[str, ...]:
@@ -48,6 +50,7 @@ class Report:
         return tuple(dict.fromkeys(o.host for o in self.outcomes))
 
     def of(self, host: str) -> tuple[Outcome, ...]:
+        """Return the outcomes on one host."""
         return tuple(o for o in self.outcomes if o.host == host)
 
     def after(self, before: Report | None) -> Report:

@@ -27,10 +27,6 @@ class Verdict:
     output: str = ""
 
 
-# Statuses of our own wrapper scripts, out of the range that docker and common programs use.
-_SKIPPED, _DEAD, _LATE = 213, 214, 215
-
-
 @dataclass
 class Context:
     """What the executors of one plan share: runners, saved outputs, the image saved once for all hosts."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from toolkit.core.causes import cause_of, is_full, named_paths, words_of
+from toolkit.core.causes import cause_of, is_full, named_paths
 from toolkit.core.result import Result
 from toolkit.core.room import Room, ask_room, parse_room, tightest
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
+from toolkit.executors.context import reason
 from toolkit.plan.steps import Failure
 
 
@@ -30,7 +31,7 @@ def failure(
                 # The cause stands at the end, behind the names of all the programs that it came through.
                 own = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
                 return ToolkitError(f"{way.what} ({own})", way.fix, host)
-    words = words_of(said) or f"ended with status {result.status} and said nothing"
+    words = reason(result)
     if is_full(said):
         return _full(said, words, runner, (*named_paths(said), *paths))
     if cause := cause_of(said, host):

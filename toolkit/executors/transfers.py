@@ -11,7 +11,7 @@ from pathlib import Path
 from toolkit.core.command import Command, command, script
 from toolkit.core.image import image_facts
 from toolkit.core.json_text import json_list
-from toolkit.core.names import JOBS, identity_reference
+from toolkit.core.names import JOBS, image_names
 from toolkit.core.result import Result
 from toolkit.core.room import size
 from toolkit.effects.runner import ContainerRunner, Runner
@@ -73,8 +73,7 @@ def _verify(runner: Runner, step: SendImage, loaded: str) -> None:
     image = image_facts(found[0])
     if image.identity != step.identity:
         raise ImageError("what arrived is not what was sent", "run the command again", step.host)
-    # Under the name of the hosts file too, unless that name is a digest, which nobody can give.
-    names = (identity_reference(step.identity), *(() if "@" in step.reference else (step.reference,)))
+    names = image_names(step.identity, step.reference)
     tag = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', image.id, *names)
     _ask(runner, tag)
 

@@ -41,6 +41,7 @@ class Book:
         self.start = time.monotonic()
 
     def note(self, phase: str, step: str, host: str, changed: bool, since: float, detail: str = "") -> None:
+        """Keep the outcome of a step that began at ``since``, in time.monotonic's seconds."""
         status: Status = "ok" if changed else "skipped"
         seconds = time.monotonic() - since
         self.outcomes.append(Outcome(phase, step, host, status, seconds, detail))
@@ -59,6 +60,7 @@ class Builder:
         self.folder = Path(spec.folder)
 
     def go(self, before: Found) -> Report:
+        """Make and start what ``before`` lacks; returns when ssh and engine of every host answer."""
         images = self._images()
         made = [self._network(name, before) for name in self.spec.networks]
         hosts = lab_hosts(self.spec, *(subnet for subnet, _ in made))

@@ -76,6 +76,7 @@ class Layout:
         return identity_reference(self.image.identity)
 
     def place(self, name: str) -> Place | None:
+        """Return a host's place, None when it did not answer or was refused."""
         return next((p for p in self.places if p.name == name), None)
 
     @property
@@ -87,6 +88,7 @@ class Layout:
 
     @property
     def main(self) -> Place | None:
+        """Main's place, None as for any host."""
         return self.place(self.inventory.main)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from toolkit import __version__
 from toolkit.core.command import Command, Ref, command, script
-from toolkit.core.names import INSIDE, MAIN, WORKER, container_name
+from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
 from toolkit.network.settings import variables
 from toolkit.plan.containers import cluster_container, start_failures, worker_sshd_config
 from toolkit.plan.layout import Layout, Place
@@ -71,8 +71,7 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     tag = layout.inventory.image
     if present is None:
         return (SendImage(place.name, f"send image {tag}", tag, layout.image.identity),)
-    # Under the name of the hosts file too, unless that name is a digest, which nobody can give.
-    names = (layout.reference, *(() if "@" in tag else (tag,)))
+    names = image_names(layout.image.identity, tag)
     name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
     there = script(
         "id=$1; shift; for name; do "
