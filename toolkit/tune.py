@@ -22,7 +22,7 @@ from toolkit.request import Request, make_job, plan_run
 ENGINES = ("auto", "mpi", "nccl")
 _RESULT = "@algorithms "
 # What a job takes besides measuring, until the first has shown it; and the least that a trial is given.
-_START_SECONDS, _LEAST_SECONDS = 2.5, 1.0
+_START_SECONDS, _LEAST_SECONDS = 2.0, 1.0
 # The measuring program keeps its budget by itself; this ends one that hangs.
 _HANGS_AFTER = 120.0
 

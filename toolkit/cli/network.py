@@ -50,7 +50,7 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
 def tune(
     hosts: HostsFile = DEFAULT_HOSTS,
     engine: Annotated[str, typer.Option(help="What does the all-reduce: auto, mpi or nccl.")] = "auto",
-    budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.")] = 10.0,
+    budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.")] = 8.0,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="HOST", help="For jobs on these hosts alone.", autocompletion=complete.hosts),

@@ -20,7 +20,7 @@ from bench_network import mpi_allreduce, torch_allreduce
 RESULT = "@algorithms "  # begins the line that the command reads from the job's output
 DEFAULT = "0:0"
 ROUNDS, MOST_ROUNDS = 3, 25
-LEAST_S = 0.05  # of one algorithm at one size: short ones are repeated more often
+LEAST_S = 0.1  # of one algorithm at one size: short ones are repeated more often
 SHORT_S = 0.1  # shorter ones are done once before they count: connections are made and buffers touched then
 
 

@@ -62,6 +62,8 @@ def render_hosts_yaml(spec: LabSpec, hosts: tuple[LabHost, ...]) -> str:
         f"image: {json.dumps(spec.image)}",
         f"main: {json.dumps(hosts[0].name)}",
         f"known_hosts: {json.dumps(f'{spec.folder}/known_hosts')}",
+        "# These hosts share the cores of one machine: an MPI rank that waits should let the others compute.",
+        "env: {OMPI_MCA_mpi_yield_when_idle: '1'}",
         "hosts:",
     ]
     for host in hosts:

@@ -21,12 +21,12 @@ from toolkit.network.measured import shown_bytes, shown_time
 ALGORITHM_NAMES = {
     0: "Open MPI's own choice",
     3: "recursive doubling",
-    4: "ring",
     5: "segmented ring",
-    6: "reduce-scatter and all-gather (Rabenseifner)",
 }
 # A change must promise at least this, or the default stays: measured times differ by about as much.
 LEAST_GAIN = 0.05
+# Below the largest size times spread more, and nothing that is tried changes much: only real harm counts.
+MOST_LOSS = 0.15
 # Nothing that is tried touches smaller ones: Open MPI sends up to 64 KiB at once by itself.
 SIZES = (65536, 524288, 4194304, 33554432)
 
@@ -68,17 +68,18 @@ class Trial:
 
 
 _EAGER = 8 * 1024**2
-# Messages of a segmented ring stay small however large the buffer; so these come first among equals.
-_RINGS = (Algorithm(5, 262144), Algorithm(5, 65536), Algorithm(4))
+_RING, _FINE_RING, _DOUBLING = Algorithm(5, 262144), Algorithm(5, 65536), Algorithm(3)
+# Few, so that seconds suffice on a slow link: on links of 10 Mb/s to 1 Gb/s between 2 to 8 hosts no other of
+# Open MPI's algorithms was the best one by more than its spread.
 MPI_TRIALS = (
-    Trial("default", (), (DEFAULT, *_RINGS), "Open MPI as it is"),
+    Trial("default", (), (DEFAULT, _RING, _DOUBLING), "Open MPI as it is"),
     Trial(
         "eager",
         tuple(
             (f"OMPI_MCA_btl_tcp_{name}", str(_EAGER))
             for name in ("eager_limit", "max_send_size", "rndv_eager_limit")
         ),
-        (DEFAULT, *_RINGS, Algorithm(6), Algorithm(3)),
+        (DEFAULT, _RING, _FINE_RING),
         f"messages up to {shown_bytes(_EAGER)} are sent without asking the receiver first",
     ),
 )
@@ -197,7 +198,7 @@ def _offer(trial: Trial, timings: Sequence[Timing], usual: dict[int, float]) -> 
         there = {t.algorithm: t.seconds for t in mine if t.size == size}
         taken = _quickest(there, stands_for_larger=bool(trial.env) and size == last < max(SIZES))
         times.append((size, taken, there[taken]))
-    if not times or any(seconds > usual[size] * (1 + LEAST_GAIN) for size, _, seconds in times):
+    if not times or any(seconds > usual[size] * (1 + MOST_LOSS) for size, _, seconds in times):
         return None
     large, _, seconds = times[-1]
     if trial.env and seconds > usual[large] * (1 - LEAST_GAIN):
