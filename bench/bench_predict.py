@@ -6,10 +6,9 @@ Needs a practice cluster of as many hosts, up, and TOOLKIT_HOSTS:
     python bench/bench_predict.py                                    # all of it: most of an hour
     python bench/bench_predict.py --rates 100 --hosts 2 --sizes 4    # one cell
 
-Each host's link is limited by tbf, which counts an Ethernet frame's header and none of the rest, so that
-95.6 % of the rate is payload, where a real port has 94.1 %. Computing is a sleep of known length, half as
-long as the gradients are predicted to travel. Predicted twice: from the rate alone, and from four
-or five all-reduces measured first.
+Each host's link is limited as bench/lab_links.py says. Computing is a sleep of known length, half as long as
+the gradients are predicted to travel. Predicted twice: from the rate alone, and from four or five all-reduces
+measured first.
 """
 
 from __future__ import annotations
@@ -26,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from lab_links import limited, links_of, payload
 
 from toolkit.network.assemble import LATENCY, OVERHEAD
-from toolkit.network.cost import allreduce, wire_efficiency
+from toolkit.network.cost import allreduce
 from toolkit.network.fit import fit_ring
 from toolkit.network.links import INSIDE, Member, Network
 from toolkit.network.measured import Point
@@ -39,20 +39,7 @@ STEPS = Path(__file__).with_name("predict_steps.py")
 # From LeNet-5 to ResNet-50, each 1.7 times the one before.
 PARAMETERS = (61_706, 107e3, 185e3, 320e3, 554e3, 960e3, 1.66e6, 2.88e6, 4.98e6, 8.63e6, 14.9e6, 25_557_032)
 POINTS = (65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
-FRAME = 14  # what tbf counts of a frame besides the packet
 TARGET = 0.10
-
-
-def shape(container: str, address: str, mbit: int) -> None:
-    """Limit what a host sends; 0 lifts the limit."""
-    # Into a bucket that is full, bytes go at no cost in time; a port has none, so this one is small.
-    burst = max(16_384, mbit * 10**6 // 8 // 1000)
-    rule = (
-        f"replace dev $d root tbf rate {mbit}mbit burst {burst} latency 50ms" if mbit else "del dev $d root"
-    )
-    ask = f"d=$(ip -o -4 addr | awk '/ {address}\\// {{print $2}}') && tc qdisc {rule}"
-    argv = ["docker", "exec", container, "sh", "-c", ask]
-    subprocess.run(argv, check=bool(mbit), stderr=None if mbit else subprocess.DEVNULL)
 
 
 def measure(names: list[str], task: dict[str, Any]) -> dict[str, Any]:
@@ -70,8 +57,7 @@ def measure(names: list[str], task: dict[str, Any]) -> dict[str, Any]:
 
 def cell(names: list[str], mbit: int, parameters: list[float]) -> list[tuple[str, ...]]:
     """Measure one rate on these hosts; return rows of the table."""
-    rate = mbit * 1e6 * wire_efficiency(1500, FRAME)
-    members = tuple(Member(name, 1, rate, mbit * 1e6) for name in names)
+    members = tuple(Member(name, 1, payload(mbit), mbit * 1e6) for name in names)
     given = Network(members, LATENCY, OVERHEAD)
     runs = [fill(4 * round(count), BUCKETS["ddp"]) for count in parameters]
 
@@ -137,25 +123,18 @@ def main() -> None:
     last = len(PARAMETERS) - 1
     spread = max(1, options.sizes - 1)
     parameters = [PARAMETERS[round(i * last / spread)] for i in range(options.sizes)]
-    # A lab's hosts.yaml names the cluster as the lab, and the hosts' containers are named after both.
-    links = [(f"toolkit-lab-{data['cluster']}-{n}", h["address"]) for n, h in data["hosts"].items()]
     ways = [[way, "rate", "off", "fitted", "off"] for way in ("plain", "hidden")]
     heads = ["Mb/s", "hosts", "params/M", "compute", *ways[0], *ways[1]]
     print("T3  seconds per step, measured and predicted (plain: nothing hidden; hidden: as DDP does)")
     print(" ".join(f"{head:>9}" for head in heads))
     rows: list[tuple[str, ...]] = []
-    try:
-        for mbit in (int(word) for word in options.rates.split(",")):
-            for container, address in links:
-                shape(container, address, mbit)
+    with limited(links_of(data), [int(word) for word in options.rates.split(",")]) as rates:
+        for mbit in rates:
             for count in counts:
                 if count > len(names):
                     print(f"#   {count} hosts: the practice cluster has {len(names)}")
                     continue
                 rows += cell(names[:count], mbit, parameters)
-    finally:
-        for container, address in links:
-            shape(container, address, 0)
     if rows:
         summary(rows)
 

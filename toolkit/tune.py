@@ -74,7 +74,9 @@ def tune(
     end, overhead = clock() + budget, _START_SECONDS
     several = trials(engine)
     for done, trial in enumerate(several):
-        share = (end - clock()) / (len(several) - done)
+        # A job with more to measure gets more of the time.
+        weights = [1 + len(later.algorithms) for later in several[done:]]
+        share = (end - clock()) * weights[0] / sum(weights)
         measuring = max(_LEAST_SECONDS, share - overhead)
         job = _job(session, engine, trial, measuring, only)
         places = tuple((host.name, host.address, host.slots) for host in job.hosts)

@@ -1,0 +1,57 @@
+"""Limits what the hosts of a practice cluster send, for benchmarks of slow links."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from toolkit.network.cost import wire_efficiency
+
+# tbf counts an Ethernet frame's header and none of the rest, so that 95.6 % of the rate is payload, where a
+# real port has 94.1 %.
+FRAME = 14
+
+
+def payload(mbit: int) -> float:
+    """Bits of payload per second on a link that is limited to so many Mb/s."""
+    return mbit * 1e6 * wire_efficiency(1500, FRAME)
+
+
+def links_of(data: dict[str, Any]) -> list[tuple[str, str]]:
+    """The containers that are a lab's hosts, with their addresses, from the lab's hosts.yaml."""
+    # It names the cluster as the lab, and the hosts' containers are named after both.
+    return [
+        (f"toolkit-lab-{data['cluster']}-{name}", host["address"]) for name, host in data["hosts"].items()
+    ]
+
+
+def shape(links: Sequence[tuple[str, str]], mbit: int) -> None:
+    """Limit what each host sends; 0 lifts the limit."""
+    # Into a bucket that is full, bytes go at no cost in time; a port has none, so this one is small. The
+    # queue is longer than any window of TCP here: what a port cannot send yet waits, it is not dropped.
+    rule = (
+        f"replace dev $d root tbf rate {mbit}mbit burst {max(16_384, mbit * 125)} limit 1000000"
+        if mbit
+        else "del dev $d root"
+    )
+    for container, address in links:
+        ask = f"d=$(ip -o -4 addr | awk '/ {address}\\// {{print $2}}') && tc qdisc {rule}"
+        argv = ["docker", "exec", container, "sh", "-c", ask]
+        subprocess.run(argv, check=bool(mbit), stderr=None if mbit else subprocess.DEVNULL)
+
+
+@contextmanager
+def limited(links: Sequence[tuple[str, str]], rates: Sequence[int]) -> Iterator[Iterator[int]]:
+    """Yields an iterator that sets each rate in turn; no limit is left at the end."""
+
+    def each() -> Iterator[int]:
+        for mbit in rates:
+            shape(links, mbit)
+            yield mbit
+
+    try:
+        yield each()
+    finally:
+        shape(links, 0)
