@@ -39,13 +39,21 @@ LARGE, TARGET = 4_194_304, 0.95
 LONGEST = 8.0  # seconds of one all-reduce at the wire limit; larger ones are left out
 
 
-def measure(session: Session, only: tuple[str, ...], tuned: bool, sizes: list[int]) -> dict[int, float]:
-    """Run one job; return its median seconds by size."""
+def measure(
+    session: Session,
+    only: tuple[str, ...],
+    tuned: bool,
+    sizes: list[int],
+    engine: str = "mpi",
+    each: float = 0.2,
+    launcher: str = "mpirun",
+) -> dict[int, float]:
+    """Run one job that gives about ``each`` seconds to every size; return its median seconds by size."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / ROUNDS.name).write_bytes(ROUNDS.read_bytes())
-        words = (ROUNDS.name, "mpi", "0.2", *map(str, sizes))
-        request = Request(words=words, launcher="mpirun", workdir=folder, only=only, tuned=tuned)
+        words = (ROUNDS.name, engine, f"{each:g}", *map(str, sizes))
+        request = Request(words=words, launcher=launcher, workdir=folder, only=only, tuned=tuned)
         job = make_job(session, request)
         text = hear_out(session, plan_run(session, job, folder), job.id, lambda event: None)
     found = [line.partition("rounds ")[2] for line in text.splitlines() if "] rounds {" in line]
