@@ -159,5 +159,13 @@ def _run_step(phase: Phase, step: Step, context: Context, listen: Listener) -> O
         verdict, fix = Verdict("failed", f"on this machine: {error}"), ""
     seconds = round(time.monotonic() - start, 3)
     return Outcome(
-        phase.title, step.title, step.host, verdict.status, seconds, verdict.detail, fix, verdict.output
+        phase.title,
+        step.title,
+        step.host,
+        verdict.status,
+        seconds,
+        verdict.detail,
+        fix,
+        verdict.output,
+        verdict.amounts,
     )

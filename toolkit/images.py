@@ -1,4 +1,4 @@
-"""Building an image: what this machine has goes in, a plan comes out, the plan is carried out."""
+"""Images: built on this machine as a plan says; listed and tidied up on the hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 
+from toolkit.api import Session
 from toolkit.core.build import ImageBuild
+from toolkit.core.image import ImageFacts
 from toolkit.effects.image_build import (
     Notify,
     build_image,
@@ -16,9 +18,14 @@ from toolkit.effects.image_build import (
     source_folder,
     wheelhouse_files,
 )
+from toolkit.errors import ImageError
 from toolkit.plan.image import CONTEXT_FILES, PROXY_VARIABLES, ImageRecipe, plan_image, wheelhouse_of
+from toolkit.plan.images import QUESTION, HeldImage, ImageRow, image_rows, parse_held, plan_prune
+from toolkit.plan.layout import reference_image
+from toolkit.plan.probe import probe_answers
+from toolkit.plan.steps import Plan
 
-__all__ = ["ImageRecipe", "build", "make_build", "pick_flavour"]
+__all__ = ["QUESTION", "ImageRecipe", "build", "list_images", "make_build", "pick_flavour", "prune_plan"]
 
 
 def pick_flavour() -> str:
@@ -54,3 +61,41 @@ def make_build(recipe: ImageRecipe, certificate: str = "") -> ImageBuild:
 def build(subject: ImageBuild, notify: Notify) -> int:
     """Build the image and return its size in bytes; see ``toolkit.effects.image_build.build_image``."""
     return build_image(subject, notify)
+
+
+def list_images(session: Session) -> tuple[ImageRow, ...]:
+    """Return what every host of the file holds of ours; the session was opened with ``QUESTION``."""
+    wanted, name = _wanted(session), session.inventory.image
+    identity, diff_ids = (wanted.identity, wanted.diff_ids) if wanted else ("", ())
+    held = _held(session)
+    rows: list[ImageRow] = []
+    for host in session.inventory.names:
+        if host in held:
+            rows += image_rows(host, held[host], name, identity, diff_ids)
+        elif host in session.errors:
+            rows.append(
+                ImageRow(host, "wanted", (name,), identity, "unreachable", note=session.errors[host].what)
+            )
+    return tuple(rows)
+
+
+def prune_plan(session: Session) -> Plan:
+    """Return the plan that removes images which nobody needs; the session was opened with ``QUESTION``."""
+    session.require_some()
+    wanted = _wanted(session)
+    return plan_prune(_held(session), wanted.identity if wanted else "")
+
+
+def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
+    name = QUESTION[0]
+    return {host: parse_held(probe_answers(session.replies[host].text)[name]) for host in session.facts}
+
+
+def _wanted(session: Session) -> ImageFacts | None:
+    """The image that the hosts file means, None where that cannot be told."""
+    pulled = session.inventory.pull != "never"
+    try:
+        local = None if pulled else session.local_image
+        return reference_image(session.inventory, session.facts, local, by_name=pulled)
+    except ImageError:
+        return None

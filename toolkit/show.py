@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
 
 from toolkit.core.command import Command
 from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.report import Outcome, Report
+from toolkit.core.room import size
+from toolkit.plan.images import ImageRow
 from toolkit.plan.steps import Fetch, Plan, PullImage, Run, SendCode, SendImage, Step, Upload, WaitFor
 
 _SIGN = {"ok": "done", "skipped": "as is", "failed": "FAILED", "not run": "not run"}
@@ -34,7 +37,7 @@ def step_lines(step: Step) -> list[str]:
     if isinstance(step, WaitFor):
         return [f"until: {_one_line(step.ready)} (at most {step.deadline:.0f} s)"]
     if isinstance(step, SendImage):
-        return [f"docker save {step.reference} | docker load, layers that are missing; {step.identity}"]
+        return [f"layers of {step.reference} that are missing, each group | docker load; {step.identity}"]
     if isinstance(step, PullImage):
         return [f"docker pull {step.reference}"]
     if isinstance(step, SendCode):
@@ -140,6 +143,36 @@ def _everywhere(fix: str, host: str) -> str:
 def _counts(findings: Sequence[Finding]) -> tuple[str, ...]:
     verdicts = [finding.verdict for finding in findings]
     return tuple(str(verdicts.count(v) or "") for v in ("error", "warning", "not checked", "ok"))
+
+
+def images_text(rows: Iterable[ImageRow]) -> str:
+    """Return what hosts hold of ours, for people."""
+    cells = [
+        (
+            row.host,
+            row.names[0] if row.kind == "wanted" and row.state in ("absent", "unreachable") else _names(row),
+            row.identity,
+            _state(row),
+            size(row.size) if row.size else "",
+            f"{datetime.fromtimestamp(row.since, timezone.utc):%Y-%m-%d %H:%M}" if row.since else "",
+            ", ".join(row.users),
+            row.note,
+        )
+        for row in rows
+    ]
+    return table(("host", "image", "identity", "state", "size", "since (UTC)", "used by", "note"), cells)
+
+
+def _names(row: ImageRow) -> str:
+    # The tag that repeats the identity, in the next column, is said only where there is no other.
+    other = [name for name in row.names if row.identity not in name]
+    return ", ".join(other or row.names) or "(no name)"
+
+
+def _state(row: ImageRow) -> str:
+    if row.state == "absent" and row.layers:
+        return f"absent, lacks {len(row.missing)} of {row.layers} layers"
+    return row.state
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -46,6 +46,8 @@ WITH_HOSTS = {
     "shell": (),
     "trust": (),
     "image send": (),
+    "image ls": (),
+    "image prune": (),
     "run": ("x",),
     "exec": ("x",),
     "render": ("ssh",),
@@ -142,9 +144,9 @@ def test_every_verb_explains_itself(run: Run, verb: str) -> None:
     assert len(text) > 100
     if verb in WITH_HOSTS:
         assert "--hosts" in text
-    if verb in ("up", "down", "run", "smoke", "image send", "image build"):
+    if verb in ("up", "down", "run", "smoke", "image send", "image build", "image prune"):
         assert "--dry-run" in text and "--json" in text
-    if verb in ("status", "trust", "lab status", "exec"):
+    if verb in ("status", "trust", "lab status", "exec", "image ls"):
         assert "--json" in text
 
 

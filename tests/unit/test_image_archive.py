@@ -1,207 +1,163 @@
-"""Saved images of both layouts, and streams of them that an engine could load."""
+"""Which layers travel together, and the archives that they travel in, as an engine could load them."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import io
 import json
 import tarfile
-import tempfile
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
-from toolkit.effects.image_archive import ImageArchive
+from tests.golden import check_golden
+from toolkit.core.image import config_identity
+from toolkit.core.image_parts import (
+    JOINED,
+    Group,
+    ImageParts,
+    Layer,
+    digest,
+    groups_of,
+    held,
+    lacking,
+    metadata,
+    part_config,
+    room_needed,
+)
+from toolkit.core.image_store import parse_holdings
+from toolkit.effects.image_archive import archive, archive_size
 from toolkit.errors import ImageError
 
-LAYERS = [b"base " * 300, b"middle " * 2000, b"top"]
+LAYERS = (b"base " * 300, b"", b"middle " * 2000, b"", b"top")
+CONFIG = {"architecture": "amd64", "os": "linux", "created": "2026-01-02T03:04:05Z", "config": {"User": "u"}}
 
 
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def parts_of(layers: Sequence[bytes] = LAYERS) -> ImageParts:
+    diff_ids = [digest(layer) for layer in layers]
+    config = {**CONFIG, "rootfs": {"type": "layers", "diff_ids": diff_ids}, "history": [{"created_by": "x"}]}
+    return ImageParts(json.dumps(config).encode(), tuple(Layer(digest(one), len(one)) for one in layers))
 
 
-def config_of(layers: Iterable[bytes]) -> bytes:
-    diff_ids = [f"sha256:{digest(layer)}" for layer in layers]
-    return json.dumps({"os": "linux", "rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
+def packed(parts: ImageParts, group: Group, name: str = "toolkit-part:x-1") -> bytes:
+    layers = parts.unlike(group)
+    contents = {digest(layer): layer for layer in LAYERS}
+    plain = b"".join(contents[layer.diff_id] for layer in layers)
+    whole = group.stop == len(parts.layers)
+    config = parts.config if whole else part_config(parts, group.stop, "0123")
+    about = metadata(config, parts.layers[: group.stop], name)
+    data = b"".join(archive(layers, (plain[i : i + 999] for i in range(0, len(plain), 999)), about))
+    assert len(data) == archive_size(layers, about)
+    return data
 
 
-class Writer:
-    """An archive in the making."""
-
-    def __init__(self) -> None:
-        self.buffer = io.BytesIO()
-        self.tar = tarfile.open(fileobj=self.buffer, mode="w")  # noqa: SIM115 - closed by chunks()
-
-    def file(self, name: str, data: bytes) -> str:
-        info = tarfile.TarInfo(name)
-        info.size = len(data)
-        self.tar.addfile(info, io.BytesIO(data))
-        return name
-
-    def link(self, name: str, target: str) -> str:
-        info = tarfile.TarInfo(name)
-        info.type, info.linkname = tarfile.SYMTYPE, target
-        self.tar.addfile(info)
-        return name
-
-    def chunks(self, config: str, layers: list[str]) -> list[bytes]:
-        manifest = [{"Config": config, "RepoTags": ["toolkit:cpu"], "Layers": layers}]
-        self.file("manifest.json", json.dumps(manifest).encode())
-        self.tar.close()
-        data = self.buffer.getvalue()
-        return [data[i : i + 1000] for i in range(0, len(data), 1000)]
+def test_what_an_archive_holds_and_in_which_order() -> None:
+    text = []
+    for group in (Group(0, 2), Group(2, 5), Group(5, 5)):
+        with tarfile.open(fileobj=io.BytesIO(packed(parts_of(), group))) as tar:
+            for member in tar:
+                content = tar.extractfile(member).read()  # type: ignore[union-attr]
+                text.append(f"{member.mode:o} {member.size:6} {member.name}")
+                if member.name.startswith("blobs/"):
+                    assert digest(content) == f"sha256:{member.name.rpartition('/')[2]}"
+                if content.startswith((b"{", b"[")):
+                    text += [f"    {line}" for line in json.dumps(json.loads(content), indent=1).splitlines()]
+        text.append("")
+    check_golden("image/archives.txt", "\n".join(text))
 
 
-def old_layout(layers: list[bytes]) -> list[bytes]:
-    """As engines before 25 write it: a folder per layer, a layer that comes again as a symlink."""
-    writer, names, seen = Writer(), [], {}
-    config = config_of(layers)
-    for number, layer in enumerate(layers):
-        name = f"{number:064x}/layer.tar"
-        if layer in seen:
-            names.append(writer.link(name, f"../{seen[layer]}"))
-        else:
-            names.append(writer.file(name, layer))
-            seen[layer] = name
-    return writer.chunks(writer.file(f"{digest(config)}.json", config), names)
+def test_every_part_names_all_layers_from_the_base_up() -> None:
+    parts = parts_of()
+    for stop in range(len(LAYERS) + 1):
+        config = json.loads(part_config(parts, stop, "0123"))
+        assert config["rootfs"]["diff_ids"] == list(parts.diff_ids[:stop])
+        # Never taken for the image itself, which has the same layers at the end.
+        assert config_identity(config) != config_identity(json.loads(parts.config))
 
 
-def oci_layout(layers: list[bytes], packed: bool = False) -> list[bytes]:
-    """As engines since 25 write it: blobs by their digests; the containerd store keeps them compressed."""
-    writer, names = Writer(), []
-    writer.file("oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-    config = config_of(layers)
-    for layer in layers:
-        blob = gzip.compress(layer) if packed else layer
-        name = f"blobs/sha256/{digest(blob)}"
-        if name not in names:
-            writer.file(name, blob)
-        names.append(name)
-    return writer.chunks(writer.file(f"blobs/sha256/{digest(config)}", config), names)
+def test_bytes_that_do_not_fit_their_layers_make_no_image() -> None:
+    layer = Layer(digest(b"abc"), 3)
+    for plain in ((b"ab",), (b"ab", b"cd"), (b"abc", b"d"), ()):
+        with pytest.raises(ImageError, match="a layer"):
+            list(archive((layer,), plain, ()))
+    assert list(archive((layer,), (b"", b"a", b"", b"bc", b""), ()))
 
 
-FORMATS = {
-    "old": old_layout,
-    "oci": oci_layout,
-    "oci, packed": lambda layers: oci_layout(layers, packed=True),
-}
-TWICE = [LAYERS[0], LAYERS[1], LAYERS[0], LAYERS[2]]
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ([], []),
+        ([5], [(0, 1)]),
+        ([5, 6, 7], [(0, 3)]),
+        ([2 * JOINED, 5, 6, 3 * JOINED, 7], [(0, 1), (1, 3), (3, 4), (4, 5)]),
+        ([5, 2 * JOINED], [(0, 1), (1, 2)]),
+        ([JOINED - 1, 1, 1], [(0, 2), (2, 3)]),
+        ([JOINED, 0, 0, JOINED], [(0, 3), (3, 4)]),
+        ([1] * 100, [(0, 100)]),
+        ([JOINED // 2] * 5, [(0, 2), (2, 4), (4, 5)]),
+    ],
+)
+def test_small_neighbours_travel_together(sizes: list[int], groups: list[tuple[int, int]]) -> None:
+    assert [(g.start, g.stop) for g in groups_of(sizes)] == groups
+    for first in range(len(sizes) + 1):
+        found = groups_of(sizes, first)
+        # The bounds are the same for hosts that hold different beginnings; all from `first` on is in it once.
+        assert {g.stop for g in found} <= {stop for _, stop in groups}
+        assert [n for g in found for n in range(g.start, g.stop)] == list(range(first, len(sizes)))
 
 
-def loaded(archive: ImageArchive, first: int) -> tuple[dict[str, bytes], dict[str, object]]:
-    """Read a stream as `docker load` does: files by name, and the manifest."""
-    with tarfile.open(fileobj=io.BytesIO(b"".join(archive.stream(first)))) as tar:
-        files = {m.name: tar.extractfile(m).read() for m in tar.getmembers()}  # type: ignore[union-attr]
-    (manifest,) = json.loads(files["manifest.json"])
-    return files, manifest
-
-
-@pytest.mark.parametrize("first", [0, 2, 3])
-@pytest.mark.parametrize("layers", [LAYERS, TWICE], ids=["unlike", "one twice"])
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_stream_is_an_archive_whose_parts_match(format: str, layers: list[bytes], first: int) -> None:
-    archive = ImageArchive(FORMATS[format](layers))
-    try:
-        files, manifest = loaded(archive, first)
-        assert manifest["RepoTags"] == ["toolkit:cpu"]
-        assert digest(files[str(manifest["Config"])]) == str(manifest["Config"]).removesuffix(".json")
-        names = list(manifest["Layers"])  # type: ignore[call-overload]
-        assert len(names) == len(layers)
-        for number, (name, layer) in enumerate(zip(names, layers, strict=True)):
-            # What is there is the very layer, unpacked; what the receiver has may be left out.
-            assert name in files or number < first
-            assert files.get(name, layer) == layer
-        left_out = set(layers[:first]) - set(layers[first:])
-        assert not left_out & set(files.values())
-    finally:
-        archive.close()
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_what_an_archive_says_of_itself(format: str) -> None:
-    archive = ImageArchive(FORMATS[format](LAYERS))
-    assert archive.diff_ids == tuple(f"sha256:{digest(layer)}" for layer in LAYERS)
-    assert archive.tags == ["toolkit:cpu"]
-    assert archive.size(3) == 0
-    if "packed" not in format:
-        assert archive.size() == sum(map(len, LAYERS))
-        assert archive.size(1) == len(LAYERS[1]) + len(LAYERS[2])
-    archive.close()
-
-
-def test_two_streams_at_once_do_not_mix() -> None:
-    archive = ImageArchive(oci_layout(LAYERS, packed=True))
-    one, two = archive.stream(), archive.stream()
-    parts: tuple[list[bytes], list[bytes]] = ([], [])
-    for first, second in zip(one, two, strict=True):
-        parts[0].append(first)
-        parts[1].append(second)
-    assert b"".join(parts[0]) == b"".join(parts[1]) == b"".join(archive.stream())
-    archive.close()
-
-
-def test_only_a_common_beginning_need_not_travel() -> None:
-    archive = ImageArchive(old_layout(LAYERS))
-    a, b, c = archive.diff_ids
-    assert archive.missing([]) == 0
-    assert archive.missing([(a,)]) == 1
-    assert archive.missing([(a, b), (a,)]) == 2
-    assert archive.missing([(a, b, c, "sha256:more")]) == 3
+def test_only_a_common_beginning_is_held() -> None:
+    assert held("abc", []) == 0
+    assert held("abc", ["a"]) == 1
+    assert held("abc", ["ab", "a"]) == 2
+    assert held("abc", ["abcd"]) == 3
     # The same layer on another base is another layer to an engine.
-    assert archive.missing([(b, c), ("sha256:other", b, c), (c,)]) == 0
-    assert archive.missing([(a, c)]) == 1
-    archive.close()
+    assert held("abc", ["bc", "xbc", "c"]) == 0
+    assert held("abc", ["ac"]) == 1
 
 
-def test_the_file_has_no_name_that_could_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when this process is killed while it sends an image of many gigabytes."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    archive = ImageArchive(old_layout(LAYERS))
-    assert b"".join(archive.stream()) and list(tmp_path.iterdir()) == []
-    archive.close()
+# As engines 20.10 and 26.1 with overlay2, and 26.1 with the containerd store, said it.
+@pytest.mark.parametrize(
+    "said",
+    [
+        "open /var/lib/docker/tmp/docker-import-123/blobs/sha256/{0}: no such file or directory",
+        "Error response from daemon: failed to unpack loaded image: failed to extract layer sha256:{1}: "
+        "failed to get reader from content store: content digest sha256:{0}: not found",
+    ],
+)
+def test_what_an_engine_lacks_by_its_own_words(said: str) -> None:
+    ids = [f"sha256:{letter * 64}" for letter in "abc"]
+    assert lacking(said.format("b" * 64, "b" * 64), ids) == 1
+    assert lacking(said.format("b" * 64, "b" * 64), ids[:1]) is None
+    assert lacking(said.format("f" * 64, "f" * 64), ids) is None
+    assert lacking("no space left on device", ids) is None
+    assert lacking("open /var/lib/docker/tmp/x/repositories: no such file or directory", ids) is None
 
 
-def test_several_hosts_read_at_once() -> None:
-    archive = ImageArchive(old_layout(LAYERS))
-    alone = b"".join(archive.stream())
-    first, second = archive.stream(), archive.stream()
-    mixed: tuple[list[bytes], list[bytes]] = ([], [])
-    for one, two in zip(first, second, strict=True):
-        mixed[0].append(one)
-        mixed[1].append(two)
-    assert b"".join(mixed[0]) == b"".join(mixed[1]) == alone
-    archive.close()
+def test_room_by_store() -> None:
+    assert room_needed("overlay2", [5, 70, 20]) == 165
+    assert room_needed("containerd", [5, 70, 20]) == 190
+    assert room_needed("overlay2", []) == room_needed("containerd", []) == 0
 
 
-def test_an_archive_that_lacks_a_layer() -> None:
-    writer = Writer()
-    name = writer.file("one/layer.tar", LAYERS[0])
-    config = writer.file("config.json", config_of(LAYERS))
-    with pytest.raises(ImageError, match="differ in number"):
-        ImageArchive(writer.chunks(config, [name]))
+ROOMS = """/var/lib/containerd
+/dev/a 1000 600 400 60% /a
+/dev/a 1000 600 400 60% /a
+/var/lib/docker
+/dev/b 2000 600 1400 60% /b
+/dev/b 1000 600 400 60% /b
+"""
 
 
-@pytest.mark.parametrize("cut", [0, 10, 700, 3000])
-def test_a_stream_that_was_cut_off(cut: int) -> None:
-    whole = b"".join(old_layout(LAYERS))
-    with pytest.raises(ImageError, match="the saved image"):
-        ImageArchive([whole[:cut]])
-
-
-def test_no_room_for_the_archive() -> None:
-    def full() -> Iterator[bytes]:
-        yield b"begin"
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(ImageError, match=r"cannot be kept in .* No space left"):
-        ImageArchive(full())
-
-
-def test_an_archive_that_names_what_it_does_not_hold() -> None:
-    writer = Writer()
-    config = writer.file("config.json", config_of(LAYERS[:1]))
-    with pytest.raises(ImageError, match=r"lacks absent/layer\.tar"):
-        ImageArchive(writer.chunks(config, ["absent/layer.tar"]))
+def test_what_a_host_holds() -> None:
+    text = (
+        "banner\n[[driver]]\n@@images@@\n"
+        '["sha256:a","sha256:b"] ["x:1","toolkit-part:0123-aaaa-2"]\n'
+        'null null\n["sha256:c"] ["toolkit-part:4567-bbbb-1"]\n@@images@@\n' + ROOMS
+    )
+    found = parse_holdings(text)
+    assert found.store == "overlay2" and found.room and found.room.mount == "/b"
+    assert found.chains == (("sha256:a", "sha256:b"), (), ("sha256:c",))
+    assert found.parts_of("0123") == ("toolkit-part:0123-aaaa-2",) and len(found.parts) == 2
+    other = parse_holdings(text.replace("[[driver]]", '[["driver-type","io.containerd.snapshotter.v1"]]'))
+    assert other.store == "containerd" and other.room and other.room.mount == "/a"
+    assert parse_holdings("").room is None and parse_holdings("").chains == ()

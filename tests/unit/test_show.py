@@ -70,7 +70,7 @@ def test_an_interrupted_report() -> None:
         ),
         (
             SendImage("a", "t", "x:1", "0123"),
-            ["docker save x:1 | docker load, layers that are missing; 0123"],
+            ["layers of x:1 that are missing, each group | docker load; 0123"],
         ),
         (
             SendCode("a", "t", "c", "/jobs/1", "/src", ("a",), "s3cret", ""),

@@ -1,4 +1,4 @@
-"""toolkit image: build the image here, send it to the hosts."""
+"""toolkit image: build the image here, send it to the hosts, see who has what, remove what is old."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, load, put_json, say
 from toolkit.cli.plans import carry_out, exit_with, pull_image
 
-app = typer.Typer(no_args_is_help=True, help="Build the image on this machine, send it to the hosts.")
+app = typer.Typer(
+    no_args_is_help=True, help="Build the image on this machine, send it to the hosts, see who has what."
+)
 
 
 @app.command("build")
@@ -124,4 +126,42 @@ def send(
     with connect(load(hosts), verbose) as session:
         pulled = pull_image(session, dry_run, as_json, verbose)
         report = carry_out(session, session.plan_image_send(), dry_run, as_json, verbose, pulled)
+    exit_with(report)
+
+
+@app.command("ls")
+def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
+    """Show which host has the image, what it lacks of it, and what else of ours it keeps.
+
+    Other images of ours carry a tag made of their identity; parts are layers of one that is on its way, or
+    that a broken connection left there: the next try needs not send them again. Changes nothing.
+    """
+    from dataclasses import asdict
+
+    from toolkit.images import QUESTION, list_images
+    from toolkit.show import images_text
+
+    inventory = load(hosts)
+    with connect(inventory, verbose, questions=(QUESTION,)) as session:
+        rows = list_images(session)
+    if as_json:
+        put_json({"image": inventory.image, "rows": [asdict(row) for row in rows]})
+    else:
+        print(images_text(rows), end="")
+    if any(row.state == "unreachable" for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command("prune")
+def prune(
+    hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
+) -> None:
+    """Remove images of ours that nobody needs: parts that were left, and all but the two newest of a name.
+
+    Never one that a container is made from, running or not, and never one with a name that you gave it.
+    """
+    from toolkit.images import QUESTION, prune_plan
+
+    with connect(load(hosts), verbose, questions=(QUESTION,)) as session:
+        report = carry_out(session, prune_plan(session), dry_run, as_json, verbose)
     exit_with(report)

@@ -49,6 +49,21 @@ def identity(inspect: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def config_identity(config: Mapping[str, Any]) -> str:
+    """Return the identity of an image from its config file.
+
+    https://github.com/opencontainers/image-spec/blob/main/config.md
+    """
+    return identity(
+        {
+            "Os": config.get("os"),
+            "Architecture": config.get("architecture"),
+            "Config": config.get("config"),
+            "RootFS": {"Layers": (config.get("rootfs") or {}).get("diff_ids")},
+        }
+    )
+
+
 def image_facts(inspect: Mapping[str, Any]) -> ImageFacts:
     """Return the facts of an image from its ``docker image inspect`` object."""
     env = ((inspect.get("Config") or {}).get("Env")) or []

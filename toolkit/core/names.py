@@ -15,11 +15,15 @@ LABEL_PORT = "toolkit.port"
 LABEL_CONFIG = "toolkit.config"
 LABEL_VERSION = "toolkit.version"
 LABEL_DIGEST = "toolkit.digest"
+# On images: the identity of the image that this one is a part of.
+LABEL_PART = "toolkit.part"
 
 MAIN, WORKER = "main", "worker"
 
 # A repository name that no registry owns: images that we have verified carry a tag made of their identity.
 IDENTITY_REPOSITORY = "toolkit.local/verified"
+# While an image travels, its layers are kept by images of this repository that go when it has arrived.
+PART_REPOSITORY = "toolkit-part"
 
 # Where things stand inside every container of a cluster.
 CONF = PurePosixPath("/run/toolkit/conf")
@@ -73,3 +77,13 @@ def image_names(identity: str, name: str) -> tuple[str, ...]:
     The second is left out where it is a digest, which nobody can give.
     """
     return (identity_reference(identity), *(() if "@" in name else (name,)))
+
+
+def part_name(identity: str, token: str, number: int) -> str:
+    """Return the name of what has come so far of an image that is on its way.
+
+    Args:
+        token: of this try to send it, 4 hexadecimal digits, so that two at once do not remove each other's.
+        number: how many layers it holds.
+    """
+    return f"{PART_REPOSITORY}:{identity}-{token}-{number}"

@@ -10,7 +10,14 @@ Status = Literal["ok", "skipped", "failed", "not run"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One step on one host; ``detail`` is for people, ``output`` is what the step was asked to read."""
+    """One step on one host.
+
+    Args:
+        detail: for people.
+        output: what the step was asked to read.
+        amounts: what it moved: of an image ``bytes`` over the connection, ``layers`` in them, and ``of``
+            how many.
+    """
 
     phase: str
     step: str
@@ -20,6 +27,7 @@ class Outcome:
     detail: str = ""
     fix: str = ""
     output: str = ""
+    amounts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,5 +75,11 @@ class Report:
             "ok": self.ok,
             "changes": self.changes,
             "seconds": round(self.seconds, 3),
-            "outcomes": [asdict(o) for o in self.outcomes],
+            "outcomes": [_as_json(o) for o in self.outcomes],
         }
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    found = asdict(outcome)
+    # Only where there are any: most steps move nothing that is worth a number.
+    return {**found, "amounts": dict(outcome.amounts)} if found.pop("amounts") else found

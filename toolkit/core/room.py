@@ -9,7 +9,7 @@ from toolkit.core.command import Command, script
 
 # For each path, and for where the engine keeps images: the path, then bytes and inodes of its file system.
 # A path that is not there yet counts as the nearest folder above it that is.
-_ASK = r"""
+ASK_ROOM = r"""
 root=$(timeout 10 docker info --format '{{.DockerRootDir}}' 2>/dev/null)
 [ ! -e /var/lib/containerd ] || set -- "$@" /var/lib/containerd
 for path in "$@" "$root"; do
@@ -45,7 +45,7 @@ class Room:
 
 def ask_room(*paths: str) -> Command:
     """Return the command whose output ``parse_room`` reads."""
-    return script(_ASK, *paths)
+    return script(ASK_ROOM, *paths)
 
 
 def parse_room(text: str) -> tuple[Room, ...]:

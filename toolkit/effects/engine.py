@@ -49,7 +49,7 @@ class Engine:
     """The local engine."""
 
     def __init__(self, client: Any) -> None:
-        self._client = client
+        self.client = client
 
     @classmethod
     def connect(cls) -> Engine:
@@ -70,7 +70,7 @@ class Engine:
     def version(self) -> str:
         """Return the engine's version, empty when it does not say."""
         with contextlib.suppress(docker.errors.DockerException, requests.exceptions.RequestException):
-            return str(self._client.version().get("Version", ""))
+            return str(self.client.version().get("Version", ""))
         return ""
 
     def image(self, reference: str) -> ImageFacts | None:
@@ -80,7 +80,7 @@ class Engine:
             ImageError: the engine does not answer properly.
         """
         try:
-            return image_facts(self._client.api.inspect_image(reference))
+            return image_facts(self.client.api.inspect_image(reference))
         except docker.errors.ImageNotFound:
             return None
         except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
@@ -95,7 +95,7 @@ class Engine:
             ImageError: the engine does not give it.
         """
         try:
-            chunks: Iterator[bytes] = self._client.api.get_image(reference, chunk_size=_CHUNK)
+            chunks: Iterator[bytes] = self.client.api.get_image(reference, chunk_size=_CHUNK)
             yield from chunks
         except (docker.errors.APIError, requests.exceptions.RequestException) as error:
             raise ImageError(f"the engine does not give {reference}: {error}", "docker images") from error

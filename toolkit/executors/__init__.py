@@ -6,7 +6,8 @@ from typing import Any
 
 from toolkit.executors.commands import run, wait
 from toolkit.executors.files import upload
-from toolkit.executors.transfers import fetch, pull_image, send_code, send_image
+from toolkit.executors.images import pull_image, send_image
+from toolkit.executors.transfers import fetch, send_code
 from toolkit.plan.steps import Fetch, PullImage, Run, SendCode, SendImage, Upload, WaitFor
 
 # Each is called with its step, the plan's Context and a function that takes progress in bytes.

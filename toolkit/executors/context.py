@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from toolkit.core.causes import words_of
 from toolkit.core.report import Status
 from toolkit.core.result import Result
-from toolkit.effects.engine import Engine
-from toolkit.effects.image_archive import ImageArchive
+from toolkit.effects.image_source import ImageSource
 from toolkit.effects.runner import Runner
-from toolkit.errors import ImageError
 
 # Bytes done, bytes in all (0 for unknown).
 Advance = Callable[[int, int], None]
@@ -20,39 +18,37 @@ Advance = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an executor made of its step; ``detail`` for people, ``output`` for who asked for it."""
+    """What an executor made of its step; see ``toolkit.core.report.Outcome``."""
 
     status: Status
     detail: str = ""
     output: str = ""
+    amounts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass
 class Context:
-    """What the executors of one plan share: runners, saved outputs, the image saved once for all hosts."""
+    """What the executors of one plan share: runners, saved outputs, the image that hosts take from."""
 
     runners: Mapping[str, Runner]
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
-    _archives: dict[str, ImageArchive] = field(default_factory=dict)
+    _sources: dict[str, ImageSource] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def archive(self, reference: str, identity: str, advance: Advance) -> ImageArchive:
-        """Return the image of this machine's engine as an archive; saved once, whoever asks first.
+    def source(self, reference: str, identity: str, image: str) -> ImageSource:
+        """Return the image of this machine's engine; opened once, whoever asks first.
+
+        Args:
+            image: its Id when the plan was made.
 
         Raises:
+            MissingTool: no engine answers.
             ImageError: the engine has another image under this name than the plan was made for.
         """
         with self._lock:
-            if identity not in self._archives:
-                engine = Engine.connect()
-                image = engine.image(reference)
-                if image is None or image.identity != identity:
-                    what = f"{reference} is not the image that the plan was made for"
-                    raise ImageError(what, "run the command again")
-                # By Id: the tag may be moved while the image is being saved.
-                chunks = counted(engine.save(image.id), lambda done: advance(0, 0))
-                self._archives[identity] = ImageArchive(chunks)
-            return self._archives[identity]
+            if identity not in self._sources:
+                self._sources[identity] = ImageSource.open(reference, identity, image)
+            return self._sources[identity]
 
     def forget(self, host: str) -> None:
         """Drop what a host that has failed saved: nobody shall count on its container or its key."""
@@ -60,8 +56,9 @@ class Context:
             del self.outputs[key]
 
     def close(self) -> None:
-        for archive in self._archives.values():
-            archive.close()
+        """End what this machine still reads for hosts."""
+        for source in list(self._sources.values()):
+            source.close()
 
 
 def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[bytes]:

@@ -122,7 +122,7 @@ def make_layout(
     paths = choose_paths(inventory, facts, evidence)
     for f in facts.values():
         refuse_foreign(inventory.cluster, f)
-    image = _reference_image(inventory, facts, local, by_name)
+    image = reference_image(inventory, facts, local, by_name)
     _refuse_other_processors(image, inventory.image, facts)
     given, refused = share_gpus(inventory, facts)
     places = tuple(
@@ -162,9 +162,18 @@ def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
     return next((container_user(facts[n].user) for n in order if facts[n].uid), "root")
 
 
-def _reference_image(
+def reference_image(
     inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool
 ) -> ImageFacts:
+    """Return the image that every host must hold.
+
+    Args:
+        local: what this machine's engine has under the name in the hosts file; None when that does not count.
+        by_name: what hosts have under that name counts, and not what runs there.
+
+    Raises:
+        ImageError: nobody has it, or hosts have different ones.
+    """
     if local is not None:
         return local
     tag = inventory.image

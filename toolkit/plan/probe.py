@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
 from toolkit.core.facts import Facts
-from toolkit.core.image import image_facts
+from toolkit.core.image import ImageFacts, image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
@@ -45,6 +45,8 @@ said=; [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null)
 printf "%s\n" "$said"
 # Those of containers too: somebody may have taken their names away; they need not travel again for that.
 used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
+# What an engine with the containerd store can inspect need not be whole; what it lists is.
+case $engine in *io.containerd.snapshotter*) mark listed; docker images -aq --no-trunc 2>/dev/null ;; esac
 mark images
 ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
 docker image inspect "$1" $ids $used 2>/dev/null
@@ -131,6 +133,7 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         info = {}
     ssh = parts["ssh"].split()
     gpus, gpu_trouble = parse_smi(parts["gpus"])
+    containers = tuple(container_facts(c) for c in json_list(parts["containers"]))
     return Facts(
         host=host,
         user=user,
@@ -147,8 +150,8 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         ssh_address=ssh[2] if len(ssh) == 4 else "",
         interfaces=parse_interfaces(parts["interfaces"], parts["routes"], parts["addresses"]),
         listening=parse_listeners(parts["tcp"]),
-        containers=tuple(container_facts(c) for c in json_list(parts["containers"])),
-        images=tuple({i.id: i for i in map(image_facts, json_list(parts["images"]))}.values()),
+        containers=containers,
+        images=_images(parts, {container.image for container in containers}),
         gpus=gpus,
         gpu_trouble=gpu_trouble,
         # The engine gives GPUs when it found the hook at its start; who configures it names a runtime.
@@ -191,6 +194,15 @@ def docker_info(host: str, user: str, text: str) -> dict[str, Any]:
     if cause := cause_of(text, host, user):
         raise NotReady(f"{cause.what}: {words_of(text)}", cause.fix, host)
     raise CommandFailed("docker info", 1, text, host)
+
+
+def _images(parts: Mapping[str, str], used: Collection[str]) -> tuple[ImageFacts, ...]:
+    """The images that are whole; one that a container is made from may have lost its name, and its place."""
+    found = {image.id: image for image in map(image_facts, json_list(parts["images"]))}
+    if "listed" in parts:
+        whole = {*parts["listed"].split(), *used}
+        found = {id_: image for id_, image in found.items() if id_ in whole}
+    return tuple(found.values())
 
 
 def _store(info: dict[str, Any]) -> str:

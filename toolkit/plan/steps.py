@@ -101,12 +101,14 @@ class SendImage:
     Args:
         reference: the tag under which this machine's engine knows it.
         identity: what the host must hold afterwards (see ``toolkit.core.image``).
+        image: its Id in this machine's engine, which stays when the tag is moved; empty for unknown.
     """
 
     host: str
     title: str
     reference: str
     identity: str
+    image: str = ""
 
 
 @dataclass(frozen=True)

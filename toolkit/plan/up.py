@@ -70,7 +70,8 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     present = next((i for i in place.facts.images if i.identity == layout.image.identity), None)
     tag = layout.inventory.image
     if present is None:
-        return (SendImage(place.name, f"send image {tag}", tag, layout.image.identity),)
+        image = layout.image
+        return (SendImage(place.name, f"send image {tag}", tag, image.identity, image.id),)
     names = image_names(layout.image.identity, tag)
     name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
     there = script(

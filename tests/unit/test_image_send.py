@@ -1,0 +1,391 @@
+"""Images on their way to hosts whose engines a program plays, of both stores: what travels, what stays."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit import fake_docker
+from tests.unit.hosts_here import HostHere
+from toolkit.core.command import Command
+from toolkit.core.image import ImageFacts, config_identity
+from toolkit.core.image_parts import ImageParts, Layer, digest, metadata
+from toolkit.core.names import PART_REPOSITORY, identity_reference
+from toolkit.core.report import Outcome
+from toolkit.core.result import Result
+from toolkit.effects import image_source
+from toolkit.effects.image_archive import archive
+from toolkit.effects.layer_reader import Unreadable, verified
+from toolkit.effects.runner import Sink
+from toolkit.errors import Unreachable
+from toolkit.execute import execute
+from toolkit.plan.steps import Phase, Plan, SendImage
+
+STORES = ("overlay2", "containerd")
+MIB = 2**20
+# A large layer, two small ones that travel together, one that is empty, a large one.
+LAYERS = (b"a" * 2 * MIB, b"b" * 1000, b"c" * 2000, b"", b"d" * 3 * MIB)
+
+
+def config(layers: Sequence[bytes], **more: Any) -> bytes:
+    diff_ids = [digest(layer) for layer in layers]
+    about = {"architecture": "amd64", "os": "linux", "config": {"Env": ["A=b"], **more}, "history": []}
+    return json.dumps({**about, "rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
+
+
+class Sender:
+    """This machine's engine with one image: its layers can be read, and what was read is counted."""
+
+    client = None
+
+    def __init__(self, layers: Sequence[bytes] = LAYERS) -> None:
+        self.layers, self.config = tuple(layers), config(layers)
+        self.identity = config_identity(json.loads(self.config))
+        self.parts = ImageParts(self.config, tuple(Layer(digest(one), len(one)) for one in layers))
+        self.read: list[tuple[int, ...]] = []
+        self.saved = 0
+        self.unreadable = self.flips = False
+
+    # As toolkit.effects.engine.Engine
+
+    def image(self, name: str) -> ImageFacts | None:
+        known = ImageFacts(
+            digest(self.config), self.identity, self.parts.diff_ids, size=sum(map(len, self.layers))
+        )
+        return known if name in ("toolkit:cpu", known.id) else None
+
+    def save(self, name: str) -> Iterator[bytes]:
+        self.saved += 1
+        about = dict(metadata(self.config, self.parts.layers, "x:y"))
+        index, docker = json.loads(about["index.json"]), json.loads(about["manifest.json"])
+        del index["manifests"][0]["annotations"], docker[0]["RepoTags"]
+        about |= {
+            "index.json": json.dumps(index).encode(),
+            "manifest.json": json.dumps([{**docker[0], "RepoTags": None}]).encode(),
+        }
+        unlike = {layer.diff_id: data for layer, data in zip(self.parts.layers, self.layers, strict=True)}
+        layers = {layer.diff_id: layer for layer in self.parts.layers}
+        yield from archive(tuple(layers.values()), unlike.values(), tuple(about.items()))
+
+    # As toolkit.effects.layer_reader.LayerReader
+
+    def reader(self, client: object, image: str, diff_ids: Sequence[str]) -> Sender:
+        return self
+
+    def describe(self, identity: str) -> ImageParts:
+        if self.unreadable:
+            raise Unreadable("the engine keeps layers with zfs")
+        return self.parts
+
+    def numbers(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        self.read.append(tuple(numbers))
+        for number in numbers:
+            data = self.layers[number]
+            if self.flips:
+                data = data[:-1] + b"!"
+            yield from (data[i : i + 100_000] for i in range(0, len(data), 100_000))
+
+    def close(self) -> None:
+        pass
+
+
+class Host(HostHere):
+    """This machine with an engine of its own on paper; its connection can break."""
+
+    def __init__(self, name: str, folder: Path, store: str) -> None:
+        super().__init__(name)
+        self.state = folder / f"{name}.json"
+        self.state.write_text(json.dumps({"store": store, "images": {}, "blobs": []}))
+        self.breaks_after: int | None = None
+        self.alters: Callable[[bytes], bytes] = lambda data: data
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        if self.breaks_after == 0:
+            raise Unreachable("the connection was lost", "again", self.name)
+        path = f"PATH={self.state.parent / 'bin'}:{os.environ['PATH']}"
+        return super().run(command.within("env", f"FAKE_DOCKER={self.state}", path), timeout)
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        if self.breaks_after is not None and "load" in command.argv:
+            self.breaks_after -= 1
+        return super().stream(command, sink, source if source is None else [self.alters(b"".join(source))])
+
+    @property
+    def store(self) -> fake_docker.Store:
+        return fake_docker.Store(self.state)
+
+    @property
+    def images(self) -> dict[str, dict[str, Any]]:
+        return self.store.images
+
+    @property
+    def names(self) -> set[str]:
+        return {name for image in self.images.values() for name in image["names"]}
+
+    def loads(self) -> list[int]:
+        """Bytes of each archive since the last time that this was asked."""
+        log = self.state.with_suffix(".loads")
+        found = [int(line) for line in log.read_text().split()] if log.is_file() else []
+        log.unlink(missing_ok=True)
+        return found
+
+    def put(self, image: str, conf: bytes, *names: str, blobs: Sequence[str] = ()) -> None:
+        """Let the host have an image."""
+        state = json.loads(self.state.read_text())
+        state["images"][image] = {"names": list(names), "config": json.loads(conf), "blobs": list(blobs)}
+        state["blobs"] += blobs
+        self.state.write_text(json.dumps(state))
+
+
+@pytest.fixture
+def sender(monkeypatch: pytest.MonkeyPatch) -> Sender:
+    return use(Sender(), monkeypatch)
+
+
+def use(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> Sender:
+    class Reader:
+        def __init__(self, client: object, image: str, diff_ids: Sequence[str]) -> None:
+            self.describe, self.read, self.close = sender.describe, sender.numbers, sender.close
+
+    monkeypatch.setattr(image_source, "LayerReader", Reader)
+    monkeypatch.setattr(image_source.Engine, "connect", lambda: sender)
+    return sender
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Host]]:
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin" / "docker"
+    docker.write_text(fake_docker.CLIENT)
+    docker.chmod(0o755)
+    os.mkfifo(tmp_path / "calls")
+    # Open for both, so that it has no end between two programs.
+    calls = os.open(tmp_path / "calls", os.O_RDWR)
+    server = threading.Thread(target=fake_docker.serve, args=(tmp_path, calls))
+    server.start()
+    yield lambda name, store: Host(name, tmp_path, store)
+    (tmp_path / "calls").write_text("\n")
+    server.join()
+
+
+def send(sender: Sender, *hosts: Host) -> list[Outcome]:
+    steps = tuple(SendImage(host.name, "send", "toolkit:cpu", sender.identity) for host in hosts)
+    return list(execute(Plan("p", (Phase("image", steps),)), {host.name: host for host in hosts}).outcomes)
+
+
+def one(sender: Sender, host: Host) -> Outcome:
+    (outcome,) = send(sender, host)
+    return outcome
+
+
+def arrived(sender: Sender, host: Host) -> bool:
+    """The image is there under its names and whole, and nothing besides what was there before."""
+    found = [image for image in host.images.values() if "toolkit:cpu" in image["names"]]
+    return (
+        len(found) == 1
+        and found[0]["names"] == [identity_reference(sender.identity), "toolkit:cpu"]
+        and config_identity(found[0]["config"]) == sender.identity
+        and host.store.whole(found[0])
+        and not any(name.startswith(PART_REPOSITORY) for name in host.names)
+    )
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_host_that_has_nothing_gets_every_layer_once(sender: Sender, make: Any, store: str) -> None:
+    host = make("a", store)
+    outcome = one(sender, host)
+    assert outcome.status == "ok" and arrived(sender, host), outcome
+    loads = host.loads()
+    assert len(loads) == 3 and sender.read == [(0,), (1, 2, 3), (4,)]
+    assert dict(outcome.amounts) == {"bytes": sum(loads), "layers": 5, "of": 5}
+    assert sum(loads) - sum(map(len, LAYERS)) < 64 * 1024
+    assert outcome.detail == "5.3 MB, 5 of 5 layers"
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("held", [1, 2, 4, 5])
+def test_only_what_comes_after_a_common_beginning_travels(
+    sender: Sender, make: Any, store: str, held: int
+) -> None:
+    host = make("a", store)
+    other = Sender((*LAYERS[:held], b"something else"))
+    host.put(
+        "sha256:other", other.config, "mine:1", blobs=other.parts.diff_ids if store == "containerd" else ()
+    )
+    outcome = one(sender, host)
+    assert outcome.status == "ok" and arrived(sender, host), outcome
+    assert dict(outcome.amounts)["layers"] == 5 - held
+    assert abs(sum(host.loads()) - sum(map(len, LAYERS[held:]))) < 32 * 1024
+    assert "mine:1" in host.names
+
+
+def test_hosts_of_both_stores_share_one_reading(sender: Sender, make: Any) -> None:
+    hosts = [make(f"h{n}", STORES[n % 2]) for n in range(4)]
+    assert [o.status for o in send(sender, *hosts)] == ["ok"] * 4
+    assert all(arrived(sender, host) for host in hosts)
+    assert sorted(sender.read) == [(0,), (1, 2, 3), (4,)]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_try_that_broke_off_is_taken_up_by_the_next(sender: Sender, make: Any, store: str) -> None:
+    host = make("a", store)
+    host.breaks_after = 2  # the connection is lost with the second load
+    outcome = one(sender, host)
+    assert outcome.status == "failed" and "connection was lost" in outcome.detail
+    host.breaks_after = None
+    (left,) = host.names
+    assert left.startswith(f"{PART_REPOSITORY}:{sender.identity}-") and left.endswith("-1")
+    host.loads(), sender.read.clear()
+    outcome = one(sender, host)
+    assert outcome.status == "ok" and arrived(sender, host), outcome
+    assert sender.read == [(1, 2, 3), (4,)] and dict(outcome.amounts)["layers"] == 4
+    assert outcome.detail.endswith("4 of 5 layers; went on from an earlier try")
+
+
+def flipped(data: bytes) -> bytes:
+    return data.replace(b"d" * 100, b"e" * 100, 1)
+
+
+def cut_off(data: bytes) -> bytes:
+    return data[: len(data) * 3 // 4]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_refusal_leaves_nothing_and_is_told(sender: Sender, make: Any, store: str) -> None:
+    host = make("a", store)
+    host.put("sha256:other", config([b"x"]), "mine:1", blobs=[digest(b"x")])
+    before = host.images
+    for alters in (
+        lambda data: data.replace(b"d" * 100, b"e" * 100, 1),
+        lambda data: data[: len(data) * 3 // 4],
+    ):
+        host.alters = alters
+        outcome = one(sender, host)
+        assert outcome.status == "failed", outcome
+        assert host.images == before, "nothing of it stays, and what was there does"
+    host.alters = lambda data: data
+    assert one(sender, host).status == "ok" and arrived(sender, host)
+
+
+def test_what_an_engine_claims_and_does_not_have_is_sent_after_all(sender: Sender, make: Any) -> None:
+    """Somebody removes the image with the common beginning while the rest is on its way."""
+    host = make("a", "overlay2")
+    host.put("sha256:other", config(LAYERS[:2]), "mine:1")
+    asked = host.run
+
+    def run(command: Command, timeout: float | None = None) -> Result:
+        result = asked(command, timeout)
+        if "DriverStatus" in command.line():
+            state = json.loads(host.state.read_text())
+            host.state.write_text(json.dumps({**state, "images": {}}))
+        return result
+
+    host.run = run
+    outcome = one(sender, host)
+    assert outcome.status == "ok" and arrived(sender, host), outcome
+    assert sender.read == [(2, 3), (0,), (1,), (4,)]
+
+
+def test_layers_that_came_compressed_are_sent_as_the_store_wants_them(sender: Sender, make: Any) -> None:
+    """A base that was pulled: its snapshots are there, and blobs of other digests."""
+    host = make("a", "containerd")
+    host.put("sha256:base", config(LAYERS[:2]), "debian:1", blobs=["sha256:zipped1", "sha256:zipped2"])
+    outcome = one(sender, host)
+    assert outcome.status == "ok" and arrived(sender, host), outcome
+    assert sender.read == [(2, 3), (4,), (0,), (1,)]
+    assert dict(outcome.amounts)["layers"] == 5
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_an_image_without_a_missing_layer_is_its_config_alone(sender: Sender, make: Any, store: str) -> None:
+    host = make("a", store)
+    more = Sender((*LAYERS, b"more"))
+    host.put("sha256:more", more.config, "mine:1", blobs=more.parts.diff_ids)
+    outcome = one(sender, host)
+    assert outcome.status == "ok" and arrived(sender, host), outcome
+    assert sender.read == [] and sum(host.loads()) < 20_000
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_one_layer_twice_and_a_hundred_small_ones(
+    monkeypatch: pytest.MonkeyPatch, make: Any, store: str
+) -> None:
+    for layers in ([b"x", b"", b"x", b"", b"y" * 2 * MIB, b"x"], [f"layer {n}".encode() for n in range(100)]):
+        sender = use(Sender(layers), monkeypatch)
+        host = make(f"h{len(layers)}", store)
+        outcome = one(sender, host)
+        assert outcome.status == "ok" and arrived(sender, host), outcome
+        assert len(host.loads()) == (3 if len(layers) == 6 else 1)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_where_layers_cannot_be_read_the_image_is_saved_whole(sender: Sender, make: Any, store: str) -> None:
+    sender.unreadable = True
+    hosts = [make(f"h{n}", store) for n in range(3)]
+    for outcome, host in zip(send(sender, *hosts), hosts, strict=True):
+        assert outcome.status == "ok" and arrived(sender, host), outcome
+        assert (
+            "the whole image, as its layers cannot be read: the engine keeps layers with zfs"
+            in outcome.detail
+        )
+    assert sender.saved == 1 and sender.read == []
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_wrong_bytes_of_the_reader_are_noticed_before_a_host_has_them(
+    sender: Sender, make: Any, store: str
+) -> None:
+    sender.flips = True
+    host = make("a", store)
+    outcome = one(sender, host)
+    assert outcome.status == "ok" and arrived(sender, host), outcome
+    assert "other bytes than those of the layer" in outcome.detail and sender.saved == 1
+
+
+def test_a_tag_that_moves_meanwhile_changes_nothing(sender: Sender, make: Any) -> None:
+    host = make("a", "overlay2")
+    step = SendImage("a", "send", "toolkit:gone", sender.identity, digest(sender.config))
+    report = execute(Plan("p", (Phase("image", (step,)),)), {"a": host})
+    assert report.ok and "toolkit:gone" in host.names
+    (outcome,) = execute(
+        Plan("p", (Phase("image", (replace(step, image=""),)),)), {"a": make("b", "overlay2")}
+    ).outcomes
+    assert outcome.detail == "toolkit:gone is not the image that the plan was made for"
+
+
+def test_no_room_is_said_before_anything_travels(
+    sender: Sender, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for store, needed in (("overlay2", "8.4 MB"), ("containerd", "10 MB")):
+        host = make(store, store)
+        df = host.state.parent / "bin" / "df"
+        df.write_text("#!/bin/sh\necho 'x 9000 1000 7000 80% /small'\n")
+        df.chmod(0o755)
+        outcome = one(sender, host)
+        assert outcome.status == "failed" and f"while it is loaded it takes {needed}" in outcome.detail
+        assert "make room on /small" in outcome.fix and host.loads() == []
+
+
+def test_a_sum_is_checked_before_the_last_bytes_come() -> None:
+    data = bytes(range(256)) * 40
+    layer = Layer(f"sha256:{hashlib.sha256(data).hexdigest()}", len(data))
+    pieces = [data[i : i + 1000] for i in range(0, len(data), 1000)]
+    assert b"".join(verified(iter(pieces), [layer])) == data
+    assert b"".join(verified(iter([data + data]), [layer, layer])) == data * 2
+    for wrong in ([*pieces[:-1], pieces[-1][:-1] + b"!"], pieces[:-1], [*pieces, b"more"]):
+        got = []
+        with pytest.raises(Unreadable):
+            got += verified(iter(wrong), [layer])
+    passed: list[bytes] = []
+    with pytest.raises(Unreadable, match="other bytes"):
+        for piece in verified(iter([b"!" * 1000, *pieces[1:]]), [layer]):
+            passed.append(piece)
+    assert len(b"".join(passed)) < len(data)

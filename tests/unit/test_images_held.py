@@ -1,0 +1,187 @@
+"""What hosts say of the images that they hold, how it is told, and which of them may go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.golden import check_golden
+from tests.unit import cluster_world as world
+from toolkit.api import Reply, Session
+from toolkit.core.names import LABEL_PART, identity_reference, part_name
+from toolkit.errors import Unreachable
+from toolkit.images import list_images, prune_plan
+from toolkit.plan.images import QUESTION, HeldImage, image_rows, parse_held, plan_prune
+from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.plan.steps import Plan, Run
+from toolkit.show import images_text, plan_text
+
+LAYERS = tuple(f"sha256:{letter * 64}" for letter in "abcd")
+
+
+def image(name: str, **changes: Any) -> HeldImage:
+    """One image of ours; its identity is made of its letter."""
+    identity = name * 16
+    known = (identity_reference(identity),)
+    base = HeldImage(f"sha256:{name * 64}", identity, known, 900_000_000, 1_763_000_000.0, LAYERS, line="cpu")
+    return replace(base, **changes)
+
+
+def inspected(name: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "Id": f"sha256:{name * 64}",
+        "RepoTags": [f"{name}:1"],
+        "Os": "linux",
+        "Architecture": "amd64",
+        "Size": 5,
+        "Created": "2026-01-02T03:04:05.123Z",
+        "Metadata": {"LastTagTime": "2026-02-02T03:04:05.5Z"},
+        "Config": {"Labels": None},
+        "RootFS": {"Layers": list(LAYERS)},
+        **changes,
+    }
+
+
+def answer(images: list[dict[str, Any]], listed: str, used: str = "") -> str:
+    ids = "\n".join(f"sha256:{name * 64}" for name in listed)
+    return f"{ids}\n=used\n{used}=images\n{json.dumps(images, indent=2)}"
+
+
+def test_what_a_host_says() -> None:
+    part = part_name("9" * 16, "abcd", 2)
+    said = answer(
+        [
+            inspected("b", RepoTags=[part], Config={"Labels": {LABEL_PART: "9" * 16}}),
+            inspected("a", Config={"Labels": {"toolkit.flavour": "gpu"}}),
+            inspected("a"),
+            inspected("c", RepoTags=None, Metadata={"LastTagTime": "0001-01-01T00:00:00Z"}, Config=None),
+        ],
+        "ab",
+        f"sha256:{'a' * 64} /toolkit-demo-main\nsha256:{'a' * 64} /a user's own\n",
+    )
+    a, b, c = parse_held(said)
+    assert (a.names, a.users, a.whole, a.line) == (
+        ("a:1",),
+        ("a user's own", "toolkit-demo-main"),
+        True,
+        "a:1",
+    )
+    assert (a.since, a.size, a.diff_ids, a.part_of) == (1770001445.0, 5, LAYERS, "")
+    assert (b.part_of, b.own_names, b.verified) == ("9" * 16, (part,), False)
+    assert (c.names, c.whole, c.since, c.users) == ((), False, 1767323045.0, ())
+    assert parse_held("") == parse_held(answer([], "")) == ()
+
+
+def rows(*held: HeldImage, identity: str = "a" * 16) -> list[tuple[str, str, str, int]]:
+    found = image_rows("gpu1", held, "toolkit:cpu", identity, LAYERS if identity else ())
+    return [(row.kind, row.names[0], row.state, len(row.missing)) for row in found]
+
+
+def test_what_is_listed_of_a_host() -> None:
+    tag = identity_reference
+    assert rows(image("a")) == [("wanted", tag("a" * 16), "whole", 0)]
+    assert rows() == [("wanted", "toolkit:cpu", "absent", 4)]
+    assert rows(image("a", whole=False)) == [("wanted", tag("a" * 16), "incomplete", 0)]
+    # A part has the layers that it holds; one that is not whole says nothing.
+    part = image("b", names=(part_name("a" * 16, "abcd", 3),), diff_ids=LAYERS[:3], part_of="a" * 16)
+    assert [row[2:] for row in rows(part)] == [("absent", 1), ("whole", 0)]
+    assert rows(replace(part, whole=False))[0][2:] == ("absent", 4)
+    # Images of the user's own are nobody's business, but another one under this very name is.
+    mine = image("c", names=("mine:1",))
+    moved = image("d", names=("toolkit:cpu",))
+    assert [row[1] for row in rows(image("a"), mine, moved, image("e"))] == [
+        tag("a" * 16),
+        "toolkit:cpu",
+        tag("e" * 16),
+    ]
+    assert rows(moved, identity="") == [("wanted", "toolkit:cpu", "whole", 0)]
+
+
+def pruned(*held: HeldImage, wanted: str = "") -> list[str]:
+    plan = plan_prune({"gpu1": held}, wanted)
+    return [step.title.removeprefix("remove image ").rpartition(":")[2] for step in plan.steps]
+
+
+def test_the_two_newest_of_a_line_stay() -> None:
+    ages = [image(letter, since=float(age)) for age, letter in enumerate("edcba")]
+    assert pruned(*ages) == ["c" * 16, "d" * 16, "e" * 16]
+    assert pruned(*ages[:2]) == []
+    # Of each line its own two.
+    other = [image(letter, since=float(age), line="gpu") for age, letter in enumerate("456")]
+    assert pruned(*ages[2:], *other) == ["c" * 16, "4" * 16]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"users": ("theirs",)}, {"names": (identity_reference("c" * 16), "mine:1")}, {"names": ("mine:1",)}],
+    ids=["in use", "named by the user too", "not ours"],
+)
+def test_what_never_goes(change: dict[str, Any]) -> None:
+    newer = [image("a", since=9.0), image("b", since=8.0)]
+    assert pruned(*newer, image("c", since=1.0)) == ["c" * 16]
+    assert pruned(*newer, image("c", since=1.0, **change)) == []
+    assert pruned(*newer, image("c", since=1.0), wanted="c" * 16) == []
+
+
+def test_parts_go() -> None:
+    parts = [image(n, names=(part_name("a" * 16, "abcd", int(n)),), part_of="a" * 16) for n in "12"]
+    assert pruned(*parts) == [f"{'a' * 16}-abcd-{n}" for n in "12"]
+    named = replace(parts[0], names=(*parts[0].names, "mine:1"))
+    (step,) = plan_prune({"gpu1": (named,)}, "").steps
+    assert isinstance(step, Run) and "mine:1" not in step.command.argv
+    assert pruned(replace(parts[0], users=("theirs",))) == []
+
+
+def test_the_plan_and_the_list_in_words() -> None:
+    ages = [image(letter, since=1_763_000_000.0 + age) for age, letter in enumerate("edcba")]
+    part = image("9", names=(part_name("f" * 16, "abcd", 2),), diff_ids=LAYERS[:2], part_of="f" * 16)
+    named = replace(ages[4], names=("toolkit:cpu", *ages[4].names), users=("toolkit-demo-main",))
+    held = {"gpu1": (*ages[:4], named, part), "gpu2": ()}
+    check_golden("plan/image-prune.txt", plan_text(plan_prune(held, "a" * 16)))
+    found = [row for h, i in held.items() for row in image_rows(h, i, "toolkit:cpu", "a" * 16, LAYERS)]
+    check_golden("image/ls.txt", images_text(found))
+    assert plan_prune({"gpu2": ()}, "") == Plan("image prune", ())
+
+
+def test_hosts_that_do_not_answer_have_their_row() -> None:
+    session = Session(world.inventory())
+    session.local_image = world.IMAGE
+    session.facts = {"gpu1": world.facts()}
+    mark = "\n@@toolkit@@ "
+    session.replies = {"gpu1": Reply(f"{mark}{QUESTION[0]}\n{answer([], '')}{mark}end\n", 0, 0)}
+    session.errors = {"gpu2": Unreachable("off", "", "gpu2")}
+    found = list_images(session)
+    assert [(row.host, row.state, row.note) for row in found] == [
+        ("gpu1", "absent", ""),
+        ("gpu2", "unreachable", "off"),
+    ]
+    assert found[0].missing == world.IMAGE.diff_ids and prune_plan(session).steps == ()
+
+
+def test_an_image_that_is_not_whole_does_not_count_as_there() -> None:
+    """The containerd store can inspect one of which only a part came."""
+    said = world_answer("@@toolkit@@ listed\nsha256:other\n")
+    assert parse_facts("gpu1", "demo", said).images == ()
+    for listed in (f"@@toolkit@@ listed\nsha256:{'a' * 64}\n", ""):
+        assert len(parse_facts("gpu1", "demo", world_answer(listed)).images) == 1
+    assert "mark listed" in " ".join(str(t) for t in probe_command("a", "b", "c").argv)
+
+
+def world_answer(listed: str) -> str:
+    info = {"ServerVersion": "26.1.5", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
+    parts = {
+        "who": "alice\n1000\n1000\n1000\nalice\t\n/home/alice\n/home/alice/.local/state",
+        "machine": "gpu1\nx86_64",
+        "ssh": "",
+        "docker": json.dumps(info),
+        "containers": "",
+        "images": json.dumps([inspected("a")]),
+        **dict.fromkeys(
+            ("interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi", "cluster"), ""
+        ),
+        **dict.fromkeys(("version", "tuned", "programs", "boot", "infiniband", "disk", "end"), ""),
+    }
+    return "".join(f"\n@@toolkit@@ {name}\n{text}" for name, text in parts.items()) + f"\n{listed}"

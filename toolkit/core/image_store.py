@@ -1,0 +1,67 @@
+"""What a host's engine holds before an image is sent to it: asked in one round trip, told as a value."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from toolkit.core.command import Command, script
+from toolkit.core.names import PART_REPOSITORY
+from toolkit.core.room import ASK_ROOM, Room, parse_room
+
+_MARK = "@@images@@"
+# `docker images` lists whole images alone, where `docker image inspect` also knows those of the containerd
+# store whose layers did not all come. One that goes between the two questions is no error.
+_ASK = f"""
+docker info --format '{{{{json .DriverStatus}}}}' || exit
+echo {_MARK}
+ids=$(docker images --quiet --all --no-trunc) || exit
+[ -z "$ids" ] || docker image inspect --format '{{{{json .RootFS.Layers}}}} {{{{json .RepoTags}}}}' $(
+  printf '%s\\n' "$ids" | sort -u) 2>/dev/null
+echo {_MARK}
+{ASK_ROOM}
+"""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a host's engine holds.
+
+    Args:
+        store: ``containerd`` or ``overlay2``; whatever else keeps layers as the latter does counts as it.
+        chains: layer diff ids of each whole image, base first.
+        parts: names of what earlier tries left of images on their way.
+        room: where images are kept; None when it cannot be seen.
+    """
+
+    store: str
+    chains: tuple[tuple[str, ...], ...] = ()
+    parts: tuple[str, ...] = ()
+    room: Room | None = None
+
+    def parts_of(self, identity: str) -> tuple[str, ...]:
+        """Return the names of the parts of one image."""
+        return tuple(name for name in self.parts if name.startswith(f"{PART_REPOSITORY}:{identity}-"))
+
+
+def ask_holdings() -> Command:
+    """Return the command whose output ``parse_holdings`` reads. It changes nothing."""
+    return script(_ASK)
+
+
+def parse_holdings(text: str) -> Holdings:
+    """Return what the host said."""
+    driver, images, rooms = [*text.split(f"{_MARK}\n"), "", ""][:3]
+    store = "containerd" if "io.containerd.snapshotter" in driver else "overlay2"
+    decoder = json.JSONDecoder()
+    chains, parts = [], []
+    for line in images.splitlines():
+        if line.startswith(("[", "null")):
+            layers, end = decoder.raw_decode(line)
+            names, _ = decoder.raw_decode(line, end + 1)
+            chains.append(tuple(layers or ()))
+            parts += [name for name in names or () if name.startswith(f"{PART_REPOSITORY}:")]
+    found = parse_room(rooms)
+    # The engine's own folder comes last, that of a containerd beside it before.
+    room = (found[0] if store == "containerd" else found[-1]) if found else None
+    return Holdings(store, tuple(chains), tuple(sorted(parts)), room)

@@ -1,0 +1,86 @@
+"""An image of this machine's engine, for several hosts to take from: layer by layer, else saved whole."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from toolkit.core.image import ImageFacts
+from toolkit.core.image_parts import Group, ImageParts
+from toolkit.effects.engine import Engine
+from toolkit.effects.layer_reader import LayerReader, Unreadable, verified
+from toolkit.effects.shared_reading import Readings, Tap
+from toolkit.errors import ImageError
+
+
+class ImageSource:
+    """One image, fixed when this is made: a tag that moves afterwards changes nothing.
+
+    Args:
+        image: as the engine reports it.
+
+    Attributes:
+        parts: its config and layers; None when they cannot be read one by one.
+        why_whole: the reason for that.
+    """
+
+    def __init__(self, engine: Engine, image: ImageFacts) -> None:
+        self._engine, self.image = engine, image
+        self.why_whole = ""
+        self.parts: ImageParts | None = None
+        self._reader = LayerReader(engine.client, image.id, image.diff_ids)
+        self._layers = Readings(self._read)
+        self._whole = Readings(self._save, repeatable=False)
+        try:
+            self.parts = self._reader.describe(image.identity)
+        except Unreadable as error:
+            self.give_up(error.what)
+
+    @classmethod
+    def open(cls, reference: str, identity: str, known: str) -> ImageSource:
+        """Return the image that this machine's engine knows by that Id, or by that name.
+
+        Args:
+            known: Id of the image when the plan was made; the name may mean another one since.
+
+        Raises:
+            MissingTool: no engine answers.
+            ImageError: it is not the image that the plan was made for.
+        """
+        engine = Engine.connect()
+        for name in (known, reference):
+            image = engine.image(name) if name else None
+            if image is not None and image.identity == identity:
+                return cls(engine, image)
+        raise ImageError(f"{reference} is not the image that the plan was made for", "run the command again")
+
+    def give_up(self, why: str) -> None:
+        """From now on the image is saved whole."""
+        self.parts, self.why_whole = None, self.why_whole or why
+
+    def layers(self, group: Group) -> Tap:
+        """Return the tars of a group's layers, without repetitions, one behind the other.
+
+        Taking from it raises ``Unreadable`` when the engine gives other bytes.
+        """
+        return self._layers.tap(group)
+
+    def whole(self) -> Tap:
+        """Return the archive that ``docker save`` writes of the image, by its Id: it names no tag."""
+        return self._whole.tap(None)
+
+    def _read(self, key: Hashable) -> Iterator[bytes]:
+        parts = self.parts
+        if parts is None or not isinstance(key, Group):
+            raise Unreadable(self.why_whole)
+        layers = parts.unlike(key)
+        numbers = [parts.layers.index(layer) for layer in layers]
+        yield from verified(self._reader.read(numbers), layers)
+
+    def _save(self, key: Hashable) -> Iterator[bytes]:
+        yield from self._engine.save(self.image.id)
+
+    def close(self) -> None:
+        """End what still reads."""
+        self._layers.close()
+        self._whole.close()
+        self._reader.close()

@@ -1,0 +1,223 @@
+"""Executors of SendImage and PullImage: layers that a host lacks, group by group, until it has the image."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from toolkit.core.command import Command, command, script
+from toolkit.core.image import image_facts
+from toolkit.core.image_parts import (
+    Group,
+    ImageParts,
+    groups_of,
+    held,
+    lacking,
+    metadata,
+    part_config,
+    room_needed,
+)
+from toolkit.core.image_store import Holdings, ask_holdings, parse_holdings
+from toolkit.core.json_text import json_list
+from toolkit.core.names import image_names, part_name
+from toolkit.core.result import Result
+from toolkit.core.room import size
+from toolkit.effects.image_archive import archive, archive_size
+from toolkit.effects.image_source import ImageSource
+from toolkit.effects.layer_reader import Unreadable
+from toolkit.effects.runner import Runner
+from toolkit.errors import ImageError, ToolkitError, Unreachable
+from toolkit.executors.context import Advance, Context, Verdict, counted
+from toolkit.executors.failures import failure, room_fix
+from toolkit.plan.steps import PullImage, SendImage
+
+# A little less room than is needed, lest an image be refused that would just have fitted.
+_LEAST_ROOM = 0.95
+
+_LOAD = command("docker", "load", "--quiet")
+# The second line is there only when all of it is: `docker image inspect` alone also knows an image of the
+# containerd store whose blobs are not all there, and `docker images` does not.
+_LOOK = 'docker image inspect "$1" && docker images --quiet --no-trunc "$1"'
+# Arguments: what it is called now, names to give, "--", names to take away.
+_NAME = """
+id=$1; shift
+while [ "$1" != -- ]; do docker tag "$id" "$1" || exit; shift; done
+shift; [ $# = 0 ] || docker rmi "$@" >/dev/null 2>&1
+exit 0
+"""
+
+
+def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
+    """Load the image into the host's engine, less the layers it has, and verify what came of it.
+
+    Each group of layers is an image of its own under a name that can be thrown away. They go when the image
+    is there, or cannot be; where the connection breaks they stay, and the next try has their layers already.
+    """
+    source = context.source(step.reference, step.identity, step.image)
+    return _Sending(step, context.runners[step.host], source, advance).run()
+
+
+class _Sending:
+    """One image on its way to one host."""
+
+    def __init__(self, step: SendImage, runner: Runner, source: ImageSource, advance: Advance) -> None:
+        self.step, self.runner, self.source, self.advance = step, runner, source, advance
+        self.token = secrets.token_hex(2)
+        self.made: dict[str, None] = {}
+        self.layers = self.sent = self.total = 0
+
+    def run(self) -> Verdict:
+        holdings = parse_holdings(self._ask(ask_holdings()))
+        earlier = holdings.parts_of(self.step.identity)
+        try:
+            name, how = self._bring(holdings)
+            self._name(name, earlier)
+        except Unreachable:
+            raise
+        except BaseException:
+            with contextlib.suppress(ToolkitError, OSError):
+                self._ask(script(_NAME, "", "--", *self.made))
+            raise
+        if earlier and self.source.parts:
+            how += "; went on from an earlier try"
+        amounts = (("bytes", self.sent), ("layers", self.layers), ("of", len(self.source.image.diff_ids)))
+        return Verdict("ok", f"{size(self.sent)}, {how}", amounts=amounts)
+
+    def _bring(self, holdings: Holdings) -> tuple[str, str]:
+        if parts := self.source.parts:
+            try:
+                return self._in_groups(parts, holdings), f"{self.layers} of {len(parts.layers)} layers"
+            except Unreadable as error:
+                self.source.give_up(error.what)
+        return self._whole(
+            holdings
+        ), f"the whole image, as its layers cannot be read: {self.source.why_whole}"
+
+    # Layer by layer
+
+    def _in_groups(self, parts: ImageParts, holdings: Holdings) -> str:
+        sizes = [layer.size for layer in parts.layers]
+        first = held(parts.diff_ids, holdings.chains)
+        # Where all layers are there, the image itself is still to come.
+        groups = groups_of(sizes, first) or (Group(first, first),)
+        self._require_room(holdings, room_needed(holdings.store, [parts.size(group) for group in groups]))
+        self.total = sum(parts.size(group) for group in groups)
+        for group in groups:
+            name = self._load(parts, group)
+        if self._look(name)[1]:
+            return name
+        # The layers below were unpacked from other blobs than ours, compressed ones say; it wants these too.
+        for group in _below(sizes, 0, first):
+            self._load(parts, group)
+        return self._load(parts, Group(len(sizes), len(sizes)))
+
+    def _load(self, parts: ImageParts, group: Group, again: bool = True) -> str:
+        """Load a group; when layers below it prove to be missing, those first and it once more."""
+        whole = group.stop == len(parts.layers)
+        config = parts.config if whole else part_config(parts, group.stop, self.step.identity)
+        name = part_name(self.step.identity, self.token, group.stop)
+        layers = parts.unlike(group)
+        about = metadata(config, parts.layers[: group.stop], name)
+        self.made[name] = None
+        with contextlib.closing(self.source.layers(group)) as tap:
+            result, said = self._stream(archive(layers, tap if layers else (), about))
+        if result.ok:
+            self.layers += group.stop - group.start
+            return name
+        first = lacking(f"{said}\n{result.stderr}", parts.diff_ids[: group.start])
+        if first is None or not again:
+            raise failure(replace(result, stdout=said), self.runner)
+        sizes = [layer.size for layer in parts.layers]
+        for earlier in _below(sizes, first, group.start):
+            self.total += parts.size(earlier)
+            self._load(parts, earlier, again=False)
+        self.total += archive_size(layers, about)
+        return self._load(parts, group, again=False)
+
+    # All at once
+
+    def _whole(self, holdings: Holdings) -> str:
+        self.total = self.source.image.size
+        self._require_room(holdings, 2 * self.total)
+        with contextlib.closing(self.source.whole()) as tap:
+            result, said = self._stream(tap)
+        if not result.ok:
+            raise failure(replace(result, stdout=said), self.runner)
+        self.layers = len(self.source.image.diff_ids)
+        name = part_name(self.step.identity, self.token, self.layers)
+        self.made[name] = None
+        # It was saved without a name; the last word is its Id.
+        self._ask(script(_NAME, said.strip().rpartition(" ")[2], name, "--"))
+        return name
+
+    # What both need
+
+    def _stream(self, chunks: Iterable[bytes]) -> tuple[Result, str]:
+        before = self.sent
+
+        def report(done: int) -> None:
+            self.sent = before + done
+            self.advance(self.sent, max(self.total, self.sent))
+
+        said: list[bytes] = []
+        result = self.runner.stream(_LOAD, said.append, counted(chunks, report))
+        return result, b"".join(said).decode(errors="replace")
+
+    def _ask(self, question: Command) -> str:
+        answer = self.runner.run(question, 120)
+        if not answer.ok:
+            raise failure(answer, self.runner)
+        return answer.stdout
+
+    def _require_room(self, holdings: Holdings, needed: int) -> None:
+        room, host = holdings.room, self.step.host
+        if room is None or room.free >= _LEAST_ROOM * needed:
+            return
+        what = f"no room for it in {room.path}: {room.line()}; while it is loaded it takes {size(needed)}"
+        raise ImageError(what, f"{room_fix(host, room.mount)}; or load it there by hand", host)
+
+    def _look(self, name: str) -> tuple[str, bool]:
+        """The identity of what has that name, and whether it is whole."""
+        said = self._ask(script(_LOOK, name))
+        image = image_facts(json_list(said)[0])
+        return image.identity, said.splitlines()[-1].startswith("sha256:")
+
+    def _name(self, name: str, earlier: Sequence[str]) -> None:
+        """Give the image its names, once what the host holds has proved to be it; the other names go."""
+        identity, whole = self._look(name)
+        if identity != self.step.identity:
+            raise ImageError("what arrived is not what was sent", "run the command again", self.step.host)
+        if not whole:
+            fix = f"on {self.step.host}: restart docker; then run the command again"
+            raise ImageError("the engine does not keep all of the image", fix, self.step.host)
+        names = image_names(self.step.identity, self.step.reference)
+        self._ask(script(_NAME, name, *names, "--", *dict.fromkeys((*self.made, *earlier))))
+
+
+def _below(sizes: Sequence[int], first: int, stop: int) -> Iterator[Group]:
+    """The groups of the layers from ``first`` to ``stop``."""
+    for group in groups_of(sizes, first):
+        if group.start < stop:
+            yield Group(group.start, min(group.stop, stop))
+
+
+_PULL = """
+before=$(docker image inspect --format '{{.Id}}' "$1" 2>/dev/null)
+docker pull --quiet "$1" >&2 || exit
+after=$(docker image inspect --format '{{.Id}}' "$1") || exit
+[ "$before" = "$after" ] || echo pulled
+"""
+
+
+def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
+    """Let the host pull the image; skipped when its name means the same image as before."""
+    said: list[bytes] = []
+    runner = context.runners[step.host]
+    # As a stream, which has no time limit: how long a pull takes is between the host and its registry.
+    result = runner.stream(script(_PULL, step.reference), said.append)
+    if not result.ok:
+        fix = f"on {step.host}: docker pull {step.reference}"
+        raise failure(result, runner, fix, known=step.failures)
+    return Verdict("ok" if b"pulled" in b"".join(said) else "skipped")
