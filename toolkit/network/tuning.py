@@ -39,7 +39,7 @@ class Algorithm:
 
     def __str__(self) -> str:
         parts = f", {shown_bytes(self.segment)} at a time" if self.segment else ""
-        return ALGORITHM_NAMES[self.number] + parts
+        return ALGORITHM_NAMES.get(self.number, f"algorithm {self.number}") + parts
 
     @property
     def word(self) -> str:
@@ -67,9 +67,9 @@ class Trial:
 
 
 _EAGER = 8 * 1024**2
-# Few, so that seconds suffice on a slow link. With eager sending, none of the others was best by more than its
-# spread on links of 100 Mb/s between 2 to 4 hosts; without, all of them are now quick, now half as quick, because
-# two hosts that ask each other before they send may end up sending in turn.
+# Few, so that seconds suffice on a slow link. With eager sending, none of the others was best by more than
+# its spread on links of 100 Mb/s between 2 to 4 hosts; without, all of them are now quick, now half as quick,
+# because two hosts that ask each other before they send may end up sending in turn.
 MPI_TRIALS = (
     Trial("default", (), (DEFAULT,), "Open MPI as it is"),
     Trial(
