@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from toolkit.api import Session
 from toolkit.bench import measured_text
+from toolkit.core.facts import Facts
 from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.launchers.job import Job
 from toolkit.network.tuning import SIZES, Timing, Trial, Tuning, choose_tuning, replace_tuning, trials
 from toolkit.network.tuning_json import parse_timings, parse_tunings, tunings_text
-from toolkit.plan.layout import Layout
 from toolkit.plan.steps import File, Phase, Plan, Upload
 from toolkit.request import Request, make_job, plan_run
 
@@ -86,34 +87,61 @@ def tune(
         timings += parse_timings(trial.name, json.loads(measured_text(session, job, _RESULT, listen)))
         overhead = max(0.0, clock() - begin - measuring)
     tuning = choose_tuning(engine, places, timings, datetime.now().strftime("%Y-%m-%d %H:%M"))
-    kept = parse_tunings(session.facts[session.inventory.main].tuned)
-    _keep(session, replace_tuning(kept, tuning), listen)
+    _keep(session, replace_tuning(_kept(session), tuning), listen)
     return tuning
 
 
+def forget_plan(session: Session) -> Plan:
+    """Return the plan of ``forget``; without a step where nothing is kept.
+
+    Raises:
+        ToolkitError: main did not answer.
+    """
+    facts = _main(session)
+    if not parse_tunings(facts.tuned):
+        return Plan(f"tune {session.inventory.cluster}", ())
+    return keep_plan(session.inventory.cluster, facts, ())
+
+
 def forget(session: Session, listen: Listener) -> tuple[Tuning, ...]:
-    """Let all jobs have the engines' own choices again; return what was forgotten."""
-    kept = parse_tunings(session.facts[session.inventory.main].tuned)
+    """Let all jobs have the engines' own choices again; return what was forgotten.
+
+    Raises:
+        ToolkitError: main did not answer, or the file could not be written there.
+    """
+    kept = _kept(session)
     if kept:
         _keep(session, (), listen)
     return kept
 
 
+def _main(session: Session) -> Facts:
+    name = session.inventory.main
+    if name in session.errors:
+        raise session.errors[name]
+    return session.facts[name]
+
+
+def _kept(session: Session) -> tuple[Tuning, ...]:
+    return parse_tunings(_main(session).tuned)
+
+
 def _keep(session: Session, tunings: tuple[Tuning, ...], listen: Listener) -> None:
-    report = session.execute(keep_plan(session.layout(local_image=False), tunings), listen)
+    facts = _main(session)
+    report = session.execute(keep_plan(session.inventory.cluster, facts, tunings), listen)
     if failed := [o for o in report.failures if o.phase != "connect"]:
         raise ToolkitError(
             f"what was tuned could not be kept: {failed[0].detail}", failed[0].fix, failed[0].host
         )
+    # What this session starts next gets it too, and what it tunes next is kept beside it.
+    session.facts[facts.host] = replace(facts, tuned=tunings_text(tunings))
 
 
-def keep_plan(layout: Layout, tunings: tuple[Tuning, ...]) -> Plan:
+def keep_plan(cluster: str, main: Facts, tunings: tuple[Tuning, ...]) -> Plan:
     """Return the plan that writes on main what jobs are to be given; `down` removes it with the rest."""
-    main = layout.place(layout.inventory.main)
-    assert main is not None  # a job has just run there
-    file = File(f"{main.state}/conf/tuned.json", (tunings_text(tunings),))
-    step = Upload(main.name, "keep what was tuned", (file,))
-    return Plan(f"tune {layout.inventory.cluster}", (Phase("keep", (step,)),))
+    file = File(f"{main.state_dir}/conf/tuned.json", (tunings_text(tunings),))
+    step = Upload(main.host, "keep what was tuned", (file,))
+    return Plan(f"tune {cluster}", (Phase("keep", (step,)),))
 
 
 def _engine(session: Session, engine: str, only: tuple[str, ...]) -> str:

@@ -45,6 +45,8 @@ class World:
             "launcher": "mpirun",
             "env": {},
             "override": {},
+            "tuned": {},
+            "rules": "",
             "share": False,
             "workdir": str(folder / "code"),
             "hosts": [{"name": "gpu1", "address": "10.77.0.2", "slots": 1}],

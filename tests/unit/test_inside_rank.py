@@ -53,6 +53,38 @@ def test_torchruns_own_master_is_kept(world: World) -> None:
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.9.9.9", "1234")
 
 
+RULES = "OMPI_MCA_coll_tuned_dynamic_rules_filename"
+
+
+def test_what_was_tuned_reaches_the_rank_and_everybody_else_wins_over_it(world: World) -> None:
+    tuned = dict.fromkeys(("A", "B", "C", "D", "E", "GLOO_SOCKET_IFNAME"), "tuned")
+    path = world.root / "conf" / "host.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "env": {"C": "host"}}))
+    world.job(command=python(SHOW_ENV), tuned=tuned, env={"B": "file", "C": "file"}, override={"D": "line"})
+    env = shown_env(world, **rank_env(), A="launcher", E="launcher")
+    assert [env[name] for name in "ABCDE"] == ["tuned", "file", "host", "line", "tuned"]
+    assert env["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert RULES not in env and not (world.folder() / "allreduce.rules").exists()
+
+
+def test_the_file_of_rules_is_written_into_the_jobs_folder_and_named(world: World) -> None:
+    folder = world.job(command=python(SHOW_ENV), tuned={"A": "1"}, rules="1\n2\n", world_size=2)
+    for rank in (0, 1):
+        code, _, err = world.call("rank.py", JOB, **rank_env(rank, 2))
+        assert (code, err) == (0, b"")
+        env = json.loads((folder / "logs" / f"rank-{rank}.log").read_text())
+        assert (env[RULES], env["A"]) == (str(folder / "allreduce.rules"), "1")
+    assert (folder / "allreduce.rules").read_text() == "1\n2\n"
+    # Each rank of a host writes the same; nothing half-written stays beside it.
+    assert [path.name for path in folder.glob("allreduce.rules*")] == ["allreduce.rules"]
+
+
+@pytest.mark.parametrize("where", ["env", "override"])
+def test_a_file_of_rules_that_a_person_names_wins(world: World, where: str) -> None:
+    world.job(command=python(SHOW_ENV), rules="1\n2\n", **{where: {RULES: "/data/rules"}})
+    assert shown_env(world, **rank_env())[RULES] == "/data/rules"
+
+
 def test_a_wrong_world_size_is_refused_by_both_numbers(world: World) -> None:
     world.job(world_size=4, command=python("print('must not run')"))
     code, out, err = world.call("rank.py", JOB, **rank_env(0, 2))

@@ -145,6 +145,7 @@ def answer(banner: str = "", **sections: str) -> str:
         "cdi": "",
         "cluster": CLUSTER,
         "version": "0.1.0",
+        "tuned": '{"tuned": []}',
         "programs": "00ff  common.py\n11ee  rank.py",
         "boot": BOOT,
         "infiniband": "rdma_cm\nuverbs0",
@@ -180,6 +181,7 @@ def test_everything_that_a_host_says() -> None:
     assert (container.started, container.ended) == (1795208400.0, 1795210201.0)
     assert said.booted == 1795204812.34
     assert said.version == "0.1.0" and said.programs == (("common.py", "00ff"), ("rank.py", "11ee"))
+    assert said.tuned == '{"tuned": []}'
     (image,) = said.images
     assert image.tags == ("toolkit:cpu", "toolkit.local/verified:x")
     assert said.infiniband == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
@@ -206,8 +208,8 @@ def test_a_container_that_has_never_run() -> None:
 
 
 def test_files_of_a_toolkit_that_did_not_write_its_version() -> None:
-    said = facts(version="", programs="")
-    assert (said.version, said.programs) == ("", ())
+    said = facts(version="", programs="", tuned="")
+    assert (said.version, said.programs, said.tuned) == ("", (), "")
 
 
 def test_what_an_earlier_up_left_is_remembered() -> None:

@@ -73,7 +73,7 @@ def tune(
     from toolkit.network.tuning_json import tuning_json
     from toolkit.request import Request, check_request
     from toolkit.show_network import tuning_text
-    from toolkit.tune import check_tune, tune_plans
+    from toolkit.tune import check_tune, forget_plan, tune_plans
     from toolkit.tune import forget as forget_tuned
     from toolkit.tune import tune as tune_network
 
@@ -87,7 +87,8 @@ def tune(
     with connect(inventory, verbose) as session:
         session.require_some()
         if dry_run:
-            show_plans(() if forget else tune_plans(session, engine, budget, chosen), as_json)
+            plans = (forget_plan(session),) if forget else tune_plans(session, engine, budget, chosen)
+            show_plans(plans, as_json)
             return
         with Progress(verbose) as listener:
             if forget:

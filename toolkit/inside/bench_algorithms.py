@@ -79,6 +79,8 @@ def time_all(
     before = sizes[0]
     for size in sizes:
         left = float(comm.bcast(end - time.monotonic()))
+        if left <= 0:
+            break
         expected = {word: seconds * size / before for word, seconds in last.items()}
         while len(expected) > 2 and ROUNDS * sum(expected.values()) > left / 2:
             del expected[worst(expected)]

@@ -39,7 +39,7 @@ class Algorithm:
 
     def __str__(self) -> str:
         parts = f", {shown_bytes(self.segment)} at a time" if self.segment else ""
-        return ALGORITHM_NAMES[self.number] + parts
+        return ALGORITHM_NAMES.get(self.number, f"algorithm {self.number}") + parts
 
     @property
     def word(self) -> str:

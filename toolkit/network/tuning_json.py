@@ -39,7 +39,7 @@ def parse_tunings(text: str) -> tuple[Tuning, ...]:
     """Return what the file says; nothing when it is not there or cannot be understood."""
     try:
         return tuple(_tuning(item) for item in json.loads(text)["tuned"])
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return ()
 
 
