@@ -73,7 +73,8 @@ def report_text(report: Report) -> str:
     if report.ok:
         done = "nothing to change" if report.changes == 0 else _count(report.changes, "change")
         steps = _count(len(report.outcomes), "step")
-        return f"{report.title}: {done} ({steps} on {_count(len(hosts), 'host')}, {report.seconds:.1f} s)\n"
+        took = f"{steps} on {_count(len(hosts), 'host')}, {report.seconds:.1f} s"
+        return f"{report.title}: {done} ({took}{_sent(report)})\n"
     lines = []
     for host in hosts:
         own = report.of(host)
@@ -89,8 +90,14 @@ def report_text(report: Report) -> str:
             lines.append(f"  {host}: ok ({_count(changed, 'change')})")
     failures = len({o.host for o in report.failures})
     how = f"failed on {_count(failures, 'host')} of {len(hosts)}" if failures else "not finished"
-    head = f"{report.title}: {how} ({report.seconds:.1f} s)"
+    head = f"{report.title}: {how} ({report.seconds:.1f} s{_sent(report)})"
     return "\n".join([head, *lines]) + "\n"
+
+
+def _sent(report: Report) -> str:
+    """How much of an image left this machine, all hosts together; each has its own in its line."""
+    each = [amounts["bytes"] for amounts in (dict(o.amounts) for o in report.outcomes) if "bytes" in amounts]
+    return f", {size(sum(each))} sent" if each else ""
 
 
 def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything: bool = False) -> str:

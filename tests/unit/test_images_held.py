@@ -69,9 +69,9 @@ def test_what_a_host_says() -> None:
         True,
         "a:1",
     )
-    assert (a.since, a.size, a.diff_ids, a.part_of) == (1770001445.0, 5, LAYERS, "")
+    assert (a.since, a.size, a.diff_ids, a.part_of) == (1770001445.5, 5, LAYERS, "")
     assert (b.part_of, b.own_names, b.verified) == ("9" * 16, (part,), False)
-    assert (c.names, c.whole, c.since, c.users) == ((), False, 1767323045.0, ())
+    assert (c.names, c.whole, c.since, c.users) == ((), False, 1767323045.123, ())
     assert parse_held("") == parse_held(answer([], "")) == ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from toolkit.core.command import Ref, command, script
@@ -47,6 +49,14 @@ def test_a_report_with_a_failure_has_a_line_for_every_host() -> None:
         "      fix: docker system df\n"
         "  gpu3: stopped before make the key\n"
     )
+
+
+def test_bytes_that_were_sent_are_summed_up() -> None:
+    rows = [replace(OK, host=host, amounts=(("bytes", 1_500_000), ("layers", 1), ("of", 2))) for host in "ab"]
+    report = Report("image send", (*rows, OK), 2.0)
+    assert ", 2.0 s, 3.0 MB sent)" in report_text(report)
+    assert report.as_json()["outcomes"][0]["amounts"] == {"bytes": 1_500_000, "layers": 1, "of": 2}
+    assert "amounts" not in report.as_json()["outcomes"][2] and "sent" not in report_text(Report("up", (OK,)))
 
 
 def test_an_interrupted_report() -> None:

@@ -11,8 +11,8 @@ from toolkit.core.finding import Finding
 from toolkit.core.names import IDENTITY_REPOSITORY
 
 GIB, MIB = 2**30, 2**20
-# An engine writes an image twice before it can use it: overlay2 unpacks the archive to a temporary folder
-# and then makes layers of it, the containerd store keeps the archive's layers beside the unpacked ones.
+# At the most: the containerd store keeps layers as they came beside the unpacked ones. With overlay2 it is
+# what is missing and the largest layer once more, but how large those are is known only when they are sent.
 TIMES = 2
 # What containers, their logs and layers need at the least, and below which engines begin to fail.
 LOW, NOTHING = GIB, 100 * MIB

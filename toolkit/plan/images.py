@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from toolkit.core.command import script
@@ -110,11 +111,12 @@ def _held_image(item: Mapping[str, Any]) -> HeldImage:
 
 
 def _seconds(text: str) -> float:
-    try:
-        moment = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
-    except ValueError:
+    """Engines give up to nine decimals, and UTC or an offset; the year 1 stands for never."""
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
+    if not found or found[1] < "1971":
         return 0.0
-    return max(0.0, moment.timestamp()) if moment.year > 1970 else 0.0
+    moment = datetime.fromisoformat(f"{found[1]}{'+00:00' if found[3] == 'Z' else found[3]}")
+    return moment.timestamp() + float(found[2] or 0)
 
 
 # What there is

@@ -1,0 +1,180 @@
+"""Images made of layers that tests choose, on top of one that can run Python; engines to send them from."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import socket
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.world import on, outer
+from toolkit.core.image import config_identity, image_facts
+from toolkit.core.image_parts import ImageParts, Layer, digest, metadata
+from toolkit.effects.engine import Engine
+from toolkit.effects.image_archive import archive
+from toolkit.effects.layer_reader import LayerReader
+
+NAME = "toolkit-images"
+# The image's first layers: Debian, and Python with its ssh. They run alone.
+TOOLS = 4
+
+
+@dataclass(frozen=True)
+class Made:
+    """An image that this machine's engine holds."""
+
+    tag: str
+    identity: str
+    parts: ImageParts
+
+    @property
+    def size(self) -> int:
+        """Bytes of the layers above the base."""
+        return sum(layer.size for layer in self.parts.layers[TOOLS:])
+
+
+def base_parts() -> ImageParts:
+    """What toolkit:cpu is made of."""
+    engine = Engine.connect()
+    image = engine.image("toolkit:cpu")
+    assert image is not None, "make image-cpu"
+    return LayerReader(engine.client, image.id, image.diff_ids).describe(image.identity)
+
+
+def layer(name: str, size: int, seed: int = 0) -> bytes:
+    """The tar of one file of bytes that cannot be compressed."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo(f"made/{name}")
+        info.size = size
+        tar.addfile(info, io.BytesIO(random.Random(f"{name} {seed}").randbytes(size)))
+    return out.getvalue()
+
+
+def make(base: ImageParts, tag: str, layers: Sequence[bytes], **labels: str) -> Made:
+    """Let this machine's engine have an image of the base's first layers and these."""
+    own = tuple(Layer(digest(one), len(one)) for one in layers)
+    whole = (*base.layers[:TOOLS], *own)
+    conf = json.loads(base.config)
+    env = [line for line in conf["config"]["Env"] if line.startswith("PATH=")]
+    about = {
+        **{key: conf[key] for key in ("architecture", "os", "created")},
+        "config": {"Env": env, "Labels": {"toolkit.flavour": "images", **labels}},
+        "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in whole]},
+        "history": [],
+    }
+    config = json.dumps(about).encode()
+    contents = {one.diff_id: data for one, data in zip(own, layers, strict=True)}
+    parts = ImageParts(config, whole)
+    sent = tuple({one.diff_id: one for one in own}.values())
+    data = archive(sent, (contents[one.diff_id] for one in sent), metadata(config, whole, f"{NAME}:{tag}"))
+    subprocess.run(["docker", "load", "-q"], input=b"".join(data), check=True, capture_output=True)
+    made = Made(f"{NAME}:{tag}", config_identity(about), parts)
+    found = Engine.connect().image(made.tag)
+    assert found is not None and found.identity == made.identity
+    return made
+
+
+def inspect(host: str, name: str) -> dict[str, object]:
+    (found,) = json.loads(on(host, "docker", "image", "inspect", name))
+    return dict(found)
+
+
+def is_whole(host: str, made: Made) -> bool:
+    """The host has it under its name, runs it, and gives all of it back."""
+    names = f'docker images -q --filter reference="{made.tag}"'
+    look = f'docker save "{made.tag}" | wc -c; docker run --rm --network none "{made.tag}" wc -c /made/last'
+    listed = on(host, "sh", "-c", names).split()
+    saved, counted = on(host, "sh", "-c", look).splitlines()[:2]
+    least = sum(one.size for one in made.parts.layers)
+    facts = image_facts(inspect(host, made.tag))
+    return (
+        bool(listed)
+        and int(saved) > least
+        and facts.identity == made.identity
+        and counted.endswith("/made/last")
+    )
+
+
+def received(host: str) -> int:
+    """Bytes that came in over the host's network interface so far."""
+    return int(on(host, "cat", "/sys/class/net/eth0/statistics/rx_bytes"))
+
+
+def parts_on(host: str) -> list[str]:
+    """Names of the parts of images on a host."""
+    return on(host, "docker", "images", "--format", "{{.Tag}}", "toolkit-part").split()
+
+
+def readers() -> str:
+    """Containers of this machine's engine that read layers."""
+    ask = ["docker", "ps", "--all", "--quiet", "--filter", "label=toolkit.reader"]
+    return subprocess.run(ask, check=True, capture_output=True, text=True).stdout
+
+
+def forget(host: str) -> None:
+    """Remove every image of these tests from a host, base included where nothing else has it."""
+    text = (
+        f"for image in $(docker images -q --no-trunc {NAME} | sort -u) "
+        "$(docker images -q --no-trunc toolkit-part); do docker rmi -f $image; done; true"
+    )
+    on(host, "sh", "-c", text)
+
+
+@contextmanager
+def engine_of(host: str, folder: Path) -> Iterator[str]:
+    """A socket here that leads to a practice host's engine; returns what DOCKER_HOST is to be."""
+    path = folder / f"{host}.sock"
+    door = socket.socket(socket.AF_UNIX)
+    door.bind(str(path))
+    door.listen()
+
+    def serve() -> None:
+        while True:
+            try:
+                caller, _ = door.accept()
+            except OSError:
+                return
+            words = ["docker", "exec", "-i", outer(host), "docker", "system", "dial-stdio"]
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            for work in (_to, _from):
+                threading.Thread(target=work, args=(caller, process), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"unix://{path}"
+    finally:
+        door.shutdown(socket.SHUT_RDWR)
+        door.close()
+
+
+def _to(caller: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    try:
+        while data := caller.recv(65536):
+            process.stdin.write(data)
+            process.stdin.flush()
+    except OSError:
+        pass
+    finally:
+        process.stdin.close()
+
+
+def _from(caller: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    try:
+        while data := os.read(process.stdout.fileno(), 65536):
+            caller.sendall(data)
+    except OSError:
+        process.kill()
+    finally:
+        process.wait()
+        caller.close()

@@ -1,0 +1,318 @@
+"""Images on their way to engines of both ages and both stores: what travels, what breaks, what stays."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e import faults, images
+from tests.e2e.images import Made, is_whole, layer, make, parts_on, readers, received
+from tests.e2e.world import Toolkit, interrupt, on, sh, wait_until
+from toolkit.api import Session, load_inventory
+from toolkit.core.command import Command
+from toolkit.core.image_parts import ImageParts
+from toolkit.core.names import identity_reference
+from toolkit.core.report import Outcome
+from toolkit.core.result import Result
+from toolkit.effects.runner import Sink
+from toolkit.effects.ssh import SshRunner
+
+pytestmark = pytest.mark.lab
+
+# Engine 26 with overlay2, engine 20.10 with overlay2, engine 26 with the containerd store.
+HOSTS = ("box1", "box2", "box3")
+MIB = 2**20
+Call = Callable[..., Toolkit]
+
+
+@pytest.fixture(scope="module")
+def base(lab: Path) -> Iterator[ImageParts]:
+    """The layers of toolkit:cpu; the images made of them go when the tests are over."""
+    yield images.base_parts()
+    assert readers() == ""
+    for host in HOSTS:
+        images.forget(host)
+    found = subprocess.run(["docker", "images", "-q", images.NAME], capture_output=True, text=True).stdout
+    subprocess.run(["docker", "rmi", "-f", *dict.fromkeys(found.split())], capture_output=True, check=False)
+
+
+@pytest.fixture
+def tool(lab: Path, tmp_path: Path) -> Call:
+    """The toolkit with a hosts file that names an image and hosts."""
+
+    def call(made: Made, *hosts: str) -> Toolkit:
+        data = yaml.safe_load((lab / "hosts.yaml").read_text())
+        names = hosts or HOSTS
+        data |= {"cluster": "images", "main": names[0], "image": made.tag}
+        data["hosts"] = {name: data["hosts"][name] for name in names}
+        path = tmp_path / f"{'-'.join(names)}-{made.tag.rpartition(':')[2]}.yaml"
+        path.write_text(yaml.safe_dump(data))
+        return Toolkit(path, tmp_path)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def first(lab: Path, base: ImageParts, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """An image of a few unlike layers, on all hosts."""
+    small = [layer("small", 1000), b"\0" * 1024, b"", layer("note", 300)]
+    made = make(base, "first", [layer("large", 3 * MIB), *small, layer("last", 2 * MIB)])
+    data = yaml.safe_load((lab / "hosts.yaml").read_text())
+    path = tmp_path_factory.mktemp("first") / "hosts.yaml"
+    path.write_text(yaml.safe_dump({**data, "cluster": "images", "image": made.tag}))
+    Toolkit(path, path.parent).run("image", "send", check=True, timeout=600)
+    return made
+
+
+def amounts(report: Any) -> dict[str, dict[str, int]]:
+    return {o["host"]: o["amounts"] for o in report["outcomes"] if "amounts" in o}
+
+
+def test_all_hosts_have_it_and_it_is_whole(first: Made, tool: Call) -> None:
+    for host in HOSTS:
+        assert is_whole(host, first), host
+        assert parts_on(host) == []
+        named = images.inspect(host, identity_reference(first.identity))
+        assert named["Id"] == images.inspect(host, first.tag)["Id"]
+    # On overlay2 hosts the config is the sender's own, byte for byte.
+    here = json.loads(subprocess.run(["docker", "image", "inspect", first.tag], capture_output=True).stdout)
+    assert {images.inspect(host, first.tag)["Id"] for host in ("box1", "box2")} == {here[0]["Id"]}
+    again = tool(first).run("image", "send", "--json", check=True)
+    assert again.json["changes"] == 0 and again.seconds < 10
+
+
+def test_only_missing_layers_travel_to_both_stores(first: Made, base: ImageParts, tool: Call) -> None:
+    """One layer is shared with another image; the bytes are counted on the interfaces."""
+    shared = layer("large", 3 * MIB)
+    second = make(base, "second", [shared, layer("more", 2 * MIB, 2), layer("last", 700, 2)])
+    before = {host: received(host) for host in HOSTS}
+    report = tool(second).run("image", "send", "--json", check=True).json
+    after = {host: received(host) for host in HOSTS}
+    missing = second.size - len(shared)
+    for host in HOSTS:
+        assert amounts(report)[host]["layers"] == 2 and amounts(report)[host]["of"] == images.TOOLS + 3
+        assert missing <= amounts(report)[host]["bytes"] <= missing + 32 * 1024
+        assert after[host] - before[host] <= 1.02 * missing + 64 * 1024
+        assert is_whole(host, second) and is_whole(host, first) and parts_on(host) == []
+    assert readers() == ""
+
+
+def test_a_hundred_layers(base: ImageParts, first: Made, tool: Call) -> None:
+    layers = [layer(f"n{number}", 500) for number in range(95)]
+    made = make(base, "hundred", [*layers, layer("last", 10)])
+    report = tool(made).run("image", "send", "--json", check=True).json
+    assert {host: one["layers"] for host, one in amounts(report).items()} == dict.fromkeys(HOSTS, 96)
+    assert all(is_whole(host, made) for host in HOSTS)
+
+
+# In this process, so that a stream can be altered and a connection cut at a chosen place
+
+
+Alter = Callable[[SshRunner, Iterable[bytes]], Iterator[bytes]]
+
+
+class Altering:
+    """A host's runner with something done to what is fed to the n-th `docker load`."""
+
+    def __init__(self, inner: SshRunner, number: int, alter: Alter) -> None:
+        self.inner, self.number, self.alter = inner, number, alter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        if source is not None and "load" in command.argv:
+            self.number -= 1
+            if self.number == 0:
+                source = self.alter(self.inner, source)
+        return self.inner.stream(command, sink, source)
+
+
+def flip(runner: SshRunner, source: Iterable[bytes]) -> Iterator[bytes]:
+    done = 0
+    for chunk in source:
+        at = 100_000 - done
+        yield chunk[:at] + bytes([chunk[at] ^ 1]) + chunk[at + 1 :] if 0 <= at < len(chunk) else chunk
+        done += len(chunk)
+
+
+def cut_off(runner: SshRunner, source: Iterable[bytes]) -> Iterator[bytes]:
+    done = 0
+    for chunk in source:
+        done += len(chunk)
+        if done > MIB:
+            return
+        yield chunk
+
+
+def break_off(runner: SshRunner, source: Iterable[bytes]) -> Iterator[bytes]:
+    yield from cut_off(runner, source)
+    runner.close()
+    yield b"more"
+
+
+def send_altered(tool: Toolkit, alter: Alter, number: int = 1) -> list[Outcome]:
+    with Session.open(load_inventory(tool.hosts)) as session:
+        plan = session.plan_image_send()
+        for name, runner in session.runners.items():
+            session.runners[name] = Altering(runner, number, alter)  # type: ignore[assignment]
+        return list(session.execute(plan).outcomes)
+
+
+@pytest.mark.parametrize("alter", [flip, cut_off])
+def test_damage_on_the_way_is_refused(base: ImageParts, first: Made, tool: Call, alter: Alter) -> None:
+    made = make(base, alter.__name__, [layer(alter.__name__, 2 * MIB), layer("last", 2 * MIB, 3)])
+    for outcome in send_altered(tool(made), alter, number=2):
+        assert outcome.status == "failed", outcome
+    for host in HOSTS:
+        assert parts_on(host) == [] and on(host, "docker", "images", "-q", made.tag) == ""
+        assert gone_from(host, identity_reference(made.identity))
+    tool(made).run("image", "send", check=True)
+    assert all(is_whole(host, made) for host in HOSTS)
+
+
+def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageParts, first: Made, tool: Call) -> None:
+    layers = [layer(f"large{n}", 2 * MIB) for n in range(3)]
+    made = make(base, "broken", [*layers, layer("last", 10)])
+    for outcome in send_altered(tool(made), break_off, number=3):
+        assert outcome.status == "failed" and "connection was" in outcome.detail, outcome
+    assert readers() == ""
+    listed = tool(made).run("image", "ls", "--json", check=True).json["rows"]
+    for host in HOSTS:
+        wait_until(lambda host=host: "docker load" not in sh(host, "pgrep -a -x docker || true"), 10)
+        assert len(parts_on(host)) == 2
+        kinds = [(row["kind"], row["state"], len(row["missing"])) for row in listed if row["host"] == host]
+        assert kinds[0] == ("wanted", "absent", 2) and kinds.count(("part", "whole", 0)) == 2
+    report = tool(made).run("image", "send", "--json", check=True).json
+    rest = len(layers[2]) + made.parts.layers[-1].size
+    for host in HOSTS:
+        assert amounts(report)[host]["layers"] == 2
+        assert rest <= amounts(report)[host]["bytes"] <= rest + 32 * 1024
+        assert is_whole(host, made) and parts_on(host) == []
+    assert all("went on from an earlier try" in o["detail"] for o in report["outcomes"])
+
+
+def test_a_tag_that_moves_during_the_send(base: ImageParts, first: Made, tool: Call) -> None:
+    made = make(base, "moving", [layer("moving", 2 * MIB), layer("last", 2 * MIB, 4)])
+
+    def move(runner: SshRunner, source: Iterable[bytes]) -> Iterator[bytes]:
+        subprocess.run(["docker", "tag", first.tag, made.tag], check=True)
+        yield from source
+
+    assert {outcome.status for outcome in send_altered(tool(made), move)} == {"ok"}
+    assert all(is_whole(host, made) for host in HOSTS)
+
+
+def test_a_full_disk_on_one_host(base: ImageParts, first: Made, tool: Call) -> None:
+    made = make(base, "full", [layer("fits", 2 * MIB), layer("last", 4 * MIB, 5)])
+    with faults.small_disk("box2", f"{faults.IMAGES}/tmp", "3m"):
+        report = tool(made).run("image", "send", "--json")
+        rows = {o["host"]: o for o in report.json["outcomes"]}
+        assert rows["box2"]["status"] == "failed" and "no space left" in rows["box2"]["detail"]
+        assert rows["box1"]["status"] == rows["box3"]["status"] == "ok"
+        assert parts_on("box2") == []
+    tool(made).run("image", "send", check=True)
+    assert is_whole("box2", made)
+
+
+def test_two_sends_at_once(base: ImageParts, first: Made, tool: Call) -> None:
+    made = make(base, "both", [layer("both", 4 * MIB), layer("last", 3 * MIB, 6)])
+    one = tool(made)
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: one.run("image", "send", "--json", timeout=120), range(2)))
+    assert [d.status for d in done] == [0, 0], [d.err for d in done]
+    assert all(is_whole(host, made) and parts_on(host) == [] for host in HOSTS)
+
+
+def test_ctrl_c_leaves_nothing_running_and_the_next_goes_on(
+    base: ImageParts, first: Made, tool: Call
+) -> None:
+    made = make(base, "pressed", [layer("one", 2 * MIB, 7), layer("two", 90 * MIB), layer("last", 10, 7)])
+    process = tool(made, "box1").start("image", "send")
+    wait_until(lambda: parts_on("box1"), 30)
+    interrupt(process)
+    said, _ = process.communicate(timeout=20)
+    if process.returncode == 0:
+        pytest.skip("it was quicker than the key")
+    assert process.returncode == 130, said
+    assert readers() == ""
+    wait_until(lambda: "docker load" not in sh("box1", "pgrep -a -x docker || true"), 10)
+    report = tool(made, "box1").run("image", "send", "--json", check=True).json
+    assert amounts(report)["box1"]["layers"] <= 2 and is_whole("box1", made) and parts_on("box1") == []
+
+
+@pytest.mark.parametrize("sender", ["box1", "box3"], ids=["engine 26", "containerd store"])
+def test_sent_from_engines_of_other_kinds(
+    base: ImageParts, first: Made, tool: Call, tmp_path: Path, sender: str
+) -> None:
+    target = "box2"
+    made = make(base, f"from-{sender}", [layer(sender, 2 * MIB), b"", layer("last", 2000, 8)])
+    tool(made, sender).run("image", "send", check=True)
+    one = tool(made, target)
+    with images.engine_of(sender, tmp_path) as address:
+        one.env |= {"DOCKER_HOST": address}
+        report = one.run("image", "send", "--json", check=True, timeout=120).json
+        assert amounts(report)[target]["layers"] == 3, report
+    assert is_whole(target, made)
+    assert on(sender, "docker", "ps", "-aq", "--filter", "label=toolkit.reader") == ""
+
+
+def gone_from(host: str, name: str) -> bool:
+    return "o such image" in on(host, "docker", "image", "inspect", name)
+
+
+def test_who_has_what_and_what_may_go(base: ImageParts, first: Made, tool: Call) -> None:
+    mine, builds = "users-own:1", []
+    for number in range(4):
+        builds.append(make(base, "line", [layer("last", 100 + number)], **{"toolkit.flavour": "line"}))
+        tool(builds[-1]).run("image", "send", check=True)
+    oldest, used, _, newest = builds
+    one = tool(newest)
+    try:
+        for host in HOSTS:
+            on(host, "docker", "tag", identity_reference(oldest.identity), mine)
+            on(host, "docker", "create", "--name", "users-own", identity_reference(used.identity), "true")
+        rows = one.run("image", "ls", "--json", check=True).json["rows"]
+        for host in HOSTS:
+            found = {row["identity"]: row for row in rows if row["host"] == host}
+            assert (found[newest.identity]["kind"], found[used.identity]["users"]) == (
+                "wanted",
+                ["users-own"],
+            )
+            assert newest.tag in found[newest.identity]["names"] and mine in found[oldest.identity]["names"]
+            assert all(row["state"] == "whole" and row["since"] and row["size"] for row in found.values())
+        # One is named by the user, one has a container, two are the newest: nothing of this line goes.
+        plan = one.run("image", "prune", "--dry-run", check=True).out
+        assert not any(build.identity in plan for build in builds)
+        for host in HOSTS:
+            on(host, "docker", "rm", "users-own")
+        plan = one.run("image", "prune", "--dry-run", check=True).out
+        assert plan.count(f"remove image {identity_reference(used.identity)}") == len(HOSTS)
+        report = one.run("image", "prune", "--json", check=True).json
+        assert report["ok"] and one.run("image", "prune", "--json", check=True).json["changes"] == 0
+        for host in HOSTS:
+            left = [not gone_from(host, identity_reference(build.identity)) for build in builds]
+            assert left == [True, False, True, True] and not gone_from(host, mine)
+    finally:
+        for host in HOSTS:
+            on(host, "docker", "rm", "users-own")
+            on(host, "docker", "rmi", mine, identity_reference(oldest.identity))
+
+
+def test_where_python_is_missing_it_is_saved_whole(base: ImageParts, lab: Path, tool: Call) -> None:
+    tag = f"{images.NAME}:bare"
+    given = layer("last", 2 * MIB, 9)
+    subprocess.run(["docker", "import", "-", tag], input=given, check=True, capture_output=True)
+    identity = images.Engine.connect().image(tag)
+    assert identity is not None
+    report = tool(Made(tag, identity.identity, base)).run("image", "send", "--json", check=True).json
+    for row in report["outcomes"]:
+        assert row["status"] == "ok" and "the whole image, as its layers cannot be read" in row["detail"]
+    assert all(on(host, "docker", "images", "-q", tag) and parts_on(host) == [] for host in HOSTS)
