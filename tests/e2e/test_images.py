@@ -282,10 +282,8 @@ def test_who_has_what_and_what_may_go(base: ImageParts, first: Made, tool: Call)
         rows = one.run("image", "ls", "--json", check=True).json["rows"]
         for host in HOSTS:
             found = {row["identity"]: row for row in rows if row["host"] == host}
-            assert (found[newest.identity]["kind"], found[used.identity]["users"]) == (
-                "wanted",
-                ["users-own"],
-            )
+            assert found[newest.identity]["kind"] == "wanted"
+            assert found[used.identity]["users"] == ["users-own"]
             assert newest.tag in found[newest.identity]["names"] and mine in found[oldest.identity]["names"]
             assert all(row["state"] == "whole" and row["since"] and row["size"] for row in found.values())
         # One is named by the user, one has a container, two are the newest: nothing of this line goes.

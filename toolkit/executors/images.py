@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from toolkit.core.command import Command, command, script
 from toolkit.core.image import image_facts
@@ -36,6 +36,8 @@ from toolkit.plan.steps import PullImage, SendImage
 # A little less room than is needed, lest an image be refused that would just have fitted.
 _LEAST_ROOM = 0.95
 
+_AGAIN = "run the same command again"
+
 _LOAD = command("docker", "load", "--quiet")
 # The second line is there only when all of it is: `docker image inspect` alone also knows an image of the
 # containerd store whose blobs are not all there, and `docker images` does not.
@@ -59,6 +61,15 @@ def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
     return _Sending(step, context.runners[step.host], source, advance).run()
 
 
+@dataclass(frozen=True)
+class _Arrived:
+    """What has come: the name it has so far, its identity, and whether the engine has all of it."""
+
+    name: str
+    identity: str
+    whole: bool
+
+
 class _Sending:
     """One image on its way to one host."""
 
@@ -72,32 +83,31 @@ class _Sending:
         holdings = parse_holdings(self._ask(ask_holdings()))
         earlier = holdings.parts_of(self.step.identity)
         try:
-            name, how = self._bring(holdings)
-            self._name(name, earlier)
+            how = self._bring(holdings, earlier)
         except Unreachable:
             raise
         except BaseException:
             with contextlib.suppress(ToolkitError, OSError):
                 self._ask(script(_NAME, "", "--", *self.made))
             raise
-        if earlier and self.source.parts:
-            how += "; went on from an earlier try"
         amounts = (("bytes", self.sent), ("layers", self.layers), ("of", len(self.source.image.diff_ids)))
         return Verdict("ok", f"{size(self.sent)}, {how}", amounts=amounts)
 
-    def _bring(self, holdings: Holdings) -> tuple[str, str]:
+    def _bring(self, holdings: Holdings, earlier: Sequence[str]) -> str:
+        """Let the host have the image under its names; return how it came there."""
         if parts := self.source.parts:
             try:
-                return self._in_groups(parts, holdings), f"{self.layers} of {len(parts.layers)} layers"
+                self._name(self._in_groups(parts, holdings), earlier)
+                went_on = "; went on from an earlier try" if earlier else ""
+                return f"{self.layers} of {len(parts.layers)} layers{went_on}"
             except Unreadable as error:
                 self.source.give_up(error.what)
-        return self._whole(
-            holdings
-        ), f"the whole image, as its layers cannot be read: {self.source.why_whole}"
+        self._name(self._whole(holdings), earlier)
+        return f"the whole image, as its layers cannot be read: {self.source.why_whole}"
 
     # Layer by layer
 
-    def _in_groups(self, parts: ImageParts, holdings: Holdings) -> str:
+    def _in_groups(self, parts: ImageParts, holdings: Holdings) -> _Arrived:
         sizes = [layer.size for layer in parts.layers]
         first = held(parts.diff_ids, holdings.chains)
         # Where all layers are there, the image itself is still to come.
@@ -106,12 +116,14 @@ class _Sending:
         self.total = sum(parts.size(group) for group in groups)
         for group in groups:
             name = self._load(parts, group)
-        if self._look(name)[1]:
-            return name
+        arrived = self._look(name)
+        if arrived.whole or not first:
+            return arrived
         # The layers below were unpacked from other blobs than ours, compressed ones say; it wants these too.
         for group in _below(sizes, 0, first):
+            self.total += parts.size(group)
             self._load(parts, group)
-        return self._load(parts, Group(len(sizes), len(sizes)))
+        return self._look(self._load(parts, Group(len(sizes), len(sizes))))
 
     def _load(self, parts: ImageParts, group: Group, again: bool = True) -> str:
         """Load a group; when layers below it prove to be missing, those first and it once more."""
@@ -128,7 +140,7 @@ class _Sending:
             return name
         first = lacking(f"{said}\n{result.stderr}", parts.diff_ids[: group.start])
         if first is None or not again:
-            raise failure(replace(result, stdout=said), self.runner)
+            raise failure(replace(result, stdout=said), self.runner, _AGAIN)
         sizes = [layer.size for layer in parts.layers]
         for earlier in _below(sizes, first, group.start):
             self.total += parts.size(earlier)
@@ -138,19 +150,19 @@ class _Sending:
 
     # All at once
 
-    def _whole(self, holdings: Holdings) -> str:
+    def _whole(self, holdings: Holdings) -> _Arrived:
         self.total = self.source.image.size
         self._require_room(holdings, 2 * self.total)
         with contextlib.closing(self.source.whole()) as tap:
             result, said = self._stream(tap)
         if not result.ok:
-            raise failure(replace(result, stdout=said), self.runner)
+            raise failure(replace(result, stdout=said), self.runner, _AGAIN)
         self.layers = len(self.source.image.diff_ids)
         name = part_name(self.step.identity, self.token, self.layers)
         self.made[name] = None
         # It was saved without a name; the last word is its Id.
         self._ask(script(_NAME, said.strip().rpartition(" ")[2], name, "--"))
-        return name
+        return self._look(name)
 
     # What both need
 
@@ -178,22 +190,20 @@ class _Sending:
         what = f"no room for it in {room.path}: {room.line()}; while it is loaded it takes {size(needed)}"
         raise ImageError(what, f"{room_fix(host, room.mount)}; or load it there by hand", host)
 
-    def _look(self, name: str) -> tuple[str, bool]:
-        """The identity of what has that name, and whether it is whole."""
+    def _look(self, name: str) -> _Arrived:
         said = self._ask(script(_LOOK, name))
         image = image_facts(json_list(said)[0])
-        return image.identity, said.splitlines()[-1].startswith("sha256:")
+        return _Arrived(name, image.identity, said.splitlines()[-1].startswith("sha256:"))
 
-    def _name(self, name: str, earlier: Sequence[str]) -> None:
+    def _name(self, arrived: _Arrived, earlier: Sequence[str]) -> None:
         """Give the image its names, once what the host holds has proved to be it; the other names go."""
-        identity, whole = self._look(name)
-        if identity != self.step.identity:
-            raise ImageError("what arrived is not what was sent", "run the command again", self.step.host)
-        if not whole:
+        if arrived.identity != self.step.identity:
+            raise ImageError("what arrived is not what was sent", _AGAIN, self.step.host)
+        if not arrived.whole:
             fix = f"on {self.step.host}: restart docker; then run the command again"
             raise ImageError("the engine does not keep all of the image", fix, self.step.host)
         names = image_names(self.step.identity, self.step.reference)
-        self._ask(script(_NAME, name, *names, "--", *dict.fromkeys((*self.made, *earlier))))
+        self._ask(script(_NAME, arrived.name, *names, "--", *dict.fromkeys((*self.made, *earlier))))
 
 
 def _below(sizes: Sequence[int], first: int, stop: int) -> Iterator[Group]:
