@@ -87,12 +87,16 @@ def test_where_nothing_was_measured_nothing_changes() -> None:
 
 
 def test_a_small_gain_changes_nothing() -> None:
-    tuning = chosen(
-        usual(), streamed(0.96, 0.96, 0.96, 0.96), streamed(0.97, 0.97, 0.97, 0.97, algorithm=RING)
-    )
+    tuning = chosen(usual(), timed("4 sockets", DEFAULT, *(0.96 * one for one in USUAL)), engine="nccl")
     assert not tuning.changes
     assert tuning.why == ("nothing was clearly quicker than the engine's own choice",)
-    assert len(tuning.timings) == 12
+    assert len(tuning.timings) == 8
+
+
+def test_streaming_as_quick_as_put_happened_to_be_is_taken() -> None:
+    # Whether two puts take turns is luck that lasts for a job: the next one may take half as long again.
+    assert chosen(usual(), streamed(1.0, 1.0, 1.01, 1.01)).env == STREAMED
+    assert not chosen(usual(), streamed(0.9, 0.9, 0.9, 1.03)).changes
 
 
 def test_a_clear_gain_at_the_largest_size_is_taken() -> None:
@@ -110,8 +114,8 @@ def test_a_clear_gain_at_the_largest_size_is_taken() -> None:
     [
         ((1 + MOST_LOSS - 0.01, 1.0, 1.0, 0.5), True),
         ((1 + MOST_LOSS + 0.01, 1.0, 1.0, 0.5), False),
-        ((0.5, 0.5, 0.5, 0.96), False),  # where it counts most there is no gain
-        ((0.5, 0.5, 0.5, 0.94), True),
+        ((0.5, 0.5, 0.5, 1.03), False),  # where it counts most there is a loss
+        ((0.5, 0.5, 0.5, 1.01), True),
         ((0.5, 0.5, 1.2, 0.5), False),
     ],
 )
@@ -122,8 +126,8 @@ def test_variables_are_taken_for_a_gain_at_the_largest_size_that_harms_none(
 
 
 def test_a_size_counts_where_both_trials_have_it() -> None:
-    # At 512 KiB, the largest that both have, there is no gain; what streaming does above has no measure.
-    assert not chosen(usual(2), streamed(0.5, 1.0, 0.1, 0.1)).changes
+    # At 512 KiB, the largest that both have, there is a loss; what streaming does above has no measure.
+    assert not chosen(usual(2), streamed(0.5, 1.05, 0.1, 0.1)).changes
     # The default's own larger sizes say nothing about the other trial either.
     tuning = chosen(usual(), streamed(1.0, 0.5))
     assert tuning.env == STREAMED
