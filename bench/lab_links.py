@@ -29,8 +29,8 @@ def links_of(data: dict[str, Any]) -> list[tuple[str, str]]:
 
 def shape(links: Sequence[tuple[str, str]], mbit: int) -> None:
     """Limit what each host sends; 0 lifts the limit."""
-    # Into a bucket that is full, bytes go at no cost in time; a port has none, so this one is small. What has to
-    # wait longer than a queue of usual length lets it is dropped, as on a port.
+    # Into a bucket that is full, bytes go at no cost in time; a port has none, so this one is small. What
+    # would wait longer than in a queue of usual length is dropped, as on a port.
     rule = (
         f"replace dev $d root handle 1: tbf rate {mbit}mbit burst {max(16_384, mbit * 125)} latency 150ms"
         if mbit

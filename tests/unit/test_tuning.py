@@ -46,7 +46,7 @@ from toolkit.tune import check_tune, forget, forget_plan, keep_plan, tune
 
 HOSTS = (("gpu1", "10.77.0.2", 2), ("gpu2", "10.77.0.3", 3), ("cpu3", "10.77.0.4", 1))
 RING, FINE = Algorithm(5, 262144), Algorithm(5, 65536)
-EAGER = tuple(sorted(trials("mpi")[1].env))
+STREAMED = tuple(sorted(trials("mpi")[1].env))
 DYNAMIC = ("OMPI_MCA_coll_tuned_use_dynamic_rules", "1")
 
 
@@ -71,9 +71,9 @@ def usual(count: int = len(USUAL)) -> Iterator[Timing]:
     return timed("default", DEFAULT, *USUAL[:count])
 
 
-def eager(*factors: float, algorithm: Algorithm = DEFAULT) -> Iterator[Timing]:
-    """Eager sending takes this many times as long as the default at each size."""
-    return timed("eager", algorithm, *(one * f for one, f in zip(USUAL, factors, strict=False)))
+def streamed(*factors: float, algorithm: Algorithm = DEFAULT) -> Iterator[Timing]:
+    """Streaming takes this many times as long as the default at each size."""
+    return timed("streamed", algorithm, *(one * f for one, f in zip(USUAL, factors, strict=False)))
 
 
 # What is chosen
@@ -82,22 +82,28 @@ def eager(*factors: float, algorithm: Algorithm = DEFAULT) -> Iterator[Timing]:
 def test_where_nothing_was_measured_nothing_changes() -> None:
     assert chosen() == Tuning("mpi", HOSTS, why=("nothing was measured",))
     # Without the default nothing can be said of the others.
-    alone = chosen(eager(0.1, 0.1, 0.1, 0.1))
+    alone = chosen(streamed(0.1, 0.1, 0.1, 0.1))
     assert (alone.changes, alone.why, len(alone.timings)) == (False, ("nothing was measured",), 4)
 
 
 def test_a_small_gain_changes_nothing() -> None:
-    tuning = chosen(usual(), eager(0.96, 0.96, 0.96, 0.96), eager(0.97, 0.97, 0.97, 0.97, algorithm=RING))
+    tuning = chosen(usual(), timed("4 sockets", DEFAULT, *(0.96 * one for one in USUAL)), engine="nccl")
     assert not tuning.changes
     assert tuning.why == ("nothing was clearly quicker than the engine's own choice",)
-    assert len(tuning.timings) == 12
+    assert len(tuning.timings) == 8
+
+
+def test_streaming_as_quick_as_put_happened_to_be_is_taken() -> None:
+    # Whether two puts take turns is luck that lasts for a job: the next one may take half as long again.
+    assert chosen(usual(), streamed(1.0, 1.0, 1.01, 1.01)).env == STREAMED
+    assert not chosen(usual(), streamed(0.9, 0.9, 0.9, 1.03)).changes
 
 
 def test_a_clear_gain_at_the_largest_size_is_taken() -> None:
-    tuning = chosen(usual(), eager(1.0, 1.0, 0.9, 0.5))
-    assert (tuning.env, tuning.rules) == (EAGER, ())
+    tuning = chosen(usual(), streamed(1.0, 1.0, 0.9, 0.5))
+    assert (tuning.env, tuning.rules) == (STREAMED, ())
     assert tuning.why == (
-        "messages up to 8 MiB are sent without asking the receiver first",
+        "messages up to 1 MiB are sent without asking, larger ones in pieces as they come",
         "4 MiB: Open MPI's own choice: 900 ms in place of 1 s, 1.11 x as fast",
         "32 MiB: Open MPI's own choice: 5 s in place of 10 s, 2.00 x as fast",
     )
@@ -108,38 +114,38 @@ def test_a_clear_gain_at_the_largest_size_is_taken() -> None:
     [
         ((1 + MOST_LOSS - 0.01, 1.0, 1.0, 0.5), True),
         ((1 + MOST_LOSS + 0.01, 1.0, 1.0, 0.5), False),
-        ((0.5, 0.5, 0.5, 0.96), False),  # where it counts most there is no gain
-        ((0.5, 0.5, 0.5, 0.94), True),
+        ((0.5, 0.5, 0.5, 1.03), False),  # where it counts most there is a loss
+        ((0.5, 0.5, 0.5, 1.01), True),
         ((0.5, 0.5, 1.2, 0.5), False),
     ],
 )
 def test_variables_are_taken_for_a_gain_at_the_largest_size_that_harms_none(
     factors: tuple[float, ...], taken: bool
 ) -> None:
-    assert bool(chosen(usual(), eager(*factors)).env) == taken
+    assert bool(chosen(usual(), streamed(*factors)).env) == taken
 
 
 def test_a_size_counts_where_both_trials_have_it() -> None:
-    # At 512 KiB, the largest that both have, there is no gain; what eager sending does above has no measure.
-    assert not chosen(usual(2), eager(0.5, 1.0, 0.1, 0.1)).changes
+    # At 512 KiB, the largest that both have, there is a loss; what streaming does above has no measure.
+    assert not chosen(usual(2), streamed(0.5, 1.05, 0.1, 0.1)).changes
     # The default's own larger sizes say nothing about the other trial either.
-    tuning = chosen(usual(), eager(1.0, 0.5))
-    assert tuning.env == EAGER
+    tuning = chosen(usual(), streamed(1.0, 0.5))
+    assert tuning.env == STREAMED
     assert [reason.partition(":")[0] for reason in tuning.why[1:]] == ["512 KiB"]
 
 
 @pytest.mark.parametrize(
     ("sizes", "trial", "ring"),
     [
-        (3, "eager", True),
-        (4, "eager", False),  # the largest was measured: nothing is left to guess
+        (3, "streamed", True),
+        (4, "streamed", False),  # the largest was measured: nothing is left to guess
         (3, "default", False),
     ],
 )
 def test_among_equals_a_segmented_ring_stands_for_larger_messages(sizes: int, trial: str, ring: bool) -> None:
     ways = [usual(sizes)]
-    if trial == "eager":
-        ways += [eager(*[0.5] * sizes), eager(*[0.51] * sizes, algorithm=RING)]
+    if trial == "streamed":
+        ways += [streamed(*[0.5] * sizes), streamed(*[0.51] * sizes, algorithm=RING)]
     else:
         ways += [timed("default", RING, *(0.97 * one for one in USUAL[:sizes]))]
     tuning = chosen(*ways)
@@ -150,13 +156,13 @@ def test_among_equals_a_segmented_ring_stands_for_larger_messages(sizes: int, tr
 
 def test_a_rule_stands_wherever_the_algorithm_changes_and_only_there() -> None:
     ring = (1.2, 0.4, 0.4, 0.9)
-    tuning = chosen(usual(), eager(0.8, 0.8, 0.8, 0.4), eager(*ring, algorithm=RING))
+    tuning = chosen(usual(), streamed(0.8, 0.8, 0.8, 0.4), streamed(*ring, algorithm=RING))
     assert tuning.rules == (Rule(0, DEFAULT), Rule(SIZES[1], RING), Rule(SIZES[3], DEFAULT))
-    assert tuning.env == tuple(sorted((*EAGER, DYNAMIC)))
+    assert tuning.env == tuple(sorted((*STREAMED, DYNAMIC)))
 
 
 def test_an_algorithm_alone_is_taken_without_variables_of_a_trial() -> None:
-    tuning = chosen(usual(), timed("default", FINE, 0.02, 0.2, 0.5, 4.0), eager(1.3, 1.0, 0.1, 0.1))
+    tuning = chosen(usual(), timed("default", FINE, 0.02, 0.2, 0.5, 4.0), streamed(1.3, 1.0, 0.1, 0.1))
     assert tuning.rules == (Rule(0, DEFAULT), Rule(SIZES[2], FINE))
     assert tuning.env == (DYNAMIC,)
     assert tuning.why == (
@@ -196,10 +202,10 @@ def a_tuning(**changes: Any) -> Tuning:
     base = Tuning(
         "mpi",
         HOSTS,
-        tuple(sorted((*EAGER, DYNAMIC))),
+        tuple(sorted((*STREAMED, DYNAMIC))),
         (Rule(0, DEFAULT), Rule(524288, RING)),
         ("512 KiB: quicker",),
-        (*usual(2), *eager(0.9, 0.5, algorithm=RING)),
+        (*usual(2), *streamed(0.9, 0.5, algorithm=RING)),
         "2026-11-20 21:13",
     )
     return replace(base, **changes)
@@ -267,8 +273,8 @@ def spoiled(**changes: object) -> str:
         spoiled(env=["OMPI_MCA_x"]),
         spoiled(rules=[[0, 0]]),
         spoiled(rules=[0]),
-        spoiled(timings=[["eager", "ring", 1, 1.0]]),
-        spoiled(timings=[["eager", 5, 1, 1.0]]),
+        spoiled(timings=[["streamed", "ring", 1, 1.0]]),
+        spoiled(timings=[["streamed", 5, 1, 1.0]]),
         spoiled(why=None),
     ],
     ids=lambda text: text[:40],
@@ -278,7 +284,7 @@ def test_a_file_that_cannot_be_understood_says_nothing(text: str) -> None:
 
 
 def test_an_algorithm_that_this_toolkit_does_not_try_has_a_name_nevertheless() -> None:
-    kept = parse_tunings(spoiled(rules=[[0, 0, 0], [65536, 4, 0]], timings=[["eager", "3:0", 65536, 0.1]]))
+    kept = parse_tunings(spoiled(rules=[[0, 0, 0], [65536, 4, 0]], timings=[["streamed", "3:0", 65536, 0.1]]))
     text = tuning_text(kept[0])
     assert "from 64 KiB on: algorithm 4\n" in text and "algorithm 3" in text
 
@@ -286,8 +292,8 @@ def test_an_algorithm_that_this_toolkit_does_not_try_has_a_name_nevertheless() -
 def test_what_the_measuring_program_prints() -> None:
     rows = [{"algorithm": "0:0", "bytes": 65536, "seconds": 0.01}]
     rows.append({"algorithm": "5:65536", "bytes": 65536, "seconds": 0.02})
-    found = parse_timings("eager", rows)
-    assert found == (Timing("eager", DEFAULT, 65536, 0.01), Timing("eager", FINE, 65536, 0.02))
+    found = parse_timings("streamed", rows)
+    assert found == (Timing("streamed", DEFAULT, 65536, 0.01), Timing("streamed", FINE, 65536, 0.02))
     assert parse_algorithm(FINE.word) == FINE
     with pytest.raises(ValueError, match="invalid literal"):
         parse_algorithm("ring")
@@ -299,13 +305,13 @@ def test_what_the_measuring_program_prints() -> None:
 def test_a_tuning_as_text() -> None:
     measured = chosen(
         timed("default", DEFAULT, 0.012, 0.118, 1.02),
-        timed("eager", DEFAULT, 0.0118, 0.09, 0.71),
-        timed("eager", RING, 0.0121, 0.088, 0.7),
-        timed("eager", FINE, 0.013, 0.12),
+        timed("streamed", DEFAULT, 0.0118, 0.09, 0.71),
+        timed("streamed", RING, 0.0121, 0.088, 0.7),
+        timed("streamed", FINE, 0.013, 0.12),
     )
     texts = [
         replace(measured, when="2026-11-20 21:13"),
-        replace(chosen(usual(), eager(1, 1, 1, 1)), when="2026-11-20 21:14"),
+        replace(chosen(usual(), streamed(1, 1, 1, 1)), when="2026-11-20 21:14"),
     ]
     check_golden("network/tuning.txt", "\n".join(map(tuning_text, texts)))
 
@@ -366,7 +372,7 @@ class Measuring:
     def __call__(self, session: Session, job: Job, mark: str, listen: object) -> str:
         self.jobs.append(job)
         self.now += self.budgets[-1] + 1.5
-        factor = self.faster if dict(job.override).keys() & dict(EAGER).keys() else 1.0
+        factor = self.faster if dict(job.override).keys() & dict(STREAMED).keys() else 1.0
         words = list(job.command)
         algorithms = words[words.index("--algorithms") + 1 : words.index("--sizes")]
         sizes = [int(word) for word in words[words.index("--sizes") + 1 :]]
@@ -407,8 +413,8 @@ def test_each_trial_is_a_job_of_its_own_within_the_budget(
     session: Session, recorder: Recorder, measuring: Measuring
 ) -> None:
     found = tune(session, "mpi", 8.0, unheard, clock=measuring.clock)
-    assert found.hosts == HOSTS and found.env == EAGER
-    assert [dict(job.override) for job in measuring.jobs] == [dict([DYNAMIC]), dict((*EAGER, DYNAMIC))]
+    assert found.hosts == HOSTS and found.env == STREAMED
+    assert [dict(job.override) for job in measuring.jobs] == [dict([DYNAMIC]), dict((*STREAMED, DYNAMIC))]
     assert all(job.launcher == "mpirun" and job.timeout for job in measuring.jobs)
     # The second knows by the first what a job takes besides measuring.
     assert measuring.budgets == [1.0, 4.0] and measuring.now == 108.0
@@ -427,7 +433,7 @@ def test_a_session_knows_at_once_what_it_has_tuned(
     session: Session, recorder: Recorder, measuring: Measuring
 ) -> None:
     whole = tune(session, "mpi", 8.0, unheard, clock=measuring.clock)
-    assert make_job(session, Request(words=("true",))).tuned == EAGER
+    assert make_job(session, Request(words=("true",))).tuned == STREAMED
     part = tune(session, "mpi", 8.0, unheard, ("gpu1", "gpu2"), clock=measuring.clock)
     assert part.hosts == HOSTS[:2]
     assert kept_by(recorder.ran[-1]) == (whole, part)
@@ -490,8 +496,8 @@ def test_a_job_without_tuning_has_none() -> None:
 
 
 def test_a_job_file_holds_what_was_tuned() -> None:
-    about = json.loads(job_file(replace(world.job(), tuned=EAGER, rules="1\n")))
-    assert (about["tuned"], about["rules"]) == (dict(EAGER), "1\n")
+    about = json.loads(job_file(replace(world.job(), tuned=STREAMED, rules="1\n")))
+    assert (about["tuned"], about["rules"]) == (dict(STREAMED), "1\n")
 
 
 @pytest.mark.parametrize(

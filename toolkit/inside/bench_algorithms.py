@@ -58,8 +58,8 @@ def time_once(comm: Any, once: Callable[[], None]) -> float:
 
 
 def worst(expected: dict[str, float]) -> str:
-    """What to leave out first: the slowest, of equally slow ones that named last; never the default."""
-    words = [word for word in expected if word != DEFAULT]
+    """What to leave out next: the slowest, of equally slow ones that named last; never the first of all."""
+    words = list(expected)[1:]
     # Within a tenth is equal.
     return max(words, key=lambda word: (round(math.log(expected[word], 1.1)), words.index(word)))
 
@@ -70,8 +70,7 @@ def time_all(
     """Median seconds by algorithm and size, smallest size first.
 
     Turn by turn, so that what disturbs meanwhile disturbs all. Before a larger size the slowest are left out,
-    so that half of the time that is left stays for the sizes after it; the default never is left out: without
-    it nothing can be said of the others.
+    so that half of the time that is left stays for the sizes after it; the one that was named first never is.
     """
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + budget
@@ -97,7 +96,7 @@ def time_all(
         while True:
             for word, once in calls.items():
                 times[word].append(time_once(comm, once))
-            done = len(times[DEFAULT])
+            done = min(map(len, times.values()))
             enough = done >= ROUNDS and min(map(sum, times.values())) >= LEAST_S
             late = bool(comm.bcast(time.monotonic() + turn > end))
             if enough or done >= MOST_ROUNDS or late:

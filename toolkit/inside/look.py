@@ -48,8 +48,7 @@ def limits() -> dict[str, int]:
 
 def login(host: str) -> dict[str, Any]:
     """Limits as a rank gets them that a launcher starts on ``host`` over the cluster's ssh."""
-    # The cheap key exchange first: main does this for all workers at once.
-    quick = ["-o", "ConnectTimeout=3", "-o", "ConnectionAttempts=1", "-o", "KexAlgorithms=^curve25519-sha256"]
+    quick = ["-o", "ConnectTimeout=3", "-o", "ConnectionAttempts=1"]
     argv = ["ssh", "-F", SSH_CONFIG, *quick, host, "ulimit -l; ulimit -n"]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOGIN_S, text=True)

@@ -2,7 +2,7 @@
 
     {"tuned": [{"engine": "mpi", "hosts": [["gpu1", "10.0.0.1", 2], …], "when": "2026-01-02 03:04",
       "env": {"OMPI_MCA_…": "…"}, "rules": [[65536, 5, 65536], …], "why": ["…"],
-      "timings": [["eager", "5:65536", 4194304, 0.35], …]}, …]}
+      "timings": [["streamed", "5:65536", 4194304, 0.35], …]}, …]}
 
 A rule is bytes from which it holds, algorithm, bytes of a segment; a timing is trial, algorithm with its
 segment, bytes, seconds.
