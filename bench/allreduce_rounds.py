@@ -62,6 +62,10 @@ def main() -> None:
             once()
             times.append(most(time.perf_counter() - start))
         found[str(size)] = statistics.median(times)
+    if engine == "gloo":
+        import torch.distributed as dist
+
+        dist.destroy_process_group()  # its threads otherwise end the process now and then
     if rank == 0:
         print("rounds " + json.dumps(found), flush=True)
 

@@ -47,14 +47,21 @@ def on(container: str, script: str, *arguments: str, text: str = "") -> str:
     return subprocess.run(argv, input=text, capture_output=True, text=True, check=True).stdout
 
 
-def bare(links: list[tuple[str, str]], sizes: list[int]) -> dict[int, float]:
+def image_env(container: str, image: str) -> dict[str, str]:
+    """What the image sets for every process."""
+    ask = "docker image inspect --format '{{range .Config.Env}}{{println .}}{{end}}' \"$1\""
+    lines = on(container, ask, image).split("\n")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def bare(links: list[tuple[str, str]], image: dict[str, str], sizes: list[int]) -> dict[int, float]:
     """Run one job without containers; return its median seconds by size."""
     ranks = []
     for rank, (container, address) in enumerate(links):
         device = on(container, f"ip -o -4 addr | awk '/ {address}\\// {{print $2}}'").strip()
         env = {
             **{"RANK": rank, "WORLD_SIZE": len(links), "MASTER_ADDR": links[0][1], "MASTER_PORT": PORT},
-            **{"GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": 1, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+            **{"GLOO_SOCKET_IFNAME": device, "OMP_NUM_THREADS": 1, **image},
         }
         words = ["chroot", BARE, "env", "-i", *(f"{name}={value}" for name, value in env.items())]
         words += ["python3", "/rounds.py", "gloo", f"{SECONDS:g}", *map(str, sizes)]
@@ -82,8 +89,9 @@ def main() -> None:
         for container, _ in links:
             on(container, UNPACK, data["image"], text=ROUNDS.read_text())
         with Session.open(load_inventory(hosts_file)) as session:
+            env = image_env(links[0][0], data["image"])
             for _ in range(options.pairs):
-                for size, seconds in bare(links, list(SIZES)).items():
+                for size, seconds in bare(links, env, list(SIZES)).items():
                     times["bare"][size].append(seconds)
                 for size, seconds in measure(
                     session, names, False, list(SIZES), "gloo", SECONDS, "torchrun"

@@ -21,18 +21,15 @@ from toolkit.api import Session, load_inventory
 from toolkit.errors import BadInput, NotReady, Unreachable
 from toolkit.launchers.job import Job
 from toolkit.network.evidence import Evidence
+from toolkit.network.trials import DEFAULT, SIZES, Algorithm, trials
 from toolkit.network.tuning import (
-    DEFAULT,
     MOST_LOSS,
-    SIZES,
-    Algorithm,
     Rule,
     Timing,
     Tuning,
     choose_tuning,
     replace_tuning,
     rules_text,
-    trials,
     tuned_for,
 )
 from toolkit.network.tuning_json import parse_algorithm, parse_timings, parse_tunings, tunings_text

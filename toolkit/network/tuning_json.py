@@ -14,7 +14,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from toolkit.network.tuning import Algorithm, Rule, Timing, Tuning
+from toolkit.network.trials import Algorithm
+from toolkit.network.tuning import Rule, Timing, Tuning
 
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
