@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from toolkit.core.causes import RUNTIME_HICCUPS
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.plan.look import ENDED, Look, Looked, last_words, parse_line, targets_line
@@ -64,6 +65,12 @@ class _Round:
 
         try:
             result = runner.stream(look.command, sink, self._words(look))
+            said = "\n".join((*lines, result.stderr))
+            if look.host not in self.ports and any(piece in said for piece in RUNTIME_HICCUPS):
+                with self.changed:
+                    self.gone.discard(look.host)
+                lines.clear()
+                result = runner.stream(look.command, sink, self._words(look))
         except ToolkitError as error:
             return Looked(error=error.what, up=look.up)
         finally:

@@ -65,7 +65,7 @@ def tune(
     """Measure how all-reduce is quickest on this network, and give it to every later job on the same ranks.
 
     Takes some ten seconds in which nothing else should use the network. Kept until `toolkit down`; what the
-    hosts file or --env says wins over it. Nothing is changed where nothing is clearly quicker.
+    hosts file or --env says wins over it. Nothing is changed where it would harm any size of message.
     """
     from toolkit.cli.line import CommandLine
     from toolkit.cli.plans import show_plans

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from toolkit.core.causes import never_ran
 from toolkit.core.command import Command
 from toolkit.core.result import TIMED_OUT, Result
 
@@ -80,10 +81,20 @@ class ContainerRunner:
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
         if timeout is None:
-            return self.outer.run(self._within(command, False))
-        # In there, because ending `docker exec` out here leaves what it started running.
-        limited = command.within("timeout", "-k", "5", f"{timeout:.0f}")
-        return self.outer.run(self._within(limited, False), timeout + 10)
+            whole, limit = self._within(command, False), None
+        else:
+            # In there, because ending `docker exec` out here leaves what it started running.
+            limited = command.within("timeout", "-k", "5", f"{timeout:.0f}")
+            whole, limit = self._within(limited, False), timeout + 10
+        result = self.outer.run(whole, limit)
+        return self.outer.run(whole, limit) if _accident(result) else result
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
-        return self.outer.stream(self._within(command, source is not None), sink, source)
+        whole = self._within(command, source is not None)
+        result = self.outer.stream(whole, sink, source)
+        # A source may have been read from; a command without one can be begun once more.
+        return self.outer.stream(whole, sink) if source is None and _accident(result) else result
+
+
+def _accident(result: Result) -> bool:
+    return not result.ok and never_ran(result.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from toolkit.core.causes import never_ran
 from toolkit.core.command import Command, script
 from toolkit.errors import ToolkitError
 from toolkit.executors.context import Advance, Context, Verdict, reason
@@ -20,7 +21,8 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     if step.unless is not None or step.reads is not None:
         whole = _guarded(subject, step.unless and step.unless.resolved(context.outputs), step.reads)
     result, detail = runner.run(whole, step.timeout), ""
-    if result.status != 0 and any(piece in result.output for piece in step.hiccups):
+    again = any(piece in result.output for piece in step.hiccups) or never_ran(result.output)
+    if result.status != 0 and again:
         detail = f"at the second try; the first one said: {reason(result)}"
         result = runner.run(whole, step.timeout)
     skipped = step.unless is not None and result.status == _SKIPPED

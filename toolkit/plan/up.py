@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from toolkit import __version__
+from toolkit.core.causes import RUNTIME_HICCUPS
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
 from toolkit.network.settings import variables
@@ -35,9 +36,6 @@ while [ "$1" != -- ]; do [ -d "$1" ] || exit 1; shift; done
 for f; do [ ! -e "$f" ] || exit 1; done
 """
 _BEGIN, _END = "<key:", ">"
-# What engines say when the runtime or its shim died under them while it started a container. Seen once in
-# some hundred starts on a busy machine; the next start works.
-_RUNTIME_HICCUPS = ("read init-p: connection reset by peer", "ttrpc: closed", "text file busy")
 
 
 def plan_up(layout: Layout, inside: Mapping[str, str], prepare: bool = False) -> Plan:
@@ -192,7 +190,7 @@ def _start_step(layout: Layout, place: Place) -> Step:
         unless=running,
         reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
         saves="container",
-        hiccups=_RUNTIME_HICCUPS,
+        hiccups=RUNTIME_HICCUPS,
         failures=start_failures(container, place.name),
         fix=f"toolkit render docker -o DIR writes it as a script to try on {place.name};"
         f" there, sudo journalctl -u docker -n 20 says more",

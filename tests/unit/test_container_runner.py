@@ -1,0 +1,60 @@
+"""Commands in containers: what an accident of the engine's runtime does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from toolkit.core.command import Command, command
+from toolkit.core.result import Result
+from toolkit.effects.runner import ContainerRunner, Sink
+
+ACCIDENT = (
+    "OCI runtime exec failed: exec failed: unable to start container process: waiting for init preliminary"
+    " setup: read init-p: connection reset by peer: unknown"
+)
+ABSENT = (
+    'OCI runtime exec failed: exec failed: unable to start container process: exec: "x": not found: unknown'
+)
+
+
+class Host:
+    """Fails with these words first, then works."""
+
+    name = "gpu1"
+
+    def __init__(self, *errors: str) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        self.calls += 1
+        return Result(126, "", self.errors.pop(0), 0.0) if self.errors else Result(0, "fine", "", 0.0)
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        return self.run(command)
+
+
+@pytest.mark.parametrize(
+    ("errors", "calls", "status"),
+    [((), 1, 0), ((ACCIDENT,), 2, 0), ((ACCIDENT, ACCIDENT), 2, 126), ((ABSENT,), 1, 126)],
+)
+def test_what_never_ran_for_an_accident_is_run_once_more(
+    errors: tuple[str, ...], calls: int, status: int
+) -> None:
+    for way in ("run", "limited", "stream"):
+        host = Host(*errors)
+        inside = ContainerRunner(host, "toolkit-demo-main")
+        if way == "stream":
+            result = inside.stream(command("true"), lambda data: None)
+        else:
+            result = inside.run(command("true"), 5.0 if way == "limited" else None)
+        assert (host.calls, result.status) == (calls, status), way
+
+
+def test_what_was_fed_is_not_fed_again() -> None:
+    host = Host(ACCIDENT)
+    result = ContainerRunner(host, "toolkit-demo-main").stream(
+        command("cat"), lambda data: None, iter([b"x"])
+    )
+    assert (host.calls, result.status) == (1, 126)

@@ -1,0 +1,56 @@
+"""The look into each host's container: one that the engine's runtime drops by accident is taken once more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from toolkit.core.command import Command, command
+from toolkit.core.result import Result
+from toolkit.effects.runner import Sink
+from toolkit.looking import look_inside
+from toolkit.plan.look import ENDED, Look
+
+ACCIDENT = (
+    "docker: Error response from daemon: failed to create shim task: read init-p: connection reset by peer"
+)
+
+
+class Host:
+    """Says the errors first, one a call; then listens and reports as the program does."""
+
+    def __init__(self, name: str, *errors: str) -> None:
+        self.name, self.errors, self.calls = name, list(errors), 0
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        raise AssertionError("a look is a stream")
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        self.calls += 1
+        words = iter(source or ())
+        next(words)
+        if self.errors:
+            sink(f"{self.errors.pop(0)}\n\n{ENDED}125\n".encode())
+            return Result(0, "", "", 0.0)
+        sink(json.dumps({"ports": {"any": 40000}}).encode() + b"\n")
+        next(words)
+        sink(json.dumps({"pairs": {}, "now": 0.0}).encode() + b"\n")
+        sink(f"\n{ENDED}0\n".encode())
+        return Result(0, "", "", 0.0)
+
+
+def looked(host: Host) -> str:
+    look = Look(host.name, command("true"), b"head\n", "10.0.0.1", up=False)
+    return look_inside((look,), {host.name: host})[host.name].error
+
+
+def test_a_look_that_never_began_is_taken_once_more() -> None:
+    host = Host("gpu1", ACCIDENT)
+    assert (looked(host), host.calls) == ("", 2)
+    twice = Host("gpu1", ACCIDENT, ACCIDENT)
+    assert (looked(twice), twice.calls) == (ACCIDENT.removeprefix("docker: "), 2)
+
+
+def test_a_look_that_cannot_begin_is_not_tried_again() -> None:
+    host = Host("gpu1", "docker: no space left on device")
+    assert (looked(host), host.calls) == ("no space left on device", 1)
