@@ -91,7 +91,7 @@ def execute(
     """
     start = time.monotonic()
     progress = _Progress(runners, listen)
-    context = Context(runners)
+    context = Context(runners, plan.steps)
     interrupted = False
     number = 0
     numbered: list[tuple[Phase, list[tuple[int, Step]]]] = []

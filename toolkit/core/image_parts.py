@@ -84,6 +84,15 @@ def groups_of(sizes: Sequence[int], first: int = 0) -> tuple[Group, ...]:
     return tuple(Group(max(g.start, first), g.stop) for g in found if g.stop > first)
 
 
+def groups_for(sizes: Sequence[int], firsts: Collection[int]) -> tuple[Group, ...]:
+    """Return groups for hosts that lack layers from different ones on: each host needs a row of whole groups."""
+    found: list[Group] = []
+    for group in groups_of(sizes, min(firsts)):
+        cuts = sorted({group.start, *(first for first in firsts if group.start < first < group.stop)})
+        found += [Group(start, stop) for start, stop in zip(cuts, [*cuts[1:], group.stop], strict=True)]
+    return tuple(found)
+
+
 def held(diff_ids: Sequence[str], chains: Iterable[Sequence[str]]) -> int:
     """Return how many of an image's first layers a host has that holds images of these layer chains.
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from toolkit.core.causes import words_of
+from toolkit.core.image_parts import ImageParts
 from toolkit.core.report import Status
 from toolkit.core.result import Result
 from toolkit.effects.image_source import ImageSource
 from toolkit.effects.runner import Runner
+from toolkit.executors.relay import Relay
+from toolkit.plan.steps import SendImage, Step
 
 # Bytes done, bytes in all (0 for unknown).
 Advance = Callable[[int, int], None]
@@ -31,8 +35,10 @@ class Context:
     """What the executors of one plan share: runners, saved outputs, the image that hosts take from."""
 
     runners: Mapping[str, Runner]
+    steps: Sequence[Step] = ()
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
     _sources: dict[str, ImageSource] = field(default_factory=dict)
+    _relays: dict[str, Relay] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def source(self, reference: str, identity: str, image: str) -> ImageSource:
@@ -50,6 +56,15 @@ class Context:
                 self._sources[identity] = ImageSource.open(reference, identity, image)
             return self._sources[identity]
 
+    def relay(self, source: ImageSource, parts: ImageParts, identity: str) -> Relay:
+        """Return the transfer of an image to all hosts that the plan sends it to."""
+        with self._lock:
+            if identity not in self._relays:
+                hosts = {s.host for s in self.steps if isinstance(s, SendImage) and s.identity == identity}
+                hosts &= set(self.runners)
+                self._relays[identity] = Relay(source, parts, identity, secrets.token_hex(2), hosts)
+            return self._relays[identity]
+
     def forget(self, host: str) -> None:
         """Drop what a host that has failed saved: nobody shall count on its container or its key."""
         for key in [key for key in self.outputs if key[0] == host]:
@@ -57,6 +72,8 @@ class Context:
 
     def close(self) -> None:
         """End what this machine still reads for hosts."""
+        for relay in list(self._relays.values()):
+            relay.close()
         for source in list(self._sources.values()):
             source.close()
 

@@ -15,8 +15,6 @@ from toolkit.core.image_parts import (
     groups_of,
     held,
     lacking,
-    metadata,
-    part_config,
     room_needed,
 )
 from toolkit.core.image_store import Holdings, ask_holdings, parse_holdings
@@ -24,13 +22,14 @@ from toolkit.core.json_text import json_list
 from toolkit.core.names import image_names, part_name
 from toolkit.core.result import Result
 from toolkit.core.room import size
-from toolkit.effects.image_archive import archive, archive_size
+from toolkit.effects.image_chunks import make_archive, read_archive
 from toolkit.effects.image_source import ImageSource
 from toolkit.effects.layer_reader import Unreadable
 from toolkit.effects.runner import Runner
 from toolkit.errors import ImageError, ToolkitError, Unreachable
 from toolkit.executors.context import Advance, Context, Verdict, counted
 from toolkit.executors.failures import failure, room_fix
+from toolkit.executors.relay import LEAST, Relay
 from toolkit.plan.steps import PullImage, SendImage
 
 # A little less room than is needed, lest an image be refused that would just have fitted.
@@ -58,7 +57,12 @@ def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
     is there, or cannot be; where the connection breaks they stay, and the next try has their layers already.
     """
     source = context.source(step.reference, step.identity, step.image)
-    return _Sending(step, context.runners[step.host], source, advance).run()
+    relay = context.relay(source, source.parts, step.identity) if source.parts and step.address else None
+    try:
+        return _Sending(step, context.runners[step.host], source, relay, advance).run()
+    finally:
+        if relay:
+            relay.absent(step.host)
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,15 @@ class _Arrived:
 class _Sending:
     """One image on its way to one host."""
 
-    def __init__(self, step: SendImage, runner: Runner, source: ImageSource, advance: Advance) -> None:
-        self.step, self.runner, self.source, self.advance = step, runner, source, advance
+    def __init__(
+        self, step: SendImage, runner: Runner, source: ImageSource, relay: Relay | None, advance: Advance
+    ) -> None:
+        self.step, self.runner, self.source, self.relay = step, runner, source, relay
+        self.advance = advance
         self.token = secrets.token_hex(2)
         self.made: dict[str, None] = {}
         self.layers = self.sent = self.total = 0
+        self.way = ""
 
     def run(self) -> Verdict:
         holdings = parse_holdings(self._ask(ask_holdings()))
@@ -99,7 +107,7 @@ class _Sending:
             try:
                 self._name(self._in_groups(parts, holdings), earlier)
                 went_on = "; went on from an earlier try" if earlier else ""
-                return f"{self.layers} of {len(parts.layers)} layers{went_on}"
+                return f"{self.layers} of {len(parts.layers)} layers{self.way}{went_on}"
             except Unreadable as error:
                 self.source.give_up(error.what)
         self._name(self._whole(holdings), earlier)
@@ -112,10 +120,15 @@ class _Sending:
         first = held(parts.diff_ids, holdings.chains)
         # Where all layers are there, the image itself is still to come.
         groups = groups_of(sizes, first) or (Group(first, first),)
-        self._require_room(holdings, room_needed(holdings.store, [parts.size(group) for group in groups]))
-        self.total = sum(parts.size(group) for group in groups)
-        for group in groups:
-            name = self._load(parts, group)
+        sent = [parts.size(group) for group in groups]
+        self._require_room(holdings, room_needed(holdings.store, sent))
+        self.total = sum(sent)
+        name = self._from_others(parts, first) if self.relay and self.total >= LEAST else ""
+        if not name:
+            # What came so far, if anything did, is there already.
+            first = held(parts.diff_ids, parse_holdings(self._ask(ask_holdings())).chains) if self.made else first
+            for group in groups_of(sizes, first) or (Group(first, first),):
+                name = self._load(parts, group)
         arrived = self._look(name)
         if arrived.whole or not first:
             return arrived
@@ -125,19 +138,35 @@ class _Sending:
             self._load(parts, group)
         return self._look(self._load(parts, Group(len(sizes), len(sizes))))
 
+    def _from_others(self, parts: ImageParts, first: int) -> str:
+        """Take part in the transfer to all; return the image's name so far, empty where it did not come."""
+        assert self.relay is not None
+        brought = self.relay.bring(self.runner, self.step.address, first, self.advance)
+        if isinstance(brought, str):
+            self.way = f", not over other hosts: {brought}"
+            return ""
+        self.made |= dict.fromkeys(one.name for one in brought.archives)
+        self.sent += brought.wire
+        self.layers += sum(one.group.stop - one.group.start for one in brought.archives)
+        self.way = (f", from {brought.giver}" if brought.giver else "") + (
+            f" ({brought.note})" if brought.note else ""
+        )
+        if not brought.refused:
+            return brought.archives[-1].name
+        if lacking(brought.refused, parts.diff_ids) is None:
+            result = Result(1, brought.refused, "", 0)
+            raise failure(result, self.runner, _AGAIN)
+        return ""
+
     def _load(self, parts: ImageParts, group: Group, again: bool = True) -> str:
         """Load a group; when layers below it prove to be missing, those first and it once more."""
-        whole = group.stop == len(parts.layers)
-        config = parts.config if whole else part_config(parts, group.stop, self.step.identity)
-        name = part_name(self.step.identity, self.token, group.stop)
-        layers = parts.unlike(group)
-        about = metadata(config, parts.layers[: group.stop], name)
-        self.made[name] = None
-        with contextlib.closing(self.source.layers(group)) as tap:
-            result, said = self._stream(archive(layers, tap if layers else (), about))
+        one = make_archive(parts, group, self.step.identity, self.token)
+        self.made[one.name] = None
+        with contextlib.closing(read_archive(self.source, one)) as pieces:  # type: ignore[type-var]
+            result, said = self._stream(pieces)
         if result.ok:
             self.layers += group.stop - group.start
-            return name
+            return one.name
         first = lacking(f"{said}\n{result.stderr}", parts.diff_ids[: group.start])
         if first is None or not again:
             raise failure(replace(result, stdout=said), self.runner, _AGAIN)
@@ -145,7 +174,7 @@ class _Sending:
         for earlier in _below(sizes, first, group.start):
             self.total += parts.size(earlier)
             self._load(parts, earlier, again=False)
-        self.total += archive_size(layers, about)
+        self.total += one.size
         return self._load(parts, group, again=False)
 
     # All at once

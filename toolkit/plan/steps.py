@@ -102,6 +102,7 @@ class SendImage:
         reference: the tag under which this machine's engine knows it.
         identity: what the host must hold afterwards (see ``toolkit.core.image``).
         image: its Id in this machine's engine, which stays when the tag is moved; empty for unknown.
+        address: of the host on the data network, at which other hosts can give it what they got.
     """
 
     host: str
@@ -109,6 +110,7 @@ class SendImage:
     reference: str
     identity: str
     image: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True)

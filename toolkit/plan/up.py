@@ -69,7 +69,8 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     tag = layout.inventory.image
     if present is None:
         image = layout.image
-        return (SendImage(place.name, f"send image {tag}", tag, image.identity, image.id),)
+        address = place.path.address
+        return (SendImage(place.name, f"send image {tag}", tag, image.identity, image.id, address),)
     names = image_names(layout.image.identity, tag)
     name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
     there = script(

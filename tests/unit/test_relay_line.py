@@ -1,0 +1,238 @@
+"""The line of hosts, played through: how long it takes, whom it passes over, and that nobody is forgotten."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from toolkit.core.relay_line import HERE, Drop, Feed, Give, Line, Order, Take
+
+TICK = 0.05
+RATE = 45.0  # chunks a second: 100 Mb/s
+# As in relay.py: a host is never further ahead of the next one.
+AHEAD, KEPT = 128, 288
+
+
+class World:
+    """Hosts that do what they are told, and links with rates."""
+
+    def __init__(self, starts: dict[str, int], end: int) -> None:
+        self.line = Line(starts, end)
+        self.end, self.now = end, 0.0
+        self.at = {host: float(at) for host, at in starts.items()}
+        self.starts = starts
+        self.givers: dict[str, str | None] = dict.fromkeys(starts)
+        self.takers: dict[str, str] = {}
+        self.fed: set[str] = set()
+        self.rates: dict[str, float] = {}
+        self.frozen: set[str] = set()
+        self.walls: set[tuple[str, str]] = set()
+        self.done: dict[str, float] = {}
+        self.given = 0.0  # chunks that left this machine
+        self.dropped: dict[str, str] = {}
+        self.apply(self.line.begin(0.0))
+
+    def apply(self, orders: Iterable[Order]) -> None:
+        for order in orders:
+            if isinstance(order, Take):
+                self.givers[order.host] = order.giver
+            elif isinstance(order, Give):
+                self.takers.pop(order.host, None)
+                if order.taker:
+                    self.takers[order.host] = order.taker
+            elif isinstance(order, Feed):
+                (self.fed.add if order.wanted else self.fed.discard)(order.host)
+            elif isinstance(order, Drop):
+                self.dropped[order.host] = order.why
+                self.die(order.host)
+        self.check()
+
+    def check(self) -> None:
+        for host in self.line.at:
+            giver = self.line.givers[host]
+            if giver:
+                assert self.starts[giver] <= self.at[host], f"{giver} never has what {host} needs"
+                assert self.line.takers[giver] == host
+            seen = {host}
+            while giver:
+                assert giver not in seen, "round and round"
+                seen.add(giver)
+                giver = self.line.givers[giver]
+
+    def die(self, host: str) -> None:
+        self.at.pop(host)
+        self.apply(self.line.gone(host, self.now))
+
+    def _connect(self) -> None:
+        for giver, host in list(self.takers.items()):
+            if giver not in self.at or host not in self.at or self.givers.get(host) != giver:
+                continue
+            if (giver, host) in self.walls:
+                del self.takers[giver]
+                self.apply(self.line.lost(giver, host, False, False, "Connection refused", self.now))
+            elif self.at[host] < self.at[giver] - KEPT:
+                del self.takers[giver]
+                self.apply(self.line.lost(giver, host, True, True, "it fell behind", self.now))
+
+    def step(self) -> None:
+        self.now += TICK
+        self._connect()
+        before = dict(self.at)
+        for host in self.at:
+            if host in self.frozen:
+                continue
+            giver = self.givers[host]
+            there = 0.0
+            if giver == HERE and host in self.fed:
+                there = float(self.end)
+            elif giver and self.takers.get(giver) == host and giver in before and giver not in self.frozen:
+                there = before[giver]
+            room = self.at[host] + self.rates.get(host, RATE) * TICK
+            taker = self.takers.get(host)
+            if taker in before:
+                room = min(room, before[taker] + AHEAD)
+            more = max(0.0, min(room, there, float(self.end)) - self.at[host])
+            self.at[host] += more
+            self.given += more if giver == HERE else 0.0
+        for host, at in list(self.at.items()):
+            if at != before[host]:
+                self.apply(self.line.moved(host, int(at + 1e-6), self.now))
+            if at >= self.end - 1e-6:
+                self.done.setdefault(host, self.now)
+        sent = {host: min(self.end, int(self.at[host]) + 2) for host in self.fed if host in self.at}
+        self.apply(self.line.look(sent, (), self.now))
+
+    def run(self, until: float = 600.0, then: Callable[[], None] | None = None, after: float = 0.0) -> World:
+        while not self.line.finished:
+            if then and self.now >= after:
+                then()
+                then = None
+            self.step()
+            assert self.now < until, (self.line.givers, self.at)
+        return self
+
+
+def hosts(count: int, start: int = 0) -> dict[str, int]:
+    return {f"box{number}": start for number in range(1, count + 1)}
+
+
+def test_each_gives_to_the_next_and_all_are_done_at_about_the_same_time() -> None:
+    world = World(hosts(8), 256).run()
+    assert max(world.done.values()) < 1.05 * 256 / RATE + 8 * TICK
+    assert world.given == pytest.approx(256)
+    assert not world.line.direct and not world.line.passed
+
+
+def test_who_lacks_most_comes_first() -> None:
+    world = World({"box1": 200, "box2": 0, "box3": 100}, 256)
+    assert world.line.givers == {"box2": HERE, "box3": "box2", "box1": "box3"}
+    world.run()
+    assert world.given == pytest.approx(256)
+
+
+def test_a_host_known_to_be_slow_is_last_even_if_it_lacks_more() -> None:
+    line = Line({"box1": 0, "box2": 50, "box3": 40}, 256, slow=["box1"])
+    line.begin(0.0)
+    assert line.givers == {"box3": HERE, "box2": "box3", "box1": HERE}
+
+
+@pytest.mark.parametrize("slow", range(2, 9))
+def test_a_slow_host_costs_the_others_next_to_nothing(slow: int) -> None:
+    world = World(hosts(8), 2560)
+    world.rates[f"box{slow}"] = RATE / 10
+    world.run(until=1000)
+    others = [when for host, when in world.done.items() if host != f"box{slow}"]
+    assert max(others) < 1.03 * 2560 / RATE + 1
+    # It had a tenth of the time for nothing at the worst.
+    assert world.done[f"box{slow}"] < 12 * 2560 / RATE
+
+
+def test_a_host_at_two_thirds_stays_where_it_is() -> None:
+    world = World(hosts(4), 512)
+    world.rates["box2"] = 0.7 * RATE
+    world.run()
+    assert not world.line.passed and world.given == pytest.approx(512)
+
+
+@pytest.mark.parametrize("dead", range(1, 9))
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_host_that_dies_is_left_out(dead: int, share: float) -> None:
+    world = World(hosts(8), 512)
+    world.run(then=lambda: world.die(f"box{dead}"), after=share * 512 / RATE)
+    assert len([h for h in world.done if h != f"box{dead}"]) == 7
+    assert max(world.done.values()) < 512 / RATE + 8 * TICK + 0.5
+    assert world.given <= 1.05 * 512
+
+
+@pytest.mark.parametrize("cut", range(2, 9))
+def test_a_host_that_says_nothing_any_more_delays_the_others_by_a_second(cut: int) -> None:
+    world = World(hosts(8), 512)
+
+    def freeze() -> None:
+        world.frozen.add(f"box{cut}")
+
+    while len(world.done) < 7:
+        if world.now > 3:
+            freeze()
+        world.step()
+        assert world.now < 60
+    assert max(world.done.values()) < 512 / RATE + 8 * TICK + 1.5
+    world.run()
+    assert list(world.dropped) == [f"box{cut}"] and "took nothing" in world.dropped[f"box{cut}"]
+
+
+def test_where_hosts_do_not_reach_each_other_all_take_from_here() -> None:
+    world = World(hosts(4), 256)
+    world.walls = {(a, b) for a in hosts(4) for b in hosts(4)}
+    world.run()
+    assert world.given == pytest.approx(4 * 256)
+    assert world.line.direct == dict.fromkeys(("box2", "box3", "box4"), "Connection refused")
+
+
+def test_one_wall_costs_one_more_stream() -> None:
+    world = World(hosts(6), 256)
+    world.walls = {("box2", "box3")}
+    world.run()
+    assert world.given == pytest.approx(512)
+    assert list(world.line.direct) == ["box3"]
+
+
+def test_a_host_that_waits_for_its_engine_has_time() -> None:
+    line = Line(hosts(3), 512)
+    line.begin(0.0)
+    for now in range(1, 50):
+        for host in ("box1", "box3"):
+            line.moved(host, min(100, now * 10), now / 10)
+        line.moved("box2", min(100, now * 10), now / 10)
+    # All stand at chunk 100; box2 because its engine unpacks.
+    line.moved("box1", 105, 5.0)
+    assert not line.look({"box1": 105}, {"box2"}, 9.0)
+    assert line.look({"box1": 105}, (), 9.0)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_whatever_happens_every_host_that_lives_gets_all(seed: int) -> None:
+    chance = random.Random(seed)
+    count, end = chance.randint(2, 9), chance.randint(1, 600)
+    names = list(hosts(count))
+    world = World({name: chance.choice([0, 0, chance.randrange(end)]) for name in names}, end)
+    for name in names:
+        if chance.random() < 0.3:
+            world.rates[name] = RATE * chance.choice([0.05, 0.1, 0.4, 0.8, 3])
+    world.walls = {(a, b) for a in names for b in names if chance.random() < 0.1}
+    mortal = [name for name in names if chance.random() < 0.2]
+    frozen = [name for name in names if chance.random() < 0.1]
+    while not world.line.finished:
+        for name in [n for n in mortal if n in world.at]:
+            if chance.random() < 0.01:
+                world.die(name)
+        for name in frozen:
+            if chance.random() < 0.01:
+                world.frozen.add(name)
+        world.step()
+        assert world.now < 3000, (world.line.givers, world.at)
+    assert set(world.dropped) <= world.frozen
+    for name in world.at:
+        assert world.done[name]

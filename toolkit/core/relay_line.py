@@ -1,0 +1,259 @@
+"""Who gives an image's chunks to whom, and who does when a host dies, is slow, or is out of others' reach.
+
+The line begins here and each host gives to one other. Every change of it is an order that one host is told.
+Nothing here waits or sends: what happened goes in with its time, and orders come out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+# In place of a host: this machine.
+HERE = ""
+
+# Chunks of 256 KiB. A host that is fewer than so many behind the one before it is not looked at: by so
+# much the buffers between them differ.
+_BEHIND = 16
+# A host is slow when it takes less than this share of what the one before it takes, and when those after it
+# would wait for it longer than so many seconds in all.
+_SHARE, _WAIT = 0.6, 1.0
+# Seconds over which a rate is taken; less than the first says nothing.
+_LEAST, _LOOK = 0.25, 1.0
+# Seconds without a chunk after which a host holds others up, and after which it is given up. One that waits
+# for its own engine, which unpacks a large layer, has longer.
+_STALLED, _BUSY, _GIVEN_UP = 0.8, 10.0, 60.0
+# Seconds that two hosts may take besides to begin.
+_GREETING = 1.5
+# How often a host that holds others up, or to which a connection broke, goes on at the end of the line.
+_TRIES = 1
+# How many chunks a host keeps for others; fewer than relay.py does, since what is known here is a little old.
+_KEPT = 256
+
+
+@dataclass(frozen=True)
+class Take:
+    """Tell a host to take chunks from another, or from here."""
+
+    host: str
+    giver: str | None
+
+
+@dataclass(frozen=True)
+class Give:
+    """Tell a host to give chunks to another; to nobody when that is empty."""
+
+    host: str
+    taker: str
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Send chunks from here to a host, or no longer."""
+
+    host: str
+    wanted: bool = True
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Give a host up."""
+
+    host: str
+    why: str
+
+
+Order = Take | Give | Feed | Drop
+
+
+class Line:
+    """The hosts in line, how far each is, and who gives to whom.
+
+    Args:
+        starts: the first chunk that each host needs.
+        end: the number of chunks.
+        slow: hosts that are known to be slow; they come last.
+    """
+
+    def __init__(self, starts: Mapping[str, int], end: int, slow: Iterable[str] = ()) -> None:
+        self.starts, self.at, self.end = dict(starts), dict(starts), end
+        self.slow = set(slow)
+        # From whom a host takes; None while it waits for its turn.
+        self.givers: dict[str, str | None] = dict.fromkeys(starts)
+        self.takers: dict[str, str] = {}
+        # Why a host takes from here that should have taken from another, and who was passed over.
+        self.direct: dict[str, str] = {}
+        self.passed: dict[str, str] = {}
+        self._barred: set[tuple[str, str]] = set()
+        self._tried: dict[str, int] = {}
+        self._seen: dict[str, deque[tuple[float, int]]] = {host: deque() for host in starts}
+        self._since: dict[str, float] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every host that is left has all chunks."""
+        return all(at >= self.end for at in self.at.values())
+
+    def begin(self, now: float) -> list[Order]:
+        """Return the orders that form the line: who lacks most first, slow hosts last."""
+        return list(self._line_up(sorted(self.at), now))
+
+    def moved(self, host: str, at: int, now: float) -> list[Order]:
+        """A host says which chunk it needs next."""
+        if host not in self.at:
+            return []
+        if at > self.at[host]:
+            self.at[host], self._since[host] = at, now
+        seen = self._seen[host]
+        seen.append((now, self.at[host]))
+        while len(seen) > 2 and seen[1][0] < now - _LOOK:
+            seen.popleft()
+        return list(self._next_round(now))
+
+    def look(self, sent: Mapping[str, int], busy: Collection[str], now: float) -> list[Order]:
+        """Return orders that move hosts out of the way which hold others up.
+
+        Args:
+            sent: of hosts that are fed from here, the first chunk that was not sent yet.
+            busy: hosts that take no more because their own engine has not yet taken what they have.
+        """
+        orders: list[Order] = []
+        for host in list(self.at):
+            giver = self.givers.get(host)
+            if giver is None or self.at[host] >= self.end:
+                continue
+            lacks = (self.at[giver] if giver else sent.get(host, 0)) - self.at[host]
+            if lacks <= 0:
+                self._since[host] = now  # it has all that it could have
+            still = now - self._since[host]
+            if still > _GIVEN_UP and host not in busy:
+                orders.append(Drop(host, f"took nothing for {_GIVEN_UP:.0f} s"))
+            elif still > (_BUSY if host in busy else _STALLED) and self._is_waited_for(host):
+                orders += self._make_way(host, "stood still", now)
+            elif giver and lacks >= _BEHIND and self._holds_up(giver, host, now):
+                orders += self._make_way(host, "was slower than the others", now)
+        return orders
+
+    def lost(self, giver: str, host: str, begun: bool, gone: bool, why: str, now: float) -> list[Order]:
+        """A host says that it cannot give to the next one.
+
+        Args:
+            begun: whether they had spoken with each other.
+            gone: whether it no longer has what the next one needs.
+        """
+        if self.givers.get(host) != giver or host not in self.at:
+            return []
+        if gone:
+            return list(self._pass_over(host, why, now))
+        if not begun:
+            # No way from one to the other, a firewall say: those behind it may well reach each other.
+            self._barred.add((giver, host))
+            self.takers.pop(giver, None)
+            self.direct[host] = why
+            return list(self._link(HERE, host, now))
+        # Most often it has died, so the others do not wait for it.
+        return list(self._make_way(host, why, now))
+
+    def gone(self, host: str, now: float) -> list[Order]:
+        """A host takes no further part."""
+        if host not in self.at:
+            return []
+        orders = [*self._unlink(host, now)]
+        del self.at[host], self.givers[host]
+        return [order for order in (*orders, *self._next_round(now)) if order.host != host]
+
+    # How the line changes
+
+    def _line_up(self, hosts: Iterable[str], now: float) -> Iterator[Order]:
+        giver = HERE
+        for host in sorted(hosts, key=lambda name: (name in self.slow, self.at[name], name)):
+            # Whoever needs less than the one before it can have all from that one.
+            yield from self._link(giver if giver and self.at[giver] <= self.at[host] else HERE, host, now)
+            giver = host
+
+    def _link(self, giver: str, host: str, now: float) -> Iterator[Order]:
+        if (giver, host) in self._barred:
+            giver = HERE
+        self.givers[host] = giver
+        self._seen[host], self._since[host] = deque([(now, self.at[host])]), now + _GREETING
+        yield Take(host, giver)
+        if giver:
+            self.takers[giver] = host
+            yield Give(giver, host)
+        else:
+            yield Feed(host)
+
+    def _unlink(self, host: str, now: float) -> Iterator[Order]:
+        """Take a host out; the one behind it takes from the one before it."""
+        giver, taker = self.givers.get(host), self.takers.pop(host, "")
+        self.givers[host] = None
+        if taker:
+            yield Give(host, "")
+        if giver:
+            self.takers.pop(giver, None)
+        elif giver == HERE:
+            yield Feed(host, False)
+        if taker:
+            yield from self._link(giver if giver is not None else HERE, taker, now)
+        elif giver:
+            yield Give(giver, "")
+
+    def _make_way(self, host: str, why: str, now: float) -> Iterator[Order]:
+        """A host goes to the end of the line; when it was there before, it waits until the others are done."""
+        self._tried[host] = self._tried.get(host, 0) + 1
+        tail = self._tail(host)
+        if self._tried[host] > _TRIES or not tail:
+            yield from self._pass_over(host, why, now)
+        elif self.givers[host] == tail and host not in self.takers:
+            yield from self._link(tail, host, now)
+        else:
+            yield from self._unlink(host, now)
+            yield from self._link(tail, host, now)
+
+    def _pass_over(self, host: str, why: str, now: float) -> Iterator[Order]:
+        """A host waits until the others are done."""
+        self.passed[host] = why
+        yield from self._unlink(host, now)
+        yield Take(host, None)
+        yield from self._next_round(now)
+
+    def _next_round(self, now: float) -> Iterator[Order]:
+        left = [host for host, at in self.at.items() if at < self.end]
+        if left and all(self.givers[host] is None for host in left):
+            yield from self._line_up(left, now)
+
+    def _tail(self, host: str) -> str:
+        """The last host of a line that can give to this one, empty when there is none."""
+        needs = self.at[host]
+        ends = (
+            other
+            for other, at in self.at.items()
+            if other != host
+            and self.givers[other] is not None
+            and (other not in self.takers or (self.takers[other] == host and host not in self.takers))
+            and (other, host) not in self._barred
+            and self.starts[other] <= needs
+            and at - needs < _KEPT
+        )
+        return max(ends, key=lambda name: (self.givers[name] != HERE, -self.at[name], name), default="")
+
+    # How quick they are
+
+    def _is_waited_for(self, host: str) -> bool:
+        return any(self.at[h] < self.end and self.givers[h] is not None for h in self.at if h != host)
+
+    def rate(self, host: str, now: float) -> float | None:
+        """Chunks per second of late, None when it is too early to say."""
+        seen = self._seen[host]
+        if host not in self.at or not seen or now - seen[0][0] < _LEAST:
+            return None
+        return (self.at[host] - seen[0][1]) / (now - seen[0][0])
+
+    def _holds_up(self, giver: str, host: str, now: float) -> bool:
+        mine, before = self.rate(host, now), self.rate(giver, now)
+        if mine is None or before is None or mine >= _SHARE * before:
+            return False
+        left = self.end - self.at[host]
+        # One that took nothing at all counts once it has stood still for long enough.
+        return mine > 0 and left / mine - left / before > _WAIT

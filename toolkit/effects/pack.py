@@ -1,0 +1,42 @@
+"""Whether a chunk travels compressed: when the link is what the sender waits for, and it gets smaller."""
+
+from __future__ import annotations
+
+import sys
+
+# The quickest level that is worth its name: 300 to 450 MB/s on one core, more than most links carry.
+_LEVEL = 1
+_WORTH = 0.95
+# After a chunk that did not get smaller so many others are not tried, twice as many each time.
+_SKIP, _MOST = 4, 64
+
+
+class Packer:
+    """Compresses the chunks of one link, those that are worth it."""
+
+    def __init__(self) -> None:
+        # Imported here: most commands send no image.
+        if sys.version_info >= (3, 14):
+            from compression import zstd
+        else:
+            from backports import zstd
+        self._compress = zstd.compress
+        self._skip, self._left = _SKIP, 0
+
+    def pack(self, chunk: bytes, waited: bool) -> tuple[bool, bytes]:
+        """Return whether the chunk is compressed now, and its bytes.
+
+        Args:
+            waited: whether the link was busy when the chunk was there. If not, compressing would delay it.
+        """
+        if not waited:
+            return False, chunk
+        if self._left:
+            self._left -= 1
+            return False, chunk
+        packed = self._compress(chunk, _LEVEL)
+        if len(packed) < _WORTH * len(chunk):
+            self._skip = _SKIP
+            return True, packed
+        self._left, self._skip = self._skip, min(2 * self._skip, _MOST)
+        return False, chunk

@@ -1,0 +1,447 @@
+"""Takes an image's archives in chunks, lets the host's engine load them, and gives the chunks to the next host.
+
+usage: relay.py ADDRESS    listens there on a port that the kernel chooses
+
+Runs on a host as the ssh user, with the host's own Python (3.8 or newer), for as long as its standard input
+is open. It decides nothing: who gives to whom, and which chunks are right, is told on standard input by
+whoever started it; what happens is told on standard output, one line of JSON each.
+
+Standard input, and what hosts send to each other, are frames: kind, flags, number, length, content.
+    J  an order, as JSON             D  digests of plain chunks, from a number on
+    C  a chunk, plain or compressed  H  hello: the next chunk that is needed
+Hosts speak TLS to each other. Both sides have certificates that were made for this transfer alone, and each
+was told which host to expect. A chunk counts only under the digest that came by standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO, NoReturn
+
+HEAD = struct.Struct(">cBII")
+CHUNK = 2**18
+ZSTD = 1  # a flag of frames
+# Chunks that a host may be ahead of its engine or of the next host; and that it keeps for another next host.
+AHEAD, KEPT = 128, 288
+REPORT_EACH = 0.05  # seconds
+CONNECT, GREET = 3.0, 5.0
+
+
+class Fault(Exception):
+    """What a person is told."""
+
+
+class Inflater:
+    """Undoes zstd with the system's library, which Debian's and Red Hat's own package tools need."""
+
+    def __init__(self) -> None:
+        self.library: Any = None
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL("libzstd.so.1")
+            library.ZSTD_decompress.restype = ctypes.c_size_t
+            library.ZSTD_decompress.argtypes = (
+                *(ctypes.c_void_p, ctypes.c_size_t),
+                *(ctypes.c_char_p, ctypes.c_size_t),
+            )
+            library.ZSTD_isError.argtypes = (ctypes.c_size_t,)
+            self.library = library
+
+    def plain(self, flags: int, data: bytes) -> bytes:
+        if not flags & ZSTD:
+            return data
+        if self.library is None:
+            raise Fault("a compressed chunk, and this host has no libzstd.so.1")
+        room = ctypes.create_string_buffer(CHUNK)
+        size = self.library.ZSTD_decompress(room, CHUNK, data, len(data))
+        if self.library.ZSTD_isError(size):
+            raise Fault("a damaged chunk")
+        return room.raw[:size]
+
+
+class Relay:
+    """The chunks that are here, and the threads that bring them, load them and give them on."""
+
+    def __init__(self, address: str, said: BinaryIO) -> None:
+        self.address, self._said = address, said
+        self._saying = threading.Lock()
+        self.changed = threading.Condition()
+        self.inflate = Inflater()
+        self.digests: dict[int, bytes] = {}
+        self.wire: dict[int, tuple[int, bytes]] = {}  # as they came, to be given on
+        self.plain: dict[int, bytes] = {}  # to be loaded
+        self.at = self.first = self.loaded = self.came = 0
+        # From whom to take: a host, "" for standard input, None for nobody.
+        self.parent: str | None = None
+        self.source: ssl.SSLSocket | None = None
+        self.child: Child | None = None
+        self.server: Any = None
+        self.client: Any = None
+
+    def say(self, **what: object) -> None:
+        with self._saying, contextlib.suppress(OSError):
+            self._said.write(json.dumps(what).encode() + b"\n")
+            self._said.flush()
+
+    # What is told to it
+
+    def order(self, order: dict[str, Any]) -> None:
+        what = order.pop("do")
+        if what == "begin":
+            self.begin(**order)
+        elif what == "take":
+            self.take_from(order["host"])
+        elif what == "give":
+            self.give_to(**order)
+
+    def begin(self, loads: list[list[int]], key: str, cert: str, ca: str) -> None:
+        """Begin to listen and to load: ``loads`` are the first and the last chunk of each archive, plus one."""
+        self.server = _context(ssl.PROTOCOL_TLS_SERVER, key, cert, ca)
+        self.client = _context(ssl.PROTOCOL_TLS_CLIENT, key, cert, ca)
+        self.at = self.first = self.loaded = loads[0][0]
+        listener = socket.create_server((self.address, 0), family=_family(self.address))
+        self.say(port=listener.getsockname()[1])
+        _thread(self.accept, listener)
+        _thread(self.load, [(first, end) for first, end in loads])
+        _thread(self.report)
+
+    def take_from(self, host: str | None) -> None:
+        with self.changed:
+            self.parent, source, self.source = host, self.source, None
+            self.changed.notify_all()
+        _hang_up(source)
+        self.say(takes=host, at=self.at)
+
+    def give_to(self, host: str, address: str = "", port: int = 0) -> None:
+        old, self.child = self.child, Child(self, host) if host else None
+        if old:
+            old.end()
+        with self.changed:
+            self.changed.notify_all()
+        if self.child:
+            _thread(self.child.give, address, port)
+
+    # What comes
+
+    def limit(self) -> int:
+        """The chunk that must not come yet."""
+        child = self.child
+        given = self.at if child is None or child.at is None else child.at
+        return min(self.loaded, given) + AHEAD
+
+    def keep(self, number: int, flags: int, data: bytes) -> None:
+        """Take a chunk in, if it is the next one and what it should be."""
+        if number != self.at:
+            if number > self.at:
+                raise Fault(f"chunk {number} came before {self.at}")
+            return
+        with self.changed:
+            expected = self.digests.get(number)
+        plain = self.inflate.plain(flags, data)
+        if hashlib.sha256(plain).digest() != expected:
+            raise Fault(f"chunk {number} is damaged")
+        with self.changed:
+            if number != self.at:
+                return
+            self.wire[number], self.plain[number] = (flags, data), plain
+            del self.digests[number]
+            self.at, self.came = number + 1, self.came + len(data)
+            while self.first < self.at - KEPT:
+                self.wire.pop(self.first, None)
+                self.first += 1
+            self.changed.notify_all()
+
+    def may_keep(self, link: ssl.SSLSocket) -> bool:
+        """Wait until there is room for the next chunk and its digest is known; False when others give it."""
+
+        def ready() -> bool:
+            return self.source is not link or (self.at in self.digests and self.at < self.limit())
+
+        with self.changed:
+            self.changed.wait_for(ready)
+            return self.source is link
+
+    def accept(self, listener: socket.socket) -> None:
+        while True:
+            caller, _ = listener.accept()
+            _thread(self.serve, caller)
+
+    def serve(self, caller: socket.socket) -> None:
+        """Take chunks from the host that is to give them, and from no other."""
+        who, link = "", None
+        try:
+            caller.settimeout(GREET)
+            link = self.server.wrap_socket(caller, server_side=True)
+            who = _peer(link)
+            with self.changed:
+                # Its order may have been quicker than ours.
+                if not self.changed.wait_for(lambda: self.parent == who, GREET):
+                    raise Fault(f"{who} is not expected")
+                old, self.source = self.source, link
+            _hang_up(old)
+            _tune(link)
+            link.sendall(HEAD.pack(b"H", 0, self.at, 0))
+            while self.source is link:
+                kind, flags, number, data = _read_frame(link)
+                if kind == b"C" and self.may_keep(link):
+                    self.keep(number, flags, data)
+        except (OSError, Fault, EOFError) as error:
+            # Whoever gives is told by its own broken connection; why is known here alone.
+            if who and self.source is not None:
+                self.say(refused=who, why=_words(error))
+        finally:
+            (link or caller).close()
+
+    # What is loaded
+
+    def load(self, archives: list[tuple[int, int]]) -> None:
+        """Feed the archives to the engine, one after another; the next is spooled while one is unpacked."""
+        before: Loading | None = None
+        for number, (first, end) in enumerate(archives):
+            loading = Loading(number, self)
+            for chunk in range(first, end):
+                data = self.next_plain(chunk)
+                if chunk == end - 1 and before is not None and not before.good():
+                    # Layers above others that are not there would be refused.
+                    loading.kill()
+                loading.write(data)
+            before = loading.finish()
+
+    def next_plain(self, chunk: int) -> bytes:
+        with self.changed:
+            self.changed.wait_for(lambda: chunk in self.plain)
+            data = self.plain.pop(chunk)
+            self.loaded = chunk + 1
+            self.changed.notify_all()
+        return data
+
+    def report(self) -> NoReturn:
+        told: object = None
+        while True:
+            now = (self.at, self.limit())
+            if now != told:
+                self.say(at=now[0], limit=now[1], wire=self.came)
+                told = now
+            time.sleep(REPORT_EACH)
+
+
+class Loading:
+    """One `docker load`."""
+
+    def __init__(self, number: int, relay: Relay) -> None:
+        self.number, self.relay = number, relay
+        self.done = threading.Event()
+        self.status = -1
+        self.process = subprocess.Popen(
+            ["docker", "load", "--quiet"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.open = True
+
+    def write(self, data: bytes) -> None:
+        """Once it has ended, what was for it is dropped: the next host still needs it."""
+        assert self.process.stdin is not None
+        if self.open:
+            try:
+                self.process.stdin.write(data)
+            except OSError:
+                self.open = False
+
+    def finish(self) -> Loading:
+        _thread(self.wait)
+        return self
+
+    def wait(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        said = self.process.stdout.read()
+        self.status = self.process.wait()
+        self.done.set()
+        self.relay.say(
+            loaded=self.number, status=self.status, said=said[-4000:].decode("utf-8", errors="replace")
+        )
+
+    def good(self) -> bool:
+        self.done.wait()
+        return self.status == 0
+
+    def kill(self) -> None:
+        self.open = False
+        self.process.kill()
+
+
+class Child:
+    """The next host: gets what it needs, from the chunk on that it names."""
+
+    def __init__(self, relay: Relay, host: str) -> None:
+        self.relay, self.host = relay, host
+        self.at: int | None = None  # the chunk it needs next, once it has said so
+        self.ended = False
+        self.link: ssl.SSLSocket | None = None
+
+    def give(self, address: str, port: int) -> None:
+        relay = self.relay
+        begun = False
+        try:
+            here = (relay.address, 0)
+            caller = socket.create_connection((address, port), CONNECT, source_address=here)
+            self.link = link = relay.client.wrap_socket(caller)
+            if _peer(link) != self.host:
+                raise Fault(f"{_peer(link)} answers there")
+            link.settimeout(GREET)
+            _, _, number, _ = _read_frame(link)
+            _tune(link)
+            begun = True
+            while not self.ended:
+                with relay.changed:
+                    self.at = number
+                    relay.changed.notify_all()
+                    relay.changed.wait_for(lambda: self.ended or number < relay.at)
+                    if self.ended:
+                        return
+                    if number not in relay.wire:
+                        relay.say(lost=self.host, begun=True, gone=relay.first, why="it fell behind")
+                        return
+                    flags, data = relay.wire[number]
+                link.sendall(HEAD.pack(b"C", flags, number, len(data)))
+                link.sendall(data)
+                number += 1
+        except (OSError, Fault, EOFError) as error:
+            if not self.ended:
+                relay.say(lost=self.host, begun=begun, why=_words(error))
+        finally:
+            self.end()
+            with relay.changed:
+                if relay.child is self:
+                    relay.child = None
+                relay.changed.notify_all()
+
+    def end(self) -> None:
+        self.ended = True
+        _hang_up(self.link)
+
+
+# Sockets
+
+
+def _context(protocol: ssl._SSLMethod, key: str, cert: str, ca: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False  # the name of a host is compared with its certificate's, see _peer
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=ca)
+    # Python takes a key from a file alone; this one is in no folder, and goes with the process.
+    memory = os.memfd_create("key")
+    with os.fdopen(memory, "wb") as file:
+        file.write(f"{key}\n{cert}\n".encode())
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{memory}")
+    return context
+
+
+def _peer(link: ssl.SSLSocket) -> str:
+    """The name in the other side's certificate, which has been verified."""
+    subject: Any = (link.getpeercert() or {}).get("subject", ())
+    return next((value for part in subject for name, value in part if name == "commonName"), "")
+
+
+def _tune(link: ssl.SSLSocket) -> None:
+    link.settimeout(None)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # What waits in the kernel is lost to the next host when this one goes, and late for it when it is slow.
+    link.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), CHUNK)
+    # A host that was cut off says nothing; by itself TCP would wait for a quarter of an hour.
+    link.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 15_000)
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _frame(read: Callable[[int], bytes]) -> tuple[bytes, int, int, bytes]:
+    kind, flags, number, size = HEAD.unpack(read(HEAD.size))
+    if size > 2 * CHUNK and kind != b"J":
+        raise Fault("what came is no frame")
+    return kind, flags, number, read(size)
+
+
+def _read_frame(link: ssl.SSLSocket) -> tuple[bytes, int, int, bytes]:
+    return _frame(lambda count: _receive(link, count))
+
+
+def _receive(link: ssl.SSLSocket, count: int) -> bytes:
+    room = memoryview(bytearray(count))
+    done = 0
+    while done < count:
+        size = link.recv_into(room[done:])
+        if not size:
+            raise EOFError("it hung up")
+        done += size
+    return bytes(room)
+
+
+def _hang_up(link: socket.socket | None) -> None:
+    if link is not None:
+        with contextlib.suppress(OSError):
+            # Not SSLSocket's own, which takes from a thread that reads what it reads with.
+            socket.socket.shutdown(link, socket.SHUT_RDWR)
+
+
+def _words(error: BaseException) -> str:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(reason).split())
+
+
+def _thread(work: Callable[..., object], *words: object) -> None:
+    threading.Thread(target=work, args=words, daemon=True).start()
+
+
+def main(argv: list[str]) -> NoReturn:
+    relay = Relay(argv[0], os.fdopen(1, "wb", buffering=0, closefd=False))
+    relay.say(ready=True, zstd=relay.inflate.library is not None)
+
+    def read(count: int) -> bytes:
+        data = stdin.read(count)
+        if len(data) < count:
+            raise EOFError
+        return data
+
+    with os.fdopen(0, "rb", CHUNK, closefd=False) as stdin:
+        try:
+            while True:
+                kind, flags, number, data = _frame(read)
+                if kind == b"J":
+                    relay.order(json.loads(data))
+                elif kind == b"D":
+                    with relay.changed:
+                        for index in range(len(data) // 32):
+                            relay.digests[number + index] = data[32 * index : 32 * index + 32]
+                        relay.changed.notify_all()
+                elif kind == b"C" and relay.parent == "":
+                    relay.keep(number, flags, data)
+        except EOFError:
+            status = 0
+        except (OSError, ValueError, LookupError, TypeError, Fault) as error:
+            sys.stderr.write(f"{_words(error)}\n")
+            status = 3
+    sys.stderr.flush()
+    # Loads that still run lose their input with this process, and the engine drops what they brought.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
