@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from tests.e2e.world import on, outer
@@ -66,7 +67,8 @@ def make(base: ImageParts, tag: str, layers: Sequence[bytes], **labels: str) -> 
     conf = json.loads(base.config)
     env = [line for line in conf["config"]["Env"] if line.startswith("PATH=")]
     about = {
-        **{key: conf[key] for key in ("architecture", "os", "created")},
+        **{key: conf[key] for key in ("architecture", "os")},
+        "created": datetime.now(timezone.utc).isoformat().replace("+00:00", "Z"),
         "config": {"Env": env, "Labels": {"toolkit.flavour": "images", **labels}},
         "rootfs": {"type": "layers", "diff_ids": [one.diff_id for one in whole]},
         "history": [],
@@ -104,9 +106,13 @@ def is_whole(host: str, made: Made) -> bool:
     )
 
 
-def received(host: str) -> int:
-    """Bytes that came in over the host's network interface so far."""
-    return int(on(host, "cat", "/sys/class/net/eth0/statistics/rx_bytes"))
+# Of the interface with the host's own address; hosts give it different names.
+_CARD = "card=$(ip -o -4 addr | awk '$2 !~ /^(lo|docker|br-)/ {print $2; exit}')"
+
+
+def received(host: str, way: str = "rx") -> int:
+    """Bytes that came in over the host's network interface so far; ``tx`` for those that went out."""
+    return int(on(host, "sh", "-c", f"{_CARD}; cat /sys/class/net/$card/statistics/{way}_bytes"))
 
 
 def parts_on(host: str) -> list[str]:
@@ -123,8 +129,10 @@ def readers() -> str:
 def forget(host: str) -> None:
     """Remove every image of these tests from a host, base included where nothing else has it."""
     text = (
-        f"for image in $(docker images -q --no-trunc {NAME} | sort -u) "
-        "$(docker images -q --no-trunc toolkit-part); do docker rmi -f $image; done; true"
+        "for image in $(for made in images line; do "
+        "docker images -q --no-trunc --filter label=toolkit.flavour=$made; done | sort -u) "
+        f"$(docker images -q --no-trunc toolkit-part) $(docker images -q --no-trunc {NAME}); "
+        "do docker rmi -f $image; done; true"
     )
     on(host, "sh", "-c", text)
 
@@ -144,7 +152,8 @@ def engine_of(host: str, folder: Path) -> Iterator[str]:
             except OSError:
                 return
             words = ["docker", "exec", "-i", outer(host), "docker", "system", "dial-stdio"]
-            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            env = {key: value for key, value in os.environ.items() if key != "DOCKER_HOST"}
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
             for work in (_to, _from):
                 threading.Thread(target=work, args=(caller, process), daemon=True).start()
 

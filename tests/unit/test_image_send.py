@@ -226,7 +226,7 @@ def test_a_sum_is_checked_before_the_last_bytes_come() -> None:
     pieces = [data[i : i + 1000] for i in range(0, len(data), 1000)]
     assert b"".join(verified(iter(pieces), [layer])) == data
     assert b"".join(verified(iter([data + data]), [layer, layer])) == data * 2
-    for wrong in ([*pieces[:-1], pieces[-1][:-1] + b"!"], pieces[:-1], [*pieces, b"more"]):
+    for wrong in ([*pieces[:-1], pieces[-1][:-1] + b"!"], pieces[:-1], [*pieces[:-1], pieces[-1] + b"more"]):
         got = []
         with pytest.raises(Unreadable):
             got += verified(iter(wrong), [layer])

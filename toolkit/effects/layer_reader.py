@@ -10,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import select
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from toolkit.errors import ImageError
 
 _PROGRAM = Path(__file__).resolve().parent.parent / "inside" / "layers.py"
 _CHUNK = 2**18
+_LAST_WORDS = 1.0  # seconds
 # Where containerd keeps its data: beside the engine, below it, in Docker Desktop's machine.
 _CONTAINERD = ("/var/lib/containerd", "{root}/containerd/daemon", "/var/lib/desktop-containerd/daemon")
 _FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
@@ -61,7 +63,7 @@ class LayerReader:
             self._store, self._mounts = store, mounts
             try:
                 with self._run("describe") as output:
-                    said = json.loads(b"".join(output))
+                    said = json.loads(_line(output))
                 config = base64.b64decode(said["config"])
                 if config_identity(json.loads(config)) != identity:
                     raise Unreadable("its config is not that of the image")
@@ -174,7 +176,8 @@ def verified(pieces: Iterator[bytes], layers: Sequence[Layer]) -> Iterator[bytes
             raise Unreadable(f"the engine gave other bytes than those of the layer {layer.diff_id}")
         if layer.size:
             yield piece
-    if rest or next(pieces, b""):
+    # What may still come is not waited for.
+    if rest:
         raise Unreadable("the engine gave more than the layers")
 
 
@@ -183,7 +186,7 @@ class _Output:
 
     def __init__(self, client: Any, container: str, forget: Callable[[_Output], None]) -> None:
         self._api, self._container, self._forget = client.api, container, forget
-        self._errors, self._ended = b"", False
+        self._errors = b""
         self._buffer = bytearray()
         self._socket: Any = None
         try:
@@ -202,7 +205,8 @@ class _Output:
         self.close()
 
     def _frames(self) -> Iterator[bytes]:
-        # https://docs.docker.com/reference/api/engine: 1 is standard output, 2 standard error.
+        # https://docs.docker.com/reference/api/engine: 1 is standard output, 2 standard error. Whoever reads
+        # stops when all is there: over ssh, as with DOCKER_HOST=ssh://…, no end comes.
         try:
             while head := self._take(8, end=True):
                 stream, size = struct.unpack(">BxxxL", head)
@@ -213,13 +217,15 @@ class _Output:
                     self._errors = (self._errors + data)[-2000:]
         except _FAULTS as error:
             raise Unreadable(_words(error)) from error
-        self._ended = True
         if self._errors:
             said = self._errors.decode(errors="replace").strip().splitlines()
             raise Unreadable(said[-1] if said else "the reader failed")
 
     def _take(self, count: int, end: bool = False) -> bytes:
         while len(self._buffer) < count:
+            # Once it has complained nothing else comes.
+            if self._errors and not select.select([self._socket], [], [], _LAST_WORDS)[0]:
+                return b""
             data = read_socket(self._socket, _CHUNK)
             if not data:
                 if end and not self._buffer:
@@ -232,16 +238,25 @@ class _Output:
 
     def close(self) -> None:
         self._forget(self)
-        if not self._ended:  # else it removes itself
-            with contextlib.suppress(*_FAULTS):
-                self._api.remove_container(self._container, force=True, v=True)
+        with contextlib.suppress(*_FAULTS):  # most often it has removed itself
+            self._api.remove_container(self._container, force=True, v=True)
         if self._socket is not None:
             with contextlib.suppress(*_FAULTS):
                 self._socket.close()
 
 
+def _line(pieces: Iterator[bytes]) -> bytes:
+    line = b""
+    for piece in pieces:
+        line += piece
+        if line.endswith(b"\n"):
+            break
+    return line
+
+
 def _mount(source: str, target: str) -> Mount:
-    mount = Mount(target, source, type="bind", read_only=True, propagation="rprivate")
+    # rslave: the engine refuses rprivate for folders below its own root.
+    mount = Mount(target, source, type="bind", read_only=True, propagation="rslave")
     mount["BindOptions"]["NonRecursive"] = True
     return mount
 

@@ -40,6 +40,7 @@ class HeldImage:
         names: under which the host knows it, by tag.
         size: bytes as the engine counts them.
         since: when it got the last of its names there, in seconds since the epoch; 0 for unknown.
+        created: when it was built, likewise.
         users: names of the containers made from it, stopped ones included.
         whole: whether all of it is there; the containerd store may know an image of which only a part is.
         part_of: identity of the image that it is a part of, on its way to the host or left there.
@@ -56,6 +57,7 @@ class HeldImage:
     whole: bool = True
     part_of: str = ""
     line: str = ""
+    created: float = 0.0
 
     @property
     def verified(self) -> bool:
@@ -97,12 +99,14 @@ def _held_image(item: Mapping[str, Any]) -> HeldImage:
     names = tuple(item.get("RepoTags") or ())
     foreign = [name for name in names if not _is_ours(name) and not _is_part(name)]
     tagged = _seconds(str((item.get("Metadata") or {}).get("LastTagTime") or ""))
+    created = _seconds(str(item.get("Created") or ""))
     return HeldImage(
         id=facts.id,
         identity=facts.identity,
         names=names,
         size=facts.size,
-        since=tagged or _seconds(str(item.get("Created") or "")),
+        since=tagged or created,
+        created=created,
         diff_ids=facts.diff_ids,
         part_of=str(labels.get(LABEL_PART, "")) if any(map(_is_part, names)) else "",
         # Of an image whose name has moved on to the next build only its labels tell what it was.
@@ -214,7 +218,8 @@ def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterato
         if image.part_of and not image.users:
             yield _prune_step(host, image, f"a part of {image.part_of}")
     lines: dict[str, list[HeldImage]] = {}
-    for image in sorted(images, key=lambda i: (-i.since, i.id)):
+    # By when it was built: a name that somebody gives to an old one makes it no newer.
+    for image in sorted(images, key=lambda i: (-i.created, -i.since, i.id)):
         if image.verified:
             lines.setdefault(image.line, []).append(image)
     for line, found in lines.items():
