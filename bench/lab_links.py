@@ -27,12 +27,16 @@ def links_of(data: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def shape(links: Sequence[tuple[str, str]], mbit: int) -> None:
-    """Limit what each host sends; 0 lifts the limit."""
+def shape(links: Sequence[tuple[str, str]], mbit: int, burst: int = 16_384) -> None:
+    """Limit what each host sends; 0 lifts the limit.
+
+    Args:
+        burst: bytes of the shaper's bucket. Small ones cost this machine's processors a timer per packet.
+    """
     # Into a bucket that is full, bytes go at no cost in time; a port has none, so this one is small. What
     # would wait longer than in a queue of usual length is dropped, as on a port.
     rule = (
-        f"replace dev $d root handle 1: tbf rate {mbit}mbit burst {max(16_384, mbit * 125)} latency 150ms"
+        f"replace dev $d root handle 1: tbf rate {mbit}mbit burst {max(burst, mbit * 125)} latency 150ms"
         if mbit
         else "del dev $d root"
     )
@@ -47,12 +51,14 @@ def shape(links: Sequence[tuple[str, str]], mbit: int) -> None:
 
 
 @contextmanager
-def limited(links: Sequence[tuple[str, str]], rates: Sequence[int]) -> Iterator[Iterator[int]]:
+def limited(
+    links: Sequence[tuple[str, str]], rates: Sequence[int], burst: int = 16_384
+) -> Iterator[Iterator[int]]:
     """Yields an iterator that sets each rate in turn; no limit is left at the end."""
 
     def each() -> Iterator[int]:
         for mbit in rates:
-            shape(links, mbit)
+            shape(links, mbit, burst)
             yield mbit
 
     try:

@@ -107,12 +107,12 @@ def is_whole(host: str, made: Made) -> bool:
 
 
 # Of the interface with the host's own address; hosts give it different names.
-_CARD = "card=$(ip -o -4 addr | awk '$2 !~ /^(lo|docker|br-)/ {print $2; exit}')"
+CARD = "card=$(ip -o -4 addr | awk '$2 !~ /^(lo|docker|br-)/ {print $2; exit}')"
 
 
 def received(host: str, way: str = "rx") -> int:
     """Bytes that came in over the host's network interface so far; ``tx`` for those that went out."""
-    return int(on(host, "sh", "-c", f"{_CARD}; cat /sys/class/net/$card/statistics/{way}_bytes"))
+    return int(on(host, "sh", "-c", f"{CARD}; cat /sys/class/net/$card/statistics/{way}_bytes"))
 
 
 def parts_on(host: str) -> list[str]:

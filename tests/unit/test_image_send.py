@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,14 @@ import pytest
 
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, send, use
 from toolkit.core.command import Command
-from toolkit.core.image import ImageFacts, config_identity
-from toolkit.core.image_parts import ImageParts, Layer, digest, metadata
-from toolkit.core.names import PART_REPOSITORY, identity_reference
+from toolkit.core.image_parts import Layer, digest
+from toolkit.core.names import PART_REPOSITORY
 from toolkit.core.report import Outcome
 from toolkit.core.result import Result
-from toolkit.effects import image_source
-from toolkit.effects.image_archive import archive
 from toolkit.effects.layer_reader import Unreadable, verified
-from toolkit.effects.runner import Sink
-from toolkit.errors import Unreachable
 from toolkit.execute import execute
 from toolkit.plan.steps import Phase, Plan, SendImage
+
 
 @pytest.fixture
 def sender(monkeypatch: pytest.MonkeyPatch) -> Sender:

@@ -85,7 +85,7 @@ def groups_of(sizes: Sequence[int], first: int = 0) -> tuple[Group, ...]:
 
 
 def groups_for(sizes: Sequence[int], firsts: Collection[int]) -> tuple[Group, ...]:
-    """Return groups for hosts that lack layers from different ones on: each host needs a row of whole groups."""
+    """Return groups for hosts that lack layers from different ones on: each needs a row of whole groups."""
     found: list[Group] = []
     for group in groups_of(sizes, min(firsts)):
         cuts = sorted({group.start, *(first for first in firsts if group.start < first < group.stop)})

@@ -142,8 +142,8 @@ class Line:
             begun: whether they had spoken with each other.
             gone: whether it no longer has what the next one needs.
         """
-        if self.givers.get(host) != giver or host not in self.at:
-            return []
+        if self.givers.get(host) != giver or self.at.get(host, self.end) >= self.end:
+            return []  # of old, or of a host that has all and has hung up
         if gone:
             return list(self._pass_over(host, why, now))
         if not begun:
@@ -200,7 +200,7 @@ class Line:
             yield Give(giver, "")
 
     def _make_way(self, host: str, why: str, now: float) -> Iterator[Order]:
-        """A host goes to the end of the line; when it was there before, it waits until the others are done."""
+        """A host goes to the end of the line; the second time it waits until the others are done."""
         self._tried[host] = self._tried.get(host, 0) + 1
         tail = self._tail(host)
         if self._tried[host] > _TRIES or not tail:

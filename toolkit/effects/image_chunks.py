@@ -1,8 +1,9 @@
-"""An image's archives as one row of chunks: what hosts take from each other, read from this machine's engine."""
+"""An image's archives as one row of chunks, which hosts take from each other."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from toolkit.core.image_parts import Group, ImageParts, Layer, metadata, part_co
 from toolkit.core.names import part_name
 from toolkit.effects.image_archive import archive, archive_size
 from toolkit.effects.image_source import ImageSource
+from toolkit.effects.shared_reading import Tap
 
 # Bytes of a chunk, but for an archive's last. Each host in a line adds the time of one; smaller ones cost
 # more work than they save. As in toolkit/inside/relay.py.
@@ -69,26 +71,36 @@ def make_archives(
 def read_archive(source: ImageSource, one: Archive) -> Iterator[bytes]:
     """Yield an archive's bytes, in pieces of any length; see ``ImageSource.layers`` for errors."""
     with contextlib.closing(source.layers(one.group)) as tap:
-        yield from archive(one.layers, tap if one.layers else (), one.about)
+        yield from _archive(one, tap)
 
 
 def read_chunks(source: ImageSource, archives: Sequence[Archive], number: int) -> Iterator[tuple[int, bytes]]:
     """Yield chunks with their numbers, from one on."""
-    for one in archives:
-        if one.end <= number:
-            continue
-        for at, chunk in enumerate(_cut(read_archive(source, one)), one.first):
-            if at >= number:
-                yield at, chunk
+    wanted = [one for one in archives if one.end > number]
+    with contextlib.ExitStack() as stack:
+        taps: list[Tap] = []
+        for index, one in enumerate(wanted):
+            # While one is read, the next begins: a reader takes a third of a second to start.
+            for coming in wanted[len(taps) : index + 2]:
+                taps.append(stack.enter_context(contextlib.closing(source.layers(coming.group))))
+                if coming is not one and coming.layers:
+                    threading.Thread(target=taps[-1].prime, daemon=True).start()
+            for at, chunk in enumerate(_cut(_archive(one, taps[index])), one.first):
+                if at >= number:
+                    yield at, chunk
+            taps[index].close()
+
+
+def _archive(one: Archive, tap: Tap) -> Iterator[bytes]:
+    return archive(one.layers, tap if one.layers else (), one.about)
 
 
 def _cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    with contextlib.closing(pieces):  # type: ignore[type-var]
-        buffer = bytearray()
-        for piece in pieces:
-            buffer += piece
-            while len(buffer) >= CHUNK:
-                yield bytes(buffer[:CHUNK])
-                del buffer[:CHUNK]
-        if buffer:
-            yield bytes(buffer)
+    buffer = bytearray()
+    for piece in pieces:
+        buffer += piece
+        while len(buffer) >= CHUNK:
+            yield bytes(buffer[:CHUNK])
+            del buffer[:CHUNK]
+    if buffer:
+        yield bytes(buffer)

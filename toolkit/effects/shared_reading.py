@@ -162,6 +162,18 @@ class Tap:
                 reading.pulling = True
             self._pull(reading)
 
+    def prime(self) -> None:
+        """Let the reading begin, so that the first piece is here when it is asked for."""
+        readings = self.readings
+        with readings.changed:
+            if self.closed or readings.closed:
+                return
+            reading = self._current()
+            if reading.pulling or reading.done or reading.error or self.at < reading.end:
+                return
+            reading.pulling = True
+        self._pull(reading)
+
     def _current(self) -> _Reading:
         if self.reading is not None and self.at < self.reading.begin:
             self.readings.leave(self)

@@ -84,7 +84,7 @@ class _Sending:
         self.advance = advance
         self.token = secrets.token_hex(2)
         self.made: dict[str, None] = {}
-        self.layers = self.sent = self.total = 0
+        self.layers = self.sent = self.total = self.milliseconds = 0
         self.way = ""
 
     def run(self) -> Verdict:
@@ -98,7 +98,12 @@ class _Sending:
             with contextlib.suppress(ToolkitError, OSError):
                 self._ask(script(_NAME, "", "--", *self.made))
             raise
-        amounts = (("bytes", self.sent), ("layers", self.layers), ("of", len(self.source.image.diff_ids)))
+        amounts = (
+            ("bytes", self.sent),
+            ("layers", self.layers),
+            ("of", len(self.source.image.diff_ids)),
+            *((("transfer_ms", self.milliseconds),) if self.milliseconds else ()),
+        )
         return Verdict("ok", f"{size(self.sent)}, {how}", amounts=amounts)
 
     def _bring(self, holdings: Holdings, earlier: Sequence[str]) -> str:
@@ -126,7 +131,9 @@ class _Sending:
         name = self._from_others(parts, first) if self.relay and self.total >= LEAST else ""
         if not name:
             # What came so far, if anything did, is there already.
-            first = held(parts.diff_ids, parse_holdings(self._ask(ask_holdings())).chains) if self.made else first
+            first = (
+                held(parts.diff_ids, parse_holdings(self._ask(ask_holdings())).chains) if self.made else first
+            )
             for group in groups_of(sizes, first) or (Group(first, first),):
                 name = self._load(parts, group)
         arrived = self._look(name)
@@ -148,8 +155,14 @@ class _Sending:
         self.made |= dict.fromkeys(one.name for one in brought.archives)
         self.sent += brought.wire
         self.layers += sum(one.group.stop - one.group.start for one in brought.archives)
-        self.way = (f", from {brought.giver}" if brought.giver else "") + (
-            f" ({brought.note})" if brought.note else ""
+        self.milliseconds = round(1000 * brought.seconds)
+        speed = f", {8 * brought.wire / brought.seconds / 1e6:.0f} Mb/s" if brought.seconds else ""
+        self.way = "".join(
+            (
+                f", from {brought.giver}" if brought.giver else "",
+                speed,
+                f" ({brought.note})" if brought.note else "",
+            )
         )
         if not brought.refused:
             return brought.archives[-1].name

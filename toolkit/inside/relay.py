@@ -1,4 +1,4 @@
-"""Takes an image's archives in chunks, lets the host's engine load them, and gives the chunks to the next host.
+"""Takes an image in chunks, has the host's engine load it, and gives the chunks to the next host.
 
 usage: relay.py ADDRESS    listens there on a port that the kernel chooses
 
@@ -26,7 +26,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, BinaryIO, NoReturn
 
@@ -35,7 +34,7 @@ CHUNK = 2**18
 ZSTD = 1  # a flag of frames
 # Chunks that a host may be ahead of its engine or of the next host; and that it keeps for another next host.
 AHEAD, KEPT = 128, 288
-REPORT_EACH = 0.05  # seconds
+REPORT_CHUNKS, REPORT_EACH = 8, 0.1  # seconds
 CONNECT, GREET = 3.0, 5.0
 
 
@@ -106,7 +105,7 @@ class Relay:
             self.give_to(**order)
 
     def begin(self, loads: list[list[int]], key: str, cert: str, ca: str) -> None:
-        """Begin to listen and to load: ``loads`` are the first and the last chunk of each archive, plus one."""
+        """Begin to listen and to load: each archive's first chunk, and the first that is not of it."""
         self.server = _context(ssl.PROTOCOL_TLS_SERVER, key, cert, ca)
         self.client = _context(ssl.PROTOCOL_TLS_CLIENT, key, cert, ca)
         self.at = self.first = self.loaded = loads[0][0]
@@ -227,13 +226,19 @@ class Relay:
         return data
 
     def report(self) -> NoReturn:
-        told: object = None
+        """Say how far it is: after some chunks, or after some time when anything is new."""
+        told = (-1, -1)
+
+        def much() -> bool:
+            return self.at >= told[0] + REPORT_CHUNKS
+
         while True:
-            now = (self.at, self.limit())
+            with self.changed:
+                self.changed.wait_for(much, REPORT_EACH)
+                now = (self.at, self.limit())
             if now != told:
                 self.say(at=now[0], limit=now[1], wire=self.came)
                 told = now
-            time.sleep(REPORT_EACH)
 
 
 class Loading:
@@ -310,7 +315,8 @@ class Child:
                 with relay.changed:
                     self.at = number
                     relay.changed.notify_all()
-                    relay.changed.wait_for(lambda: self.ended or number < relay.at)
+                    while not self.ended and number >= relay.at:
+                        relay.changed.wait()
                     if self.ended:
                         return
                     if number not in relay.wire:

@@ -1,0 +1,240 @@
+"""One host of a transfer: the program that runs there, what it is told and what it says."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.command import Command, script
+from toolkit.core.relay_line import HERE, Line
+from toolkit.effects.image_chunks import CHUNK, Archive
+from toolkit.effects.relay_keys import RelayKey
+from toolkit.effects.runner import Runner
+from toolkit.errors import ToolkitError, Unreachable
+
+# Bytes done, bytes in all.
+Advance = Callable[[int, int], None]
+
+_PROGRAM = Path(__file__).resolve().parent.parent / "inside" / "relay.py"
+_START = r"""
+no() { echo "{\"missing\": \"$1\"}"; exit; }
+command -v python3 >/dev/null || no "it has no python3"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "its python3 is older than 3.8"
+exec python3 -I -S -c "$2" "$1"
+"""
+# As in relay.py: kind, flags, number, length; and the flag of a compressed chunk.
+HEAD = struct.Struct(">cBII")
+ZSTD = 1
+# Seconds that a host has for its first word, and between two messages that carry nothing but digests.
+ANSWER, _FLUSH = 20.0, 0.1
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What came of it on one host.
+
+    Args:
+        archives: those that its engine has loaded.
+        refused: what the engine said to one that it did not load; empty when it took all.
+        wire: bytes that came in, compressed as they were.
+        seconds: from when the line formed until the last chunk was there.
+        giver: host that gave the last chunk, empty for this machine.
+        note: what else there is to say about the way it took.
+    """
+
+    archives: tuple[Archive, ...]
+    refused: str = ""
+    wire: int = 0
+    seconds: float = 0.0
+    giver: str = HERE
+    note: str = ""
+
+
+@dataclass
+class _Load:
+    status: int
+    said: str
+
+
+class Member:
+    """One host: what it is told, what it says, what is fed to it."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        address: str,
+        first: int,
+        advance: Advance,
+        tell: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.runner, self.address, self.first, self._advance, self._tell = (
+            *(runner, address, first),
+            *(advance, tell),
+        )
+        self.host = runner.name
+        self.archives: tuple[Archive, ...] = ()
+        self.zstd, self.port = False, 0
+        self.at = self.limit = self.sent = self.wire = 0
+        self.moved = 0.0  # when it last got a chunk
+        self.giver = HERE
+        self.said: deque[dict[str, Any]] = deque()
+        self.finished, self.ended, self._ready = threading.Event(), threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self._loads: dict[int, _Load] = {}
+        self._line = b""
+        self.changed = threading.Condition()
+        self._orders: list[bytes] = []
+        self._digests: list[tuple[int, bytes]] = []
+        self.data: deque[bytes] = deque()
+        self._closed = False
+        self._stderr = self._missing = ""
+        self.feeding = 0  # rises with every order to feed or not to
+        self.take_at: int | None = None
+
+    # The program over there
+
+    def start(self) -> str:
+        """Start the program on the host; return why it does not run, empty when it does."""
+        command = script(_START, self.address, _PROGRAM.read_text(encoding="utf-8"))
+        threading.Thread(target=self._run, args=(command,), daemon=True, name=f"relay {self.host}").start()
+        self._ready.wait(ANSWER)
+        if isinstance(self.error, Unreachable):
+            raise self.error
+        if self._missing or self.ended.is_set():
+            return self._missing or self._stderr.strip().rpartition("\n")[2] or "its relay did not start"
+        return "" if self._ready.is_set() else "its relay did not answer"
+
+    def _run(self, command: Command) -> None:
+        try:
+            result = self.runner.stream(command, self._hear, self._frames())
+            self._stderr = result.stderr
+            reason = result.stderr.strip().rpartition("\n")[2] or f"status {result.status}"
+            self.fail(ToolkitError(f"its relay ended: {reason}", "run the same command again", self.host))
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self.ended.set()
+            self._ready.set()
+            self.finished.set()
+            self._tell(lambda: None)
+
+    def _hear(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            what = json.loads(line)
+            if "missing" in what:
+                self._missing = str(what["missing"])
+                self._ready.set()
+                self.close()  # it reads nothing that could end what waits for it
+            elif "ready" in what:
+                self.zstd = bool(what["zstd"])
+                self._ready.set()
+            elif "port" in what:
+                self.port = int(what["port"])
+            elif "loaded" in what:
+                self._loads[int(what["loaded"])] = _Load(int(what["status"]), str(what["said"]))
+                self._judge()
+            else:
+                if "limit" in what:
+                    self._moved(int(what["at"]), int(what["limit"]), int(what["wire"]))
+                self.said.append(what)
+        if lines:
+            self._tell(lambda: None)
+
+    def _moved(self, at: int, limit: int, wire: int) -> None:
+        with self.changed:
+            if at > self.at:
+                self.moved = time.monotonic()
+            self.at, self.limit, self.wire = at, limit, wire
+            self.changed.notify_all()
+        total = sum(one.size for one in self.archives)
+        if self.archives:
+            self._advance(min((at - self.archives[0].first) * CHUNK, total), total)
+
+    def _judge(self) -> None:
+        bad = any(load.status for load in self._loads.values())
+        if bad or len(self._loads) == len(self.archives):
+            self.error = None
+            self.finished.set()
+
+    def brought(self, line: Line, started: float) -> Brought:
+        """Return what came of it, once it is finished."""
+        good = [number for number, load in sorted(self._loads.items()) if not load.status]
+        bad = [load.said for _, load in sorted(self._loads.items()) if load.status]
+        note = ""
+        if self.host in line.direct:
+            note = f"not from another host: {line.direct[self.host]}"
+        if self.host in line.passed:
+            note = f"after the others: {line.passed[self.host]}"
+        archives = tuple(self.archives[number] for number in good)
+        refused = (bad[0].strip() or "docker load failed") if bad else ""
+        return Brought(archives, refused, self.wire, max(0.0, self.moved - started), self.giver, note)
+
+    def fail(self, error: Exception) -> None:
+        if not self.finished.is_set():
+            self.error = error
+            self.finished.set()
+
+    def close(self) -> None:
+        with self.changed:
+            self._closed = True
+            self.feeding += 1
+            self.changed.notify_all()
+
+    # What it is told
+
+    def begin(self, key: RelayKey) -> None:
+        loads = [(one.first, one.end) for one in self.archives]
+        self.order(do="begin", loads=loads, key=key.key, cert=key.cert, ca=key.ca)
+
+    def order(self, **order: object) -> None:
+        text = json.dumps(order).encode()
+        with self.changed:
+            self._orders.append(HEAD.pack(b"J", 0, 0, len(text)) + text)
+            if order["do"] == "take":
+                self.take_at = None
+                if order["host"] is not None:
+                    self.giver = str(order["host"])
+            self.changed.notify_all()
+
+    def taken(self, giver: object, at: int) -> None:
+        """It has done as it was told to: it takes from this one now, and needs this chunk next."""
+        if giver == self.giver:
+            with self.changed:
+                self.take_at = at
+                self.changed.notify_all()
+
+    def digest(self, number: int, sum_: bytes) -> None:
+        if self.archives and number >= self.archives[0].first:
+            with self.changed:
+                self._digests.append((number, sum_))
+                self.changed.notify_all()
+
+    def _frames(self) -> Iterator[bytes]:
+        """What goes to its standard input: orders first, then digests, then chunks."""
+        flushed = 0.0
+        while True:
+            with self.changed:
+                while True:
+                    due = flushed + _FLUSH - time.monotonic()
+                    if self._orders or self.data or self._closed or (self._digests and due <= 0):
+                        break
+                    self.changed.wait(due if self._digests else None)
+                if self._closed:
+                    return
+                pieces, self._orders = self._orders, []
+                if self._digests:
+                    first, sums = self._digests[0][0], b"".join(sum_ for _, sum_ in self._digests)
+                    pieces.append(HEAD.pack(b"D", 0, first, len(sums)) + sums)
+                    self._digests, flushed = [], time.monotonic()
+                if not pieces and self.data:
+                    pieces.append(self.data.popleft())
+                    self.changed.notify_all()
+            yield b"".join(pieces)
