@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -271,6 +273,135 @@ def test_sent_from_engines_of_other_kinds(
         assert amounts(report)[target]["layers"] == 3, report
     assert is_whole(target, made)
     assert on(sender, "docker", "ps", "-aq", "--filter", "label=toolkit.reader") == ""
+
+
+# From host to host
+
+
+class Watched:
+    """A host's runner that slows down what is fed to its relay, and acts when so many bytes have gone."""
+
+    def __init__(self, inner: SshRunner, at: int, act: Callable[[], None], pause: float = 0.02) -> None:
+        self.inner, self.at, self.act, self.pause = inner, at, act, pause
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        watched = self._watch(source) if source is not None and "load" not in command.argv else source
+        return self.inner.stream(command, sink, watched)
+
+    def _watch(self, source: Iterable[bytes]) -> Iterator[bytes]:
+        done, acted = 0, False
+        for piece in source:
+            yield piece
+            done += len(piece)
+            if len(piece) > 10_000:
+                time.sleep(self.pause)
+            if done > self.at and not acted:
+                acted = True
+                threading.Thread(target=self.act, daemon=True).start()
+
+
+def send_watched(tool: Toolkit, at: int, act: Callable[[], None]) -> dict[str, Outcome]:
+    with Session.open(load_inventory(tool.hosts)) as session:
+        plan = session.plan_image_send()
+        for name, runner in session.runners.items():
+            session.runners[name] = Watched(runner, at, act)  # type: ignore[arg-type,assignment]
+        return {outcome.host: outcome for outcome in session.execute(plan).outcomes}
+
+
+def relays(host: str) -> str:
+    return sh(host, "pgrep -x python3 || true")
+
+
+def test_this_machine_sends_once_and_every_host_at_most_once(
+    base: ImageParts, first: Made, tool: Call
+) -> None:
+    """Three engines: 26 and 20.10 with overlay2, 26 with the containerd store; counted on the interfaces."""
+    made = make(base, "once", [layer(f"once{n}", 6 * MIB) for n in range(3)] + [layer("last", 10, 11)])
+    before = {(host, way): received(host, way) for host in HOSTS for way in ("rx", "tx")}
+    report = tool(made).run("image", "send", "--json", check=True).json
+    went = {key: received(*key) - count for key, count in before.items()}
+    # What came in nowhere else came from here; answers of 40 bytes for each 1,500 are in both sums.
+    from_here = sum(went[host, "rx"] - went[host, "tx"] for host in HOSTS)
+    assert made.size < from_here < 1.06 * made.size + 256 * 1024
+    for host in HOSTS:
+        assert made.size < went[host, "rx"] < 1.06 * made.size + 256 * 1024, host
+        assert went[host, "tx"] < 1.06 * made.size + 256 * 1024, host
+        assert is_whole(host, made) and parts_on(host) == [] and relays(host) == ""
+    givers = [o["detail"].partition(", from ")[2].partition(",")[0] for o in report["outcomes"]]
+    assert len(set(givers)) == 3 and "" in givers, "each gives to one other"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_host_that_loses_power_does_not_stop_the_others(
+    base: ImageParts, first: Made, tool: Call, share: float
+) -> None:
+    layers = [layer(f"power{n} {share}", 4 * MIB) for n in range(4)]
+    made = make(base, f"power{share}", [*layers, layer("last", 10, 12)])
+    try:
+        found = send_watched(tool(made), int(share * made.size), lambda: faults.power_off("box2"))
+    finally:
+        faults.power_on("box2")
+    assert found["box2"].status == "failed" and found["box2"].fix, found
+    for host in ("box1", "box3"):
+        assert found[host].status == "ok" and is_whole(host, made) and relays(host) == "", found
+    report = tool(made).run("image", "send", "--json", check=True).json
+    assert amounts(report)["box2"]["layers"] <= len(layers) + 1
+    assert is_whole("box2", made) and parts_on("box2") == [] and relays("box2") == ""
+
+
+def test_where_hosts_do_not_reach_each_other_all_take_from_here(
+    base: ImageParts, first: Made, tool: Call
+) -> None:
+    made = make(base, "walls", [layer("walls", 3 * MIB), layer("last", 10, 13)])
+    here = "-s $(ip route show default | awk '{print $3; exit}')"
+    rules = [
+        f"INPUT -i $card {here} -j ACCEPT",
+        "INPUT -i $card -p tcp --syn -j REJECT --reject-with tcp-reset",
+    ]
+    try:
+        for host in HOSTS:
+            assert sh(host, f"{images.CARD}; iptables -A {rules[0]} && iptables -A {rules[1]}") == ""
+        report = tool(made).run("image", "send", "--json", check=True).json
+    finally:
+        for host in HOSTS:
+            sh(host, f"{images.CARD}; iptables -D {rules[0]}; iptables -D {rules[1]}")
+    assert all(is_whole(host, made) for host in HOSTS)
+    direct = [o for o in report["outcomes"] if "not from another host: Connection refused" in o["detail"]]
+    assert len(direct) == len(HOSTS) - 1, report
+
+
+def test_a_host_without_python_takes_from_here(base: ImageParts, first: Made, tool: Call) -> None:
+    made = make(base, "bare-host", [layer("bare", 3 * MIB), layer("last", 10, 14)])
+    python = sh("box2", "readlink -f /usr/bin/python3").strip()
+    try:
+        assert sh("box2", f"chmod a-x {python}") == ""
+        report = tool(made).run("image", "send", "--json", check=True).json
+    finally:
+        sh("box2", f"chmod a+x {python}")
+    rows = {o["host"]: o["detail"] for o in report["outcomes"]}
+    assert "not over other hosts: it has no python3" in rows["box2"], rows
+    assert all(is_whole(host, made) for host in HOSTS)
+
+
+def test_nothing_of_a_transfer_stays_when_it_is_interrupted(
+    base: ImageParts, first: Made, tool: Call
+) -> None:
+    layers = [layer(f"stop{n}", 24 * MIB) for n in range(4)]
+    made = make(base, "stop", [*layers, layer("last", 10, 15)])
+    one = tool(made)
+    process = one.start("image", "send")
+    wait_until(lambda: any(relays(host) for host in HOSTS), 30)
+    interrupt(process)
+    said, _ = process.communicate(timeout=20)
+    assert process.returncode == 130, said
+    for host in HOSTS:
+        wait_until(lambda host=host: relays(host) == "" and "docker load" not in sh(host, "ps ax"), 10)
+    wait_until(lambda: readers() == "", 10)
+    one.run("image", "send", check=True)
+    assert all(is_whole(host, made) and parts_on(host) == [] for host in HOSTS)
 
 
 def gone_from(host: str, name: str) -> bool:
