@@ -85,11 +85,15 @@ class World:
                 continue
             giver = self.givers[host]
             there = 0.0
+            rate = self.rates.get(host, RATE)
             if giver == HERE and host in self.fed:
                 there = float(self.end)
+                others = [h for h in self.fed if h != host and h in self.at and self.at[h] < self.end]
+                used = sum(min(self.rates.get(h, RATE), RATE / 2) for h in others)
+                rate = min(rate, max(RATE - used, RATE / (1 + len(others))))
             elif giver and self.takers.get(giver) == host and giver in before and giver not in self.frozen:
                 there = before[giver]
-            room = self.at[host] + self.rates.get(host, RATE) * TICK
+            room = self.at[host] + rate * TICK
             taker = self.takers.get(host)
             if taker in before:
                 room = min(room, before[taker] + AHEAD)
@@ -138,15 +142,24 @@ def test_a_host_known_to_be_slow_is_last_even_if_it_lacks_more() -> None:
     assert line.givers == {"box3": HERE, "box2": "box3", "box1": HERE}
 
 
-@pytest.mark.parametrize("slow", range(2, 9))
+@pytest.mark.parametrize("slow", range(1, 9))
 def test_a_slow_host_costs_the_others_next_to_nothing(slow: int) -> None:
     world = World(hosts(8), 2560)
     world.rates[f"box{slow}"] = RATE / 10
     world.run(until=1000)
     others = [when for host, when in world.done.items() if host != f"box{slow}"]
-    assert max(others) < 1.03 * 2560 / RATE + 1
+    # The first one has nobody before it to be compared with, which takes two seconds.
+    assert max(others) < 1.03 * 2560 / RATE + (3 if slow == 1 else 1)
     # It had a tenth of the time for nothing at the worst.
     assert world.done[f"box{slow}"] < 12 * 2560 / RATE
+
+
+def test_where_this_machine_is_what_is_slow_the_first_host_stays() -> None:
+    world = World(hosts(4), 2560)
+    world.rates = dict.fromkeys(hosts(4), 10 * RATE)
+    world.run()
+    assert world.line.givers == {"box1": HERE, "box2": "box1", "box3": "box2", "box4": "box3"}
+    assert world.given < 1.05 * 2560 and not world.line.passed
 
 
 def test_a_host_at_two_thirds_stays_where_it_is() -> None:
@@ -200,7 +213,7 @@ def test_one_wall_costs_one_more_stream() -> None:
 
 
 def test_a_host_that_waits_for_its_engine_has_time() -> None:
-    line = Line(hosts(3), 512)
+    line = Line(hosts(3), 120)
     line.begin(0.0)
     for now in range(1, 50):
         for host in ("box1", "box3"):
@@ -212,7 +225,7 @@ def test_a_host_that_waits_for_its_engine_has_time() -> None:
     assert line.look({"box1": 105}, (), 9.0)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(120))
 def test_whatever_happens_every_host_that_lives_gets_all(seed: int) -> None:
     chance = random.Random(seed)
     count, end = chance.randint(2, 9), chance.randint(1, 600)

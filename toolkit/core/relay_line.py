@@ -13,6 +13,10 @@ from dataclasses import dataclass
 # In place of a host: this machine.
 HERE = ""
 
+# Nobody stands before the first host, so whether it is slow shows when the second takes from here as well:
+# done once, for so many seconds, where so many are left, and believed when the second takes that much more.
+_PROBE, _PROBE_LEFT, _PROBE_MORE = 1.0, 20.0, 1.5
+
 # Chunks of 256 KiB. A host that is fewer than so many behind the one before it is not looked at: by so
 # much the buffers between them differ.
 _BEHIND = 16
@@ -89,6 +93,9 @@ class Line:
         self._tried: dict[str, int] = {}
         self._seen: dict[str, deque[tuple[float, int]]] = {host: deque() for host in starts}
         self._since: dict[str, float] = {}
+        # The first host that is looked at, the second, since when, and the first one's rate alone.
+        self._probe: tuple[str, str, float, float] | None = None
+        self._probed: set[str] = set()
 
     @property
     def finished(self) -> bool:
@@ -118,7 +125,7 @@ class Line:
             sent: of hosts that are fed from here, the first chunk that was not sent yet.
             busy: hosts that take no more because their own engine has not yet taken what they have.
         """
-        orders: list[Order] = []
+        orders: list[Order] = [*self._look_at_first(now)]
         for host in list(self.at):
             giver = self.givers.get(host)
             if giver is None or self.at[host] >= self.end:
@@ -127,10 +134,15 @@ class Line:
             if lacks <= 0:
                 self._since[host] = now  # it has all that it could have
             still = now - self._since[host]
-            if still > _GIVEN_UP and host not in busy:
+            patience = _BUSY if host in busy else _STALLED
+            if still > _GIVEN_UP and giver == HERE and host not in busy:
                 orders.append(Drop(host, f"took nothing for {_GIVEN_UP:.0f} s"))
-            elif still > (_BUSY if host in busy else _STALLED) and self._is_waited_for(host):
+            elif still > patience and self._is_waited_for(host):
                 orders += self._make_way(host, "stood still", now)
+            elif still > 3 * patience and giver:
+                # Nobody waits for it, but it may be the other that stands still.
+                self.direct[host] = f"{giver} gave nothing"
+                orders += [*self._unlink(host, now), *self._link(HERE, host, now)]
             elif giver and lacks >= _BEHIND and self._holds_up(giver, host, now):
                 orders += self._make_way(host, "was slower than the others", now)
         return orders
@@ -194,10 +206,13 @@ class Line:
             self.takers.pop(giver, None)
         elif giver == HERE:
             yield Feed(host, False)
-        if taker:
-            yield from self._link(giver if giver is not None else HERE, taker, now)
-        elif giver:
+        follows = bool(taker) and self.at[taker] < self.end
+        if giver and (not follows or (giver, taker) in self._barred):
             yield Give(giver, "")
+        if follows:
+            yield from self._link(giver if giver is not None else HERE, taker, now)
+        elif taker:
+            self.givers[taker] = HERE  # it has all, and needs nobody
 
     def _make_way(self, host: str, why: str, now: float) -> Iterator[Order]:
         """A host goes to the end of the line; the second time it waits until the others are done."""
@@ -239,6 +254,34 @@ class Line:
         return max(ends, key=lambda name: (self.givers[name] != HERE, -self.at[name], name), default="")
 
     # How quick they are
+
+    def _look_at_first(self, now: float) -> Iterator[Order]:
+        if self._probe is None:
+            first = next((h for h in self.takers if self.givers[h] == HERE and h not in self._probed), "")
+            rate = self.rate(first, now) if first else None
+            if (
+                rate
+                and now - self._seen[first][0][0] > _LOOK
+                and (self.end - self.at[first]) / rate > _PROBE_LEFT
+            ):
+                self._probed.add(first)
+                second = self.takers.pop(first)
+                self._probe = (first, second, now, rate)
+                yield Give(first, "")
+                yield from self._link(HERE, second, now)
+            return
+        first, second, since, alone = self._probe
+        if now - since < _PROBE:
+            return
+        self._probe = None
+        if self.givers.get(first) != HERE or self.givers.get(second) != HERE:
+            return
+        rate = self.rate(second, now)
+        if rate and rate > _PROBE_MORE * alone:
+            yield from self._make_way(first, "was slower than the others", now)
+        elif first not in self.takers:
+            yield Feed(second, False)
+            yield from self._link(first, second, now)
 
     def _is_waited_for(self, host: str) -> bool:
         return any(self.at[h] < self.end and self.givers[h] is not None for h in self.at if h != host)
