@@ -60,10 +60,10 @@ def layer(name: str, size: int, seed: int = 0) -> bytes:
     return out.getvalue()
 
 
-def make(base: ImageParts, tag: str, layers: Sequence[bytes], **labels: str) -> Made:
-    """Let this machine's engine have an image of the base's first layers and these."""
+def make(base: ImageParts, tag: str, layers: Sequence[bytes], tools: int = TOOLS, **labels: str) -> Made:
+    """Let this machine's engine have an image of so many first layers of the base and these."""
     own = tuple(Layer(digest(one), len(one)) for one in layers)
-    whole = (*base.layers[:TOOLS], *own)
+    whole = (*base.layers[:tools], *own)
     conf = json.loads(base.config)
     env = [line for line in conf["config"]["Env"] if line.startswith("PATH=")]
     about = {
