@@ -95,9 +95,11 @@ def report_text(report: Report) -> str:
 
 
 def _sent(report: Report) -> str:
-    """How much of an image left this machine, all hosts together; each has its own in its line."""
-    each = [amounts["bytes"] for amounts in (dict(o.amounts) for o in report.outcomes) if "bytes" in amounts]
-    return f", {size(sum(each))} sent" if each else ""
+    """How much of an image left this machine, and how much hosts gave to each other."""
+    amounts = [dict(outcome.amounts) for outcome in report.outcomes if outcome.amounts]
+    here, came = (sum(one.get(name, 0) for one in amounts) for name in ("from_here", "bytes"))
+    passed = f", {size(came - here)} from host to host" if came > here else ""
+    return f", {size(here)} sent{passed}" if came else ""
 
 
 def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything: bool = False) -> str:

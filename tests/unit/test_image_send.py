@@ -45,7 +45,7 @@ def test_a_host_that_has_nothing_gets_every_layer_once(sender: Sender, make: Any
     assert outcome.status == "ok" and arrived(sender, host), outcome
     loads = host.loads()
     assert len(loads) == 3 and sender.read == [(0,), (1, 2, 3), (4,)]
-    assert dict(outcome.amounts) == {"bytes": sum(loads), "layers": 5, "of": 5}
+    assert dict(outcome.amounts) == {"bytes": sum(loads), "from_here": sum(loads), "layers": 5, "of": 5}
     assert sum(loads) - sum(map(len, LAYERS)) < 64 * 1024
     assert outcome.detail == "5.3 MB, 5 of 5 layers"
 

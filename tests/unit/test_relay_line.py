@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from toolkit.core.relay_line import HERE, Drop, Feed, Give, Line, Order, Take
+from toolkit.core.relay_line import HERE, Drop, Feed, Give, Line, Order, Take, slow_links
 
 TICK = 0.05
 RATE = 45.0  # chunks a second: 100 Mb/s
@@ -202,6 +202,11 @@ def test_where_hosts_do_not_reach_each_other_all_take_from_here() -> None:
     world.run()
     assert world.given == pytest.approx(4 * 256)
     assert world.line.direct == dict.fromkeys(("box2", "box3", "box4"), "Connection refused")
+
+
+def test_links_much_slower_than_the_best_are_slow() -> None:
+    assert slow_links({"a": 1000, "b": 100, "c": 0, "d": 700}) == {"b"}
+    assert slow_links({"a": 0, "b": 0}) == set() == slow_links({})
 
 
 def test_one_wall_costs_one_more_stream() -> None:

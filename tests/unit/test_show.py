@@ -52,10 +52,13 @@ def test_a_report_with_a_failure_has_a_line_for_every_host() -> None:
 
 
 def test_bytes_that_were_sent_are_summed_up() -> None:
-    rows = [replace(OK, host=host, amounts=(("bytes", 1_500_000), ("layers", 1), ("of", 2))) for host in "ab"]
+    amounts = (("bytes", 1_500_000), ("from_here", 1_500_000), ("layers", 1))
+    rows = [replace(OK, host=host, amounts=amounts) for host in "ab"]
     report = Report("image send", (*rows, OK), 2.0)
     assert ", 2.0 s, 3.0 MB sent)" in report_text(report)
-    assert report.as_json()["outcomes"][0]["amounts"] == {"bytes": 1_500_000, "layers": 1, "of": 2}
+    assert report.as_json()["outcomes"][0]["amounts"] == dict(amounts)
+    rows[1] = replace(OK, host="b", amounts=(("bytes", 1_500_000), ("from_here", 0)))
+    assert ", 2.0 s, 1.5 MB sent, 1.5 MB from host to host)" in report_text(replace(report, outcomes=rows))
     assert "amounts" not in report.as_json()["outcomes"][2] and "sent" not in report_text(Report("up", (OK,)))
 
 

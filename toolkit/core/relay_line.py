@@ -15,14 +15,14 @@ HERE = ""
 
 # Nobody stands before the first host, so whether it is slow shows when the second takes from here as well:
 # done once, for so many seconds, where so many are left, and believed when the second takes that much more.
-_PROBE, _PROBE_LEFT, _PROBE_MORE = 1.0, 20.0, 1.5
+_PROBE, _PROBE_LEFT, _PROBE_MORE = 1.0, 30.0, 1.5
 
 # Chunks of 256 KiB. A host that is fewer than so many behind the one before it is not looked at: by so
 # much the buffers between them differ.
 _BEHIND = 16
-# A host is slow when it takes less than this share of what the one before it takes, and when those after it
-# would wait for it longer than so many seconds in all.
-_SHARE, _WAIT = 0.6, 1.0
+# A host is slow when it takes less than this share of what the one before it takes, when others would wait
+# for it longer than so many seconds, and all of them together so many times longer than it waits for them.
+_SHARE, _WAIT, _WORTH = 0.5, 1.0, 2.0
 # Seconds over which a rate is taken; less than the first says nothing.
 _LEAST, _LOOK = 0.25, 1.0
 # Seconds without a chunk after which a host holds others up, and after which it is given up. One that waits
@@ -71,6 +71,16 @@ class Drop:
 Order = Take | Give | Feed | Drop
 
 
+def slow_links(mbit: Mapping[str, float]) -> set[str]:
+    """Return the hosts whose links carry much less than the best does.
+
+    Args:
+        mbit: what they carry at most; 0 for unknown.
+    """
+    best = max(mbit.values(), default=0.0)
+    return {host for host, rate in mbit.items() if 0 < rate < _SHARE * best}
+
+
 class Line:
     """The hosts in line, how far each is, and who gives to whom.
 
@@ -96,6 +106,8 @@ class Line:
         # The first host that is looked at, the second, since when, and the first one's rate alone.
         self._probe: tuple[str, str, float, float] | None = None
         self._probed: set[str] = set()
+        # When a host last waited for its own engine, or had all there was: its rate says nothing then.
+        self._waited: dict[str, float] = {}
 
     @property
     def finished(self) -> bool:
@@ -125,6 +137,10 @@ class Line:
             sent: of hosts that are fed from here, the first chunk that was not sent yet.
             busy: hosts that take no more because their own engine has not yet taken what they have.
         """
+        idle = (
+            h for h, giver in self.givers.items() if giver == HERE and sent.get(h, 0) <= self.at.get(h, 0)
+        )
+        self._waited.update(dict.fromkeys((*busy, *idle), now))
         orders: list[Order] = [*self._look_at_first(now)]
         for host in list(self.at):
             giver = self.givers.get(host)
@@ -221,7 +237,7 @@ class Line:
         if self._tried[host] > _TRIES or not tail:
             yield from self._pass_over(host, why, now)
         elif self.givers[host] == tail and host not in self.takers:
-            yield from self._link(tail, host, now)
+            self._seen[host], self._since[host] = deque([(now, self.at[host])]), now  # it is there already
         else:
             yield from self._unlink(host, now)
             yield from self._link(tail, host, now)
@@ -258,7 +274,7 @@ class Line:
     def _look_at_first(self, now: float) -> Iterator[Order]:
         if self._probe is None:
             first = next((h for h in self.takers if self.givers[h] == HERE and h not in self._probed), "")
-            rate = self.rate(first, now) if first else None
+            rate = self.rate(first, now) if first and not self._has_waited(first, now) else None
             if (
                 rate
                 and now - self._seen[first][0][0] > _LOOK
@@ -293,10 +309,15 @@ class Line:
             return None
         return (self.at[host] - seen[0][1]) / (now - seen[0][0])
 
+    def _has_waited(self, host: str, now: float) -> bool:
+        return now - self._waited.get(host, -_BUSY) < _LOOK
+
     def _holds_up(self, giver: str, host: str, now: float) -> bool:
         mine, before = self.rate(host, now), self.rate(giver, now)
-        if mine is None or before is None or mine >= _SHARE * before:
+        if self._has_waited(host, now) or mine is None or before is None or mine >= _SHARE * before:
             return False
+        if not mine:
+            return False  # it counts once it has stood still for long enough
         left = self.end - self.at[host]
-        # One that took nothing at all counts once it has stood still for long enough.
-        return mine > 0 and left / mine - left / before > _WAIT
+        others = sum(at < self.end for at in self.at.values()) - 1
+        return left / mine - left / before > _WAIT and others * (before / mine - 1) > _WORTH

@@ -15,8 +15,9 @@ class Outcome:
     Args:
         detail: for people.
         output: what the step was asked to read.
-        amounts: what it moved: of an image ``bytes`` over the connection, ``layers`` in them, and ``of``
-            how many.
+        amounts: what it moved: of an image ``bytes`` that came in, ``from_here`` those of them that this
+            machine sent, ``layers`` in them, ``of`` how many, and ``transfer_ms`` from when the hosts had
+            met until the last byte was there.
     """
 
     phase: str

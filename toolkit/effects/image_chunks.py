@@ -80,8 +80,8 @@ def read_chunks(source: ImageSource, archives: Sequence[Archive], number: int) -
     with contextlib.ExitStack() as stack:
         taps: list[Tap] = []
         for index, one in enumerate(wanted):
-            # While one is read, the next begins: a reader takes a third of a second to start.
-            for coming in wanted[len(taps) : index + 2]:
+            # While one is read, the next begin: a reader takes a third of a second to start.
+            for coming in wanted[len(taps) : index + 3]:
                 taps.append(stack.enter_context(contextlib.closing(source.layers(coming.group))))
                 if coming is not one and coming.layers:
                     threading.Thread(target=taps[-1].prime, daemon=True).start()

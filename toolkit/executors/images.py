@@ -84,7 +84,7 @@ class _Sending:
         self.advance = advance
         self.token = secrets.token_hex(2)
         self.made: dict[str, None] = {}
-        self.layers = self.sent = self.total = self.milliseconds = 0
+        self.layers = self.sent = self.relayed = self.total = self.milliseconds = 0
         self.way = ""
 
     def run(self) -> Verdict:
@@ -100,6 +100,7 @@ class _Sending:
             raise
         amounts = (
             ("bytes", self.sent),
+            ("from_here", self.sent - self.relayed),
             ("layers", self.layers),
             ("of", len(self.source.image.diff_ids)),
             *((("transfer_ms", self.milliseconds),) if self.milliseconds else ()),
@@ -148,15 +149,18 @@ class _Sending:
     def _from_others(self, parts: ImageParts, first: int) -> str:
         """Take part in the transfer to all; return the image's name so far, empty where it did not come."""
         assert self.relay is not None
-        brought = self.relay.bring(self.runner, self.step.address, first, self.advance)
+        brought = self.relay.bring(self.runner, self.step, first, self.advance)
         if isinstance(brought, str):
             self.way = f", not over other hosts: {brought}"
             return ""
         self.made |= dict.fromkeys(one.name for one in brought.archives)
         self.sent += brought.wire
+        self.relayed += max(0, brought.wire - brought.fed)
         self.layers += sum(one.group.stop - one.group.start for one in brought.archives)
         self.milliseconds = round(1000 * brought.seconds)
-        speed = f", {8 * brought.wire / brought.seconds / 1e6:.0f} Mb/s" if brought.seconds else ""
+        link = f" of {self.step.mbit:.0f}" if self.step.mbit else ""
+        mbit = 8 * brought.wire / brought.seconds / 1e6 if brought.seconds else 0.0
+        speed = f", {mbit:.0f}{link} Mb/s" if mbit else ""
         self.way = "".join(
             (
                 f", from {brought.giver}" if brought.giver else "",

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection
 
 from toolkit.core.image_parts import ImageParts, groups_for
-from toolkit.core.relay_line import Drop, Feed, Give, Line, Order, Take
+from toolkit.core.relay_line import Drop, Feed, Give, Line, Order, Take, slow_links
 from toolkit.effects.image_chunks import Archive, make_archives
 from toolkit.effects.image_source import ImageSource
 from toolkit.effects.relay_keys import RelayKeys
@@ -21,6 +21,7 @@ from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.executors.relay_member import ANSWER, Advance, Brought, Member
 from toolkit.executors.relay_supply import Supply
+from toolkit.plan.steps import SendImage
 
 # Fewer bytes than these go to each host from here: until the hosts have met they would be there.
 LEAST = 2**20
@@ -46,6 +47,7 @@ class Relay:
         self._lock = threading.Lock()
         self._waiting = set(hosts)
         self._members: dict[str, Member] = {}
+        self._mbit: dict[str, float] = {}
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._begun = threading.Event()
         self._closed = False
@@ -61,7 +63,7 @@ class Relay:
         if complete:
             self._events.put(lambda: None)
 
-    def bring(self, runner: Runner, address: str, first: int, advance: Advance) -> Brought | str:
+    def bring(self, runner: Runner, step: SendImage, first: int, advance: Advance) -> Brought | str:
         """Let a host take the layers from ``first`` on, from others or from here, and load them.
 
         Returns:
@@ -72,9 +74,9 @@ class Relay:
             Unreadable: the layers cannot be read.
         """
         self._supply.prime(self.parts, first)
-        member = Member(runner, address, first, advance, self._tell)
+        member = Member(runner, step.address, first, advance, self._tell)
         reason = member.start()
-        if reason or not self._join(member):
+        if reason or not self._join(member, step.mbit):
             member.close()
             self.absent(member.host)
             return reason or "the others had begun"
@@ -102,13 +104,14 @@ class Relay:
     def _tell(self, event: Callable[[], None]) -> None:
         self._events.put(event)
 
-    def _join(self, member: Member) -> bool:
+    def _join(self, member: Member, mbit: float) -> bool:
         with self._lock:
             if self._begun.is_set() or self._closed:
                 return False
             if not self._members:
                 threading.Thread(target=self._conduct, daemon=True, name="relay").start()
             self._members[member.host] = member
+            self._mbit[member.host] = mbit
             self._waiting.discard(member.host)
         self._events.put(lambda: None)
         return True
@@ -163,7 +166,7 @@ class Relay:
                 break
         self._supply.begin(self.archives, list(self._members.values()))
         self._started = now = time.monotonic()
-        self._line = Line(starts, self.archives[-1].end)
+        self._line = Line(starts, self.archives[-1].end, slow_links(self._mbit))
         for host, member in self._members.items():
             if not member.port:
                 member.fail(ToolkitError("its relay did not begin", "run the same command again", host))

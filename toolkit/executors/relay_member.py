@@ -44,6 +44,7 @@ class Brought:
         archives: those that its engine has loaded.
         refused: what the engine said to one that it did not load; empty when it took all.
         wire: bytes that came in, compressed as they were.
+        fed: bytes of it that this machine sent.
         seconds: from when the line formed until the last chunk was there.
         giver: host that gave the last chunk, empty for this machine.
         note: what else there is to say about the way it took.
@@ -52,6 +53,7 @@ class Brought:
     archives: tuple[Archive, ...]
     refused: str = ""
     wire: int = 0
+    fed: int = 0
     seconds: float = 0.0
     giver: str = HERE
     note: str = ""
@@ -82,6 +84,7 @@ class Member:
         self.archives: tuple[Archive, ...] = ()
         self.zstd, self.port = False, 0
         self.at = self.limit = self.sent = self.wire = 0
+        self.fed = 0
         self.moved = 0.0  # when it last got a chunk
         self.giver = HERE
         self.said: deque[dict[str, Any]] = deque()
@@ -175,7 +178,8 @@ class Member:
             note = f"after the others: {line.passed[self.host]}"
         archives = tuple(self.archives[number] for number in good)
         refused = (bad[0].strip() or "docker load failed") if bad else ""
-        return Brought(archives, refused, self.wire, max(0.0, self.moved - started), self.giver, note)
+        seconds = max(0.0, self.moved - started)
+        return Brought(archives, refused, self.wire, self.fed, seconds, self.giver, note)
 
     def fail(self, error: Exception) -> None:
         if not self.finished.is_set():

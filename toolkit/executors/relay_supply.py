@@ -90,6 +90,7 @@ class Supply:
                     if member.feeding != order:
                         return
                     member.data.append(head + data)
+                    member.fed += len(head + data)
                     member.sent = number + 1
                     member.changed.notify_all()
 

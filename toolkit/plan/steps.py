@@ -103,6 +103,7 @@ class SendImage:
         identity: what the host must hold afterwards (see ``toolkit.core.image``).
         image: its Id in this machine's engine, which stays when the tag is moved; empty for unknown.
         address: of the host on the data network, at which other hosts can give it what they got.
+        mbit: what its link carries at most, in Mbit/s; 0 for unknown.
     """
 
     host: str
@@ -111,6 +112,7 @@ class SendImage:
     identity: str
     image: str = ""
     address: str = ""
+    mbit: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,9 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     tag = layout.inventory.image
     if present is None:
         image = layout.image
-        address = place.path.address
-        return (SendImage(place.name, f"send image {tag}", tag, image.identity, image.id, address),)
+        link = place.facts.link(place.path.interface)
+        title, mbit = f"send image {tag}", link.rate if link else 0.0
+        return (SendImage(place.name, title, tag, image.identity, image.id, place.path.address, mbit),)
     names = image_names(layout.image.identity, tag)
     name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
     there = script(
