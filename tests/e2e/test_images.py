@@ -102,7 +102,7 @@ def test_only_missing_layers_travel_to_both_stores(first: Made, base: ImageParts
     missing = second.size - len(shared)
     for host in HOSTS:
         assert amounts(report)[host]["layers"] == 2 and amounts(report)[host]["of"] == images.TOOLS + 3
-        assert missing <= amounts(report)[host]["bytes"] <= missing + 32 * 1024
+        assert 0.99 * missing <= amounts(report)[host]["bytes"] <= missing + 32 * 1024
         assert after[host] - before[host] <= 1.02 * missing + 64 * 1024
         assert is_whole(host, second) and is_whole(host, first) and parts_on(host) == []
     assert readers() == ""
@@ -204,7 +204,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageParts, first:
     rest = len(layers[2]) + made.parts.layers[-1].size
     for host in HOSTS:
         assert amounts(report)[host]["layers"] == 2
-        assert rest <= amounts(report)[host]["bytes"] <= rest + 32 * 1024
+        assert 0.99 * rest <= amounts(report)[host]["bytes"] <= rest + 32 * 1024
         assert is_whole(host, made) and parts_on(host) == []
     assert all("went on from an earlier try" in o["detail"] for o in report["outcomes"])
 
@@ -325,9 +325,9 @@ def test_this_machine_sends_once_and_every_host_at_most_once(
     went = {key: received(*key) - count for key, count in before.items()}
     # What came in nowhere else came from here; answers of 40 bytes for each 1,500 are in both sums.
     from_here = sum(went[host, "rx"] - went[host, "tx"] for host in HOSTS)
-    assert made.size < from_here < 1.06 * made.size + 256 * 1024
+    assert 0.99 * made.size < from_here < 1.06 * made.size + 256 * 1024
     for host in HOSTS:
-        assert made.size < went[host, "rx"] < 1.06 * made.size + 256 * 1024, host
+        assert 0.99 * made.size < went[host, "rx"] < 1.06 * made.size + 256 * 1024, host
         assert went[host, "tx"] < 1.06 * made.size + 256 * 1024, host
         assert is_whole(host, made) and parts_on(host) == [] and relays(host) == ""
     givers = [o["detail"].partition(", from ")[2].partition(",")[0] for o in report["outcomes"]]

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import select
+import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -238,11 +239,16 @@ class _Output:
 
     def close(self) -> None:
         self._forget(self)
-        with contextlib.suppress(*_FAULTS):  # most often it has removed itself
-            self._api.remove_container(self._container, force=True, v=True)
+        # The connection first: an engine does not remove a container whose output waits for us. That is also
+        # the end of its standard input, with which it ends.
         if self._socket is not None:
             with contextlib.suppress(*_FAULTS):
+                # Closing alone leaves it open: docker's library keeps the response, which holds it too.
+                getattr(self._socket, "_sock", self._socket).shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(*_FAULTS):
                 self._socket.close()
+        with contextlib.suppress(*_FAULTS):  # most often it has removed itself
+            self._api.remove_container(self._container, force=True, v=True)
 
 
 def _line(pieces: Iterator[bytes]) -> bytes:
