@@ -40,11 +40,11 @@ Call = Callable[..., Toolkit]
 def base(lab: Path) -> Iterator[ImageParts]:
     """The layers of toolkit:cpu; the images made of them go when the tests are over."""
     yield images.base_parts()
-    assert readers() == ""
     for host in HOSTS:
         images.forget(host)
     found = subprocess.run(["docker", "images", "-q", images.NAME], capture_output=True, text=True).stdout
     subprocess.run(["docker", "rmi", "-f", *dict.fromkeys(found.split())], capture_output=True, check=False)
+    assert readers() == ""
 
 
 @pytest.fixture
@@ -401,7 +401,9 @@ def test_nothing_of_a_transfer_stays_when_it_is_interrupted(
         wait_until(lambda host=host: relays(host) == "" and "docker load" not in sh(host, "ps ax"), 10)
     wait_until(lambda: readers() == "", 10)
     one.run("image", "send", check=True)
-    assert all(is_whole(host, made) and parts_on(host) == [] for host in HOSTS)
+    for host in HOSTS:
+        assert is_whole(host, made), host
+        assert parts_on(host) == [], host
 
 
 def gone_from(host: str, name: str) -> bool:

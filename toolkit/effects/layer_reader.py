@@ -187,7 +187,7 @@ class _Output:
 
     def __init__(self, client: Any, container: str, forget: Callable[[_Output], None]) -> None:
         self._api, self._container, self._forget = client.api, container, forget
-        self._errors = b""
+        self._errors, self._closed = b"", False
         self._buffer = bytearray()
         self._socket: Any = None
         try:
@@ -241,7 +241,8 @@ class _Output:
         self._forget(self)
         # The connection first: an engine does not remove a container whose output waits for us. That is also
         # the end of its standard input, with which it ends.
-        if self._socket is not None:
+        if self._socket is not None and not self._closed:
+            self._closed = True
             with contextlib.suppress(*_FAULTS):
                 # Closing alone leaves it open: docker's library keeps the response, which holds it too.
                 getattr(self._socket, "_sock", self._socket).shutdown(socket.SHUT_RDWR)
