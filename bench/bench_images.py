@@ -56,6 +56,21 @@ def limited_here(network: str, mbit: int) -> Iterator[None]:
             subprocess.run(["tc", "qdisc", "del", "dev", device, "root"], check=False)
 
 
+@contextmanager
+def crawling(container: str, mbit: float) -> Iterator[None]:
+    """Limit what reaches one practice host."""
+    peer = inside(container, f"{images.CARD}; cat /sys/class/net/$card/iflink").strip()
+    lines = subprocess.run(["ip", "-o", "link"], check=True, capture_output=True, text=True).stdout
+    (name,) = (line.split()[1] for line in lines.splitlines() if line.startswith(f"{peer}:"))
+    device = name.partition("@")[0].rstrip(":")
+    rule = f"root handle 1: tbf rate {mbit}mbit burst 64k latency 150ms"
+    subprocess.run(["tc", "qdisc", "replace", "dev", device, *rule.split()], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["tc", "qdisc", "del", "dev", device, "root"], check=False)
+
+
 def bridge(network: str) -> str:
     ask = ["docker", "network", "inspect", "--format", "{{.Id}}", network]
     return "br-" + subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()[:12]
@@ -95,8 +110,10 @@ def send(hosts: Path, links: Sequence[tuple[str, str]], way: str, tag: str) -> d
         assert report["ok"], done.stdout + done.stderr
         transfer = max((o.get("amounts", {}).get("transfer_ms", 0) for o in outcomes), default=0) / 1000
         loaded = max((o["seconds"] for o in outcomes), default=0.0)
+        each = {o["host"]: o.get("amounts", {}).get("transfer_ms", 0) / 1000 for o in outcomes}
         notes = [o["detail"] for o in outcomes if "(" in o["detail"] or "not over" in o["detail"]]
         return {
+            "each": each,
             "transfer": transfer,
             "loaded": loaded,
             "all": time.perf_counter() - begun,
@@ -153,6 +170,7 @@ def main() -> None:
     parser.add_argument("--hosts", default="2,4,8")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--size", type=int, default=SIZE, help="bytes of the layers above the base")
+    parser.add_argument("--slow", type=int, default=0, help="what reaches this host, 1 and up, is a tenth")
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     given = os.environ.get("TOOLKIT_HOSTS", "")
@@ -166,6 +184,11 @@ def main() -> None:
     base = images.base_parts()
     quarter = options.size // 4
     first = [images.layer(f"l{n}", quarter) for n in range(3)]
+    if options.slow:
+        made = images.make(base, "crawl", [*first, images.layer("last", quarter)])
+        crawl(Path(given), data, links, network, int(options.rates.split(",")[0]), options.slow, made)
+        forget(links)
+        return
     cold = images.make(base, "cold", [*first, images.layer("last", quarter)])
     bare = images.make(base, "bare", [*first, images.layer("last", quarter)], tools=0)
     changed = images.make(base, "changed", [*first, images.layer("last", quarter, 2)])
@@ -187,6 +210,39 @@ def main() -> None:
                         cases = [("cold", bare, cold.size)]
                     _rows(given, data, links[:count], network, rate, way, cases)
     forget(links)
+
+
+def crawl(
+    given: Path,
+    data: dict[str, Any],
+    links: Sequence[tuple[str, str]],
+    network: str,
+    rate: int,
+    slow: int,
+    made: images.Made,
+) -> None:
+    """I5: print when the other hosts had everything, with and without one at a tenth of the rate."""
+    names = list(data["hosts"])[: len(links)]
+    part = given.with_name("bench-images.yaml")
+    chosen = {name: data["hosts"][name] for name in names}
+    part.write_text(yaml.safe_dump({**data, "image": made.tag, "hosts": chosen, "main": names[0]}))
+    others = [name for name in names if name != names[slow - 1]]
+    try:
+        with limited(links, [rate], BURST) as rates:
+            for _ in rates:
+                with limited_here(network, rate):
+                    forget(links)
+                    usual = send(part, links, "ours", made.tag)["each"]
+                    forget(links)
+                    with crawling(links[slow - 1][0], rate / 10):
+                        found = send(part, links, "ours", made.tag)["each"]
+    finally:
+        part.unlink()
+    print(
+        f"images  {len(links)} hosts, {rate} Mb/s, {names[slow - 1]} at a tenth: the others' last byte after "
+        f"{max(found[name] for name in others):.2f} s, {max(usual[name] for name in others):.2f} s without; "
+        f"its own after {found[names[slow - 1]]:.1f} s"
+    )
 
 
 def _rows(
