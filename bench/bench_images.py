@@ -182,6 +182,8 @@ def main() -> None:
     counted = [int(word) for word in options.hosts.split(",")]
     links = links_of(data)[: max(counted)]
     base = images.base_parts()
+    # Whose first layers are those of the images below.
+    subprocess.run([TOOLKIT, "image", "send", "--hosts", given], check=True, stderr=subprocess.DEVNULL)
     quarter = options.size // 4
     first = [images.layer(f"l{n}", quarter) for n in range(3)]
     if options.slow:
