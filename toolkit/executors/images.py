@@ -153,7 +153,8 @@ class _Sending:
         if isinstance(brought, str):
             self.way = f", not over other hosts: {brought}"
             return ""
-        self.made |= dict.fromkeys(one.name for one in brought.archives)
+        # Refused ones as well: the containerd store keeps the name of what it did not take.
+        self.made |= dict.fromkeys(one.name for one in self.relay.archives if one.group.start >= first)
         self.sent += brought.wire
         self.relayed += max(0, brought.wire - brought.fed)
         self.layers += sum(one.group.stop - one.group.start for one in brought.archives)

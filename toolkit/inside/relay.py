@@ -31,6 +31,7 @@ from typing import Any, BinaryIO, NoReturn
 
 HEAD = struct.Struct(">cBII")
 CHUNK = 2**18
+ORDER = 2**26  # bytes of the longest message on standard input
 ZSTD = 1  # a flag of frames
 # Chunks that a host may be ahead of its engine or of the next host; and that it keeps for another next host.
 AHEAD, KEPT = 128, 288
@@ -378,15 +379,16 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _frame(read: Callable[[int], bytes]) -> tuple[bytes, int, int, bytes]:
+def _frame(read: Callable[[int], bytes], most: int) -> tuple[bytes, int, int, bytes]:
     kind, flags, number, size = HEAD.unpack(read(HEAD.size))
-    if size > 2 * CHUNK and kind != b"J":
+    if size > most:
         raise Fault("what came is no frame")
     return kind, flags, number, read(size)
 
 
 def _read_frame(link: ssl.SSLSocket) -> tuple[bytes, int, int, bytes]:
-    return _frame(lambda count: _receive(link, count))
+    # No other host is let fill this one's memory.
+    return _frame(lambda count: _receive(link, count), CHUNK)
 
 
 def _receive(link: ssl.SSLSocket, count: int) -> bytes:
@@ -429,7 +431,7 @@ def main(argv: list[str]) -> NoReturn:
     with os.fdopen(0, "rb", CHUNK, closefd=False) as stdin:
         try:
             while True:
-                kind, flags, number, data = _frame(read)
+                kind, flags, number, data = _frame(read, ORDER)
                 if kind == b"J":
                     relay.order(json.loads(data))
                 elif kind == b"D":
