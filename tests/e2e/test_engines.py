@@ -234,8 +234,9 @@ def start_job(tool: Toolkit) -> str:
 
 
 def state_of(tool: Toolkit, job: str) -> str:
-    jobs = tool.run("status", "--json").json["jobs"]
-    return next(j["state"] for j in jobs if j["id"] == job)
+    status = tool.run("status", "--json")
+    assert "jobs" in status.json, status
+    return next(j["state"] for j in status.json["jobs"] if j["id"] == job)
 
 
 def test_a_worker_that_rebooted(up: Toolkit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import pytest
@@ -20,19 +21,22 @@ ABSENT = (
 
 
 class Host:
-    """Fails with these words first, then works."""
+    """Fails with these words first, then works. Engines say them where the command's output would come."""
 
     name = "gpu1"
 
-    def __init__(self, *errors: str) -> None:
-        self.errors, self.calls = list(errors), 0
+    def __init__(self, *errors: str, place: str = "stdout") -> None:
+        self.errors, self.calls, self.place = list(errors), 0, place
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
         self.calls += 1
-        return Result(126, "", self.errors.pop(0), 0.0) if self.errors else Result(0, "fine", "", 0.0)
+        return Result(126, **{self.place: self.errors.pop(0)}) if self.errors else Result(0, "fine")
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
-        return self.run(command)
+        result = self.run(command)
+        for letter in result.stdout:
+            sink(letter.encode())
+        return Result(result.status, "", result.stderr)
 
 
 @pytest.mark.parametrize(
@@ -42,14 +46,17 @@ class Host:
 def test_what_never_ran_for_an_accident_is_run_once_more(
     errors: tuple[str, ...], calls: int, status: int
 ) -> None:
-    for way in ("run", "limited", "stream"):
-        host = Host(*errors)
+    last = (*errors, "fine")[calls - 1]
+    for way, place in itertools.product(("run", "limited", "stream"), ("stdout", "stderr")):
+        host, heard = Host(*errors, place=place), []
         inside = ContainerRunner(host, "toolkit-demo-main")
         if way == "stream":
-            result = inside.stream(command("true"), lambda data: None)
+            result = inside.stream(command("true"), heard.append)
+            assert b"".join(heard).decode() == (last if place == "stdout" or not status else "")
         else:
             result = inside.run(command("true"), 5.0 if way == "limited" else None)
-        assert (host.calls, result.status) == (calls, status), way
+            assert result.output == last
+        assert (host.calls, result.status) == (calls, status), (way, place)
 
 
 def test_what_was_fed_is_not_fed_again() -> None:

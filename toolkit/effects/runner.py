@@ -91,10 +91,42 @@ class ContainerRunner:
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         whole = self._within(command, source is not None)
-        result = self.outer.stream(whole, sink, source)
+        output = _Withheld(sink)
+        result = self.outer.stream(whole, output, source)
         # A source may have been read from; a command without one can be begun once more.
-        return self.outer.stream(whole, sink) if source is None and _accident(result) else result
+        if source is None and _accident(result, output.text):
+            return self.outer.stream(whole, sink)
+        output.give()
+        return result
 
 
-def _accident(result: Result) -> bool:
-    return not result.ok and never_ran(result.stderr)
+class _Withheld:
+    """Passes output on, but not yet what may be the engine's word that the command never ran."""
+
+    # It says so where the command's own output would come.
+    _WORD = b"OCI runtime exec failed"
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink, self._kept, self._open = sink, b"", False
+
+    def __call__(self, data: bytes) -> None:
+        if self._open:
+            self._sink(data)
+            return
+        self._kept += data
+        if not self._kept.startswith(self._WORD[: len(self._kept)]) or len(self._kept) > 4096:
+            self.give()
+
+    @property
+    def text(self) -> str:
+        return self._kept.decode(errors="replace")
+
+    def give(self) -> None:
+        self._open = True
+        if self._kept:
+            self._sink(self._kept)
+        self._kept = b""
+
+
+def _accident(result: Result, said: str = "") -> bool:
+    return not result.ok and never_ran(result.output + said)
