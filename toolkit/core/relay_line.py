@@ -6,9 +6,10 @@ Nothing here waits or sends: what happened goes in with its time, and orders com
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+from toolkit.core.relay_pace import LOOK, Pace
 
 # In place of a host: this machine.
 HERE = ""
@@ -23,13 +24,8 @@ _BEHIND = 16
 # A host is slow when it takes less than this share of what the one before it takes, when others would wait
 # for it longer than so many seconds, and all of them together so many times longer than it waits for them.
 _SHARE, _WAIT, _WORTH = 0.5, 1.0, 2.0
-# Seconds over which a rate is taken; less than the first says nothing.
-_LEAST, _LOOK = 0.25, 1.0
-# Seconds without a chunk after which a host holds others up, and after which it is given up. One that waits
-# for its own engine, which unpacks a large layer, has longer.
-_STALLED, _BUSY, _GIVEN_UP = 0.8, 10.0, 60.0
-# Seconds that two hosts may take besides to begin.
-_GREETING = 1.5
+# Seconds without a chunk after which a host is given up.
+_GIVEN_UP = 60.0
 # How often a host that holds others up, or to which a connection broke, goes on at the end of the line.
 _TRIES = 1
 # How many chunks a host keeps for others; fewer than relay.py does, since what is known here is a little old.
@@ -101,13 +97,10 @@ class Line:
         self.passed: dict[str, str] = {}
         self._barred: set[tuple[str, str]] = set()
         self._tried: dict[str, int] = {}
-        self._seen: dict[str, deque[tuple[float, int]]] = {host: deque() for host in starts}
-        self._since: dict[str, float] = {}
+        self._pace = Pace(starts)
         # The first host that is looked at, the second, since when, and the first one's rate alone.
         self._probe: tuple[str, str, float, float] | None = None
         self._probed: set[str] = set()
-        # When a host last waited for its own engine, or had all there was: its rate says nothing then.
-        self._waited: dict[str, float] = {}
 
     @property
     def finished(self) -> bool:
@@ -122,35 +115,32 @@ class Line:
         """A host says which chunk it needs next."""
         if host not in self.at:
             return []
-        if at > self.at[host]:
-            self.at[host], self._since[host] = at, now
-        seen = self._seen[host]
-        seen.append((now, self.at[host]))
-        while len(seen) > 2 and seen[1][0] < now - _LOOK:
-            seen.popleft()
+        self._pace.moved(host, at, now)
+        self.at[host] = max(at, self.at[host])
         return list(self._next_round(now))
 
-    def look(self, sent: Mapping[str, int], busy: Collection[str], now: float) -> list[Order]:
+    def look(
+        self, sent: Mapping[str, int], busy: Collection[str], held: Collection[str], now: float
+    ) -> list[Order]:
         """Return orders that move hosts out of the way which hold others up.
 
         Args:
             sent: of hosts that are fed from here, the first chunk that was not sent yet.
             busy: hosts that take no more because their own engine has not yet taken what they have.
+            held: hosts that take no more because the next one has not yet taken what they have.
         """
-        idle = (
-            h for h, giver in self.givers.items() if giver == HERE and sent.get(h, 0) <= self.at.get(h, 0)
-        )
-        self._waited.update(dict.fromkeys((*busy, *idle), now))
+        takes = {host: giver for host, giver in self.givers.items() if giver is not None and host in self.at}
+        idle = {h for h, giver in takes.items() if giver == HERE and sent.get(h, 0) <= self.at[h]}
+        self._pace.waits(set(busy) & takes.keys(), idle | set(held), now)
         orders: list[Order] = [*self._look_at_first(now)]
         for host in list(self.at):
             giver = self.givers.get(host)
             if giver is None or self.at[host] >= self.end:
                 continue
             lacks = (self.at[giver] if giver else sent.get(host, 0)) - self.at[host]
-            if lacks <= 0:
-                self._since[host] = now  # it has all that it could have
-            still = now - self._since[host]
-            patience = _BUSY if host in busy else _STALLED
+            if lacks <= 0 or (host in held and host not in busy):
+                self._pace.had_all(host, now)
+            still, patience = self._pace.still(host, now), self._pace.patience(host)
             if still > _GIVEN_UP and giver == HERE and host not in busy:
                 orders.append(Drop(host, f"took nothing for {_GIVEN_UP:.0f} s"))
             elif still > patience and self._is_waited_for(host):
@@ -160,6 +150,7 @@ class Line:
                 self.direct[host] = f"{giver} gave nothing"
                 orders += [*self._unlink(host, now), *self._link(HERE, host, now)]
             elif giver and lacks >= _BEHIND and self._holds_up(giver, host, now):
+                self.slow.add(host)
                 orders += self._make_way(host, "was slower than the others", now)
         return orders
 
@@ -196,15 +187,16 @@ class Line:
     def _line_up(self, hosts: Iterable[str], now: float) -> Iterator[Order]:
         giver = HERE
         for host in sorted(hosts, key=lambda name: (name in self.slow, self.at[name], name)):
-            # Whoever needs less than the one before it can have all from that one.
-            yield from self._link(giver if giver and self.at[giver] <= self.at[host] else HERE, host, now)
+            # Whoever needs less than the one before it can have all from that one; nobody waits for a slow one.
+            behind = giver and giver not in self.slow and self.at[giver] <= self.at[host]
+            yield from self._link(giver if behind else HERE, host, now)
             giver = host
 
     def _link(self, giver: str, host: str, now: float) -> Iterator[Order]:
         if (giver, host) in self._barred:
             giver = HERE
         self.givers[host] = giver
-        self._seen[host], self._since[host] = deque([(now, self.at[host])]), now + _GREETING
+        self._pace.linked(host, self.at[host], now)
         yield Take(host, giver)
         if giver:
             self.takers[giver] = host
@@ -237,7 +229,7 @@ class Line:
         if self._tried[host] > _TRIES or not tail:
             yield from self._pass_over(host, why, now)
         elif self.givers[host] == tail and host not in self.takers:
-            self._seen[host], self._since[host] = deque([(now, self.at[host])]), now  # it is there already
+            self._pace.begins(host, self.at[host], now)  # it is there already
         else:
             yield from self._unlink(host, now)
             yield from self._link(tail, host, now)
@@ -264,6 +256,7 @@ class Line:
             and self.givers[other] is not None
             and (other not in self.takers or (self.takers[other] == host and host not in self.takers))
             and (other, host) not in self._barred
+            and (other not in self.slow or host in self.slow)
             and self.starts[other] <= needs
             and at - needs < _KEPT
         )
@@ -274,10 +267,10 @@ class Line:
     def _look_at_first(self, now: float) -> Iterator[Order]:
         if self._probe is None:
             first = next((h for h in self.takers if self.givers[h] == HERE and h not in self._probed), "")
-            rate = self.rate(first, now) if first and not self._has_waited(first, now) else None
+            rate = self.rate(first, now) if first and not self._pace.has_waited(first, now) else None
             if (
                 rate
-                and now - self._seen[first][0][0] > _LOOK
+                and self._pace.seen_for(first, now) > LOOK
                 and (self.end - self.at[first]) / rate > _PROBE_LEFT
             ):
                 self._probed.add(first)
@@ -294,6 +287,7 @@ class Line:
             return
         rate = self.rate(second, now)
         if rate and rate > _PROBE_MORE * alone:
+            self.slow.add(first)
             yield from self._make_way(first, "was slower than the others", now)
         elif first not in self.takers:
             yield Feed(second, False)
@@ -304,17 +298,11 @@ class Line:
 
     def rate(self, host: str, now: float) -> float | None:
         """Chunks per second of late, None when it is too early to say."""
-        seen = self._seen[host]
-        if host not in self.at or not seen or now - seen[0][0] < _LEAST:
-            return None
-        return (self.at[host] - seen[0][1]) / (now - seen[0][0])
-
-    def _has_waited(self, host: str, now: float) -> bool:
-        return now - self._waited.get(host, -_BUSY) < _LOOK
+        return self._pace.rate(host, now) if host in self.at else None
 
     def _holds_up(self, giver: str, host: str, now: float) -> bool:
         mine, before = self.rate(host, now), self.rate(giver, now)
-        if self._has_waited(host, now) or mine is None or before is None or mine >= _SHARE * before:
+        if self._pace.has_waited(host, now) or mine is None or before is None or mine >= _SHARE * before:
             return False
         if not mine:
             return False  # it counts once it has stood still for long enough

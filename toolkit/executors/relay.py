@@ -129,7 +129,7 @@ class Relay:
                     self._hear(member, now)
                 if now - looked >= _LOOK:
                     looked = now
-                    self._apply(self._line.look(self._sent(), self._busy(), now))
+                    self._apply(self._line.look(self._sent(), self._busy(), self._held(), now))
                 if self._line.finished:
                     # A host that loads yet would lose the rest with its program.
                     for member in self._members.values():
@@ -210,4 +210,7 @@ class Relay:
         return {host: member.sent for host, member in self._members.items()}
 
     def _busy(self) -> set[str]:
+        return {host for host, member in self._members.items() if member.busy}
+
+    def _held(self) -> set[str]:
         return {host for host, member in self._members.items() if member.at >= member.limit}

@@ -87,6 +87,7 @@ class Member:
         self.zstd, self.port = False, 0
         self.at = self.limit = self.sent = self.wire = 0
         self.fed = 0
+        self.busy = False  # its own engine has not yet taken what it has
         self.moved = 0.0  # when it last got a chunk
         self.giver = HERE
         self.said: deque[dict[str, Any]] = deque()
@@ -150,6 +151,7 @@ class Member:
                 self._judge()
             else:
                 if "limit" in what:
+                    self.busy = bool(what["busy"])
                     self._moved(int(what["at"]), int(what["limit"]), int(what["wire"]))
                 self.said.append(what)
         if lines:

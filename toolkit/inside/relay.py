@@ -228,7 +228,7 @@ class Relay:
 
     def report(self) -> NoReturn:
         """Say how far it is: after some chunks, or after some time when anything is new."""
-        told = (-1, -1)
+        told = (-1, -1, False)
 
         def much() -> bool:
             return self.at >= told[0] + REPORT_CHUNKS
@@ -236,9 +236,9 @@ class Relay:
         while True:
             with self.changed:
                 self.changed.wait_for(much, REPORT_EACH)
-                now = (self.at, self.limit())
+                now = (self.at, self.limit(), self.at >= self.loaded + AHEAD)
             if now != told:
-                self.say(at=now[0], limit=now[1], wire=self.came)
+                self.say(at=now[0], limit=now[1], busy=now[2], wire=self.came)
                 told = now
 
 

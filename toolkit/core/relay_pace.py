@@ -1,0 +1,92 @@
+"""How quickly hosts in line take chunks, and for how long one that takes none is waited for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+
+# Seconds over which a rate is taken; less than the first says nothing.
+_LEAST, LOOK = 0.25, 1.0
+# Seconds without a chunk after which a host holds others up. One that waits for its own engine, which
+# unpacks a large layer, has longer: twice what any other host has needed for such a wait, and at least so
+# long. Where all engines are slow, nobody is passed over for it.
+_STALLED, _BUSY, _BUSY_AS = 0.8, 10.0, 2.0
+# Seconds that two hosts may take besides to begin.
+_GREETING = 1.5
+
+
+class Pace:
+    """What was seen of each host. Times are seconds, amounts are chunks."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._seen: dict[str, deque[tuple[float, int]]] = {host: deque() for host in hosts}
+        # Since when a host has taken nothing though there was something.
+        self._since: dict[str, float] = dict.fromkeys(self._seen, 0.0)
+        # When a host last waited for its own engine, or had all there was: its rate says nothing then.
+        self._waited: dict[str, float] = {}
+        # Since when hosts have been waiting for their engines, and the longest such wait of each.
+        self._busy: dict[str, float] = {}
+        # Who has got nothing yet from whom it takes now: until they have met, its rate says nothing.
+        self._meeting: set[str] = set()
+        self._longest: dict[str, float] = {}
+
+    def begins(self, host: str, at: int, now: float) -> None:
+        """It is looked at anew."""
+        self._seen[host], self._since[host] = deque([(now, at)]), now
+        self._meeting.discard(host)
+
+    def linked(self, host: str, at: int, now: float) -> None:
+        """It takes from another host than before, and both have to meet first."""
+        self.begins(host, at, now)
+        self._since[host] = now + _GREETING
+        self._meeting.add(host)
+
+    def moved(self, host: str, at: int, now: float) -> None:
+        """It says which chunk it needs next."""
+        seen = self._seen[host]
+        before = seen[-1][1] if seen else -1
+        if at > before:
+            self._since[host] = now
+            if host in self._meeting:
+                self.begins(host, at, now)
+                return
+        seen.append((now, max(at, before)))
+        while len(seen) > 2 and seen[1][0] < now - LOOK:
+            seen.popleft()
+
+    def waits(self, busy: Collection[str], idle: Collection[str], now: float) -> None:
+        """These wait for their own engines, and these have all that was sent to them."""
+        self._waited.update(dict.fromkeys((*busy, *idle), now))
+        self._busy = {host: self._busy.get(host, now) for host in busy}
+        for host, since in self._busy.items():
+            self._longest[host] = max(self._longest.get(host, 0.0), now - since)
+
+    def had_all(self, host: str, now: float) -> None:
+        """It has all that it could have."""
+        self._since[host] = now
+
+    def still(self, host: str, now: float) -> float:
+        """Return for how long it has taken nothing."""
+        return now - self._since[host]
+
+    def patience(self, host: str) -> float:
+        """Return for how long it is waited for."""
+        if host not in self._busy:
+            return _STALLED
+        others = (length for other, length in self._longest.items() if other != host)
+        return max(_BUSY, _BUSY_AS * max(others, default=0.0))
+
+    def seen_for(self, host: str, now: float) -> float:
+        """Return for how long it has been looked at; infinity when it was not, so far."""
+        return now - self._seen[host][0][0] if self._seen[host] else float("inf")
+
+    def rate(self, host: str, now: float) -> float | None:
+        """Return chunks per second of late, None when it is too early to say."""
+        seen = self._seen[host]
+        if host in self._meeting or not seen or now - seen[0][0] < _LEAST:
+            return None
+        return (seen[-1][1] - seen[0][1]) / (now - seen[0][0])
+
+    def has_waited(self, host: str, now: float) -> bool:
+        """Tell whether it waited of late for something else than chunks on their way to it."""
+        return now - self._waited.get(host, -_BUSY) < LOOK
