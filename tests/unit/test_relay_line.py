@@ -16,7 +16,7 @@ AHEAD, KEPT = 128, 288
 
 
 class World:
-    """Hosts that do what they are told, links with rates, and engines that pause for some seconds at times."""
+    """Hosts that do what they are told, links with rates, engines that pause for some seconds."""
 
     def __init__(self, starts: dict[str, int], end: int, pauses: float = 0.0, seed: int = 0) -> None:
         self.line = Line(starts, end)

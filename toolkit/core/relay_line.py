@@ -24,6 +24,8 @@ _BEHIND = 16
 # A host is slow when it takes less than this share of what the one before it takes, when others would wait
 # for it longer than so many seconds, and all of them together so many times longer than it waits for them.
 _SHARE, _WAIT, _WORTH = 0.5, 1.0, 2.0
+# Both must be so over such a share of the time that is left, so many seconds at least and at most.
+_SURE, _SURE_LEAST, _SURE_MOST = 0.03, 1.0, 5.0
 # Seconds without a chunk after which a host is given up.
 _GIVEN_UP = 60.0
 # How often a host that holds others up, or to which a connection broke, goes on at the end of the line.
@@ -187,9 +189,10 @@ class Line:
     def _line_up(self, hosts: Iterable[str], now: float) -> Iterator[Order]:
         giver = HERE
         for host in sorted(hosts, key=lambda name: (name in self.slow, self.at[name], name)):
-            # Whoever needs less than the one before it can have all from that one; nobody waits for a slow one.
-            behind = giver and giver not in self.slow and self.at[giver] <= self.at[host]
-            yield from self._link(giver if behind else HERE, host, now)
+            # Whoever needs less than the one before it can have all from that one, once it has come so far.
+            ahead = self.at[host] - self.at[giver] if giver else 0
+            waits_long = giver in self.slow and ahead > self.end - self.at[host]
+            yield from self._link(giver if giver and ahead >= 0 and not waits_long else HERE, host, now)
             giver = host
 
     def _link(self, giver: str, host: str, now: float) -> Iterator[Order]:
@@ -226,9 +229,10 @@ class Line:
         """A host goes to the end of the line; the second time it waits until the others are done."""
         self._tried[host] = self._tried.get(host, 0) + 1
         tail = self._tail(host)
-        if self._tried[host] > _TRIES or not tail:
+        last = self.givers[host] == tail and host not in self.takers
+        if self._tried[host] > _TRIES or not tail or (last and host in self.slow):
             yield from self._pass_over(host, why, now)
-        elif self.givers[host] == tail and host not in self.takers:
+        elif last:
             self._pace.begins(host, self.at[host], now)  # it is there already
         else:
             yield from self._unlink(host, now)
@@ -301,11 +305,13 @@ class Line:
         return self._pace.rate(host, now) if host in self.at else None
 
     def _holds_up(self, giver: str, host: str, now: float) -> bool:
-        mine, before = self.rate(host, now), self.rate(giver, now)
-        if self._pace.has_waited(host, now) or mine is None or before is None or mine >= _SHARE * before:
+        before = self._pace.free_rate(giver)
+        if before is None or self._pace.has_waited(host, now):
             return False
-        if not mine:
-            return False  # it counts once it has stood still for long enough
         left = self.end - self.at[host]
+        sure = min(_SURE_MOST, max(_SURE_LEAST, _SURE * left / before)) if before else _SURE_MOST
+        mine = self._pace.rate(host, now, sure)
+        if not mine or mine >= _SHARE * before or self._pace.seen_for(host, now) < sure / 2:
+            return False  # one that stands still counts once it has done so for long enough
         others = sum(at < self.end for at in self.at.values()) - 1
         return left / mine - left / before > _WAIT and others * (before / mine - 1) > _WORTH

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
-# Seconds over which a rate is taken; less than the first says nothing.
-_LEAST, LOOK = 0.25, 1.0
+# Seconds over which a rate is taken; less than the first says nothing, and more than the last is not kept.
+_LEAST, LOOK, _KEPT = 0.25, 1.0, 5.0
 # Seconds without a chunk after which a host holds others up. One that waits for its own engine, which
 # unpacks a large layer, has longer: twice what any other host has needed for such a wait, and at least so
 # long. Where all engines are slow, nobody is passed over for it.
@@ -24,6 +24,8 @@ class Pace:
         self._since: dict[str, float] = dict.fromkeys(self._seen, 0.0)
         # When a host last waited for its own engine, or had all there was: its rate says nothing then.
         self._waited: dict[str, float] = {}
+        # Chunks per second when it last waited for nobody.
+        self._free: dict[str, float] = {}
         # Since when hosts have been waiting for their engines, and the longest such wait of each.
         self._busy: dict[str, float] = {}
         # Who has got nothing yet from whom it takes now: until they have met, its rate says nothing.
@@ -51,12 +53,15 @@ class Pace:
                 self.begins(host, at, now)
                 return
         seen.append((now, max(at, before)))
-        while len(seen) > 2 and seen[1][0] < now - LOOK:
+        while len(seen) > 2 and seen[1][0] < now - _KEPT:
             seen.popleft()
 
     def waits(self, busy: Collection[str], idle: Collection[str], now: float) -> None:
-        """These wait for their own engines, and these have all that was sent to them."""
+        """These wait for their own engines, and these for others: for more to come, or for whom they give to."""
         self._waited.update(dict.fromkeys((*busy, *idle), now))
+        for host in self._seen:
+            if not self.has_waited(host, now) and (rate := self.rate(host, now)) is not None:
+                self._free[host] = rate
         self._busy = {host: self._busy.get(host, now) for host in busy}
         for host, since in self._busy.items():
             self._longest[host] = max(self._longest.get(host, 0.0), now - since)
@@ -80,12 +85,22 @@ class Pace:
         """Return for how long it has been looked at; infinity when it was not, so far."""
         return now - self._seen[host][0][0] if self._seen[host] else float("inf")
 
-    def rate(self, host: str, now: float) -> float | None:
-        """Return chunks per second of late, None when it is too early to say."""
+    def rate(self, host: str, now: float, over: float = LOOK) -> float | None:
+        """Return chunks per second of late, None when it is too early to say.
+
+        Args:
+            over: seconds that it is taken over, as far as there are so many.
+        """
         seen = self._seen[host]
         if host in self._meeting or not seen or now - seen[0][0] < _LEAST:
             return None
-        return (seen[-1][1] - seen[0][1]) / (now - seen[0][0])
+        begin = max(now - over, seen[0][0])
+        at = next(at for when, at in reversed(seen) if when <= begin)
+        return (seen[-1][1] - at) / (now - begin)
+
+    def free_rate(self, host: str) -> float | None:
+        """Return chunks per second when it last waited for nobody, None when it always did, so far."""
+        return self._free.get(host)
 
     def has_waited(self, host: str, now: float) -> bool:
         """Tell whether it waited of late for something else than chunks on their way to it."""
