@@ -276,9 +276,11 @@ class Line:
                 rate
                 and self._pace.seen_for(first, now) > LOOK
                 and (self.end - self.at[first]) / rate > _PROBE_LEFT
+                # A second one that is slower yet has nothing to say about the first.
+                and (self.rate(second := self.takers[first], now) or 0) >= _SHARE * rate
             ):
                 self._probed.add(first)
-                second = self.takers.pop(first)
+                del self.takers[first]
                 self._probe = (first, second, now, rate)
                 yield Give(first, "")
                 yield from self._link(HERE, second, now)

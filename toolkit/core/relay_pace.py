@@ -57,7 +57,7 @@ class Pace:
             seen.popleft()
 
     def waits(self, busy: Collection[str], idle: Collection[str], now: float) -> None:
-        """These wait for their own engines, and these for others: for more to come, or for whom they give to."""
+        """These wait for their own engines, and these for other hosts: for more, or for the next one."""
         self._waited.update(dict.fromkeys((*busy, *idle), now))
         for host in self._seen:
             if not self.has_waited(host, now) and (rate := self.rate(host, now)) is not None:
