@@ -30,7 +30,11 @@ def stage(text: str, name: str) -> str:
 
 
 def test_both_have_the_same_stages() -> None:
-    assert stages(DOCKERFILES["cpu"]) == stages(DOCKERFILES["gpu"]) == ["tools", "builder", "runtime"]
+    assert (
+        stages(DOCKERFILES["cpu"])
+        == stages(DOCKERFILES["gpu"])
+        == ["tools", "builder", "horovod", "libraries", "runtime"]
+    )
 
 
 def test_both_have_the_same_argument_names_in_the_same_stages() -> None:
@@ -112,7 +116,7 @@ def test_the_only_addresses_named_are_public_ones() -> None:
     texts += [(ROOT / "image/base.sh").read_text(), (ROOT / "toolkit/plan/wheelhouse.py").read_text()]
     hosts = {host for text in texts for host in re.findall(r"https?://([^/\s\"']+)", text)}
     assert hosts <= {"deb.debian.org", "download.pytorch.org", "peps.python.org"}
-    assert not any(re.search(r"/opt/(?!venv)|/root/", text) for text in texts)
+    assert not any(re.search(r"/opt/(?!venv|horovod)|/root/", text) for text in texts)
 
 
 def horovod_tree(folder: Path) -> Path:

@@ -1,0 +1,119 @@
+"""I6: chunks as they are, all compressed, and those that the toolkit chooses, at several rates of links.
+
+    toolkit lab up --hosts 2 && export TOOLKIT_HOSTS=…
+    python bench/bench_compression.py
+
+One layer goes to two hosts, from one to the other: either the first bytes of torch's largest library, which
+become about half, or bytes that cannot be compressed. Seconds from the first byte until the last host had the
+last one, the median of all rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from bench_images import BURST, forget, limited_here
+from lab_links import limited, links_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from tests.e2e import images
+from toolkit.api import Session
+from toolkit.effects.pack import Packer
+from toolkit.executors import relay_supply
+from toolkit.inputs import load_inventory
+
+MIB = 2**20
+LIBRARY = "/opt/venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so"
+
+
+class Never(Packer):
+    def pack(self, chunk: bytes, waited: bool) -> tuple[bool, bytes]:
+        return False, chunk
+
+
+class Always(Packer):
+    def pack(self, chunk: bytes, waited: bool) -> tuple[bool, bytes]:
+        self._left = 0
+        return super().pack(chunk, True)
+
+
+WAYS: dict[str, Callable[[], Packer]] = {"none": Never, "always": Always, "ours": Packer}
+
+
+def library(size: int) -> bytes:
+    """The tar of one file: the first bytes of torch's largest library."""
+    # As the same stretch of it: its beginning is names, which become a quarter.
+    text = f"tail -c +{64 * MIB} {LIBRARY} | head -c {size}"
+    argv = ["docker", "run", "--rm", "--network", "none", "toolkit:cpu", "sh", "-c", text]
+    data = subprocess.run(argv, check=True, capture_output=True).stdout
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo("made/library")
+        info.size = len(data)
+        tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def seconds(hosts: Path, links: Sequence[tuple[str, str]], way: str) -> tuple[float, int]:
+    """Send it; return the transfer's seconds and the bytes that each host got."""
+    forget(links)
+    relay_supply.Packer = WAYS[way]  # type: ignore[misc,assignment]
+    with Session.open(load_inventory(str(hosts))) as session:
+        report = session.execute(session.plan_image_send())
+    found = [dict(o.amounts) for o in report.outcomes if "transfer_ms" in dict(o.amounts)]
+    assert report.ok and len(found) == len(links), report.outcomes
+    return max(a["transfer_ms"] for a in found) / 1000, max(a["bytes"] for a in found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rates", default="10,100,1000", help="Mb/s")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    given = os.environ.get("TOOLKIT_HOSTS", "")
+    if not Path(given).is_file():
+        print("compression  skipped: no practice cluster; toolkit lab up --hosts 2, then set TOOLKIT_HOSTS")
+        return
+    data: dict[str, Any] = yaml.safe_load(Path(given).read_text())
+    network, links = f"toolkit-lab-{data['cluster']}", links_of(data)[:2]
+    names = list(data["hosts"])[:2]
+    base = images.base_parts()
+    part = Path(given).with_name("bench-compression.yaml")
+    print(f"{'compression':<14}{'Mb/s':>6}{'MiB':>6}  {'none':>8}{'always':>8}{'ours':>8}  ours : best")
+    try:
+        with limited(links, [int(word) for word in options.rates.split(",")], BURST) as rates:
+            for mbit, rate in zip(options.rates.split(","), rates, strict=True):
+                size = min(256, max(8, int(mbit) * 64 // 100)) * MIB
+                for kind, layer in (("library", library(size)), ("random", images.layer("random", size))):
+                    made = images.make(base, f"{kind}{size}", [layer])
+                    chosen = {name: data["hosts"][name] for name in names}
+                    text = {**data, "image": made.tag, "hosts": chosen, "main": names[0]}
+                    part.write_text(yaml.safe_dump(text))
+                    with limited_here(network, rate):
+                        runs = {way: [] for way in WAYS}
+                        for _ in range(options.rounds):
+                            for way, found in runs.items():
+                                found.append(seconds(part, links, way)[0])
+                    none, always, ours = (statistics.median(found) for found in runs.values())
+                    print(
+                        f"{kind:<14}{mbit:>6}{size // MIB:>6}  {none:>8.2f}{always:>8.2f}{ours:>8.2f}"
+                        f"  {ours / min(none, always):.2f}",
+                        flush=True,
+                    )
+    finally:
+        part.unlink(missing_ok=True)
+        forget(links)
+
+
+if __name__ == "__main__":
+    main()
