@@ -34,6 +34,7 @@ from toolkit.core.result import Result
 from toolkit.effects.runner import Sink
 
 CHUNK = 2**18
+BURST = 125_000
 NAME, NET = "toolkit-line", "10.209.0"
 
 
@@ -54,7 +55,8 @@ class Port:
                 part = piece[start : start + 65_536]
                 with self.lock:
                     now = time.monotonic()
-                    self.free = max(self.free, now) + len(part) / self.rate
+                    # A bucket, as tbf's: who slept too long may make up for it.
+                    self.free = max(self.free, now - BURST / self.rate) + len(part) / self.rate
                     due, self.sent = self.free, self.sent + len(part)
                 if due > now:
                     time.sleep(due - now)
@@ -68,6 +70,7 @@ class Linked(Streaming):
     """A host in a network of its own."""
 
     port: Port
+    slow = 0
 
     def __init__(self, name: str, folder: Path, store: str) -> None:
         super().__init__(name, folder, store)
@@ -76,7 +79,11 @@ class Linked(Streaming):
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         inside = command.within("ip", "netns", "exec", f"{NAME}-{self.number}")
-        return super().stream(inside, sink, source if source is None else self.port.through(source))
+        if source is not None:
+            if self.number == self.slow:
+                source = Port(self.port.rate / 10).through(source)
+            source = self.port.through(source)
+        return super().stream(inside, sink, source)
 
 
 def ip(words: str) -> None:
@@ -102,7 +109,7 @@ def networks(count: int, mbit: int, slow: int = 0) -> Iterator[None]:
             ip(f"-n {host} link set card up")
             ip(f"-n {host} link set lo up")
             for space, device, part in ((host, "card", 1), (NAME, port, 10 if number == slow else 1)):
-                rule = f"tbf rate {mbit * 1000 // part}kbit burst {max(16_384, mbit * 125)} latency 150ms"
+                rule = f"tbf rate {mbit * 1000 // part}kbit burst {max(65_536, mbit * 1250)} latency 150ms"
                 words = f"tc -n {space} qdisc add dev {device} root {rule}"
                 subprocess.run(words.split(), check=True)
             control = "sysctl -qw net.ipv4.tcp_congestion_control=reno"
@@ -121,7 +128,7 @@ def seconds(count: int, mbit: int, size: int, slow: int = 0, dead: int = 0) -> t
         tempfile.TemporaryDirectory() as folder,
         engines(Path(folder)) as make,
     ):
-        Linked.port = Port(payload(mbit) / 8)
+        Linked.slow, Linked.port = slow, Port(payload(mbit) / 8)
         sender = use(Sender([noise(size // 4) for _ in range(4)]), patch)
         build: Callable[..., Any] = make
         hosts = [build(f"box{number}", "overlay2", Linked) for number in range(1, count + 1)]
