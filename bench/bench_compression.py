@@ -37,12 +37,12 @@ LIBRARY = "/opt/venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so"
 
 
 class Never(Packer):
-    def pack(self, chunk: bytes, waited: bool) -> tuple[bool, bytes]:
+    def pack(self, chunk: bytes, worth: bool) -> tuple[bool, bytes]:
         return False, chunk
 
 
 class Always(Packer):
-    def pack(self, chunk: bytes, waited: bool) -> tuple[bool, bytes]:
+    def pack(self, chunk: bytes, worth: bool) -> tuple[bool, bytes]:
         self._left = 0
         return super().pack(chunk, True)
 
@@ -93,7 +93,7 @@ def main() -> None:
     try:
         with limited(links, [int(word) for word in options.rates.split(",")], BURST) as rates:
             for mbit, rate in zip(options.rates.split(","), rates, strict=True):
-                size = min(256, max(8, int(mbit) * 64 // 100)) * MIB
+                size = min(128, max(8, int(mbit) * 64 // 100)) * MIB
                 for kind, layer in (("library", library(size)), ("random", images.layer("random", size))):
                     made = images.make(base, f"{kind}{size}", [layer])
                     chosen = {name: data["hosts"][name] for name in names}

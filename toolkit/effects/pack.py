@@ -1,4 +1,4 @@
-"""Whether a chunk travels compressed: when the link is what the sender waits for, and it gets smaller."""
+"""Whether a chunk travels compressed: when the link is slower than compressing is, and it gets smaller."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Packer:
         self._compress = zstd.compress
         self._skip, self._left = _SKIP, 0
 
-    def pack(self, chunk: bytes, waited: bool) -> tuple[bool, bytes]:
+    def pack(self, chunk: bytes, worth: bool) -> tuple[bool, bytes]:
         """Return whether the chunk is compressed now, and its bytes.
 
         Args:
-            waited: whether the link was busy when the chunk was there. If not, compressing would delay it.
+            worth: whether the link needs longer for it than compressing does.
         """
-        if not waited:
+        if not worth:
             return False, chunk
         if self._left:
             self._left -= 1
