@@ -25,7 +25,7 @@ def test_what_does_not_get_smaller_is_tried_less_and_less() -> None:
         return compress(data, level)
 
     packer._compress = counting
-    for number in range(200):
+    for number in range(200):  # noqa: B007, read by counting
         assert packer.pack(noise, True) == (False, noise)
     assert tried[:4] == [0, 5, 14, 31] and len(tried) <= 7
     # One that does makes it look at each again.

@@ -302,16 +302,19 @@ class Line:
     def _is_waited_for(self, host: str) -> bool:
         return any(self.at[h] < self.end and self.givers[h] is not None for h in self.at if h != host)
 
-    def rate(self, host: str, now: float) -> float | None:
+    def rate(self, host: str, now: float, over: float = LOOK) -> float | None:
         """Chunks per second of late, None when it is too early to say."""
-        return self._pace.rate(host, now) if host in self.at else None
+        return self._pace.rate(host, now, over) if host in self.at else None
 
     def _holds_up(self, giver: str, host: str, now: float) -> bool:
-        before = self._pace.free_rate(giver)
-        if before is None or self._pace.has_waited(host, now):
+        free = self._pace.free_rate(giver)
+        if free is None or self._pace.has_waited(host, now):
             return False
+        then, before = free
         left = self.end - self.at[host]
         sure = min(_SURE_MOST, max(_SURE_LEAST, _SURE * left / before)) if before else _SURE_MOST
+        if now - then > 2 * sure:
+            return False  # by now all may be slower, this machine or every engine
         mine = self._pace.rate(host, now, sure)
         if not mine or mine >= _SHARE * before or self._pace.seen_for(host, now) < sure / 2:
             return False  # one that stands still counts once it has done so for long enough

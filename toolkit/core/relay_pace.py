@@ -24,8 +24,8 @@ class Pace:
         self._since: dict[str, float] = dict.fromkeys(self._seen, 0.0)
         # When a host last waited for its own engine, or had all there was: its rate says nothing then.
         self._waited: dict[str, float] = {}
-        # Chunks per second when it last waited for nobody.
-        self._free: dict[str, float] = {}
+        # When it last waited for nobody, and chunks per second then.
+        self._free: dict[str, tuple[float, float]] = {}
         # Since when hosts have been waiting for their engines, and the longest such wait of each.
         self._busy: dict[str, float] = {}
         # Who has got nothing yet from whom it takes now: until they have met, its rate says nothing.
@@ -61,7 +61,7 @@ class Pace:
         self._waited.update(dict.fromkeys((*busy, *idle), now))
         for host in self._seen:
             if not self.has_waited(host, now) and (rate := self.rate(host, now)) is not None:
-                self._free[host] = rate
+                self._free[host] = (now, rate)
         self._busy = {host: self._busy.get(host, now) for host in busy}
         for host, since in self._busy.items():
             self._longest[host] = max(self._longest.get(host, 0.0), now - since)
@@ -98,8 +98,8 @@ class Pace:
         at = next(at for when, at in reversed(seen) if when <= begin)
         return (seen[-1][1] - at) / (now - begin)
 
-    def free_rate(self, host: str) -> float | None:
-        """Return chunks per second when it last waited for nobody, None when it always did, so far."""
+    def free_rate(self, host: str) -> tuple[float, float] | None:
+        """Return when it last waited for nobody, and chunks per second then; None when it always did."""
         return self._free.get(host)
 
     def has_waited(self, host: str, now: float) -> bool:

@@ -26,8 +26,9 @@ from toolkit.plan.steps import SendImage
 # Fewer bytes than these go to each host from here: until the hosts have met they would be there.
 LEAST = 2**20
 
-# Seconds that the first host waits for the others, and between two looks at the line.
-_MEET, _LOOK = 5.0, 0.1
+# Seconds that the first host waits for the others, and between two looks at the line; and over which a
+# host's rate is taken to choose how much may be on its way to it.
+_MEET, _LOOK, _JUST_NOW = 5.0, 0.1, 0.3
 
 
 class Relay:
@@ -204,7 +205,7 @@ class Relay:
                 self._apply(self._line.gone(order.host, time.monotonic()))
 
     def _feed(self, member: Member, wanted: bool) -> None:
-        self._supply.feed(member, wanted, lambda: self._line.rate(member.host, time.monotonic()))
+        self._supply.feed(member, wanted, lambda: self._line.rate(member.host, time.monotonic(), _JUST_NOW))
 
     def _sent(self) -> dict[str, int]:
         return {host: member.sent for host, member in self._members.items()}

@@ -16,7 +16,7 @@ from toolkit.executors.relay_member import HEAD, ZSTD, Member
 
 # Chunks on their way to a host that is fed from here: what takes so many seconds, within bounds. A longer
 # row would hold up orders to that host.
-_ROW_SECONDS, _ROW_FIRST, _ROW_LEAST, _ROW_MOST = 0.3, 6, 2, 32
+_ROW_SECONDS, _ROW_FIRST, _ROW_LEAST, _ROW_MOST = 0.3, 16, 2, 96
 # Chunks per second of a link that is about as quick as compressing is: 200 MB/s, 1.7 Gb/s.
 _QUICK = 800.0
 
