@@ -24,7 +24,8 @@ class Pace:
         self._since: dict[str, float] = dict.fromkeys(self._seen, 0.0)
         # When a host last waited for its own engine, or had all there was: its rate says nothing then.
         self._waited: dict[str, float] = {}
-        # When it last waited for nobody, and chunks per second then.
+        # When a host last waited for other hosts; when it last did not, and chunks per second then.
+        self._idle: dict[str, float] = {}
         self._free: dict[str, tuple[float, float]] = {}
         # Since when hosts have been waiting for their engines, and the longest such wait of each.
         self._busy: dict[str, float] = {}
@@ -59,8 +60,11 @@ class Pace:
     def waits(self, busy: Collection[str], idle: Collection[str], now: float) -> None:
         """These wait for their own engines, and these for other hosts: for more, or for the next one."""
         self._waited.update(dict.fromkeys((*busy, *idle), now))
+        self._idle.update(dict.fromkeys(idle, now))
         for host in self._seen:
-            if not self.has_waited(host, now) and (rate := self.rate(host, now)) is not None:
+            # One that waits for its engine could do more; others may be held to what it does all the same.
+            free = now - self._idle.get(host, -_BUSY) >= LOOK
+            if free and (rate := self.rate(host, now)) is not None:
                 self._free[host] = (now, rate)
         self._busy = {host: self._busy.get(host, now) for host in busy}
         for host, since in self._busy.items():
@@ -99,7 +103,7 @@ class Pace:
         return (seen[-1][1] - at) / (now - begin)
 
     def free_rate(self, host: str) -> tuple[float, float] | None:
-        """Return when it last waited for nobody, and chunks per second then; None when it always did."""
+        """Return when it last waited for no other, and chunks per second then; None when it always did."""
         return self._free.get(host)
 
     def has_waited(self, host: str, now: float) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import json
 import os
@@ -25,7 +26,9 @@ import ssl
 import struct
 import subprocess
 import sys
+import termios
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, BinaryIO, NoReturn
 
@@ -36,6 +39,9 @@ ZSTD = 1  # a flag of frames
 # Chunks that a host may be ahead of its engine or of the next host; and that it keeps for another next host.
 AHEAD, KEPT = 128, 288
 REPORT_CHUNKS, REPORT_EACH = 8, 0.1  # seconds
+# When so many bytes have come before they are looked for, it is this host that is slow, and not the link to
+# it: from another host, and by standard input. That holds for so many seconds.
+LATE, LATE_INPUT, LATE_FOR = 2**17, 2**15, 1.0
 CONNECT, GREET = 3.0, 5.0
 
 
@@ -82,6 +88,7 @@ class Relay:
         self.wire: dict[int, tuple[int, bytes]] = {}  # as they came, to be given on
         self.plain: dict[int, bytes] = {}  # to be loaded
         self.at = self.first = self.loaded = self.came = 0
+        self.late = -LATE_FOR  # when more had come than was looked for
         # From whom to take: a host, "" for standard input, None for nobody.
         self.parent: str | None = None
         self.source: ssl.SSLSocket | None = None
@@ -162,6 +169,15 @@ class Relay:
                 self.first += 1
             self.changed.notify_all()
 
+    def look_behind(self, file: int, most: int) -> None:
+        """Note whether this host is behind with what has come."""
+        if _waiting(file) >= most:
+            self.late = time.monotonic()
+
+    def busy(self) -> bool:
+        """Whether it takes no more, or less than comes, for a reason of its own: its engine or processor."""
+        return self.at >= self.loaded + AHEAD or time.monotonic() - self.late < LATE_FOR
+
     def may_keep(self, link: ssl.SSLSocket) -> bool:
         """Wait until there is room for the next chunk and its digest is known; False when others give it."""
 
@@ -194,6 +210,7 @@ class Relay:
             link.sendall(HEAD.pack(b"H", 0, self.at, 0))
             while self.source is link:
                 kind, flags, number, data = _read_frame(link)
+                self.look_behind(link.fileno(), LATE)
                 if kind == b"C" and self.may_keep(link):
                     self.keep(number, flags, data)
         except (OSError, Fault, EOFError) as error:
@@ -236,7 +253,7 @@ class Relay:
         while True:
             with self.changed:
                 self.changed.wait_for(much, REPORT_EACH)
-                now = (self.at, self.limit(), self.at >= self.loaded + AHEAD)
+                now = (self.at, self.limit(), self.busy())
             if now != told:
                 self.say(at=now[0], limit=now[1], busy=now[2], wire=self.came)
                 told = now
@@ -402,6 +419,14 @@ def _receive(link: ssl.SSLSocket, count: int) -> bytes:
     return bytes(room)
 
 
+def _waiting(file: int) -> int:
+    """Bytes that have come and were not read."""
+    count = bytearray(4)
+    with contextlib.suppress(OSError, ValueError):
+        fcntl.ioctl(file, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
+
+
 def _hang_up(link: socket.socket | None) -> None:
     if link is not None:
         with contextlib.suppress(OSError):
@@ -440,6 +465,7 @@ def main(argv: list[str]) -> NoReturn:
                             relay.digests[number + index] = data[32 * index : 32 * index + 32]
                         relay.changed.notify_all()
                 elif kind == b"C" and relay.parent == "":
+                    relay.look_behind(0, LATE_INPUT)
                     relay.keep(number, flags, data)
         except EOFError:
             status = 0
