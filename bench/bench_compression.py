@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from bench_images import BURST, forget, limited_here
+from bench_images import BURST, TOOLKIT, forget, hosts_file, limited_here
 from lab_links import limited, links_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -86,9 +86,10 @@ def main() -> None:
         return
     data: dict[str, Any] = yaml.safe_load(Path(given).read_text())
     network, links = f"toolkit-lab-{data['cluster']}", links_of(data)[:2]
-    names = list(data["hosts"])[:2]
     base = images.base_parts()
-    part = Path(given).with_name("bench-compression.yaml")
+    # Whose first layers are those of the images below.
+    subprocess.run([TOOLKIT, "image", "send", "--hosts", given], check=True, stderr=subprocess.DEVNULL)
+    part = None
     print(f"{'compression':<14}{'Mb/s':>6}{'MiB':>6}  {'none':>8}{'always':>8}{'ours':>8}  ours : best")
     try:
         with limited(links, [int(word) for word in options.rates.split(",")], BURST) as rates:
@@ -96,9 +97,7 @@ def main() -> None:
                 size = min(128, max(8, int(mbit) * 64 // 100)) * MIB
                 for kind, layer in (("library", library(size)), ("random", images.layer("random", size))):
                     made = images.make(base, f"{kind}{size}", [layer])
-                    chosen = {name: data["hosts"][name] for name in names}
-                    text = {**data, "image": made.tag, "hosts": chosen, "main": names[0]}
-                    part.write_text(yaml.safe_dump(text))
+                    part = hosts_file(Path(given), data, len(links), made.tag)
                     with limited_here(network, rate):
                         runs = {way: [] for way in WAYS}
                         for _ in range(options.rounds):
@@ -111,7 +110,8 @@ def main() -> None:
                         flush=True,
                     )
     finally:
-        part.unlink(missing_ok=True)
+        if part:
+            part.unlink()
         forget(links)
 
 

@@ -99,6 +99,15 @@ def forget(links: Sequence[tuple[str, str]]) -> None:
         list(pool.map(lambda link: inside(link[0], text), links))
 
 
+def hosts_file(given: Path, data: dict[str, Any], count: int, tag: str) -> Path:
+    """Write a hosts file beside the lab's: its first hosts, and this image."""
+    names = list(data["hosts"])[:count]
+    path = given.with_name("bench-images.yaml")
+    chosen = {name: data["hosts"][name] for name in names}
+    path.write_text(yaml.safe_dump({**data, "image": tag, "hosts": chosen, "main": names[0]}))
+    return path
+
+
 def send(hosts: Path, links: Sequence[tuple[str, str]], way: str, tag: str) -> dict[str, Any]:
     """Bring the image to all hosts; return seconds as far as they are known."""
     begun = time.perf_counter()
@@ -225,9 +234,7 @@ def crawl(
 ) -> None:
     """I5: print when the other hosts had everything, with and without one at a tenth of the rate."""
     names = list(data["hosts"])[: len(links)]
-    part = given.with_name("bench-images.yaml")
-    chosen = {name: data["hosts"][name] for name in names}
-    part.write_text(yaml.safe_dump({**data, "image": made.tag, "hosts": chosen, "main": names[0]}))
+    part = hosts_file(given, data, len(links), made.tag)
     others = [name for name in names if name != names[slow - 1]]
     try:
         with limited(links, [rate], BURST) as rates:
@@ -256,12 +263,9 @@ def _rows(
     way: str,
     cases: Sequence[tuple[str, images.Made, int]],
 ) -> None:
-    names = list(data["hosts"])[: len(links)]
     forget(links)
     for case, made, missing in cases:
-        part = Path(given).with_name("bench-images.yaml")
-        chosen = {name: data["hosts"][name] for name in names}
-        part.write_text(yaml.safe_dump({**data, "image": made.tag, "hosts": chosen, "main": names[0]}))
+        part = hosts_file(Path(given), data, len(links), made.tag)
         try:
             with limited(links, [rate], BURST) as rates:
                 for _ in rates:
