@@ -128,7 +128,8 @@ class Line:
 
         Args:
             sent: of hosts that are fed from here, the first chunk that was not sent yet.
-            busy: hosts that take no more because their own engine has not yet taken what they have.
+            busy: hosts that take no more because their own engine has not yet taken what they have, or less
+                than comes because their processors are busy.
             held: hosts that take no more because the next one has not yet taken what they have.
         """
         takes = {host: giver for host, giver in self.givers.items() if giver is not None and host in self.at}

@@ -29,6 +29,8 @@ LEAST = 2**20
 # Seconds that the first host waits for the others, and between two looks at the line; and over which a
 # host's rate is taken to choose how much may be on its way to it.
 _MEET, _LOOK, _JUST_NOW = 5.0, 0.1, 0.3
+# Seconds for which a host's word that it is busy counts; it says so once a second.
+_SAYS = 5.0
 
 
 class Relay:
@@ -130,7 +132,9 @@ class Relay:
                     self._hear(member, now)
                 if now - looked >= _LOOK:
                     looked = now
-                    self._apply(self._line.look(self._sent(), self._busy(), self._held(), now))
+                    for member in self._members.values():
+                        member.rate = self._line.rate(member.host, now, _JUST_NOW)
+                    self._apply(self._line.look(self._sent(), self._busy(now), self._held(), now))
                 if self._line.finished:
                     # A host that loads yet would lose the rest with its program.
                     for member in self._members.values():
@@ -205,13 +209,15 @@ class Relay:
                 self._apply(self._line.gone(order.host, time.monotonic()))
 
     def _feed(self, member: Member, wanted: bool) -> None:
-        self._supply.feed(member, wanted, lambda: self._line.rate(member.host, time.monotonic(), _JUST_NOW))
+        # Not asked of the line, which belongs to another thread than the one that feeds.
+        self._supply.feed(member, wanted, lambda: member.rate)
 
     def _sent(self) -> dict[str, int]:
         return {host: member.sent for host, member in self._members.items()}
 
-    def _busy(self) -> set[str]:
-        return {host for host, member in self._members.items() if member.busy}
+    def _busy(self, now: float) -> set[str]:
+        """Hosts that say so; one that is frozen says nothing any more."""
+        return {host for host, m in self._members.items() if m.busy and now - m.heard < _SAYS}
 
     def _held(self) -> set[str]:
         return {host for host, member in self._members.items() if member.at >= member.limit}

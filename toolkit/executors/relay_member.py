@@ -87,7 +87,9 @@ class Member:
         self.zstd, self.port = False, 0
         self.at = self.limit = self.sent = self.wire = 0
         self.fed = 0
-        self.busy = False  # its own engine has not yet taken what it has
+        self.busy = False  # it takes no more, or less than comes, for a reason of its own
+        self.heard = 0.0  # when it last said how far it is
+        self.rate: float | None = None  # chunks per second of late
         self.moved = 0.0  # when it last got a chunk
         self.giver = HERE
         self.said: deque[dict[str, Any]] = deque()
@@ -151,7 +153,7 @@ class Member:
                 self._judge()
             else:
                 if "limit" in what:
-                    self.busy = bool(what["busy"])
+                    self.busy, self.heard = bool(what["busy"]), time.monotonic()
                     self._moved(int(what["at"]), int(what["limit"]), int(what["wire"]))
                 self.said.append(what)
         if lines:

@@ -38,7 +38,7 @@ ORDER = 2**26  # bytes of the longest message on standard input
 ZSTD = 1  # a flag of frames
 # Chunks that a host may be ahead of its engine or of the next host; and that it keeps for another next host.
 AHEAD, KEPT = 128, 288
-REPORT_CHUNKS, REPORT_EACH = 8, 0.1  # seconds
+REPORT_CHUNKS, REPORT_EACH, BUSY_EACH = 8, 0.1, 1.0  # seconds
 # When so many bytes have come before they are looked for, it is this host that is slow, and not the link to
 # it: from another host, and by standard input. That holds for so many seconds.
 LATE, LATE_INPUT, LATE_FOR = 2**17, 2**15, 1.0
@@ -244,8 +244,8 @@ class Relay:
         return data
 
     def report(self) -> NoReturn:
-        """Say how far it is: after some chunks, or after some time when anything is new."""
-        told = (-1, -1, False)
+        """Say how far it is: after some chunks, or after some time when anything is new, or it is busy."""
+        told, then = (-1, -1, False), 0.0
 
         def much() -> bool:
             return self.at >= told[0] + REPORT_CHUNKS
@@ -254,9 +254,9 @@ class Relay:
             with self.changed:
                 self.changed.wait_for(much, REPORT_EACH)
                 now = (self.at, self.limit(), self.busy())
-            if now != told:
+            if now != told or (now[2] and time.monotonic() - then > BUSY_EACH):
                 self.say(at=now[0], limit=now[1], busy=now[2], wire=self.came)
-                told = now
+                told, then = now, time.monotonic()
 
 
 class Loading:
