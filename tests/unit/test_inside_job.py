@@ -242,7 +242,8 @@ def test_a_second_job_is_refused_unless_it_shares(world: World) -> None:
     shown_pid(world)
     code, _, _ = world.call("supervisor.py", OTHER)
     status = world.status(OTHER)
-    assert code == 65 and status["state"] == "failed" and JOB in status["reason"]
+    assert code == 65 and status["state"] == "failed"
+    assert status["reason"] == f"slot 0 of gpu1 was taken by job {JOB} a moment ago"
     assert world.status(JOB)["state"] == "running"
 
 
