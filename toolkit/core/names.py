@@ -31,6 +31,8 @@ INSIDE = PurePosixPath("/run/toolkit/inside")
 JOBS = PurePosixPath("/run/toolkit/jobs")
 
 DEFAULT_WORKER_PORT = 12345
+# The most that one log of a job takes on a host's disk.
+DEFAULT_LOG_BYTES = 64 * 1024**2
 
 
 def container_name(cluster: str, role: str) -> str:

@@ -1,4 +1,4 @@
-"""Copies a job's output to stdout: the merged log, or that of one rank, as far as it is or to the job's end."""
+"""Copies a job's output to stdout: the merged log or one rank's, as far as it is, or to the job's end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _ended(job_id: str, give_up: float) -> str | None:
 
 def _start(path: Path, args: argparse.Namespace) -> int:
     """The offset of the log at which to begin."""
-    offsets = [args.start]
+    offsets: list[int] = [args.start]
     if args.ago is not None:
         offsets.append(offset_at(path, time.time() - args.ago))
     if args.since is not None:

@@ -149,7 +149,7 @@ def read_all(path: Path, offset: int = 0) -> Iterator[bytes]:
 def offset_at(path: Path, epoch: float) -> int:
     """Where stands what was written at `epoch` (seconds) and later; up to TIMES_S more may come before."""
     rows = _rows(path)
-    apart = min((b[0] - a[0] for a, b in zip(rows, rows[1:])), default=TIMES_S)  # noqa: B905
+    apart = min((rows[n][0] - rows[n - 1][0] for n in range(1, len(rows))), default=TIMES_S)
     for index, (when, offset) in enumerate(rows):
         if when > epoch:
             if index and rows[index - 1][0] + max(apart, TIMES_S) > epoch:

@@ -158,7 +158,7 @@ class Child:
             os.killpg(self._process.pid, signum)
 
     def watch(self, grace: float) -> None:
-        """End the child, TERM then KILL, once the launcher that started us is gone or the lease has lapsed."""
+        """End the child, TERM then KILL, once our launcher is gone or the lease has lapsed."""
         now = time.monotonic()
         if self._lost is None and (os.getppid() != self._launcher or self._has_lapsed(now)):
             self._lost = now

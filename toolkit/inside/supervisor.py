@@ -173,7 +173,7 @@ class Supervisor:
         return ("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}") if lost else None
 
     def _end(self, now: float) -> None:
-        """Bring the job to its end: its ranks first, then the launcher, then whatever does not heed either."""
+        """Bring the job to its end: ranks first, then the launcher, then what heeds neither."""
         assert self.leases is not None
         grace = grace_of(self.job)
         if grace == 0 and self.asked and self.killing is None:
