@@ -100,7 +100,10 @@ def test_the_hosts_file_may_come_from_the_environment(
         (("run", "--env", "RANK=3", "true"), "--env RANK: is set for every rank"),
         (("run", "--env", "NOT_SET_HERE", "true"), "--env NOT_SET_HERE: is not set here"),
         (("run", "--env", "1X=2", "true"), "--env 1X: a variable name has"),
-        (("run", "--on-interrupt", "kill", "true"), "--on-interrupt: is one of stop, detach, found 'kill'"),
+        (
+            ("run", "--on-interrupt", "kill", "true"),
+            "--on-interrupt: is one of ask, stop, detach, found 'kill'",
+        ),
         (("run", "--workdir", "nowhere", "gone.py"), "1 problem --workdir: "),
         (("run", "--workdir", "nowhere", "true"), "is not a folder"),
         (("run", "--timeout", "0", "true"), "--timeout"),

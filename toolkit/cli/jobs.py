@@ -24,6 +24,7 @@ from toolkit.cli.common import (
 
 if TYPE_CHECKING:
     from toolkit.api import Session
+    from toolkit.cli.line import CommandLine
     from toolkit.core.job_status import JobStatus
 
 Job = Annotated[
@@ -71,6 +72,7 @@ def attach(
     from toolkit.logs import Excerpt
 
     line = CommandLine()
+    _read_job(line, job)
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
     lines = line.whole("--tail", tail, least=0)
     inventory = line.accept(line.hosts(hosts))
@@ -107,6 +109,7 @@ def logs(
     from toolkit.logs import Excerpt, show_log
 
     line = CommandLine()
+    _read_job(line, job)
     number = line.whole("--rank", rank, least=0)
     lines = line.whole("--tail", tail, least=0)
     ago, epoch = (line.value("--since", moment, since) if since else None) or (None, None)
@@ -144,6 +147,7 @@ def wait(
     from toolkit.logs import wait_for_end
 
     line = CommandLine()
+    _read_job(line, job)
     seconds = line.seconds("--timeout", timeout)
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose, [inventory.main]) as session:
@@ -173,6 +177,7 @@ def stop(
     from toolkit.show_jobs import job_json
 
     line = CommandLine()
+    _read_job(line, job)
     seconds = line.seconds("--grace", grace, least=0)
     if now and grace is not None:
         line.refuse("--now", "is a grace of 0 already; leave --grace out")
@@ -189,6 +194,13 @@ def stop(
         say(f"job {wanted.id}: {wanted.state}; " + ("would be ended" if ending else "nothing to end"))
     else:
         say(f"job {ended.id}: {ended.state}" + (" already" if ended is wanted else ""))
+
+
+def _read_job(line: CommandLine, job: str) -> None:
+    from toolkit.core.names import job_word
+
+    if job:
+        line.value("JOB", job_word, job)
 
 
 def _wanted(session: Session, job: str, running: bool = False) -> JobStatus:

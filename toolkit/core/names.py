@@ -51,6 +51,17 @@ def job_id(start: datetime, program: str, token: str) -> str:
     return f"{start:%Y%m%d-%H%M%S}-{word}-{token}"
 
 
+def job_word(text: str) -> str:
+    """Return what a person calls a job by: its id, or the last part of it.
+
+    Raises:
+        ValueError: no job is called so.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) or len(text) > 200:
+        raise ValueError("a job's id looks like 20260102-030405-train-a1b2; toolkit jobs lists them")
+    return text
+
+
 # Names that the generated passwd file has for others already.
 _TAKEN = ("root", "sshd", "nobody")
 

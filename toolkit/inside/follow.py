@@ -19,12 +19,14 @@ from common import (
     fail,
     is_marked,
     job_folder,
+    load_job,
     read_status,
 )
 from fold import Fold
 from logs import Reader, offset_at, offset_of_last_lines
 
 POLL_S = 0.05
+FOLDED_RANKS = 3  # of two ranks' lines a summary would be as long as what it stands for
 START_S = 30.0  # for how long a job may take to appear
 
 
@@ -114,7 +116,8 @@ def main() -> int:
         fail(EXIT_NO_INPUT, f"there is no {path}")
     _wait_for(path)
     log = Reader(path, _start(path, args))
-    output = Output(args.fold, args.host, args.silent)
+    fold = args.fold and load_job(args.job_id)["world_size"] >= FOLDED_RANKS
+    output = Output(fold, args.host, args.silent)
     give_up = time.monotonic() + START_S
     reader = select.poll()
     reader.register(1, 0)  # no event asked for: it reports only that the reader has gone

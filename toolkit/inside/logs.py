@@ -15,6 +15,7 @@ from pathlib import Path
 
 PIECES = 8  # files of one log at most, the first one and the newest
 TIMES_S = 2.0  # how far apart the rows of the times are
+APART = "apart"  # in front of that distance, where it is another one
 MOST_ROWS = 8192  # then every second one goes, and they are twice as far apart
 
 
@@ -47,8 +48,7 @@ class Log:
         self._file = newest.open("ab", buffering=0)
         self._length = self._file.tell()
         self._times = _times_path(path).open("ab", buffering=0)
-        self._rows = _rows(path)
-        self._apart = TIMES_S
+        self._rows, self._apart = _rows(path)
 
     def write(self, data: bytes) -> None:
         """Append `data`. Raises OSError, as for a full disk."""
@@ -85,7 +85,8 @@ class Log:
             return
         self._rows, self._apart = self._rows[::2], 2 * self._apart
         self._times.truncate(0)
-        self._times.write(b"".join(_row(*row) for row in self._rows))
+        rows = b"".join(_row(*row) for row in self._rows)
+        self._times.write(f"{APART} {self._apart:g}\n".encode() + rows)
 
 
 class Reader:
@@ -148,16 +149,9 @@ def read_all(path: Path, offset: int = 0) -> Iterator[bytes]:
 
 def offset_at(path: Path, epoch: float) -> int:
     """Where stands what was written at `epoch` (seconds) and later; up to TIMES_S more may come before."""
-    rows = _rows(path)
-    apart = min((rows[n][0] - rows[n - 1][0] for n in range(1, len(rows))), default=TIMES_S)
-    for index, (when, offset) in enumerate(rows):
-        if when > epoch:
-            if index and rows[index - 1][0] + max(apart, TIMES_S) > epoch:
-                return rows[index - 1][1]
-            return offset
-    if rows and rows[-1][0] + max(apart, TIMES_S) > epoch:
-        return rows[-1][1]
-    return size_of(path)
+    rows, apart = _rows(path)
+    # A row stands for all that was written in the seconds after it.
+    return next((offset for when, offset in rows if when + apart > epoch), size_of(path))
 
 
 def offset_of_last_lines(path: Path, lines: int) -> int:
@@ -186,11 +180,15 @@ def _row(when: float, offset: int) -> bytes:
     return f"{when:.3f} {offset}\n".encode()
 
 
-def _rows(path: Path) -> list[tuple[float, int]]:
-    rows = []
+def _rows(path: Path) -> tuple[list[tuple[float, int]], float]:
+    """When the log had how many bytes, and how far apart these moments are at least."""
+    rows, apart = [], TIMES_S
     with suppress(FileNotFoundError):
         for line in _times_path(path).read_text().splitlines():
-            when, _, offset = line.partition(" ")
+            when, _, value = line.partition(" ")
             with suppress(ValueError):
-                rows.append((float(when), int(offset)))
-    return rows
+                if when == APART:
+                    apart = float(value)
+                else:
+                    rows.append((float(when), int(value)))
+    return rows, apart
