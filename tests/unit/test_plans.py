@@ -12,7 +12,7 @@ from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Remembered
 from toolkit.errors import NotReady
 from toolkit.plan.down import plan_down
-from toolkit.plan.job import rooms, require_running
+from toolkit.plan.job import require_running, rooms
 from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
 from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Upload
