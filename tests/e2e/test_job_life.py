@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,18 @@ def python(text: str) -> tuple[str, ...]:
     return (*HERE, "--", "python", "-c", text)
 
 
-def test_a_terminal_is_closed_in_the_middle_and_another_checkout_attaches(up: Toolkit, tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def no_job_stays(up: Toolkit) -> Iterator[None]:
+    """A case that fails leaves its job's slots to the next one."""
+    yield
+    for job in up.run("jobs", "--json", check=True).json:
+        if job["state"] in ("starting", "running"):
+            up.run("stop", "--now", job["id"])
+
+
+def test_a_terminal_is_closed_in_the_middle_and_another_checkout_attaches(
+    up: Toolkit, tmp_path: Path
+) -> None:
     terminal = Terminal(up, "run", *python(STEPS.format(n=24)))
     job = terminal.read_until(r"job (\S+): 2 ranks")
     terminal.read_until(r"box2 1\] step 3")
@@ -122,7 +134,9 @@ def test_ctrl_c_asks_and_does_what_is_answered(up: Toolkit) -> None:
 
 
 def test_a_third_ctrl_c_kills_what_will_not_stop(up: Toolkit) -> None:
-    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
+    deaf = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
+    )
     terminal = Terminal(up, "run", "--on-interrupt", "stop", *python(deaf))
     job = terminal.read_until(r"job (\S+): 2 ranks")
     terminal.read_until(r"box2 1\] deaf")

@@ -18,6 +18,8 @@ class Signals(AbstractContextManager["Signals"]):
     def __init__(self) -> None:
         self.got = 0
         self._before: dict[int, Any] = {}
+        # Asked now: of a terminal that is gone nothing can be asked any more.
+        self._shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
     def __enter__(self) -> Signals:
         for number in _ENDING:
@@ -35,14 +37,12 @@ class Signals(AbstractContextManager["Signals"]):
     def _take(self, number: int, frame: FrameType | None) -> None:
         self.got = number
         if number == signal.SIGHUP:
-            _silence()
+            self.silence()
         raise KeyboardInterrupt
 
-
-def _silence() -> None:
-    """Let what is still printed go nowhere: the terminal is gone, and writing to it would raise."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        if stream.isatty():
-            os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    def silence(self) -> None:
+        """Let what is still printed go nowhere: the terminal is gone, and writing to it would raise."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in self._shown:
+            os.dup2(nowhere, number)
+        os.close(nowhere)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -28,6 +30,8 @@ class _Follower(threading.Thread):
         super().__init__(daemon=True)
         self._session, self._job, self._sink, self._what = session, job, sink, what
         self.held = threading.Lock()  # while somebody has it nothing is printed
+        # To wait for, because a join() that Ctrl-C interrupts takes the thread for ended (Python 3.11).
+        self.done = threading.Event()
         self.error: Exception | None = None
 
     def run(self) -> None:
@@ -41,6 +45,8 @@ class _Follower(threading.Thread):
             follow(self._session, self._job, put, self._what)
         except Exception as error:  # raised again by who waits for us
             self.error = error
+        finally:
+            self.done.set()
 
 
 def watch(
@@ -64,15 +70,15 @@ def watch(
     """
     follower = _Follower(session, job, (lambda data: None) if quiet else to_stdout, what)
     follower.start()
-    while follower.is_alive():
+    while not follower.done.is_set():
         try:
             if pressed:
                 pressed = False
                 raise KeyboardInterrupt
-            follower.join(0.2)
+            follower.done.wait(0.2)
         except KeyboardInterrupt:
             _interrupted(session, job, follower, signals, on_interrupt)
-    _raise(follower.error, job)
+    _raise(follower.error, job, signals)
     return _tell(session, job)
 
 
@@ -86,7 +92,7 @@ def _interrupted(
         raise Detached(job, "detached")
     if answer == "stop":
         _stop(session, job, signals)
-        follower.join(10)
+        follower.done.wait(10)
 
 
 def _ask(job: str, follower: _Follower, signals: Signals) -> str:
@@ -124,7 +130,7 @@ def _stop(session: Session, job: str, signals: Signals) -> None:
         stop(session, job, interrupt=True, grace=0)
 
 
-def _raise(error: Exception | None, job: str) -> None:
+def _raise(error: Exception | None, job: str, signals: Signals) -> None:
     from toolkit.errors import Unreachable
 
     if isinstance(error, Unreachable):
@@ -132,6 +138,9 @@ def _raise(error: Exception | None, job: str) -> None:
         raise Unreachable(f"lost sight of {job}: {error.what}", fix, error.host) from error
     if isinstance(error, BrokenPipeError):
         raise Detached(job, "nobody reads the output any more", _SIGPIPE) from error
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        signals.silence()  # the terminal went, and its signal is still on the way
+        raise Detached(job, "the terminal is gone", 128 + signal.SIGHUP) from error
     if error is not None:
         raise error
 

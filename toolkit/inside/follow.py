@@ -35,7 +35,7 @@ class Output:
 
     def __init__(self, fold: bool, host: str, silent: bool) -> None:
         self._fold = Fold() if fold else None
-        self._prefix = f"[{host} ".encode() if host else b""
+        self._prefix = prefix_of(host)
         self._rest = b""
         self._silent = silent
 
@@ -56,6 +56,11 @@ class Output:
     def _put(self, data: bytes) -> None:
         while data and not self._silent:
             data = data[os.write(1, data) :]
+
+
+def prefix_of(host: str) -> bytes:
+    """What the lines of the ranks on a host begin with; every line where none is named."""
+    return f"[{host} ".encode() if host else b""
 
 
 def _wait_for(path: Path) -> None:
@@ -90,7 +95,7 @@ def _start(path: Path, args: argparse.Namespace) -> int:
     if args.since is not None:
         offsets.append(offset_at(path, args.since))
     if args.tail is not None:
-        offsets.append(offset_of_last_lines(path, args.tail))
+        offsets.append(offset_of_last_lines(path, args.tail, prefix_of(args.host)))
     return max(offsets)
 
 

@@ -71,6 +71,8 @@ class _Held:
         assert self.process.stderr is not None
         code = self.process.wait()
         text = self.process.stderr.read().decode(errors="replace").strip().splitlines()
+        if code == 0 and not text:
+            return "it had not heard from main for too long, and has ended its ranks"
         return text[-1] if text else f"its lease ended with exit code {code}"
 
 
@@ -172,12 +174,17 @@ class Leases:
         for held in self._held.values():
             assert held.process.stdout is not None
             selector.register(held.process.stdout, selectors.EVENT_READ, held)
-        beat = 0.0
+        beat, before = 0.0, time.monotonic()
         while not self._closing:
             for key, _ in selector.select(TICK_S):
                 if key.data is not None:
                     self._read(selector, key.data)
             now = time.monotonic()
+            if now > before + 2 * BEAT_S:
+                # We stood still ourselves, so the silence of that time was not theirs.
+                for held in self._held.values():
+                    held.heard += now - before
+            before = now
             if now >= beat + BEAT_S:
                 beat = now
                 with self._lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -154,22 +155,20 @@ def offset_at(path: Path, epoch: float) -> int:
     return next((offset for when, offset in rows if when + apart > epoch), size_of(path))
 
 
-def offset_of_last_lines(path: Path, lines: int) -> int:
-    """Where the last `lines` lines begin."""
-    ends = [-1]
+def offset_of_last_lines(path: Path, lines: int, prefix: bytes = b"") -> int:
+    """Where the last `lines` lines begin, counting those that begin with `prefix`."""
+    begins: deque[int] = deque(maxlen=lines)
     offset = 0
+    is_begin = True
     for start, piece in pieces(path):
         with suppress(FileNotFoundError), piece.open("rb") as file:
             offset = start
             for text in file:
+                if is_begin and text.startswith(prefix):
+                    begins.append(offset)
                 offset += len(text)
-                if text.endswith(b"\n"):
-                    ends.append(offset)
-                    del ends[: -(lines + 1)]
-    if ends and ends[-1] != offset:
-        ends.append(offset)  # a line that has not ended counts as one
-        del ends[: -(lines + 1)]
-    return max(0, ends[0]) if lines else offset
+                is_begin = text.endswith(b"\n")
+    return begins[0] if begins else offset
 
 
 def _times_path(path: Path) -> Path:
