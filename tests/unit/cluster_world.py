@@ -17,10 +17,11 @@ from toolkit.core.names import (
 )
 from toolkit.inputs import inside_programs
 from toolkit.launchers.job import Job, JobHost
+from toolkit.launchers.slots import take_slots
 from toolkit.network.choose import cidrs
 from toolkit.plan.down import plan_down
 from toolkit.plan.fix import Stray, plan_fix
-from toolkit.plan.job import job_hosts, plan_job
+from toolkit.plan.job import plan_job, rooms
 from toolkit.plan.layout import Layout, make_layout
 from toolkit.plan.programs import programs_of
 from toolkit.plan.steps import Plan
@@ -147,7 +148,7 @@ def facts_when_up() -> dict[str, Facts]:
 def job(launcher: str = "horovodrun", hosts: tuple[JobHost, ...] | None = None, main: str = "gpu1") -> Job:
     """A job on the hosts of ``layout()``, or on others."""
     place = layout()
-    own = hosts if hosts is not None else job_hosts(place, place.inventory.names)
+    own = hosts if hosts is not None else take_slots(rooms(place, place.inventory.names), None)
     return Job(
         id=JOB_ID,
         cluster="demo",

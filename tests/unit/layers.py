@@ -17,9 +17,10 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
+    "show_jobs": "show",
     "show_network": "show",
-    **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "looking"), "api"),
-    **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust", "tune"), "api"),
+    **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "logs", "looking"), "api"),
+    **dict.fromkeys(("preflight", "records", "request", "smoke", "steptime", "trust", "tune"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

@@ -12,7 +12,7 @@ from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Remembered
 from toolkit.errors import NotReady
 from toolkit.plan.down import plan_down
-from toolkit.plan.job import job_hosts, require_running
+from toolkit.plan.job import require_running, rooms
 from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
 from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Upload
@@ -155,7 +155,7 @@ def test_one_host_alone() -> None:
 def test_ranks_are_numbered_from_main_on() -> None:
     text = world.HOSTS.replace("main: gpu1", "main: gpu2")
     made = make_layout(world.inventory(text), world.cluster_facts(), None)
-    hosts = job_hosts(made, ("cpu3", "gpu1", "gpu2"))
+    hosts = rooms(made, ("cpu3", "gpu1", "gpu2"))
     assert [h.name for h in hosts] == ["gpu2", "gpu1", "cpu3"]
 
 
