@@ -17,6 +17,7 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
+    "show_gpus": "show",
     "show_network": "show",
     **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "looking"), "api"),
     **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust", "tune"), "api"),

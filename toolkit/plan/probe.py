@@ -13,7 +13,7 @@ from toolkit.core.image import ImageFacts, image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
-from toolkit.plan import links
+from toolkit.plan import links, probe_uses
 from toolkit.plan.addresses import parse_interfaces, parse_listeners, parse_routes
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
@@ -21,7 +21,8 @@ from toolkit.plan.probe_cluster import boot_time, container_facts, programs, rem
 # A login shell's banner may come first, so every section opens with a line that no banner holds.
 _MARK = "@@toolkit@@"
 
-_SCRIPT = r"""
+_SCRIPT = (
+    r"""
 mark() { printf '\n@@toolkit@@ %s\n' "$1"; }
 LC_ALL=C; export LC_ALL
 mark begun; date +%s.%N
@@ -57,6 +58,7 @@ mark tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
 @network@
 mark gpus
 @@SMI@@
+@@USES@@
 mark runtime; command -v nvidia-container-runtime-hook
 mark cdi
 for f in /etc/cdi/* /var/run/cdi/*; do
@@ -74,7 +76,10 @@ mark disk; df -Pk "${HOME:-/}" 2>/dev/null
 mark ended; date +%s.%N
 mark end
 exit 0
-""".replace("@@SMI@@", SMI.strip()).replace("@network@", links.QUESTIONS.strip())
+""".replace("@@SMI@@", SMI.strip())
+    .replace("@@USES@@", probe_uses.QUESTIONS.strip())
+    .replace("@network@", links.QUESTIONS.strip())
+)
 
 
 def probe_command(
@@ -167,6 +172,8 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         links=links.parse_links(parts.get("links", ""), parts.get("shaping", "")),
         routes=parse_routes(parts["routes"]),
         rdma=links.parse_rdma(parts.get("rdma", "")),
+        gpu_processes=probe_uses.parse_processes(parts.get("apps", "")),
+        claims=probe_uses.parse_claims(parts.get("claims", ""), parts["boot"]),
     )
 
 
