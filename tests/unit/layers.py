@@ -19,8 +19,8 @@ BELONGS = {
     "executors": "execute",
     "show_gpus": "show",
     "show_network": "show",
-    **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "looking"), "api"),
-    **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust", "tune"), "api"),
+    **dict.fromkeys(("bench", "check", "explore", "gc", "images", "inputs", "jobs", "looking"), "api"),
+    **dict.fromkeys(("preflight", "race", "request", "smoke", "steptime", "trust", "tune"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

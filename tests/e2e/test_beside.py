@@ -1,0 +1,91 @@
+"""Two people's clusters on the same hosts at the same second, and a stranger's training beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_users import account, cluster, down_if_it_fails
+from tests.e2e.world import Toolkit, on, sh
+
+pytestmark = pytest.mark.lab
+
+HOSTS = ("box1", "box2")
+SECOND = "second"
+# Nobody listens, so whoever asks finds the port free, and whoever binds finds it taken.
+BIND = "import socket, time; s = socket.socket(); s.bind(('0.0.0.0', 12345)); time.sleep(600)"
+
+
+@contextmanager
+def process(host: str, user: str, *argv: str) -> Iterator[str]:
+    """A process of that user on a practice host, started past the toolkit; yields its id."""
+    start = 'name=$1; shift; setsid setpriv --reuid "$name" --clear-groups "$@" >/dev/null 2>&1 & echo $!'
+    pid = on(host, "sh", "-c", start, "sh", user, *argv).strip()
+    try:
+        yield pid
+    finally:
+        sh(host, f"kill -KILL {pid} 2>/dev/null")
+
+
+def census(host: str, name: str) -> dict[str, str]:
+    """What a cluster has on a host, seen from outside: containers with their ports, and sums of its keys."""
+    form = '{{.ID}} {{.Names}} {{.Label "toolkit.port"}} {{.Label "toolkit.owner"}}'
+    rows = on(host, "docker", "ps", "--filter", f"label=toolkit.cluster={name}", "--format", form)
+    private = r"\( -name id_ed25519 -o -name ssh_host_ed25519_key \)"
+    keys = sh(host, f"find /home -path '*toolkit/{name}/*' {private}")
+    sums = on(host, "sha256sum", *keys.split()) if keys.split() else ""
+    return {"containers": rows, "keys": sums}
+
+
+def port(host: str, name: str) -> str:
+    return census(host, name)["containers"].split()[2]
+
+
+def test_two_clusters_at_the_same_second_and_a_stranger(two: Toolkit, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder in folders:
+        folder.mkdir()
+    with ExitStack() as stack:
+        for host in HOSTS:
+            stack.enter_context(account(host, SECOND, f"/home/{SECOND}", "/bin/sh", 1710))
+        sh("box2", "printf 'import time\\ntime.sleep(600)\\n' >/home/second/train.py")
+        train = ("python3", f"/home/{SECOND}/train.py")
+        stranger = stack.enter_context(process("box2", SECOND, *train))
+        bound = ExitStack()
+        stack.callback(bound.close)
+        bound.enter_context(process("box2", "root", "python3", "-c", BIND))
+        one = cluster(two, folders[0], "one", "trainer")
+        other = cluster(two, folders[1], "other", SECOND)
+        for each in (one, other):
+            stack.enter_context(down_if_it_fails(each))
+        started = [each.start("up") for each in (one, other)]
+        said = [running.communicate(timeout=240)[0] for running in started]
+        assert [running.returncode for running in started] == [0, 0], "".join(said)
+        bound.close()
+        ports = [port("box2", name) for name in ("one", "other")]
+        assert len({*ports, "12345"}) == 3, "each went on to a port of its own"
+        keys = [census(host, name)["keys"] for name in ("one", "other") for host in HOSTS]
+        assert all(keys) and len({line.split()[0] for text in keys for line in text.splitlines()}) == 4
+        assert one.run("smoke", "--json", check=True).json["ok"]
+        assert "nothing to change" in one.run("up", check=True).err
+
+        other.run("run", "--detach", "--", "sleep", "300", check=True)
+        before = [census(host, "other") for host in HOSTS]
+        # Nobody changes anything of another's, and nothing is left of one's own.
+        alien = cluster(two, folders[0], "other", "trainer", "alien.yaml")
+        for words in (("up",), ("down",), ("exec", "--", "true"), ("run", "--", "true")):
+            refused = alien.run(*words)
+            assert refused.status == 3 and f"of user {SECOND} is there already" in refused.err, words
+        assert alien.run("status").status in (0, 3)
+        one.run("gc", "--state", "--older-than", "0", check=True)
+        one.run("down", check=True)
+        assert [census(host, "one")["containers"] for host in HOSTS] == ["", ""]
+        assert [census(host, "other") for host in HOSTS] == before
+        (job,) = other.run("status", "--json", check=True).json["jobs"]
+        assert job["state"] == "running"
+        assert other.run("exec", "--", "ssh", "box2", "true").status == 0
+        other.run("down", "--no-save", check=True)
+        assert sh("box2", f"tr '\\0' ' ' </proc/{stranger}/cmdline").split() == list(train)
