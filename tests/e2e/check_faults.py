@@ -217,7 +217,7 @@ def _container(name: str, cluster: str, owner: str = "trainer", more: str = "") 
     return f"docker create --name {name} {labels} {more} {TINY} x >/dev/null\n"
 
 
-_STATE = f"{_STATE_HOME}/toolkit"
+STATE = f"{_STATE_HOME}/toolkit"
 LEFTOVERS = (
     tiny_image("box2", "left"),
     Fault(
@@ -227,13 +227,13 @@ LEFTOVERS = (
         + f"docker create --name bystander {TINY} x >/dev/null\n"
         # Whole, whatever was done on this host before: the first `up` makes these folders otherwise.
         + "".join(
-            f"su trainer -c 'mkdir -p {_STATE}/{name}/box2'\n" for name in ("gone-too", "kept", "checked")
+            f"su trainer -c 'mkdir -p {STATE}/{name}/box2'\n" for name in ("gone-too", "kept", "checked")
         )
         + _container("toolkit-kept-worker", "kept")
         + _container("toolkit-checked-worker", "checked", more="--label toolkit.version=0.0.1"),
         "docker rm -f toolkit-gone-mallory toolkit-kept-worker toolkit-checked-worker toolkit-gone-worker\n"
         "docker rm -f bystander\n"
-        f"cd {_STATE} && rm -rf gone-too kept checked",
+        f"cd {STATE} && rm -rf gone-too kept checked",
     ),
     Fault(
         "",

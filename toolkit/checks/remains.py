@@ -24,7 +24,7 @@ for d in "$mine"/*/*; do
   for job in "$d"/jobs/*; do
     [ -d "$job" ] || continue
     sent=no; [ ! -e "$job/.sent" ] || sent=yes
-    state=; ended=; status=$(tr -d '\n' <"$job/status.json" 2>/dev/null)
+    state=; ended=; status=$(cat "$job/status.json" 2>/dev/null | tr -d '\n')
     case $status in *'"state": "'*) state=${status#*'"state": "'}; state=${state%%'"'*} ;; esac
     case $status in *'"ended": '[0-9]*) ended=${status#*'"ended": '}; ended=${ended%%[,.\}]*} ;; esac
     printf 'job|%s|%s|%s|%s|%s\n' "$sent" "$state" "$ended" "$(newest "$job" "$job"/*)" "$job"

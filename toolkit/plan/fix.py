@@ -58,29 +58,30 @@ done
 """
 _NONE_LEFT = '! grep -qszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ'
 
-# $4 the folder, $5 minutes that it must not have changed for; 0 for any.
+# $4 the folder.
 _REMOVE_JOB = rf"""{_IS_OVER}
 ! grep -qszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ || {{ echo "processes of it run here" >&2; exit 1; }}
-[ "$5" = 0 ] || [ -z "$(find "$4" -cmin "-$5" 2>/dev/null | head -n 1)" ] || exit 0
 rm -rf "$4"
 """
-_NOT_THERE = '[ ! -e "$1" ]'
+# $2 minutes that it must not have changed for; 0 for any.
+_STAYS = r"""
+[ -e "$1" ] || exit 0
+[ "$2" != 0 ] && [ -n "$(find "$1" -cmin "-$2" 2>/dev/null | head -n 1)" ]
+"""
 
-# $1 the folder, $2 its cluster, $3 as above. A container of that cluster, whosever, may be about to use it.
+# $1 the folder, $2 its cluster. A container of that cluster, whosever, may be about to use it.
 _REMOVE_STATE = rf"""{MOUNTS}
 ids=$(docker ps -aq --filter "label=toolkit.cluster=$2") || exit 1
 [ -z "$ids" ] || {{ echo "cluster $2 has a container again" >&2; exit 1; }}
 ! grep -qszFx "TOOLKIT_CLUSTER=$2" /proc/[0-9]*/environ || {{ echo "cluster $2 is at work" >&2; exit 1; }}
 on=$(mounts "$1")
 [ -z "$on" ] || {{ echo "what is mounted at $on is not ours to remove" >&2; exit 1; }}
-[ "$3" = 0 ] || [ -z "$(find "$1" -cmin "-$3" 2>/dev/null | head -n 1)" ] || exit 0
 rm -rf "$1" || exit 1
 rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0
 """
-_REMOVE_HALVES = (
-    r"""for file; do [ -z "$(find "$file" -cmin +60 2>/dev/null)" ] || rm -f "$file" || exit; done"""
-)
+_OLD_HALVES = 'minutes=$1; shift; find "$@" -maxdepth 0 -cmin "+$minutes" 2>/dev/null'
+_REMOVE_HALVES = f'{_OLD_HALVES} | while read -r file; do rm -f "$file" || exit; done'
 _REMOVE_PART = rf"""{PARTS}
 [ -n "$(parts "$1")" ] || exit 0
 shift
@@ -208,8 +209,8 @@ def _job_step(job: OldJob) -> Step:
     return Run(
         job.host,
         f"remove the folder of job {job.job}",
-        script(_REMOVE_JOB, *_said(job), job.path, str(QUIET if job.quiet else 0)),
-        unless=script(_NOT_THERE, job.path),
+        script(_REMOVE_JOB, *_said(job), job.path),
+        unless=script(_STAYS, job.path, str(QUIET if job.quiet else 0)),
         why=job.why,
     )
 
@@ -219,18 +220,19 @@ def _state_step(state: State, at_once: bool) -> Step:
     return Run(
         state.host,
         f"remove keys and configuration of cluster {state.cluster}",
-        script(_REMOVE_STATE, state.path, state.cluster, "0" if at_once else str(QUIET)),
-        unless=script(_NOT_THERE, state.path),
+        script(_REMOVE_STATE, state.path, state.cluster),
+        unless=script(_STAYS, state.path, "0" if at_once else str(QUIET)),
         why=f"{state.path}: it has no container here, and {records}",
     )
 
 
 def _halves_steps(halves: Mapping[str, tuple[str, ...]]) -> Iterator[Step]:
-    gone = 'for file; do [ ! -e "$file" ] || exit 1; done'
+    gone = f'test -z "$({_OLD_HALVES})"'
     for host, paths in halves.items():
         if paths:
             title = "remove files that were never finished"
-            yield Run(host, title, script(_REMOVE_HALVES, *paths), unless=script(gone, *paths))
+            about = (str(QUIET), *paths)
+            yield Run(host, title, script(_REMOVE_HALVES, *about), unless=script(gone, *about))
 
 
 def _part_steps(parts: Mapping[str, Iterable[HeldImage]]) -> Iterator[Step]:
