@@ -101,7 +101,8 @@ class Session:
 
     def _ask(self, name: str, questions: Sequence[tuple[str, str]] = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]
-        asking = probe_command(self.inventory.image, self.inventory.cluster, name, questions, sources)
+        file = self.inventory
+        asking = probe_command(file.image, file.cluster, name, questions, sources, file.state_dir)
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)
         self.replies[name] = Reply(result.stdout, sent, time.time())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_users import account, cluster, down_if_it_fails
-from tests.e2e.world import Toolkit, on, sh
+from tests.e2e.world import Toolkit, on, outer, sh
 
 pytestmark = pytest.mark.lab
 
 HOSTS = ("box1", "box2")
 SECOND = "second"
+_FOLDERS = "umask 022; mkdir -p $1/open $1/closed/deep; chmod 700 $1/closed"
 # Nobody listens, so whoever asks finds the port free, and whoever binds finds it taken.
 BIND = "import socket, time; s = socket.socket(); s.bind(('0.0.0.0', 12345)); time.sleep(600)"
 
@@ -89,3 +93,54 @@ def test_two_clusters_at_the_same_second_and_a_stranger(two: Toolkit, tmp_path: 
         assert other.run("exec", "--", "ssh", "box2", "true").status == 0
         other.run("down", "--no-save", check=True)
         assert sh("box2", f"tr '\\0' ' ' </proc/{stranger}/cmdline").split() == list(train)
+
+
+@contextmanager
+def root_squashed(host: str, source: str, target: str) -> Iterator[None]:
+    """The folder as a share that takes root for nobody; served by this machine: hosts have no /dev/fuse."""
+    if os.geteuid() or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("needs root and /dev/fuse on this machine")
+    format_ = ("docker", "inspect", "--format", "{{.State.Pid}}", outer(host))
+    pid = subprocess.run(format_, capture_output=True, text=True, check=True).stdout.strip()
+    sh(host, f"mkdir -p {source} {target}")
+    program = (sys.executable, str(Path(__file__).with_name("rootsquash.py")), pid, source, target)
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as share:
+        assert share.stdout is not None and share.stdout.readline() == "mounted\n"
+        try:
+            yield
+        finally:
+            share.terminate()
+            share.wait(10)
+
+
+def test_shares_that_take_root_for_nobody(two: Toolkit, tmp_path: Path) -> None:
+    """Homes and mounted folders on a share with root_squash, by real FUSE; real NFS is another matter."""
+    disk, share = "/srv/disk", "/srv/share"
+    home = f"{share}/squashed"
+    with ExitStack() as stack:
+        for host in HOSTS:
+            stack.callback(sh, host, f"rm -rf {disk} {share} /srv/local")
+            stack.enter_context(root_squashed(host, disk, share))
+            # Made past the share: useradd is root, who may not there.
+            stack.enter_context(account(host, "squashed", f"{disk}/squashed", "/bin/sh", 1711))
+            sh(host, f"usermod -d {home} squashed; chmod 755 {disk}/squashed; install -d -m 1777 /srv/local")
+            on(host, "setpriv", "--reuid", "squashed", "--clear-groups", "sh", "-c", _FOLDERS, "sh", home)
+        mounts = [f"{home}/open:/open", f"{home}/closed:/closed", f"{home}/closed/deep:/deep"]
+        cold = cluster(two, tmp_path, "squash", "squashed", mounts=mounts)
+        refused = cold.run("up")
+        assert refused.status == 3 and refused.err.count("[engine-sees]") == 2
+        assert "state_dir: in the hosts file" in refused.err
+        assert f"may not see {home}/closed/deep" in refused.err and "chmod o+x" in refused.err
+        assert sh("box1", f"find {disk} -name toolkit") == "", "told before anything is made"
+
+        warm = cluster(two, tmp_path, "squash", "squashed", mounts=mounts[:2], state_dir="/srv/local")
+        warm.run("up", check=True)
+        stack.enter_context(down_if_it_fails(warm))
+        text = "for d in /open /closed; do cd $d; echo x >$RANK; mkdir by-$RANK; mv $RANK by-$RANK/x; done"
+        warm.run("run", "--launcher", "torchrun", "--", "sh", "-c", text, check=True)
+        for rank, host in enumerate(HOSTS):
+            found = sh(host, f"stat -c '%u %n' {disk}/squashed/*/by-{rank}/x")
+            assert [line.split()[0] for line in found.splitlines()] == ["1711", "1711"], found
+            assert sh(host, "stat -c '%u %a' /srv/local/squashed") == "1711 700\n"
+        warm.run("down", check=True)
+        assert sh("box1", "ls -A /srv/local/squashed") == ""

@@ -28,6 +28,9 @@ LC_ALL=C; export LC_ALL
 mark begun; date +%s.%N
 # fish without a locale, as sshd starts it, hands on a home with other letters than ASCII garbled.
 [ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+# All questions look where the hosts file says; where it says nothing, where the user's login does.
+[ -z "${TOOLKIT_STATE_DIR-}" ] || XDG_STATE_HOME="$TOOLKIT_STATE_DIR/$(id -un)"
+export XDG_STATE_HOME
 # Directory services give groups names with spaces; -z is not known to every id.
 groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
 [ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
@@ -88,17 +91,20 @@ def probe_command(
     host: str,
     more: Sequence[tuple[str, str]] = (),
     sources: Sequence[str] = (),
+    state_dir: str = "",
 ) -> Command:
     """Return the command whose output ``parse_facts`` reads. It changes nothing on the host.
 
     Args:
         more: further questions as (name, shell text); ``probe_answers`` has what they print.
         sources: of the mounts; questions find them as ``$5`` and on.
+        state_dir: of the hosts file.
     """
     # Each in a shell of its own: none can end the script, or change what the next one sees.
     asked = "".join(f"mark {name}; (\n{text}\n) 2>/dev/null\n" for name, text in more)
     text = _SCRIPT.replace("mark ended;", f"{asked}mark ended;")
-    return script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
+    asking = script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
+    return asking.within("env", f"TOOLKIT_STATE_DIR={state_dir}") if state_dir else asking
 
 
 def probe_answers(text: str) -> dict[str, str]:

@@ -31,12 +31,19 @@ owner=$(docker container inspect --format '{{index .Config.Labels "toolkit.owner
 [ "$owner" != "$2" ] || docker rm --force "$1" >/dev/null 2>&1
 shift 2
 """
-# Arguments: the container of the other role, its owner, folders to be there, "--", files not to be there.
-_MAKE_FOLDERS = f"""umask 077{_REMOVE_OWN}while [ "$1" != -- ]; do mkdir -p "$1" || exit; shift; done
+# What a folder of the hosts file holds under our name may be somebody's who waits for our keys there.
+# Arguments: the container of the other role, its owner, a folder that must be ours or "", folders to be
+# there, "--", files not to be there.
+_MAKE_FOLDERS = f"""umask 077{_REMOVE_OWN}base=$1; shift
+if [ -n "$base" ]; then
+  mkdir -p "$base" || exit
+  [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to somebody else" >&2; exit 1; }}
+fi
+while [ "$1" != -- ]; do mkdir -p "$1" || exit; shift; done
 shift; rm -f "$@"
 """
 _FOLDERS_ARE_THERE = """
-! docker container inspect "$1" || exit 1; shift 2
+! docker container inspect "$1" || exit 1; shift 3
 while [ "$1" != -- ]; do [ -d "$1" ] || exit 1; shift; done
 for f; do [ ! -e "$f" ] || exit 1; done
 """
@@ -98,7 +105,8 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
     # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
     role = WORKER if place.role == MAIN else MAIN
     stale = [f"{state}/conf/{name}" for name in _OF_ROLE[role]]
-    about = (container_name(layout.inventory.cluster, role), facts.user, *folders, "--", *stale)
+    base = state.rsplit("/", 3)[0] if layout.inventory.state_dir else ""
+    about = (container_name(layout.inventory.cluster, role), facts.user, base, *folders, "--", *stale)
     make, there = script(_MAKE_FOLDERS, *about), script(_FOLDERS_ARE_THERE, *about)
     client = ssh_config(layout.paths, layout.port, layout.user)
     myself = {

@@ -48,6 +48,7 @@ class Inventory:
         secrets: variables and the files that hold their values; relative to the hosts file's folder.
         labels: more labels for every container.
         network: what ranks use between hosts: auto, ethernet, infiniband or efa.
+        state_dir: folder on the hosts below which each ssh user has one; empty means the user's state folder.
         known_hosts: file with the hosts' ssh keys; empty means ``~/.ssh/known_hosts``.
         source: the hosts file's name.
     """
@@ -66,6 +67,7 @@ class Inventory:
     shm_bytes: int = 8 * 1024**3
     launcher: str = "horovodrun"
     network: str = "auto"
+    state_dir: str = ""
     known_hosts: str = ""
     pull: str = "never"
     # Two files that say the same describe the same cluster.

@@ -112,6 +112,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         shm_bytes=fields.shm_bytes(model.shm_size),
         launcher=model.launcher,
         network=model.network,
+        state_dir=model.state_dir,
         known_hosts=model.known_hosts,
         pull="never" if isinstance(image, str) else image.pull,
         source=source,
