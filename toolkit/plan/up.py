@@ -39,7 +39,8 @@ if [ -n "$base" ]; then
   mkdir -p "$base" || exit
   [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to somebody else" >&2; exit 1; }}
 fi
-while [ "$1" != -- ]; do mkdir -p "$1" || exit; shift; done
+# Once more: the end of our last other cluster may take a parent away between two steps of the first.
+while [ "$1" != -- ]; do mkdir -p "$1" 2>/dev/null || mkdir -p "$1" || exit; shift; done
 shift; rm -f "$@"
 """
 _FOLDERS_ARE_THERE = """
@@ -220,7 +221,7 @@ def _start_step(layout: Layout, place: Place) -> Step:
 
 def _wait_step(layout: Layout, place: Place) -> Step:
     name = container_name(layout.inventory.cluster, WORKER)
-    taken = "toolkit up, which takes another port then"
+    taken = "up goes on by itself with another port; where it has not: toolkit up once more"
     if layout.inventory.worker_port_fixed:
         taken = (
             f"on {place.name}: ss -ltnp 'sport = :{layout.port}'; or leave worker_port out of the hosts file"
