@@ -297,3 +297,12 @@ FAKE_GPU = Fault(
     "setsid su trainer -s /bin/sh -c 'exec sleep 305' &\nsleep 0.3",
     "rm -f /usr/local/bin/nvidia-smi; kill $(pgrep -x -u trainer -f 'sleep 305')",
 )
+
+# What a running job of somebody's cluster shows of itself: the path is the one inside its container.
+CLAIM = Fault(
+    "",
+    "mkdir -p /run/toolkit/inside; echo 'import time; time.sleep(600)' >/run/toolkit/inside/lease.py\n"
+    "setsid setpriv --reuid nobody --clear-groups python3 /run/toolkit/inside/lease.py j1 --cluster theirs"
+    " --owner mallory --slots 0 --gpus GPU-b >/dev/null 2>&1 & echo $! >/run/claim.pid; sleep 0.3",
+    "kill $(cat /run/claim.pid); rm -r /run/toolkit/inside /run/claim.pid",
+)

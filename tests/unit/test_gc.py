@@ -127,7 +127,7 @@ def test_state_folders_of_clusters_without_a_container() -> None:
     assert states.keys() == {"old", "new", "kept"}
     assert [removable(states[name]) for name in ("old", "new", "kept")] == [True, False, False]
     stay = {kept.what.split()[5]: kept.why for kept in found.kept((states["old"],)) if "keys" in kept.what}
-    assert stay == {"new": "it has changed of late", "kept": "records of 1 jobs"}
+    assert stay == {"new": "it has changed of late", "kept": "it holds the record of 1 job"}
     without = seen("gpu1", plain)
     assert without.facts is not None
     no_engine = replace(without, facts=replace(without.facts, docker=""))

@@ -193,7 +193,7 @@ class Remains:
         for state in self.states():
             if state not in states:
                 what = f"keys and configuration of cluster {state.cluster} ({_age(state.quiet)} old)"
-                why = f"records of {state.records} jobs" if state.records else "it has changed of late"
+                why = f"it holds {jobs_text(state.records)}" if state.records else "it has changed of late"
                 fix = "toolkit down with that cluster's hosts file brings them home; gc --state removes them"
                 rows.append(Kept(state.host, what, why, fix))
         doomed = {(stray.host, stray.job) for stray in self._strays()}
@@ -223,6 +223,11 @@ def _dead_parts(seen: Seen) -> Iterator[HeldImage]:
     for image in images:
         if image.part_of and not image.users and told(seen).clock - newest[image.part_of] > QUIET * 60:
             yield image
+
+
+def jobs_text(number: int) -> str:
+    """Return how many jobs' records, in words."""
+    return "the record of 1 job" if number == 1 else f"the records of {number} jobs"
 
 
 def removable(state: State) -> bool:

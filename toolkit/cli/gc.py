@@ -63,6 +63,8 @@ def gc(
 
 def _ask(state: State) -> bool:
     """A person says whether a cluster's folder goes; no is what Enter means."""
-    holds = f"its keys and the records of {state.records} jobs" if state.records else "its keys"
+    from toolkit.checks.remains import jobs_text
+
+    holds = f"its keys and {jobs_text(state.records)}" if state.records else "its keys"
     what = f"{state.host}: cluster {state.cluster} has no container there. Remove {holds} ({state.path})?"
     return typer.confirm(what, default=False, err=True)

@@ -216,7 +216,7 @@ def _job_step(job: OldJob) -> Step:
 
 
 def _state_step(state: State, at_once: bool) -> Step:
-    records = "no job records" if not state.records else f"records of {state.records} jobs"
+    records = f"{state.records} job records" if state.records != 1 else "1 job record"
     return Run(
         state.host,
         f"remove keys and configuration of cluster {state.cluster}",
