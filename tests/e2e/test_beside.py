@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.e2e.test_users import account, cluster, down_if_it_fails
 from tests.e2e.world import Toolkit, on, outer, sh
@@ -124,30 +125,31 @@ def test_shares_that_take_root_for_nobody(two: Toolkit, tmp_path: Path) -> None:
     """Homes and mounted folders on a share with root_squash, by real FUSE; real NFS is another matter."""
     disk, share = "/srv/disk", "/srv/share"
     home = f"{share}/squashed"
+    host = "box1"
+    only = {"hosts": {host: yaml.safe_load(two.hosts.read_text())["hosts"][host]}}
     with ExitStack() as stack:
-        for host in HOSTS:
-            stack.callback(sh, host, f"rm -rf {disk} {share} /srv/local")
-            stack.enter_context(root_squashed(host, disk, share))
-            # Made past the share: useradd is root, who may not there.
-            stack.enter_context(account(host, "squashed", f"{disk}/squashed", "/bin/sh", 1711))
-            sh(host, f"usermod -d {home} squashed; chmod 755 {disk}/squashed; install -d -m 1777 /srv/local")
-            on(host, "setpriv", "--reuid", "squashed", "--clear-groups", "sh", "-c", _FOLDERS, "sh", home)
+        stack.callback(sh, host, f"rm -rf {disk} {share} /srv/local")
+        stack.enter_context(root_squashed(host, disk, share))
+        # Made past the share: useradd is root, who may not there.
+        stack.enter_context(account(host, "squashed", f"{disk}/squashed", "/bin/sh", 1711))
+        sh(host, f"usermod -d {home} squashed; chmod 755 {disk}/squashed; install -d -m 1777 /srv/local")
+        on(host, "setpriv", "--reuid", "squashed", "--clear-groups", "sh", "-c", _FOLDERS, "sh", home)
         mounts = [f"{home}/open:/open", f"{home}/closed:/closed", f"{home}/closed/deep:/deep"]
-        cold = cluster(two, tmp_path, "squash", "squashed", mounts=mounts)
+        cold = cluster(two, tmp_path, "squash", "squashed", mounts=mounts, **only)
         refused = cold.run("up")
         assert refused.status == 3 and refused.err.count("[engine-sees]") == 2
         assert "state_dir: in the hosts file" in refused.err
         assert f"may not see {home}/closed/deep" in refused.err and "chmod o+x" in refused.err
-        assert sh("box1", f"find {disk} -name toolkit") == "", "told before anything is made"
+        assert sh(host, f"find {disk} -name toolkit") == "", "told before anything is made"
 
-        warm = cluster(two, tmp_path, "squash", "squashed", mounts=mounts[:2], state_dir="/srv/local")
+        changes = {"mounts": mounts[:2], "state_dir": "/srv/local", **only}
+        warm = cluster(two, tmp_path, "squash", "squashed", **changes)
         warm.run("up", check=True)
         stack.enter_context(down_if_it_fails(warm))
-        text = "for d in /open /closed; do cd $d; echo x >$RANK; mkdir by-$RANK; mv $RANK by-$RANK/x; done"
+        text = "for d in /open /closed; do cd $d; echo x >new; mkdir by-rank; mv new by-rank/x; done"
         warm.run("run", "--launcher", "torchrun", "--", "sh", "-c", text, check=True)
-        for rank, host in enumerate(HOSTS):
-            found = sh(host, f"stat -c '%u %n' {disk}/squashed/*/by-{rank}/x")
-            assert [line.split()[0] for line in found.splitlines()] == ["1711", "1711"], found
-            assert sh(host, "stat -c '%u %a' /srv/local/squashed") == "1711 700\n"
+        found = sh(host, f"stat -c '%u %n' {disk}/squashed/*/by-rank/x")
+        assert [line.split()[0] for line in found.splitlines()] == ["1711", "1711"], found
+        assert sh(host, "stat -c '%u %a' /srv/local/squashed") == "1711 700\n"
         warm.run("down", check=True)
-        assert sh("box1", "ls -A /srv/local/squashed") == ""
+        assert sh(host, "ls -A /srv/local/squashed") == ""
