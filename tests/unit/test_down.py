@@ -113,7 +113,7 @@ def test_a_process_that_only_has_the_clusters_name_is_told_and_not_ended(engine:
 
 
 # As the client that loads an image, and the program that passes one on, look among processes.
-SENDS = ("docker\0load\0", "python3\0-I\0-S\0-c\0import base64, sys, zlib; exec(x)\010.0.0.1\0")
+SENDS = ("docker\0load\0", "python3\0-I\0-S\0-c\0import base64, sys, zlib; exec(x)\0box1\0")
 
 
 @pytest.mark.parametrize("cmdline", [*SENDS, "sh\0-c\0docker load; import base64, sys, zlib;\0"])
