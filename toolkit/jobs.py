@@ -18,7 +18,6 @@ from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.execute import Listener, PlanInterrupted
 from toolkit.inputs import inside_programs
 from toolkit.logs import follow
-from toolkit.plan.ownership import refuse_foreign
 from toolkit.plan.programs import taken_from_jobs
 from toolkit.plan.steps import Plan
 from toolkit.records import job_status, job_statuses
@@ -93,7 +92,7 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
     Raises:
         NotReady: the cluster is another user's.
     """
-    refuse_foreign(session.inventory.cluster, session.facts[session.inventory.main])
+    session.require_own()
     flags = ["--interrupt"] if interrupt else []
     flags += [] if grace is None else ["--grace", str(grace)]
     ask = command("python3", str(INSIDE / "stop.py"), *flags, job)

@@ -23,8 +23,9 @@ from toolkit.network.choose import cidrs
 from toolkit.network.lint import lint_inventory
 from toolkit.network.tuning import rules_text, tuned_for
 from toolkit.network.tuning_json import parse_tunings
+from toolkit.plan.holders import refuse_held
 from toolkit.plan.job import plan_job, require_running, rooms
-from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
+from toolkit.plan.ports import master_port
 from toolkit.plan.programs import require_programs
 from toolkit.plan.steps import Plan
 from toolkit.records import job_statuses, taken_slots
@@ -158,7 +159,7 @@ def make_job(session: Session, request: Request) -> Job:
 
     Raises:
         BadInput: see ``check_request``; also more ranks than the slots found on the hosts.
-        NotReady: a container does not run, or other jobs have the slots.
+        NotReady: a container does not run, other jobs have the slots, or somebody else holds a GPU.
     """
     inventory = session.inventory
     check_request(inventory, request)
@@ -174,6 +175,9 @@ def make_job(session: Session, request: Request) -> Job:
         hosts = take_slots(rooms(layout, chosen), request.ranks, running)
     except ValueError as error:
         raise BadInput("command line", (Problem("--np", str(error)),)) from error
+    if not request.share:
+        wanted = {host.name: host.gpus for host in hosts}
+        refuse_held(session.facts, wanted, inventory.cluster, [each.job for each in running])
     taking_part = {host.name for host in hosts} | {inventory.main}
     paths = {p.host: p for p in layout.paths if p.host in taking_part}
     given = read_secrets(inventory) if request.secrets else ()
@@ -182,15 +186,16 @@ def make_job(session: Session, request: Request) -> Job:
     tunings = tuned_for(places, kept)
     now = datetime.now(timezone.utc)
     first = session.facts[hosts[0].name]
+    name = job_id(now, request.words[0], secrets.token_hex(2))
     return Job(
-        id=job_id(now, request.words[0], secrets.token_hex(2)),
+        id=name,
         cluster=inventory.cluster,
         owner=getpass.getuser(),
         launcher=request.launcher or inventory.launcher,
         command=rank_command(request.words, request.workdir),
         hosts=hosts,
         main=inventory.main,
-        master_port=free_port(FIRST_MASTER_PORT, first, hosts[0].address),
+        master_port=master_port(name, first, hosts[0].address),
         networks=cidrs(paths),
         env=tuple(sorted((*inventory.env, *given))),
         override=tuple(sorted(request.env)),

@@ -26,7 +26,8 @@ cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ state _; do
 done
 cut -d' ' -f5 /proc/1/mountinfo | sed 's/^/mount\t/'
 find / -xdev \( -path /proc -o -path /sys -o -path /var/lib/docker -o -path /run/docker \
-  -o -path /run/containerd -o -path /run/toolkit-lab -o -path /var/log \) -prune -o -print 2>/dev/null | sed 's/^/file\t/'
+  -o -path /run/containerd -o -path /run/toolkit-lab -o -path /var/log \) \
+  -prune -o -print 2>/dev/null | sed 's/^/file\t/'
 find /dev/shm 2>/dev/null | sed 's/^/file\t/'
 """
 

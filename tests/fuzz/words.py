@@ -92,6 +92,7 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("exec", "--all", "--timeout", "5", "--json", "hostname"),
     ("render", "compose", "-o", "out", "--json"),
     ("down", "--no-save", "--dry-run", "--json"),
+    ("gc", "--older-than", "30", "--state", "--dry-run", "--json", "-v"),
     ("lab", "up", "--name", "x", "--hosts", "3", "--engine", "old,new", "--rate", "1mbit", "--slots", "2"),
     ("lab", "up", "--interfaces", "same", "--user", "root", "--image", "a:b", "--folder", "f", "--dry-run"),
     ("lab", "down", "--all", "--keep-images", "--folder", "f", "--json"),
@@ -292,6 +293,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "exec": (_UNKNOWN, _NO_HOSTS, _NO_TIME, _with(("gpu9", "--", "x"), ("é", "--"))),
     "render": (_UNKNOWN, _NO_HOSTS, _extra, _option("--output", "hosts.yaml")),
     "down": (_UNKNOWN, _NO_HOSTS, _extra),
+    "gc": (_UNKNOWN, _NO_HOSTS, _extra, _option("--older-than", "-1", "x", "1.5", "")),
     "lab up": (
         *(_UNKNOWN, _NO_NAME, _extra),
         _option("--hosts", *_NUMBERS, "999"),

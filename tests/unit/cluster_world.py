@@ -20,7 +20,7 @@ from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import take_slots
 from toolkit.network.choose import cidrs
 from toolkit.plan.down import plan_down
-from toolkit.plan.fix import Stray, plan_fix
+from toolkit.plan.fix import Leftovers, Stray, plan_fix
 from toolkit.plan.job import plan_job, rooms
 from toolkit.plan.layout import Layout, make_layout
 from toolkit.plan.programs import programs_of
@@ -63,7 +63,10 @@ IMAGE = ImageFacts(
 NAMED = replace(IMAGE, tags=("toolkit:cpu", identity_reference(IMAGE.identity)))
 JOB_ID = "20261120-211300-digits-a1b2"
 INSIDE = {"rank.py": "print('rank')\n", "kubexec.sh": "#!/bin/sh\n", "common.py": "ROOT = 1\n"}
-_STRAYS = (Stray("gpu2", JOB_ID, (811, 812)), Stray("cpu3", JOB_ID, (4711,)))
+_STRAYS = (
+    Stray("gpu2", JOB_ID, (811, 812), "gpu1", "demo"),
+    Stray("cpu3", JOB_ID, (4711,), "gpu1", "demo"),
+)
 DOCKER0 = Interface("docker0", "172.17.0.1", 16)
 
 
@@ -205,7 +208,7 @@ def plans() -> dict[str, Plan]:
         "run": plan_job(up, job(), "/work/code", paths),
         "down": plan_down(inventory(), facts_when_up(), "runs/demo"),
         "down-unsaved": plan_down(inventory(), facts_when_up()),
-        "fix": plan_fix("demo", "gpu1", {"gpu2": (running("old", "gpu2", "worker"),)}, _STRAYS),
+        "fix": plan_fix("fix demo", Leftovers({"gpu2": (running("old", "gpu2", "worker"),)}, _STRAYS)),
     }
 
 

@@ -17,10 +17,12 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
+    "show_gpus": "show",
     "show_jobs": "show",
     "show_network": "show",
-    **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "logs", "looking"), "api"),
-    **dict.fromkeys(("preflight", "records", "request", "smoke", "steptime", "trust", "tune"), "api"),
+    **dict.fromkeys(("bench", "check", "explore", "gc", "images", "inputs", "jobs", "logs"), "api"),
+    **dict.fromkeys(("looking", "preflight", "race", "records", "request", "smoke"), "api"),
+    **dict.fromkeys(("steptime", "trust", "tune"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

@@ -36,6 +36,7 @@ def hosts(tmp_path: Path) -> Path:
 WITH_HOSTS = {
     "up": (),
     "down": (),
+    "gc": (),
     "smoke": (),
     "bench network": (),
     "network tune": (),
@@ -150,7 +151,7 @@ def test_every_verb_explains_itself(run: Run, verb: str) -> None:
     assert len(text) > 100
     if verb in WITH_HOSTS:
         assert "--hosts" in text
-    if verb in ("up", "down", "run", "smoke", "image send", "image build", "image prune"):
+    if verb in ("up", "down", "gc", "run", "smoke", "image send", "image build", "image prune"):
         assert "--dry-run" in text and "--json" in text
     if verb in ("status", "trust", "lab status", "exec", "image ls"):
         assert "--json" in text

@@ -63,6 +63,7 @@ def test_full_example() -> None:
         shm_bytes=16 * 1024**3,
         log_bytes=256 * 1024**2,
         launcher="horovodrun",
+        state_dir="/scratch",
         known_hosts="~/.ssh/known_hosts_cluster",
         pull="missing",
     )

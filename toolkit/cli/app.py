@@ -13,6 +13,7 @@ from toolkit.cli import (
     check,
     down,
     enter,
+    gc,
     image,
     init,
     jobs,
@@ -86,6 +87,7 @@ app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)
 app.command()(render.render)
 app.command()(down.down)
+app.command()(gc.gc)
 app.add_typer(bench.app, name="bench")
 app.add_typer(lab.app, name="lab")
 app.command()(schema.schema)

@@ -77,7 +77,7 @@ class Relay:
             Unreadable: the layers cannot be read.
         """
         self._supply.prime(self.parts, first)
-        member = Member(runner, step.address, first, advance, self._tell)
+        member = Member(runner, step.address, first, advance, self._tell, step.cluster)
         reason = member.start()
         if reason or not self._join(member, step.mbit):
             member.close()

@@ -29,6 +29,8 @@ _START = r"""
 no() { echo "{\"missing\": \"$1\"}"; exit; }
 command -v python3 >/dev/null || no "it has no python3"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "its python3 is older than 3.8"
+# By these `toolkit down` finds it, should the connection hang that it lives on.
+TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$1; export TOOLKIT_CLUSTER TOOLKIT_RELAY; shift
 exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))' "$@"
 """
 # As in relay.py: kind, flags, number, length; and the flag of a compressed chunk.
@@ -77,7 +79,9 @@ class Member:
         first: int,
         advance: Advance,
         tell: Callable[[Callable[[], None]], None],
+        cluster: str = "",
     ) -> None:
+        self._cluster = cluster
         self.runner, self.address, self.first, self._advance, self._tell = (
             *(runner, address, first),
             *(advance, tell),
@@ -112,7 +116,7 @@ class Member:
         """Start the program on the host; return why it does not run, empty when it does."""
         # Packed: where little is missing, the program would be most of what travels.
         program = base64.b64encode(zlib.compress(_PROGRAM.read_bytes(), 9)).decode()
-        command = script(_START, self.address, program)
+        command = script(_START, self._cluster, self.address, program)
         threading.Thread(target=self._run, args=(command,), daemon=True, name=f"relay {self.host}").start()
         self._ready.wait(ANSWER)
         if isinstance(self.error, Unreachable):

@@ -83,6 +83,7 @@ class WaitFor:
 
     Args:
         deadline: seconds until it is given up.
+        failures: as in ``Run``, looked for in the output of ``explain``.
     """
 
     host: str
@@ -92,6 +93,7 @@ class WaitFor:
     explain: Command
     deadline: float = 60.0
     fix: str = ""
+    failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class SendImage:
         image: its Id in this machine's engine, which stays when the tag is moved; empty for unknown.
         address: of the host on the data network, at which other hosts can give it what they got.
         mbit: what its link carries at most, in Mbit/s; 0 for unknown.
+        cluster: whose mark the processes carry that the transfer needs on the host.
     """
 
     host: str
@@ -113,6 +116,7 @@ class SendImage:
     image: str = ""
     address: str = ""
     mbit: float = 0.0
+    cluster: str = ""
 
 
 @dataclass(frozen=True)

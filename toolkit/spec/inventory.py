@@ -49,6 +49,7 @@ class Inventory:
         labels: more labels for every container.
         log_bytes: the most that each log of a job takes on a disk.
         network: what ranks use between hosts: auto, ethernet, infiniband or efa.
+        state_dir: folder on the hosts below which each ssh user has one; empty means the user's state folder.
         known_hosts: file with the hosts' ssh keys; empty means ``~/.ssh/known_hosts``.
         source: the hosts file's name.
     """
@@ -68,6 +69,7 @@ class Inventory:
     log_bytes: int = DEFAULT_LOG_BYTES
     launcher: str = "horovodrun"
     network: str = "auto"
+    state_dir: str = ""
     known_hosts: str = ""
     pull: str = "never"
     # Two files that say the same describe the same cluster.

@@ -64,6 +64,7 @@ Network = Annotated[
     str, AfterValidator(fields.network), WithJsonSchema({"type": "string", "enum": list(fields.NETWORKS)})
 ]
 MountSource = Annotated[str, AfterValidator(mount_fields.source)]
+StateDir = Annotated[str, AfterValidator(mount_fields.state_dir), _text("/.+")]
 MountTarget = Annotated[str, AfterValidator(mount_fields.target)]
 MountText = Annotated[str, AfterValidator(_mount), _text(mount_fields.MOUNT)]
 SecretFile = Annotated[str, AfterValidator(fields.secret_file)]
@@ -200,6 +201,9 @@ class HostsFile(_Strict):
     )
     launcher: Launcher = Field(default="horovodrun", description="What starts the ranks.")
     network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
+    state_dir: StateDir = _absent(
+        str, "Folder on the hosts' local disks; keys and jobs go to one per user there, not to the home."
+    )
     known_hosts: LocalPath = _absent(str, "File with the hosts' ssh keys; ~/.ssh/known_hosts if absent.")
 
 

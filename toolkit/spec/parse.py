@@ -113,6 +113,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         log_bytes=fields.size_bytes(model.log_size),
         launcher=model.launcher,
         network=model.network,
+        state_dir=model.state_dir,
         known_hosts=model.known_hosts,
         pull="never" if isinstance(image, str) else image.pull,
         source=source,
