@@ -53,10 +53,16 @@ class Arena:
         return Toolkit(path, folder)
 
     def __enter__(self) -> Arena:
+        for cluster in (self.tried, self.bystander):
+            cluster.run("down", "--no-save", check=True)  # of an earlier try that was cut off
         self.bystander.run("up", check=True)
         words = ("run", "-d", "--json", "--launcher", "torchrun", "--workdir", "code", "train.py")
         self.job = self.bystander.run(*words, check=True).json["job"]
-        wait_until(lambda: self.bystander.run("logs", self.job).out.count("] training") == len(self.hosts))
+        wait_until(
+            lambda: (
+                self.bystander.run("logs", "--no-fold", self.job).out.count("] training") == len(self.hosts)
+            )
+        )
         for host, container in self.hosts.items():
             start = (
                 f"exec setsid python3 -c 'import time; time.sleep(1e6)' {_STRANGER} >/dev/null 2>&1 & echo $!"
