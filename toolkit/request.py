@@ -11,9 +11,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.api import Session
+from toolkit.core.code import CodeTree, size_findings
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.names import job_id
-from toolkit.effects.tree import list_files
+from toolkit.effects.tree import read_tree
 from toolkit.errors import BadInput, NotReady, Problem
 from toolkit.inputs import choose_hosts, inside_programs, is_file, is_folder, read_secrets
 from toolkit.jobs import statuses
@@ -26,7 +27,7 @@ from toolkit.network.tuning_json import parse_tunings
 from toolkit.plan.job import job_hosts, plan_job, require_running
 from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
 from toolkit.plan.programs import require_programs
-from toolkit.plan.steps import Plan
+from toolkit.plan.steps import Plan, SendCode
 from toolkit.spec.inventory import Inventory
 
 
@@ -217,5 +218,11 @@ def _refuse_second(session: Session) -> None:
 
 def plan_run(session: Session, job: Job, workdir: Path | None) -> Plan:
     """Return the plan that starts the job."""
-    paths = list_files(workdir) if workdir is not None else ()
-    return plan_job(session.layout(local_image=False), job, str(workdir or ""), paths)
+    tree = read_tree(workdir) if workdir is not None else CodeTree()
+    return plan_job(session.layout(local_image=False), job, str(workdir or ""), tree)
+
+
+def code_findings(plan: Plan) -> tuple[Finding, ...]:
+    """Return warnings about what a plan of ``plan_run`` sends: big files, or much in all."""
+    trees = [step.tree for step in plan.steps if isinstance(step, SendCode)]
+    return size_findings(trees[0]) if trees else ()

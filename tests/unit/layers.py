@@ -27,7 +27,7 @@ PURE_STDLIB = frozenset(
     (
         *("__future__", "base64", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
         *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
-        *("shlex", "string", "struct", "typing"),
+        *("shlex", "string", "struct", "typing", "zlib"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}
