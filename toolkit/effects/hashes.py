@@ -55,7 +55,7 @@ class Hashes:
         """
         seen = _seen(about)
         known = self._old.get(key)
-        if known is not None and known[:4] == [*seen]:
+        if isinstance(known, list) and len(known) == 5 and known[:4] == [*seen]:
             self._new[key] = known
             return str(known[4]), about
         self._changed = True

@@ -15,6 +15,7 @@ The job's folder appears whole, under its own name, or not at all.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -89,9 +90,17 @@ class Snapshot:
         else:
             entries, base = self._entries()
             rows = self.store.claim(base, self.work.path + "/spare")
+        lacks = entries
+        try:
+            if rows is not None:
+                lacks = survey(raw(self.code), rows, entries)
+        except OSError:
+            rows = None  # somebody has put something into it that is not ours to remove
         if rows is None:
-            os.makedirs(self.code)
-        self._complete(entries, survey(raw(self.code), rows or [], entries))
+            self.code = self.work.path + "/fresh"
+            os.mkdir(self.code)
+            lacks = list(entries)
+        self._complete(entries, lacks)
 
     def _entries(self) -> tuple[list[list[Any]], str]:
         """The tree's entries, and the known tree that is most like it."""
@@ -222,9 +231,8 @@ def serve(caller: Caller) -> str:
 def in_background(tree: str) -> None:
     """Go on without the caller, who does not wait: nobody holds our pipes any more."""
     nothing = os.open(os.devnull, os.O_RDWR)
-    sys.stdout.flush()
     if os.fork():
-        return
+        os._exit(0)  # the caller waits for our end, and giving ten thousand names back takes a while
     try:
         os.setsid()
         for number in (0, 1, 2):
@@ -237,6 +245,7 @@ def in_background(tree: str) -> None:
 
 def main() -> int:
     os.umask(0o022)
+    gc.disable()
     caller = Caller()
     try:
         tree = serve(caller)

@@ -33,8 +33,9 @@ class Store:
 
     def __init__(self) -> None:
         self.root = ROOT + "/.code"
+        os.makedirs(self.root, mode=0o700, exist_ok=True)
         for name in ("packs", "trees", "spares"):
-            os.makedirs(f"{self.root}/{name}", mode=0o700, exist_ok=True)
+            os.makedirs(f"{self.root}/{name}", exist_ok=True)
         self.lock = open(self.root + "/lock", "a")  # noqa: SIM115 - held for as long as this lives
         fcntl.flock(self.lock, fcntl.LOCK_SH)
 
