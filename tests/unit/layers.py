@@ -18,7 +18,7 @@ PURE = ORDER[: ORDER.index("execute")]
 BELONGS = {
     "executors": "execute",
     "show_network": "show",
-    **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "looking"), "api"),
+    **dict.fromkeys(("bench", "check", "explore", "get", "images", "inputs", "jobs", "looking"), "api"),
     **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust", "tune"), "api"),
 }
 

@@ -43,6 +43,7 @@ WITH_HOSTS = {
     "status": (),
     "logs": (),
     "stop": (),
+    "get": ("x",),
     "shell": (),
     "trust": (),
     "image send": (),

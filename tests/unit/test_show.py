@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.core.code import CodeTree
+from toolkit.core.code import CodeTree, Entry
 from toolkit.core.command import Ref, command, script
 from toolkit.core.report import Outcome, Report
 from toolkit.plan.steps import Fetch, File, PullImage, Run, SendCode, SendImage, Step, Upload, WaitFor

@@ -13,6 +13,7 @@ from toolkit.cli import (
     check,
     down,
     enter,
+    get,
     image,
     init,
     jobs,
@@ -78,6 +79,7 @@ app.command(context_settings=run.CONTEXT)(run.run)
 app.command()(status.status)
 app.command()(jobs.logs)
 app.command()(jobs.stop)
+app.command()(get.get)
 app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)
