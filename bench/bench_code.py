@@ -30,7 +30,7 @@ from toolkit.core.names import JOBS
 from toolkit.launchers.job import Job
 from toolkit.request import Request, make_job, plan_run
 
-FILES, ROUNDS, NEW_ROUNDS = 10_000, 20, 5
+FILES, ROUNDS, NEW_ROUNDS = 10_000, 20, 3
 # Cards have other names on other hosts; what is left out are the machine's own ways to itself.
 COUNT = "awk '/:/ && !/lo:|docker|br-|veth/ { sub(/.*:/, \"\"); print $1 + $9 }' /proc/net/dev"
 

@@ -198,12 +198,13 @@ def finish(ask: dict[str, Any], work: Work, code: str) -> None:
     # The last of all: `down` and `get` tell by it what the job has written.
     with open(new + "/.sent", "w"):
         pass
+    job = ask["job"]
     try:
-        os.rename(new, "{}/{}".format(ROOT, ask["job"]))
+        os.rename(new, f"{ROOT}/{job}")
     except OSError as error:
-        if os.path.isdir("{}/{}".format(ROOT, ask["job"])):
+        if os.path.isdir(f"{ROOT}/{job}"):
             raise Refused(
-                "the folder of job {} is there already".format(ask["job"]), "run the same command again"
+                f"the folder of job {job} is there already", "run the same command again"
             ) from error
         raise
 
@@ -211,8 +212,9 @@ def finish(ask: dict[str, Any], work: Work, code: str) -> None:
 def serve(caller: Caller) -> str:
     """Make one job's folder; returns the tree of which a spare should be made."""
     ask = caller.line()
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", ask["job"]):
-        raise Refused("{!r} is not a job id".format(ask["job"]), "")
+    job = ask["job"]
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", job):
+        raise Refused(f"{job!r} is not a job id", "")
     store = Store()
     try:
         with Work(store) as work:
