@@ -59,8 +59,8 @@ class Hosts:
         control = stack.enter_context(tempfile.TemporaryDirectory())
         self.ssh = {
             f"{host['user']}@{host['address']}": (
-                f"ssh -i {host['identity_file']} -o UserKnownHostsFile={data['known_hosts']} -o BatchMode=yes "
-                f"-o ControlMaster=auto -o ControlPath={control}/%C -o ControlPersist=600"
+                f"ssh -i {host['identity_file']} -o UserKnownHostsFile={data['known_hosts']} "
+                f"-o BatchMode=yes -o ControlMaster=auto -o ControlPath={control}/%C -o ControlPersist=600"
             )
             for host in data["hosts"].values()
         }

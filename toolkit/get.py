@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.api import Session
@@ -80,7 +80,7 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
     result = runner.run(command(*_GIVE, "list", folder, *patterns), _LIST_SECONDS)
     if not result.ok:
         raise failure(result, runner)
-    found = Found(host, into)
+    coming: list[Coming] = []
     missing = []
     for line in result.stdout.splitlines():
         one = json.loads(line)
@@ -89,21 +89,25 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
         if "missing" in one:
             missing.append(one)
         else:
-            found = _sorted_in(found, Coming(**one))
+            coming.append(Coming(**one))
     if missing:
         raise _no_such_file(missing, host, job)
-    return found
+    return _held_against(host, into, coming)
 
 
-def _sorted_in(found: Found, coming: Coming) -> Found:
-    target = safe_target(found.into, coming)
-    if target is None:
-        return replace(found, outside=(*found.outside, coming))
-    how = standing(target, coming)
-    if how == "there":
-        return replace(found, there=found.there + 1)
-    differs = (*found.differs, coming) if how == "differs" else found.differs
-    return replace(found, new=(*found.new, coming), differs=differs)
+def _held_against(host: str, into: Path, coming: Sequence[Coming]) -> Found:
+    new: list[Coming] = []
+    differs: list[Coming] = []
+    outside: list[Coming] = []
+    for one in coming:
+        target = safe_target(into, one)
+        if target is None:
+            outside.append(one)
+        elif (how := standing(target, one)) != "there":
+            new.append(one)
+            differs += [one] if how == "differs" else []
+    there = len(coming) - len(new) - len(outside)
+    return Found(host, into, tuple(new), there, tuple(differs), tuple(outside))
 
 
 def _no_such_file(missing: Sequence[dict[str, object]], host: str, job: str) -> NoSuchFile:
