@@ -239,7 +239,7 @@ def in_background(tree: str) -> None:
         os.setsid()
         for number in (0, 1, 2):
             os.dup2(nothing, number)
-        os.nice(19)
+        os.nice(10)  # the job that starts comes first, but on a busy host 19 would be never
         prepare(tree)
     finally:
         os._exit(0)
