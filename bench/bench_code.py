@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ class Hosts:
 
     def settled(self) -> None:
         """Wait until no host prepares anything any more: people take longer between two runs."""
-        quiet = script('flock "$1/.code/busy" true', str(JOBS))
+        look = '[ -z "$(ls "$1/.code/spares" 2>/dev/null)" ] || exec flock "$1/.code/busy" true'
+        quiet = script(f"for i in $(seq 200); do {look}; sleep 0.1; done", str(JOBS))
         for name in self.session.facts:
             self.session.container(name).run(quiet, 120)
 
@@ -125,7 +127,7 @@ def row(name: str, figures: list[tuple[float, int]]) -> str:
     times, sizes = sorted(s for s, _ in figures), sorted(b for _, b in figures)
     spread = f"{times[0]:.2f} to {times[-1]:.2f}"
     wire = f"{statistics.median(sizes):,.0f} ({sizes[0]:,} to {sizes[-1]:,})"
-    return f"    {name:34} {statistics.median(times):.2f} s ({spread})   {wire} bytes"
+    return f"    {name:36} {statistics.median(times):.2f} s ({spread})   {wire} bytes"
 
 
 def main() -> None:
@@ -145,30 +147,32 @@ def main() -> None:
         ways: dict[str, Callable[[Path], None]] = {"toolkit run": hosts.send}
         if hosts.rsync:
             ways["rsync -a --delete"] = hosts.copy
-        found: dict[str, list[tuple[float, int]]] = {}
+        print(f"S6  {options.files} files to {len(hosts.containers)} hosts at once: median and spread of")
+        print(f"    {options.rounds} rounds in turn, {NEW_ROUNDS} for all new; bytes of one host, both ways")
 
-        def note(what: str, way: str) -> None:
-            hosts.settled()
-            found.setdefault(f"{what}, {way}", []).append(measure(hosts, lambda: ways[way](folder)))
+        def table(what: str, rounds: int, change: Callable[[int], None]) -> None:
+            found: dict[str, list[tuple[float, int]]] = {way: [] for way in ways}
+            for number in range(rounds):
+                change(number)
+                if what != "all new":
+                    hosts.settled()
+                for way in ways:
+                    found[way].append(measure(hosts, partial(ways[way], folder)))
+                hosts.forget()
+            for way in ways:
+                print(row(f"{what}, {way}", found[way]), flush=True)
 
-        for number in range(NEW_ROUNDS):
+        def renew(number: int) -> None:
             hosts.forget(everything=True)
             write_tree(folder, options.files, number)
-            for way in ways:
-                note("all new", way)
-        for _ in range(options.rounds):
-            for way in ways:
-                note("nothing changed", way)
-            hosts.forget()
-        for number in range(options.rounds):
-            (folder / "package03" / "module4" / "file1700.py").write_bytes(os.urandom(3000 + number))
-            for way in ways:
-                note("one file of 3,000 bytes", way)
-            hosts.forget()
-        print(f"S6  {options.files} files to {len(hosts.containers)} hosts at once, median and spread of")
-        print(f"    {options.rounds} rounds in turn, {NEW_ROUNDS} for all new; bytes of one host, both ways")
-        for name in sorted(found):
-            print(row(name, found[name]))
+
+        def edit(number: int) -> None:
+            changed.write_bytes(os.urandom(3000))
+
+        changed = folder / "package03" / "module4" / "file1700.py"
+        table("all new", NEW_ROUNDS, renew)
+        table("nothing changed", options.rounds, lambda number: None)
+        table("3,000 bytes", options.rounds, edit)
         if not hosts.rsync:
             print("    rsync: not on this machine, or not on every host")
 

@@ -88,8 +88,11 @@ class Snapshot:
             entries = [row[:6] for row in rows]
             self.store.keep_tree(self.tree, None, self.number, self.ask["marks"])
         else:
-            entries, base = self._entries()
-            rows = self.store.claim(base, self.work.path + "/spare")
+            entries = self._entries()
+            # Of a tree much unlike this one more would have to be taken away than is worth keeping.
+            near, unlike = self.store.nearest(self.number, self.ask["marks"], MARK, self.store.spares())
+            if 2 * len(unlike) <= self.number:
+                rows = self.store.claim(near, self.work.path + "/spare")
         lacks = entries
         try:
             if rows is not None:
@@ -102,10 +105,8 @@ class Snapshot:
             lacks = list(entries)
         self._complete(entries, lacks)
 
-    def _entries(self) -> tuple[list[list[Any]], str]:
-        """The tree's entries, and the known tree that is most like it."""
+    def _entries(self) -> list[list[Any]]:
         known = self.store.tree(self.tree)
-        base = self.tree
         if known is None:
             base, unlike = self.store.nearest(self.number, self.ask["marks"], MARK)
             old = (self.store.tree(base) if base else None) or []
@@ -117,7 +118,7 @@ class Snapshot:
             self.store.keep_tree(self.tree, known, self.number, self.ask["marks"])
         else:
             self.store.keep_tree(self.tree, None, self.number, self.ask["marks"])
-        return known, base
+        return known
 
     def _learn(self, old: list[list[Any]], buckets: list[int]) -> list[list[Any]]:
         """The entries of a known tree, those of these buckets as the caller has them."""

@@ -54,13 +54,17 @@ class Store:
             save(stem + ".json", entries)
         save(stem + ".marks", [number, marks])
 
-    def nearest(self, number: int, marks: str, width: int) -> tuple[str, list[int]]:
+    def nearest(
+        self, number: int, marks: str, width: int, among: set[str] | None = None
+    ) -> tuple[str, list[int]]:
         """The known tree of which the fewest buckets differ, and which; an empty name for none."""
         best, differing = "", list(range(number))
         wanted = bytes.fromhex(marks)
         for name in os.listdir(self.root + "/trees"):
             digest, _, ending = name.partition(".")
-            kept = load(f"{self.root}/trees/{name}") if ending == "marks" else None
+            if ending != "marks" or (among is not None and digest not in among):
+                continue
+            kept = load(f"{self.root}/trees/{name}")
             if not kept or kept[0] != number:
                 continue
             own = bytes.fromhex(kept[1])
@@ -72,6 +76,10 @@ class Store:
             if len(unlike) < len(differing):
                 best, differing = digest, unlike
         return best, differing
+
+    def spares(self) -> set[str]:
+        """The trees of which there is a spare."""
+        return {name.partition("-")[0] for name in os.listdir(self.root + "/spares")}
 
     def claim(self, digest: str, into: str) -> list[list[Any]] | None:
         """Take a spare of this tree for oneself, as `into`; returns its rows, None when there is none."""
@@ -117,11 +125,8 @@ def prepare(digest: str) -> None:
     """Make a spare of the tree for the next run, and take away what has become too much."""
     store = Store()
     with open(store.root + "/busy", "a") as busy:
-        try:
-            fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return  # another one is at it
-        if not any(name.startswith(digest) for name in os.listdir(store.root + "/spares")):
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        if digest in _by_use(store)[:KEEP_SPARES] and digest not in store.spares():
             _make_spare(store, digest)
         try:
             fcntl.flock(store.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -147,18 +152,23 @@ def _make_spare(store: Store, digest: str) -> None:
         os.rename(spare, f"{store.root}/spares/{digest}-{os.urandom(4).hex()}")
 
 
-def _tidy(store: Store) -> None:
-    """Take away old trees and what only they needed; to be called by who holds the store alone."""
-    for name in os.listdir(store.root):
-        if name.startswith("new-"):
-            shutil.rmtree(f"{store.root}/{name}", ignore_errors=True)
+def _by_use(store: Store) -> list[str]:
+    """The known trees, the one that a job was made of last first."""
     trees = store.root + "/trees"
     used_at = {
         name[: -len(".marks")]: os.stat(f"{trees}/{name}").st_mtime_ns
         for name in os.listdir(trees)
         if name.endswith(".marks")
     }
-    kept = sorted(used_at, key=lambda digest: -used_at[digest])[:KEEP_TREES]
+    return sorted(used_at, key=lambda digest: -used_at[digest])
+
+
+def _tidy(store: Store) -> None:
+    """Take away old trees and what only they needed; to be called by who holds the store alone."""
+    for name in os.listdir(store.root):
+        if name.startswith("new-"):
+            shutil.rmtree(f"{store.root}/{name}", ignore_errors=True)
+    trees, kept = store.root + "/trees", _by_use(store)[:KEEP_TREES]
     for name in os.listdir(trees):
         if name.partition(".")[0] not in kept:
             os.unlink(f"{trees}/{name}")
