@@ -11,9 +11,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.api import Session
+from toolkit.core.code import CodeTree, size_findings
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.names import job_id
-from toolkit.effects.tree import list_files
+from toolkit.effects.tree import read_tree
 from toolkit.errors import BadInput, Problem
 from toolkit.inputs import choose_hosts, inside_programs, is_file, is_folder, read_secrets
 from toolkit.launchers import LAUNCHERS
@@ -27,7 +28,7 @@ from toolkit.plan.holders import refuse_held
 from toolkit.plan.job import plan_job, require_running, rooms
 from toolkit.plan.ports import master_port
 from toolkit.plan.programs import require_programs
-from toolkit.plan.steps import Plan
+from toolkit.plan.steps import Plan, SendCode
 from toolkit.records import job_statuses, taken_slots
 from toolkit.spec.inventory import Inventory
 
@@ -216,5 +217,11 @@ def _refuse_lost(session: Session, names: Sequence[str]) -> None:
 
 def plan_run(session: Session, job: Job, workdir: Path | None) -> Plan:
     """Return the plan that starts the job."""
-    paths = list_files(workdir) if workdir is not None else ()
-    return plan_job(session.layout(local_image=False), job, str(workdir or ""), paths)
+    tree = read_tree(workdir) if workdir is not None else CodeTree()
+    return plan_job(session.layout(local_image=False), job, str(workdir or ""), tree)
+
+
+def code_findings(plan: Plan) -> tuple[Finding, ...]:
+    """Return warnings about what a plan of ``plan_run`` sends: big files, or much in all."""
+    trees = [step.tree for step in plan.steps if isinstance(step, SendCode)]
+    return size_findings(trees[0]) if trees else ()

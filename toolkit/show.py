@@ -41,7 +41,12 @@ def step_lines(step: Step) -> list[str]:
     if isinstance(step, PullImage):
         return [f"docker pull {step.reference}"]
     if isinstance(step, SendCode):
-        return [f"{len(step.paths)} files of {step.source or 'nothing'} to {step.target}/code"]
+        what = (
+            f"{len(step.tree.entries)} files, {size(step.tree.total)}, of {step.source}"
+            if step.source
+            else "no files"
+        )
+        return [f"{what} to {step.target}/code"]
     assert isinstance(step, Fetch)
     return [f"to {step.into}"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from toolkit import __version__
+from toolkit.core.code import CodeTree, Entry
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface
 from toolkit.core.image import ImageFacts
@@ -201,11 +202,12 @@ def plans() -> dict[str, Plan]:
     """Every plan that is made of this cluster."""
     place = layout()
     up = make_layout(inventory(), facts_when_up(), None)
-    paths = ("lib/model.py", "train.py")
+    files = [("lib/model.py", 1200), ("train.py", 800)]
+    code = CodeTree(tuple(Entry(path, "f", 0o644, size, 0, "0" * 64) for path, size in files))
     return {
         "up": plan_up(place, INSIDE),
         "up-prepare": plan_up(place, INSIDE, prepare=True),
-        "run": plan_job(up, job(), "/work/code", paths),
+        "run": plan_job(up, job(), "/work/code", code),
         "down": plan_down(inventory(), facts_when_up(), "runs/demo"),
         "down-unsaved": plan_down(inventory(), facts_when_up()),
         "fix": plan_fix("fix demo", Leftovers({"gpu2": (running("old", "gpu2", "worker"),)}, _STRAYS)),
@@ -219,5 +221,5 @@ def everything(made: dict[str, Plan] | None = None) -> str:
         text += [name, plan_text(plan), repr(plan)]
         for step in plan.steps:
             text += [repr(file.content) for file in getattr(step, "files", ())]
-            text += [getattr(step, "job", ""), repr(getattr(step, "paths", ""))]
+            text += [getattr(step, "job", ""), repr(getattr(step, "tree", CodeTree()).entries)]
     return "\n".join(text)

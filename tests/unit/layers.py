@@ -20,8 +20,8 @@ BELONGS = {
     "show_gpus": "show",
     "show_jobs": "show",
     "show_network": "show",
-    **dict.fromkeys(("bench", "check", "explore", "gc", "images", "inputs", "jobs", "logs"), "api"),
-    **dict.fromkeys(("looking", "preflight", "race", "records", "request", "smoke"), "api"),
+    **dict.fromkeys(("bench", "check", "explore", "gc", "get", "images", "inputs", "jobs"), "api"),
+    **dict.fromkeys(("logs", "looking", "preflight", "race", "records", "request", "smoke"), "api"),
     **dict.fromkeys(("steptime", "trust", "tune"), "api"),
 }
 
@@ -30,7 +30,7 @@ PURE_STDLIB = frozenset(
     (
         *("__future__", "base64", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
         *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
-        *("shlex", "string", "struct", "typing"),
+        *("shlex", "string", "struct", "typing", "zlib"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}

@@ -47,6 +47,7 @@ WITH_HOSTS = {
     "logs": (),
     "wait": (),
     "stop": (),
+    "get": ("x",),
     "shell": (),
     "trust": (),
     "image send": (),

@@ -113,3 +113,9 @@ def test_the_checker_sees_what_is_gone(text: str, fault: str) -> None:
 )
 def test_the_checker_lets_pass_what_is_right(text: str) -> None:
     assert faults(text) == []
+
+
+def test_no_page_holds_both_sides_of_a_merge() -> None:
+    for page in (*PAGES, "CHANGELOG.md"):
+        lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+        assert not [line for line in lines if line.startswith(("<<<<<<< ", ">>>>>>> "))], page

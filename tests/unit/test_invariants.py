@@ -20,6 +20,7 @@ from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, hosts, tree
 from toolkit.api import Session
 from toolkit.cli import plans
+from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.report import Outcome, Report
 from toolkit.core.result import Result
@@ -371,5 +372,7 @@ def test_the_job_is_part_of_the_plan() -> None:
     """A different job is a different plan: nothing about it is looked up later."""
     place, job = world.layout(), world.job()
     other: Job = replace(job, master_port=29501)
-    texts = {world.everything({"x": toolkit.plan.job.plan_job(place, j, "", ())}) for j in (job, other)}
+    texts = {
+        world.everything({"x": toolkit.plan.job.plan_job(place, j, "", CodeTree())}) for j in (job, other)
+    }
     assert len(texts) == 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from toolkit.core.code import CodeTree, Entry
 from toolkit.core.command import Ref, command, script
 from toolkit.core.report import Outcome, Report
 from toolkit.plan.steps import Fetch, File, PullImage, Run, SendCode, SendImage, Step, Upload, WaitFor
@@ -15,6 +16,8 @@ OK = Outcome("files", "write", "gpu1", "ok", 0.24, "2 of 9 files")
 SKIPPED = Outcome("keys", "make the key", "gpu1", "skipped", 0.1)
 FAILED = Outcome("files", "write", "gpu2", "failed", 3.0, "no space left", "docker system df")
 NOT_RUN = Outcome("keys", "make the key", "gpu2", "not run")
+
+CODE = CodeTree((Entry("a", "f", 0, 7, 0, ""),))
 
 
 @pytest.mark.parametrize(
@@ -86,10 +89,10 @@ def test_an_interrupted_report() -> None:
             ["layers of x:1 that are missing, each group | docker load; 0123"],
         ),
         (
-            SendCode("a", "t", "c", "/jobs/1", "/src", ("a",), "s3cret", ""),
-            ["1 files of /src to /jobs/1/code"],
+            SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret", ""),
+            ["1 files, 7 bytes, of /src to /jobs/1/code"],
         ),
-        (SendCode("a", "t", "c", "/jobs/1", "", (), "s3cret", ""), ["0 files of nothing to /jobs/1/code"]),
+        (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret", ""), ["no files to /jobs/1/code"]),
         (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
         (Fetch("a", "t", "c", "runs/demo"), ["to runs/demo"]),
     ],

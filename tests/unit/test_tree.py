@@ -1,18 +1,20 @@
-"""What of a folder travels: git's own word for it, and what the stream holds."""
+"""What of a folder travels: git's own word for it, what the entries say, the sums that are remembered."""
 
 from __future__ import annotations
 
-import io
+import hashlib
 import os
 import random
 import shutil
 import subprocess
-import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
-from toolkit.effects.tree import list_files, tar_stream, total_bytes
+from toolkit.core.code import FILE, LINK, CodeTree, Entry, size_findings
+from toolkit.effects import hashes
+from toolkit.effects.tree import contents, list_files, read_tree
 from toolkit.errors import ToolkitError
 
 GIT = shutil.which("git")
@@ -147,60 +149,133 @@ def test_no_folder(tmp_path: Path) -> None:
         list_files(tmp_path / "absent")
 
 
-def unpacked(stream: bytes) -> dict[str, tarfile.TarInfo]:
-    with tarfile.open(fileobj=io.BytesIO(stream)) as tar:
-        return {m.name: m for m in tar.getmembers()}
+def test_what_the_entries_say(tmp_path: Path) -> None:
+    code, cache = tmp_path / "code", tmp_path / "cache"
+    put(code, "train.py", "lib/é.py", text="print(1)\n")
+    (code / "run.sh").write_text("#!/bin/sh\n")
+    (code / "run.sh").chmod(0o4777)
+    (code / "key").write_text("k")
+    (code / "key").chmod(0o600)
+    (code / "link").symlink_to("./lib//é.py")
+    (code / "linked").symlink_to("lib")
+    (code / "dangling").symlink_to("/no/where")
+    os.mkfifo(code / "pipe")
+    (code / "empty").mkdir()
+    os.utime(code / "train.py", ns=(1, 1_234_567_890_123_456_789))
+    entries = {entry.path: entry for entry in read_tree(code, cache).entries}
+    assert list(entries) == ["dangling", "key", "lib/é.py", "link", "linked", "run.sh", "train.py"]
+    sha = hashlib.sha256(b"print(1)\n").hexdigest()
+    assert entries["train.py"] == Entry("train.py", FILE, 0o644, 9, 1_234_567_890_123_456_789, sha)
+    assert (entries["run.sh"].mode, entries["key"].mode) == (0o755, 0o600)
+    assert entries["link"] == Entry("link", LINK, 0, 0, 0, "./lib//é.py")
+    assert entries["linked"].kind == LINK and entries["dangling"].content == "/no/where"
 
 
-def test_the_stream_holds_texts_first_then_the_code(tmp_path: Path) -> None:
-    put(tmp_path, "train.py", "lib/é.py", text="print(1)\n")
-    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
-    (tmp_path / "run.sh").chmod(0o755)
-    (tmp_path / "link").symlink_to("train.py")
-    (tmp_path / "linked").symlink_to("lib")
-    (tmp_path / "dangling").symlink_to("/no/where")
-    os.mkfifo(tmp_path / "pipe")
-    paths = list_files(tmp_path)
-    assert paths == ("dangling", "lib/é.py", "link", "linked", "run.sh", "train.py")
-    stream = b"".join(tar_stream(tmp_path, paths, {"job.json": "{}", "record.json": "é"}))
-    found = unpacked(stream)
-    assert list(found) == ["job.json", "record.json", "code", "logs", *(f"code/{p}" for p in paths)]
-    # The job file may hold secrets.
-    assert found["job.json"].mode == found["record.json"].mode == 0o600
-    assert found["code/run.sh"].mode & 0o111
-    assert (found["code/link"].issym(), found["code/link"].linkname) == (True, "train.py")
-    assert found["code/linked"].issym()
-    with tarfile.open(fileobj=io.BytesIO(stream)) as tar:
-        member = tar.extractfile("code/lib/é.py")
-        assert member is not None and member.read() == b"print(1)\n"
-    assert total_bytes(tmp_path, paths) >= 2 * len("print(1)\n")
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    names = [b"a b", b"line\nbreak", b"\xff\xfe", "日本".encode()]
+    for name in names:
+        (tmp_path / os.fsdecode(name)).write_bytes(name)
+    tree = read_tree(tmp_path, tmp_path.parent / "cache")
+    assert sorted(os.fsencode(entry.path) for entry in tree.entries) == sorted(names)
+    assert b"".join(contents(tmp_path, tree.entries)) == b"".join(
+        os.fsencode(entry.path) for entry in tree.entries
+    )
+    assert tree.digest == read_tree(tmp_path, tmp_path.parent / "cache").digest
 
 
-def test_the_real_tar_unpacks_it(tmp_path: Path) -> None:
-    put(tmp_path, "src/a b/train.py", f"src/{'deep/' * 30}x.py")
-    source, target = tmp_path / "src", tmp_path / "there"
-    target.mkdir()
-    stream = b"".join(tar_stream(source, list_files(source), {"job.json": "{}"}))
-    subprocess.run(["tar", "-x", "--no-same-owner", "-C", str(target)], input=stream, check=True)
-    assert list_files(target / "code") == list_files(source)
+def age(folder: Path) -> None:
+    """Let the files be older than what may still be written in the same moment."""
+    for path in folder.iterdir():
+        os.utime(path, ns=(1, time.time_ns() - 60 * 10**9))
 
 
-def test_without_code_the_stream_holds_the_texts(tmp_path: Path) -> None:
-    assert list(unpacked(b"".join(tar_stream(None, (), {"job.json": "{}"})))) == ["job.json", "code", "logs"]
+def test_sums_are_made_anew_when_anything_of_a_file_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, cache = tmp_path / "code", tmp_path / "cache"
+    put(code, "a.py", "b.py")
+    read: list[str] = []
+    real = hashes._read
+    monkeypatch.setattr(hashes, "_read", lambda file: (read.append(Path(file).name), real(file))[1])
+    age(code)
+    # A ctime cannot be set, so a file counts as just written for two seconds.
+    monkeypatch.setattr(hashes, "_SETTLED_NS", 0)
+    first = read_tree(code, cache)
+    assert (read_tree(code, cache), read) == (first, ["a.py", "b.py"])
+    about = (code / "a.py").stat()
+    (code / "a.py").write_text("y")
+    os.utime(code / "a.py", ns=(about.st_atime_ns, about.st_mtime_ns))
+    second = read_tree(code, cache)
+    assert read[2:] == ["a.py"] and second.digest != first.digest
+
+
+def test_a_file_of_this_moment_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, cache = tmp_path / "code", tmp_path / "cache"
+    put(code, "a.py")
+    frozen = (code / "a.py").stat()
+    first = read_tree(code, cache)
+    # The same size, and as far as the file system can tell the same times.
+    (code / "a.py").write_text("y")
+    same = os.stat_result(frozen)
+    monkeypatch.setattr(hashes, "_seen", lambda about: (1, same.st_mtime_ns, same.st_ctime_ns, 1))
+    assert read_tree(code, cache).digest != first.digest
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a.py": 3}', '{"a.py": ["x"]}', '{"a.py": [1,2,3,4]}'])
+def test_a_cache_that_is_no_cache_is_made_anew(tmp_path: Path, text: str) -> None:
+    code, cache = tmp_path / "code", tmp_path / "cache"
+    put(code, "a.py")
+    first = read_tree(code, cache)
+    for file in cache.iterdir():
+        file.write_text(text)
+    assert read_tree(code, cache) == first
+    cache_is_a_file = tmp_path / "no"
+    cache_is_a_file.write_text("")
+    assert read_tree(code, cache_is_a_file / "cache") == first
+
+
+def test_a_file_that_is_written_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "log.txt")
+    ticks = iter(range(100))
+    monkeypatch.setattr(hashes, "_seen", lambda about: (next(ticks), 0, 0, 0))
+    with pytest.raises(ToolkitError, match=r"changes: .*log\.txt is written while") as found:
+        read_tree(tmp_path, tmp_path.parent / "cache")
+    assert ".toolkitignore" in found.value.fix
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     put(tmp_path, "a.py", "b.py")
-    with pytest.raises(ToolkitError, match=r"cannot read the code to send.*gone\.py"):
-        b"".join(tar_stream(tmp_path, ("a.py", "gone.py", "b.py"), {}))
+    tree = read_tree(tmp_path, tmp_path.parent / "cache")
+    (tmp_path / "b.py").unlink()
+    with pytest.raises(ToolkitError, match=r"cannot read the code to send.*b\.py"):
+        b"".join(contents(tmp_path, tree.entries))
+    (tmp_path / "b.py").write_text("")
+    with pytest.raises(ToolkitError, match=r"b\.py got shorter while it was sent"):
+        b"".join(contents(tmp_path, tree.entries))
     if os.getuid():  # root reads everything
-        (tmp_path / "b.py").chmod(0)
-        with pytest.raises(ToolkitError, match="Permission denied"):
-            b"".join(tar_stream(tmp_path, ("b.py",), {}))
+        (tmp_path / "a.py").chmod(0)
+        with pytest.raises(ToolkitError, match=r"Permission denied: .*a\.py"):
+            read_tree(tmp_path, tmp_path.parent / "cache")
 
 
-def test_a_receiver_that_stops_is_no_error(tmp_path: Path) -> None:
-    put(tmp_path, "big.bin", text="x" * 1_000_000)
-    stream = tar_stream(tmp_path, ("big.bin",), {})
-    next(stream)
-    stream.close()
+def entry(path: str, size: int) -> Entry:
+    return Entry(path, FILE, 0o644, size, 0, "0" * 64)
+
+
+def test_big_files_are_named_with_the_cure() -> None:
+    million = 10**6
+    assert size_findings(CodeTree((entry("a", 50 * million),))) == size_findings(CodeTree()) == ()
+    assert size_findings(CodeTree(tuple(entry(f"{n}", 10 * million) for n in range(50)))) == ()
+    (big,) = size_findings(CodeTree((entry("a.pt", 60 * million), entry("b.py", 5))))
+    assert "a.pt (60 MB)" in big.what and "b.py" not in big.what and ".toolkitignore" in big.fix
+    (much,) = size_findings(CodeTree(tuple(entry(f"{n:02}", 11 * million) for n in range(50))))
+    assert much.what.startswith("550 MB of code") and "00 (11 MB)" in much.what
+    many = size_findings(CodeTree(tuple(entry(f"{n:02}", 51 * million) for n in range(8))))[0].what
+    assert many.endswith("04 (51 MB) and 3 more")
+
+
+def test_buckets_grow_in_number_with_the_tree() -> None:
+    assert CodeTree().number == CodeTree(tuple(entry(f"{n}", 1) for n in range(10_000))).number == 256
+    large = CodeTree(tuple(entry(f"{n}", 1) for n in range(40_000)))
+    assert large.number == 512 and len(large.marks) == 8 * 512
+    assert sum(len(large.of_buckets([n])) for n in range(512)) == 40_000

@@ -14,6 +14,7 @@ from toolkit.cli import (
     down,
     enter,
     gc,
+    get,
     image,
     init,
     jobs,
@@ -82,6 +83,7 @@ app.command()(jobs.attach)
 app.command()(jobs.logs)
 app.command()(jobs.wait)
 app.command()(jobs.stop)
+app.command()(get.get)
 app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)

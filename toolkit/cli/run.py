@@ -91,7 +91,14 @@ def run(
     from toolkit.jobs import start
     from toolkit.logs import Excerpt
     from toolkit.preflight import questions
-    from toolkit.request import Request, check_request, environment_findings, make_job, plan_run
+    from toolkit.request import (
+        Request,
+        check_request,
+        code_findings,
+        environment_findings,
+        make_job,
+        plan_run,
+    )
 
     line = CommandLine()
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
@@ -116,6 +123,8 @@ def run(
         session.require_some()
         job = make_job(session, request)
         plan = plan_run(session, job, request.workdir)
+        warn(about_code := code_findings(plan))
+        findings = (*findings, *about_code)
         if dry_run:
             show_plans((plan,), as_json, as_warnings(findings))
             return

@@ -1,20 +1,23 @@
-"""A local folder: which of its files travel, and the tar stream that carries them."""
+"""A local folder: which of its files travel, what they are, and their bytes in order."""
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from toolkit.core.code import FILE, LINK, CodeTree, Entry
+from toolkit.effects.hashes import Hashes, Unsteady
 from toolkit.effects.ignore import Rules, parse_ignore
 from toolkit.errors import ToolkitError
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
 # Folders that are never part of a program, whatever the ignore files say.
 NEVER_SENT = frozenset((".git", "__pycache__", ".venv", ".lab", "runs"))
+
+_PIECE = 2**15
+_STEADY = "run it again; name what others write all the time in .toolkitignore"
 
 # The rules of each folder on the way, outermost first, with how much of a path leads to that folder.
 _Rules = tuple[tuple[int, Rules], ...]
@@ -28,18 +31,56 @@ def list_files(folder: Path) -> tuple[str, ...]:
     Raises:
         ToolkitError: the folder is not there, or a part of it cannot be read.
     """
+    return tuple(path for path, _ in _found(folder))
+
+
+def read_tree(folder: Path, cache: Path | None = None) -> CodeTree:
+    """Return what travels of a folder, with the sums of its files.
+
+    Args:
+        cache: folder in which sums are remembered; the person's own cache if absent.
+
+    Raises:
+        ToolkitError: as ``list_files``; also a file that is written while it is read.
+    """
+    found = _found(folder)
+    hashes = Hashes(folder, cache)
+    try:
+        entries = tuple(_entry(path, place, hashes) for path, place in found)
+    except Unsteady as error:
+        raise ToolkitError(f"the code to send changes: {error}", _STEADY) from error
+    except OSError as error:
+        raise _unreadable(error) from error
+    hashes.save()
+    return CodeTree(entries)
+
+
+def _entry(path: str, place: os.DirEntry[str], hashes: Hashes) -> Entry:
+    about = place.stat(follow_symlinks=False)
+    if stat.S_ISLNK(about.st_mode):
+        # Path would write the target in another form.
+        return Entry(path, LINK, 0, 0, 0, os.readlink(place.path))  # noqa: PTH115
+    digest, about = hashes.of(path, place.path, about)
+    # As unpacked by anybody under the usual umask: what others could write here they cannot there.
+    return Entry(path, FILE, about.st_mode & 0o755, about.st_size, about.st_mtime_ns, digest)
+
+
+def _found(folder: Path) -> list[tuple[str, os.DirEntry[str]]]:
     if not folder.is_dir():
         raise ToolkitError(f"{folder} is not a folder", "give another one: --workdir DIR")
-    found: list[str] = []
+    found: list[tuple[str, os.DirEntry[str]]] = []
     try:
         _walk(folder, "", (), found)
     except OSError as error:
-        what = f"cannot read the code to send: {error}"
-        raise ToolkitError(what, "make it readable or ignore it") from error
-    return tuple(sorted(found))
+        raise _unreadable(error) from error
+    return sorted(found, key=lambda pair: pair[0])
 
 
-def _walk(folder: Path, prefix: str, rules: _Rules, found: list[str]) -> None:
+def _unreadable(error: OSError) -> ToolkitError:
+    return ToolkitError(f"cannot read the code to send: {error}", "make it readable or ignore it")
+
+
+def _walk(folder: Path, prefix: str, rules: _Rules, found: list[tuple[str, os.DirEntry[str]]]) -> None:
     files = (folder / name for name in IGNORE_FILES)
     own = [parse_ignore(file.read_bytes()) for file in files if file.is_file()]
     rules = (*rules, *((len(prefix), r) for r in own if r is not None))
@@ -51,7 +92,7 @@ def _walk(folder: Path, prefix: str, rules: _Rules, found: list[str]) -> None:
         if is_folder:
             _walk(Path(entry.path), f"{path}/", rules, found)
         elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
-            found.append(path)
+            found.append((path, entry))
 
 
 def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
@@ -62,47 +103,26 @@ def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
     return False
 
 
-def total_bytes(folder: Path, paths: Sequence[str]) -> int:
-    """Return the size of these files in bytes."""
-    return sum((folder / p).lstat().st_size for p in paths)
-
-
-def tar_stream(folder: Path | None, paths: Sequence[str], texts: Mapping[str, str]) -> Iterator[bytes]:
-    """Yield a tar archive of some texts and, below ``code/``, the files; in order, never whole in memory.
+def contents(folder: Path, entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Yield the bytes of these files one after another, in pieces that do not end where files do.
 
     Raises:
-        ToolkitError: a file cannot be read.
+        ToolkitError: a file cannot be read, or is not as long any more as its entry says.
     """
-    reading, writing = os.pipe()
-    failed: list[Exception] = []
-
-    def write() -> None:
+    piece = bytearray()
+    for entry in entries:
+        left = entry.size
         try:
-            with os.fdopen(writing, "wb") as sink, tarfile.open(fileobj=sink, mode="w|") as tar:
-                for name, text in texts.items():
-                    _add_text(tar, name, text.encode(), 0o600)
-                for name in ("code", "logs"):
-                    info = tarfile.TarInfo(name)
-                    info.type, info.mode = tarfile.DIRTYPE, 0o755
-                    tar.addfile(info)
-                for path in paths if folder else ():
-                    tar.add(str(Path(folder or ".") / path), f"code/{path}", recursive=False)
-        except BrokenPipeError:
-            pass  # the receiver stopped; its status tells why
-        except (OSError, ValueError) as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    with os.fdopen(reading, "rb") as source:
-        while chunk := source.read(2**16):
-            yield chunk
-    thread.join()
-    if failed:
-        raise ToolkitError(f"cannot read the code to send: {failed[0]}", "make it readable or ignore it")
-
-
-def _add_text(tar: tarfile.TarFile, name: str, text: bytes, mode: int) -> None:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = len(text), mode
-    tar.addfile(info, io.BytesIO(text))
+            with (folder / entry.path).open("rb", buffering=0) as source:
+                while left and (data := source.read(min(left, _PIECE))):
+                    left -= len(data)
+                    piece += data
+                    if len(piece) >= _PIECE:
+                        yield bytes(piece)
+                        piece.clear()
+        except OSError as error:
+            raise _unreadable(error) from error
+        if left:
+            raise ToolkitError(f"{entry.path} got shorter while it was sent", _STEADY)
+    if piece:
+        yield bytes(piece)

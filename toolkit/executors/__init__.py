@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from toolkit.executors.code import send_code
 from toolkit.executors.commands import run, wait
 from toolkit.executors.files import upload
 from toolkit.executors.images import pull_image, send_image
-from toolkit.executors.transfers import fetch, send_code
+from toolkit.executors.transfers import fetch
 from toolkit.plan.steps import Fetch, PullImage, Run, SendCode, SendImage, Upload, WaitFor
 
 # Each is called with its step, the plan's Context and a function that takes progress in bytes.

@@ -1,4 +1,4 @@
-"""Executors of SendCode and Fetch: bytes in streams, never whole in memory."""
+"""Executor of Fetch: bytes in a stream, never whole in memory."""
 
 from __future__ import annotations
 
@@ -9,41 +9,20 @@ from pathlib import Path
 
 from toolkit.core.command import Command, script
 from toolkit.core.names import JOBS
-from toolkit.core.room import size
-from toolkit.effects.runner import ContainerRunner
-from toolkit.effects.tree import tar_stream, total_bytes
 from toolkit.errors import ToolkitError
-from toolkit.executors.context import Advance, Context, Verdict, counted
+from toolkit.executors.context import Advance, Context, Verdict
 from toolkit.executors.failures import failure
-from toolkit.plan.steps import Fetch, SendCode
+from toolkit.plan.steps import Fetch
 
-
-def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
-    """Unpack the job's folder, job file and code together, in the host's container."""
-    runner = ContainerRunner(context.runners[step.host], step.container)
-    source = Path(step.source) if step.source else None
-    total = total_bytes(source, step.paths) if source else 0
-    unpack = script(
-        'umask 022; mkdir -p "$1" && tar -x --no-same-owner -C "$1" && touch "$1/.sent"', step.target
-    )
-    chunks = counted(
-        tar_stream(source, step.paths, {"job.json": step.job, "record.json": step.record}),
-        lambda done: advance(done, total),
-    )
-    result = runner.stream(unpack, lambda data: None, chunks)
-    if not result.ok:
-        raise failure(result, runner, paths=[step.target])
-    return Verdict("ok", size(total))
-
-
-# Everything but the snapshot itself: logs, records, and what the job wrote after its code had come.
+# Everything but the snapshot itself: logs, records, and what the job wrote after its code had come; by the
+# time that the kernel notes, since files that a job copies or unpacks may keep an older one.
 # job.json stays: it may hold the variables that the person gave, and some of those are secrets.
 _COLLECT = r"""
 cd "$1" || exit 1
 for job in */; do
   [ -e "$job.sent" ] || continue
   find "$job" -name __pycache__ -prune -o -type f ! -name job.json ! -name .sent \
-    \( ! -path "${job}code/*" -o -newer "$job.sent" \) -print0
+    \( ! -path "${job}code/*" -o -cnewer "$job.sent" \) -print0
 done | tar -c --null --no-recursion -T -
 """
 

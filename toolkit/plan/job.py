@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from toolkit.core.code import CodeTree
 from toolkit.core.command import command
 from toolkit.core.names import INSIDE, MAIN, container_name
 from toolkit.errors import NotReady
@@ -66,17 +67,17 @@ def job_file(job: Job) -> str:
     return json.dumps(about, indent=1, sort_keys=True) + "\n"
 
 
-def plan_job(layout: Layout, job: Job, source: str, paths: Sequence[str]) -> Plan:
+def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
     """Return the plan that starts the job; it ends when the supervisor runs on its own.
 
     Args:
         source: local folder whose files become the job's snapshot; empty for none.
-        paths: its files, relative and sorted.
+        tree: what of it goes.
     """
     cluster = layout.inventory.cluster
     main = container_name(cluster, MAIN)
     names = dict.fromkeys((job.main, *(h.name for h in job.hosts)))
-    title = f"send code ({len(paths)} files)" if source else "send the job file"
+    title = f"send code ({len(tree.entries)} files)" if source else "send the job file"
     sends = tuple(
         SendCode(
             name,
@@ -84,7 +85,7 @@ def plan_job(layout: Layout, job: Job, source: str, paths: Sequence[str]) -> Pla
             container_name(cluster, layout.inventory.role(name)),
             job.folder,
             source,
-            tuple(paths),
+            tree,
             job_file(job),
             job_file(replace(job, env=(), override=())),
         )

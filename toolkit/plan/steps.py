@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Ref
 
 
@@ -144,7 +145,7 @@ class SendCode:
         container: through which it is written, so that it belongs to the user that ranks run as.
         target: the job's folder inside the container.
         source: local folder; empty for none.
-        paths: what of it to send, relative, sorted (see ``toolkit.effects.tree``).
+        tree: what of it goes (see ``toolkit.effects.tree``).
         job: the job file's text; may hold secrets, so it is in no repr and on no command line.
         record: the same without the person's variables; this one is brought home by `down`.
     """
@@ -154,7 +155,7 @@ class SendCode:
     container: str
     target: str
     source: str
-    paths: tuple[str, ...] = field(repr=False)
+    tree: CodeTree
     job: str = field(repr=False)
     record: str = field(repr=False)
 

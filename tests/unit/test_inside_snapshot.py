@@ -1,0 +1,306 @@
+"""Snapshots of the code: both sides for real, edits, damage, two at once, kills at any moment."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.code_here import Code, look
+from tests.unit.inside_world import INSIDE
+from toolkit.core.code import CodeTree, Entry
+from toolkit.errors import ToolkitError
+
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Code:
+    made = Code(tmp_path)
+    made.put(train="print(1)", lib__a="a" * 3000, lib__b="b", lib__deep__c="")
+    (made.source / "run").write_text("#!/bin/sh\n")
+    (made.source / "run").chmod(0o755)
+    (made.source / "link").symlink_to("lib/a")
+    return made
+
+
+def same(job: Path, code: Code) -> bool:
+    there = look(job / "code")
+    return there == look(code.source)
+
+
+def test_a_jobs_folder(code: Code) -> None:
+    job, verdict = code.send()
+    assert same(job, code) and verdict.status == "ok"
+    assert sorted(p.name for p in job.iterdir()) == [".sent", "code", "job.json", "logs", "record.json"]
+    assert [(job / name).stat().st_mode & 0o777 for name in ("job.json", "record.json")] == [0o600] * 2
+    assert ((job / "job.json").read_text(), (job / "record.json").read_text()) == ("{}", "[]")
+    newest = max(path.lstat().st_ctime_ns for path in (job / "code").rglob("*"))
+    assert newest <= (job / ".sent").stat().st_mtime_ns
+    assert code.store.stat().st_mode & 0o777 == 0o700
+
+
+def test_without_code_there_is_an_empty_folder(code: Code) -> None:
+    step = code.step(CodeTree())
+    step = type(step)(step.host, step.title, step.container, step.target, "", CodeTree(), "{}", "{}")
+    job, verdict = code.send(step)
+    assert look(job / "code") == {} and verdict.detail == ""
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_nothing_changed_and_one_file_changed(code: Code, spare: bool) -> None:
+    rest = {f"many{n}": f"{n}" * 50 for n in range(600)}
+    code.put(**rest)
+
+    def turn() -> tuple[Path, int, int]:
+        code.settle()
+        if not spare:
+            for one in code.spares():
+                shutil.rmtree(one)
+        code.host.up = code.host.down = 0
+        job, verdict = code.send()
+        assert same(job, code)
+        return job, code.host.up + code.host.down, dict(verdict.amounts)["content"]
+
+    code.send()
+    _, wire, content = turn()
+    assert wire < 7000 and content == 0
+    code.put(train="print(2)" * 100)
+    _, wire, content = turn()
+    assert wire < 8000 and content == 800
+    os.utime(code.source / "lib" / "b", ns=(5, 5))
+    (code.source / "run").chmod(0o644)
+    assert turn()[2] == 0
+    # What was here under another name does not travel again.
+    (code.source / "lib").rename(code.source / "moved")
+    assert turn()[2] == 0
+
+
+def test_random_edits_always_arrive(code: Code) -> None:
+    chance = random.Random(1)
+    names = ["x", "y", "d/x", "d/y", "d/e/x", "d", "a b", "line\nbreak", "é"]
+    for turn in range(25):
+        for _ in range(chance.randrange(4)):
+            path = code.source / chance.choice(names)
+            if path.is_symlink() or path.is_file():
+                path.unlink()
+            elif path.is_dir():
+                shutil.rmtree(path)
+            else:
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    if chance.random() < 0.3:
+                        path.symlink_to(chance.choice(names))
+                    else:
+                        path.write_text(chance.choice(["", "1", "2" * 100]))
+                        path.chmod(chance.choice([0o644, 0o755, 0o400]))
+                except (FileExistsError, NotADirectoryError):
+                    continue
+        for folder in sorted(code.source.rglob("*"), reverse=True):
+            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                folder.rmdir()  # empty folders do not travel
+        if turn % 3:
+            code.settle()
+        job, _ = code.send()
+        assert same(job, code)
+
+
+def test_names_that_are_no_text(code: Code) -> None:
+    (code.source / os.fsdecode(b"\xff\n\xfe")).write_bytes(b"odd")
+    (code.source / "to").symlink_to(os.fsdecode(b"\xff\n\xfe"))
+    for _ in range(2):
+        job, _ = code.send()
+        assert same(job, code)
+        code.settle()
+
+
+def test_what_a_job_does_to_its_files_reaches_no_other(code: Code) -> None:
+    job, _ = code.send()
+    code.settle()
+    for path in (job / "code").rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            assert path.stat().st_nlink == 1
+            path.write_text("spoiled")
+    shutil.rmtree(job / "code" / "lib")
+    other, verdict = code.send()
+    assert same(other, code) and verdict.detail == "nothing new"
+
+
+def spoil_pack(store: Path) -> None:
+    for pack in (store / "packs").glob("*.pack"):
+        pack.write_bytes(pack.read_bytes().replace(b"aaa", b"axa"))
+
+
+def cut_packs(store: Path) -> None:
+    for pack in (store / "packs").glob("*.pack"):
+        pack.write_bytes(pack.read_bytes()[:10])
+
+
+def drop_spares(store: Path) -> None:
+    for spare in (store / "spares").iterdir():
+        shutil.rmtree(spare)
+
+
+def edit_spare(store: Path) -> None:
+    for spare in (store / "spares").iterdir():
+        train = spare / "code" / "train"
+        about = train.stat()
+        train.write_text("print(X)")
+        os.utime(train, ns=(about.st_atime_ns, about.st_mtime_ns))
+        (spare / "code" / "extra").write_text("")
+        (spare / "code" / "more").mkdir()
+        (spare / "code" / "run").chmod(0o644)
+        (spare / "code" / "lib").chmod(0o700)
+
+
+def junk_indexes(store: Path) -> None:
+    for file in [*store.glob("*/*.json"), *store.glob("*/*.marks"), *store.glob("spares/*/*.json")]:
+        file.write_text("{}")
+
+
+DAMAGES = [spoil_pack, cut_packs, drop_spares, edit_spare, junk_indexes]
+
+
+PAIRS = [*((one,) for one in DAMAGES), *itertools.combinations(DAMAGES, 2), tuple(DAMAGES)]
+
+
+@pytest.mark.parametrize("damages", PAIRS)
+def test_a_damaged_store_never_gives_wrong_code(code: Code, damages: tuple[Damage, ...]) -> None:
+    code.send()
+    code.settle()
+    for damage in damages:
+        damage(code.store)
+    if len(damages) > 1:
+        code.put(train="print(3)", lib__new="new")
+    job, _ = code.send()
+    assert same(job, code)
+    code.settle()
+    job, _ = code.send()
+    assert same(job, code)
+
+
+def test_a_store_that_is_gone(code: Code) -> None:
+    code.send()
+    code.settle()
+    shutil.rmtree(code.store)
+    job, _ = code.send()
+    assert same(job, code)
+
+
+def test_many_at_once(code: Code, tmp_path: Path) -> None:
+    code.send()
+    code.settle()
+    other = Code(tmp_path / "other")
+    other.host, other.root = code.host, code.root
+    other.put(train="print(9)", lib__b="b")
+    jobs: list[tuple[Path, Code]] = []
+    failed: list[Exception] = []
+
+    def go(sender: Code, number: int) -> None:
+        try:
+            job, _ = sender.send(sender.step(job=f"at-once-{number}"))
+            jobs.append((job, sender))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=go, args=((code, other)[n % 2], n)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed and len(jobs) == 8
+    assert all(same(job, sender) for job, sender in jobs)
+
+
+def test_a_run_that_is_killed_leaves_no_job_and_spoils_no_other(code: Code) -> None:
+    code.put(**{f"many{n}": f"{n}" for n in range(300)})
+    killed = 0
+    for step in range(14):
+        code.put(train=f"print({step})")
+        code.host.kill_after = 0.01 + 0.01 * step
+        try:
+            code.send(code.step(job=f"killed-{step}"))
+        except ToolkitError:
+            killed += 1
+        job = code.root / "jobs" / f"killed-{step}"
+        assert not job.exists() or same(job, code)
+        code.host.kill_after = None
+        if step % 4 == 3:
+            job, _ = code.send()
+            assert same(job, code)
+    assert killed
+    code.send()
+    code.settle()
+    code.send()
+    code.settle()
+    assert not list(code.store.glob("new-*"))
+
+
+def test_the_store_is_bounded(code: Code) -> None:
+    for number in range(18):
+        code.put(train="x" * number * 1000, lib__a=os.urandom(200_000).hex())
+        code.send()
+        code.settle()
+    assert len(list((code.store / "trees").glob("*.json"))) == 4
+    assert len(code.spares()) <= 2
+    packs = list((code.store / "packs").glob("*.pack"))
+    assert len(packs) <= 17
+    assert sum(pack.stat().st_size for pack in packs) < 6_000_000
+    job, _ = code.send()
+    assert same(job, code)
+
+
+def test_files_that_change_while_they_are_sent(code: Code) -> None:
+    step = code.step()
+    code.put(train="print(7)")
+    with pytest.raises(ToolkitError, match="train was changed while it was sent") as found:
+        code.send(step)
+    assert ".toolkitignore" in found.value.fix
+    code.put(train="1")
+    with pytest.raises(ToolkitError, match="train got shorter"):
+        code.send(step)
+    (code.source / "train").unlink()
+    with pytest.raises(ToolkitError, match="cannot read the code to send"):
+        code.send(step)
+    assert list((code.root / "jobs").iterdir()) == [code.store]
+
+
+def test_a_job_is_made_once(code: Code) -> None:
+    step = code.step(job="once")
+    code.send(step)
+    with pytest.raises(ToolkitError, match="the folder of job once is there already"):
+        code.send(step)
+
+
+def test_what_cannot_be_written_is_told(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = code.host.words
+    monkeypatch.setattr(code.host, "words", lambda command: ["prlimit", "--fsize=2000", *real(command)])
+    with pytest.raises(ToolkitError, match="File too large"):
+        code.send()
+    assert list((code.root / "jobs").iterdir()) == [code.store] and not list(code.store.glob("new-*"))
+    monkeypatch.undo()
+    job, _ = code.send()
+    assert same(job, code)
+
+
+def test_both_sides_make_the_same_digests(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    names = {os.fsdecode(chance.randbytes(4).replace(b"\0", b"x")) for _ in range(300)}
+    entries = sorted(Entry(name, "fl"[len(name) % 2], 0o644, 3, -5, name[::-1]) for name in names)
+    tree = CodeTree(tuple(entries))
+    program = (
+        "import sys, json; sys.path.insert(0, sys.argv[1]); import snapshot; "
+        "print(snapshot.digest_of(json.load(sys.stdin), int(sys.argv[2])))"
+    )
+    argv = [sys.executable, "-c", program, str(INSIDE), str(tree.number)]
+    done = subprocess.run(argv, input=json.dumps(entries), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == tree.digest

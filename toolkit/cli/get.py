@@ -1,0 +1,196 @@
+"""toolkit get: what a job wrote, brought here."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolkit.cli import complete
+from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from toolkit.api import Session
+    from toolkit.cli.line import CommandLine
+    from toolkit.errors import ToolkitError
+    from toolkit.get import Found, Got
+    from toolkit.spec.inventory import Inventory
+
+
+def get(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="Files, folders, patterns, from the job's working directory."),
+    ],
+    job: Annotated[str, typer.Option(metavar="JOB", help="A job's id; the newest one if absent.")] = "",
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Main if absent.", autocompletion=complete.hosts)
+    ] = "",
+    everywhere: Annotated[
+        bool, typer.Option("--all-hosts", help="From every host of the job, each into DIR/HOST/.")
+    ] = False,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Where to.")] = ".",
+    force: Annotated[bool, typer.Option("--force", help="Replace local files that differ.")] = False,
+    hosts: HostsFile = DEFAULT_HOSTS,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Bring files that a job wrote; what is here already, equal in size and time, does not travel again.
+
+    Of a folder that came with the code only what the job wrote in it comes. Absolute paths are those in the
+    container. The job may still be running.
+    """
+    from toolkit.cli.line import CommandLine
+
+    line = CommandLine()
+    inventory = line.hosts(hosts)
+    _check(line, inventory, paths, job, host, everywhere, output)
+    inventory = line.accept(inventory)
+    into = Path(output)
+    names = list(inventory.names) if everywhere else [host or inventory.main]
+    asked = list(dict.fromkeys((inventory.main, *names)))
+    with connect(inventory, verbose, asked) as session:
+        session.require_some()
+        wanted = _wanted(session, job)
+        places = {name: into / name if everywhere else into for name in names}
+        found, errors = _find(session, wanted, paths, places)
+        if everywhere and found:
+            # A job need not have been on every host, nor have written the same on each.
+            errors = {name: error for name, error in errors.items() if not _is_absence(error)}
+        if not dry_run:
+            got, failed = _bring(session, found, force, verbose)
+            errors |= failed
+    for one in found.values():
+        for link in one.outside:
+            say(f"  {one.host}: left out {link.name}, a link out of the folder: to {link.link}")
+    if dry_run:
+        _show_found(wanted, found, errors, as_json)
+    else:
+        _show_got(wanted, got, errors, as_json)
+    if errors:
+        raise typer.Exit(1)
+
+
+def _check(
+    line: CommandLine,
+    inventory: Inventory | None,
+    paths: list[str],
+    job: str,
+    host: str,
+    everywhere: bool,
+    output: str,
+) -> None:
+    from toolkit.api import choose_hosts
+    from toolkit.inputs import is_file
+
+    if host and everywhere:
+        line.refuse("--host", "names one host; --all-hosts means every host")
+    if inventory and host:
+        line.read(choose_hosts, inventory, [host], [])
+    if job and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", job):
+        line.refuse("--job", f"{job!r} is no job's id; toolkit status lists them")
+    if not all(paths) or any("\0" in path for path in paths):
+        line.refuse("PATH", "is empty, or no path")
+    if "\0" in output or is_file(Path(output)):
+        line.refuse("--output", f"{output!r} is not a folder")
+
+
+def _wanted(session: Session, job: str) -> str:
+    """The id of the job that is meant. A host's files are there also when main, which knows it, is not."""
+    from toolkit.records import job_status, newest_job
+
+    if job and session.inventory.main not in session.facts:
+        return job
+    return (job_status(session, job) if job else newest_job(session)).id
+
+
+def _find(
+    session: Session, job: str, paths: list[str], places: dict[str, Path]
+) -> tuple[dict[str, Found], dict[str, ToolkitError]]:
+    from toolkit.effects.fanout import fan_out
+    from toolkit.get import find_files
+
+    found, errors = fan_out(places, lambda name: find_files(session, name, job, paths, places[name]))
+    if not found:
+        raise next(iter(errors.values()))
+    return found, errors
+
+
+def _is_absence(error: ToolkitError) -> bool:
+    from toolkit.get import NoFolder, NoSuchFile
+
+    return isinstance(error, (NoFolder, NoSuchFile))
+
+
+def _bring(
+    session: Session, found: dict[str, Found], force: bool, verbose: bool
+) -> tuple[dict[str, Got], dict[str, ToolkitError]]:
+    from toolkit.effects.fanout import fan_out
+    from toolkit.execute import StepProgress
+    from toolkit.get import bring, refuse_overwriting
+
+    if not force:
+        refuse_overwriting(tuple(found.values()))
+    with Progress(verbose) as listener:
+
+        def one(name: str) -> Got:
+            return bring(
+                session, found[name], lambda done, total: listener(StepProgress(name, "get", done, total))
+            )
+
+        try:
+            return fan_out(found, one)
+        except KeyboardInterrupt:
+            session.close()  # what still comes ends, and no part of a file stays
+            raise
+
+
+def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitError], as_json: bool) -> None:
+    from toolkit.core.room import size
+
+    if as_json:
+        rows = [
+            {"host": name, "into": str(one.into), "files": [f.name for f in one.new], "bytes": one.size}
+            | {"there": one.there, "differs": [f.name for f in one.differs]}
+            for name, one in found.items()
+        ]
+        put_json({"job": job, "dry_run": True, "hosts": rows + _failed(errors)})
+        return
+    for name, one in found.items():
+        there = f"; {one.there} are there already" if one.there else ""
+        sys.stdout.write(f"{name}: {len(one.new)} files, {size(one.size)}, to {one.into}{there}\n")
+        differs = set(one.differs)
+        for coming in one.new:
+            mark = "  (differs from what is here)" if coming in differs else ""
+            text = f"  {coming.name}{mark}\n".encode(errors="surrogateescape")
+            sys.stdout.write(text.decode(errors="backslashreplace"))
+    _say(errors)
+
+
+def _show_got(job: str, got: dict[str, Got], errors: dict[str, ToolkitError], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from toolkit.core.room import size
+
+    if as_json:
+        rows: list[dict[str, Any]] = [asdict(one) for one in got.values()]
+        put_json({"job": job, "ok": not errors, "hosts": rows + _failed(errors)})
+        return
+    for one in got.values():
+        there = f"; {one.there} were there already" if one.there else ""
+        say(f"{one.host}: {one.files} files, {size(one.bytes)}, of {job} in {one.into}{there}")
+    _say(errors)
+
+
+def _say(errors: dict[str, ToolkitError]) -> None:
+    for error in errors.values():
+        say(str(error))
+
+
+def _failed(errors: dict[str, ToolkitError]) -> list[dict[str, Any]]:
+    return [{"host": name, "error": error.what, "fix": error.fix} for name, error in errors.items()]

@@ -1,0 +1,120 @@
+"""A tree of code as a value: what of each file counts, and digests by which two hosts find what differs."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from toolkit.core.finding import Finding
+from toolkit.core.room import size
+
+FILE, LINK = "f", "l"
+
+BIG_FILE, BIG_TREE = 50 * 10**6, 500 * 10**6
+_SHOWN = 5
+
+# A host learns what has changed bucket by bucket, so what a change costs grows with a bucket's entries and
+# what no change costs grows with the number of buckets.
+_FEWEST, _PER_BUCKET = 256, 128
+_MARK = 8
+
+
+class Entry(NamedTuple):
+    """One file or symlink.
+
+    Args:
+        path: relative; bytes that are no UTF-8 stand as surrogates.
+        kind: ``FILE`` or ``LINK``.
+        mode: permission bits; 0 for a link.
+        size: in bytes; 0 for a link.
+        mtime: nanoseconds since the epoch; 0 for a link.
+        content: sha256 in hexadecimal digits; a link's target.
+    """
+
+    path: str
+    kind: str
+    mode: int
+    size: int
+    mtime: int
+    content: str
+
+
+@dataclass(frozen=True)
+class CodeTree:
+    """What travels of a folder: its entries, sorted by path."""
+
+    entries: tuple[Entry, ...] = field(default=(), repr=False)
+
+    @property
+    def total(self) -> int:
+        """The size of all files in bytes."""
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def number(self) -> int:
+        """How many buckets the entries are spread over."""
+        number = _FEWEST
+        while number * _PER_BUCKET < len(self.entries):
+            number *= 2
+        return number
+
+    @cached_property
+    def _digests(self) -> tuple[bytes, ...]:
+        return bucket_digests(self.entries, self.number)
+
+    @cached_property
+    def digest(self) -> str:
+        """The tree's identity, in hexadecimal digits."""
+        return tree_digest(self._digests)
+
+    @property
+    def marks(self) -> bytes:
+        """A short digest of each bucket, one after another."""
+        return b"".join(digest[:_MARK] for digest in self._digests)
+
+    def of_buckets(self, buckets: Iterable[int]) -> list[Entry]:
+        """Return the entries of these buckets, sorted by path."""
+        wanted, number = set(buckets), self.number
+        return [entry for entry in self.entries if bucket_of(entry.path, number) in wanted]
+
+
+def bucket_of(path: str, number: int) -> int:
+    """Return which of so many buckets a path belongs to."""
+    return zlib.crc32(path.encode(errors="surrogateescape")) % number
+
+
+def bucket_digests(entries: Sequence[Entry], number: int) -> tuple[bytes, ...]:
+    """Return the sha256 of each bucket's entries; ``toolkit/inside/snapshot.py`` makes the same."""
+    hashes = [hashlib.sha256() for _ in range(number)]
+    for path, kind, mode, length, mtime, content in entries:
+        name = path.encode(errors="surrogateescape")
+        about = f"\0{kind} {mode:o} {length} {mtime} {content}\0".encode(errors="surrogateescape")
+        hashes[zlib.crc32(name) % number].update(name + about)
+    return tuple(one.digest() for one in hashes)
+
+
+def tree_digest(digests: Sequence[bytes]) -> str:
+    """Return a tree's identity from the digests of its buckets."""
+    return hashlib.sha256(b"%d:" % len(digests) + b"".join(digests)).hexdigest()
+
+
+def size_findings(tree: CodeTree) -> tuple[Finding, ...]:
+    """Return a warning where what is to be sent holds big files, or is much in all; it names the biggest."""
+    biggest = sorted(tree.entries, key=lambda entry: (-entry.size, entry.path))[:_SHOWN]
+    big = [entry for entry in tree.entries if entry.size > BIG_FILE]
+    if not big and tree.total <= BIG_TREE:
+        return ()
+    shown = biggest if tree.total > BIG_TREE else [entry for entry in biggest if entry.size > BIG_FILE]
+    names = ", ".join(f"{entry.path} ({size(entry.size)})" for entry in shown)
+    more = f" and {len(big) - len(shown)} more" if len(big) > len(shown) else ""
+    what = (
+        f"{size(tree.total)} of code go to every host; the biggest files: {names}{more}"
+        if tree.total > BIG_TREE
+        else f"big files go to every host with the code: {names}{more}"
+    )
+    fix = "name what is no code in .toolkitignore; data that is on the hosts goes under mounts: or data:"
+    return (Finding("code-size", "warning", what, fix, subject="code"),)

@@ -1,0 +1,106 @@
+"""Contents on disk: packs that are written once, and values that are read whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+PIECE = 2**20
+
+
+class Spoiled(Exception):
+    """A pack does not hold what its index says."""
+
+
+def save(path: str, value: object) -> None:
+    """Write a value with its sum; a reader sees all of it or nothing."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    fresh = f"{path}.{os.urandom(4).hex()}"
+    try:
+        with open(fresh, "wb") as file:
+            file.write(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+        os.rename(fresh, path)
+    except BaseException:
+        if os.path.exists(fresh):
+            os.unlink(fresh)
+        raise
+
+
+def load(path: str) -> Any:
+    """A value that `save` wrote, None where there is none or it is not as it was written."""
+    with suppress(OSError, ValueError), open(path, "rb") as file:
+        head, _, text = file.read().partition(b"\n")
+        if hashlib.sha256(text).hexdigest().encode() == head:
+            return json.loads(text)
+    return None
+
+
+class Packs:
+    """The contents that are here, by their sha256."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.indexes: dict[str, list[Any]] = {}
+        self.where: dict[str, tuple[str, int, int]] = {}
+        self._open: dict[str, int] = {}
+        for name in sorted(os.listdir(folder)):
+            stem, _, ending = name.partition(".")
+            if ending == "json":
+                self.indexes[stem] = load(f"{folder}/{name}") or []
+                for content, offset, size in self.indexes[stem]:
+                    self.where[content] = (stem, offset, size)
+
+    def pieces(self, content: str) -> Iterator[bytes]:
+        """The bytes of a content, which are as its sum says when the last one has come."""
+        stem, offset, size = self.where[content]
+        sha = hashlib.sha256()
+        with suppress(OSError):
+            if stem not in self._open:
+                self._open[stem] = os.open(f"{self.folder}/{stem}.pack", os.O_RDONLY | os.O_CLOEXEC)
+            while size:
+                data = os.pread(self._open[stem], min(size, PIECE), offset)
+                if not data:
+                    break
+                offset, size = offset + len(data), size - len(data)
+                sha.update(data)
+                yield data
+        if size or sha.hexdigest() != content:
+            self.drop(stem)
+            raise Spoiled(content)
+
+    def drop(self, stem: str) -> None:
+        """Remove a pack; what it held is asked for when it is needed."""
+        for ending in ("json", "pack"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.folder}/{stem}.{ending}")
+        self.indexes.pop(stem, None)
+        self.where = {content: place for content, place in self.where.items() if place[0] != stem}
+
+
+class PackWriter:
+    """A pack in the making, in a folder of one's own; `keep` puts it where all packs are."""
+
+    def __init__(self, folder: str) -> None:
+        self.stem = os.urandom(8).hex()
+        self.path = f"{folder}/{self.stem}"
+        self.index: list[list[Any]] = []
+        self._file = open(self.path, "xb")  # noqa: SIM115 - `keep` closes it
+        self._start = 0
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def added(self, content: str) -> None:
+        """Count what was written since the last call as this content."""
+        end = self._file.tell()
+        self.index.append([content, self._start, end - self._start])
+        self._start = end
+
+    def keep(self, packs: str) -> None:
+        self._file.close()
+        os.rename(self.path, f"{packs}/{self.stem}.pack")
+        save(f"{packs}/{self.stem}.json", self.index)
