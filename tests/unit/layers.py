@@ -17,8 +17,9 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
+    "show_data": "show",
     "show_network": "show",
-    **dict.fromkeys(("bench", "check", "explore", "images", "inputs", "jobs", "looking"), "api"),
+    **dict.fromkeys(("bench", "check", "datasets", "explore", "images", "inputs", "jobs", "looking"), "api"),
     **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust", "tune"), "api"),
 }
 

@@ -88,6 +88,7 @@ def run(
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
     from toolkit.cli.line import CommandLine
+    from toolkit.datasets import refuse_lacking
     from toolkit.jobs import start
     from toolkit.preflight import questions
     from toolkit.request import Request, check_request, environment_findings, make_job, plan_run
@@ -118,6 +119,7 @@ def run(
             show_plans((plan,), as_json, as_warnings(findings))
             return
         if not no_check:
+            refuse_lacking(session, {host.name for host in job.hosts})
             _refuse_faults(session, {job.main, *(host.name for host in job.hosts)})
         pressed = False
         with Progress(verbose) as listener:

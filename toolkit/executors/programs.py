@@ -40,19 +40,19 @@ def relay_program(address: str) -> Command:
 
 
 def data_program(folder: str, image: str, user: str, *words: str) -> Command:
-    """Return the command that starts unpack.py on a data set's folder; see there for ``words``.
+    """Return the command that starts data_set.py on a data set's folder; see there for ``words``.
 
     Args:
         folder: made if it is not there.
         image: in whose container it runs where the host has no Python.
         user: the ssh user there, as ``uid:gid``.
     """
-    return script(_START_IN, folder, image, user, "none", *words, _packed("unpack"))
+    return script(_START_IN, folder, image, user, "none", *words, _packed("data_set", "data_folder"))
 
 
 def data_relay_program(folder: str, image: str, user: str, address: str) -> Command:
     """Return the command that starts relay.py for a data set; arguments as above."""
-    return script(_START_IN, folder, image, user, "host", address, _packed("relay", "unpack"))
+    return script(_START_IN, folder, image, user, "host", address, _packed("relay", "data_folder", "unpack"))
 
 
 def _packed(name: str, *siblings: str) -> str:
