@@ -110,6 +110,8 @@ def refuse_lacking(session: Session, hosts: Collection[str]) -> None:
     Raises:
         NotReady: says of each what is missing.
     """
+    if not session.inventory.data:
+        return
     held = {name: own for name, own in _held(session).items() if name in hosts}
     faults = lacking(held, session.inventory)
     fix = "toolkit data send; or go on all the same: --no-check"
