@@ -147,7 +147,17 @@ def test_every_verb_explains_itself(run: Run, verb: str) -> None:
     assert len(text) > 100
     if verb in WITH_HOSTS:
         assert "--hosts" in text
-    if verb in ("up", "down", "run", "smoke", "image send", "image build", "image prune", "data send", "data rm"):
+    if verb in (
+        "up",
+        "down",
+        "run",
+        "smoke",
+        "image send",
+        "image build",
+        "image prune",
+        "data send",
+        "data rm",
+    ):
         assert "--dry-run" in text and "--json" in text
     if verb in ("status", "trust", "lab status", "exec", "image ls", "data ls"):
         assert "--json" in text
