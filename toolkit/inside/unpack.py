@@ -17,7 +17,7 @@ from data_folder import JOURNAL, MARK, PART, Entry, Fault, Folder, shard_name, s
 
 # Bytes and seconds after which what was unpacked is brought to the disk, all together: a call for every
 # file, or for every shard, would cost more than writing them.
-SYNC_BYTES, SYNC_EACH = 2**28, 0.5
+SYNC_BYTES, SYNC_EACH = 2**28, 2.0
 
 
 class Shelf:
