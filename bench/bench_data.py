@@ -103,7 +103,7 @@ def person(given: Path, data: dict[str, Any], source: Path, at_once: bool) -> fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rate", type=int, default=200, help="Mb/s; 0 for no limit")
+    parser.add_argument("--rate", type=int, default=100, help="Mb/s; 0 for no limit")
     parser.add_argument("--small", type=int, default=10_000, help="files of 10 kB")
     parser.add_argument("--large", type=int, default=100_000_000, help="bytes of one file")
     parser.add_argument("--notes", action="store_true", help="what the command said of each host")

@@ -93,8 +93,8 @@ def test_a_host_that_dies_goes_on_from_what_has_come(tmp_path: Path, source: Pat
     hosts = make_hosts(tmp_path, 3)
 
     def watch(count: int) -> None:
-        time.sleep(0.01)
-        if count > 30 * MIB and not hosts[dies].cut:
+        time.sleep(0.03)
+        if count > 38 * MIB and not hosts[dies].cut:
             hosts[dies].die()
 
     hosts[0].on_bytes = watch

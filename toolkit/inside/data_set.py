@@ -15,7 +15,7 @@ import os
 import sys
 import time
 
-from data_folder import JOURNAL, MARK, PART, Entry, Fault, Folder, sync_disk, words_of, written
+from data_folder import JOURNAL, MARK, PART, Entry, Fault, Folder, words_of, written
 
 
 def look(root: str, wanted: list[str]) -> dict[str, object]:
@@ -57,10 +57,14 @@ def finish(root: str, wanted: list[str], mark: dict[str, object]) -> dict[str, o
                 {"whole": shard, "bytes": mark["bytes"]},
             ):
                 file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(new, folder.path(JOURNAL))
+    # File systems that keep a journal bring the names that were given before to the disk with this.
     with open(f"{folder.path(MARK)}.new", "w", encoding="ascii") as text:
         text.write(json.dumps({**mark, "since": int(time.time())}) + "\n")
-    sync_disk(root)
+        text.flush()
+        os.fsync(text.fileno())
     os.replace(f"{folder.path(MARK)}.new", folder.path(MARK))
     return {"gone": gone, "stay": stay}
 
