@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.data_here import DataHost, listing, make_hosts, remove, send
+from toolkit.core import shards
 
 MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def shards_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LEAST", "MOST", "PIECE"):
+        monkeypatch.setattr(shards, name, getattr(shards, name) // 8)
 
 
 @pytest.fixture
@@ -22,7 +29,7 @@ def source(tmp_path: Path) -> Path:
         path = folder / f"train/{number % 7}/{number:04}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(os.urandom(10_000 + number))
-    (folder / "big.bin").write_bytes(os.urandom(40 * MIB + 5))
+    (folder / "big.bin").write_bytes(os.urandom(5 * MIB + 5))
     (folder / "empty").mkdir()
     (folder / "no bytes").write_bytes(b"")
     (folder / "größe\n.txt").write_text("x")
@@ -70,7 +77,7 @@ def test_what_changes_here_is_sent_and_what_goes_here_goes_there(tmp_path: Path,
         host.fed = 0
     found = send(source, *hosts)
     assert {o.status for o in found.values()} == {"ok"}, found
-    assert 0 < sum(host.fed for host in hosts) < 20 * MIB, "the large file stays where it is"
+    assert 0 < sum(host.fed for host in hosts) < 4 * MIB, "the large file stays where it is"
     assert mine.read_text() == "not the toolkit's"
     assert changed.read_text() == "changed there" and "somebody has changed" in found["box2"].detail
     mine.unlink()
@@ -93,8 +100,8 @@ def test_a_host_that_dies_goes_on_from_what_has_come(tmp_path: Path, source: Pat
     hosts = make_hosts(tmp_path, 3)
 
     def watch(count: int) -> None:
-        time.sleep(0.03)
-        if count > 38 * MIB and not hosts[dies].cut:
+        time.sleep(0.1)
+        if count > 8 * MIB and not hosts[dies].cut:
             hosts[dies].die()
 
     hosts[0].on_bytes = watch
@@ -106,7 +113,7 @@ def test_a_host_that_dies_goes_on_from_what_has_come(tmp_path: Path, source: Pat
     before = sum(host.fed for host in hosts)
     again = send(source, *hosts)
     assert all(arrived(source, host) for host in hosts), again
-    assert sum(host.fed for host in hosts) - before < 40 * MIB
+    assert sum(host.fed for host in hosts) - before < 10 * MIB
 
 
 def test_what_others_wrote_is_never_written_over(tmp_path: Path, source: Path) -> None:
@@ -143,7 +150,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, source: Path) 
 
     def watch(count: int) -> None:
         time.sleep(0.01)
-        if count < 9 * MIB:
+        if count < 2 * MIB:
             (source / "train/6/0006.jpg").write_bytes(b"other")
 
     host.on_bytes = watch
@@ -152,7 +159,10 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, source: Path) 
     assert not (host.path / ".toolkit-data").exists()
 
 
-def test_a_set_that_is_too_large_is_refused_before_anything_is_sent(tmp_path: Path, source: Path) -> None:
+def test_a_set_that_is_too_large_is_refused_before_anything_is_sent(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "PIECE", 2**32)
     host = make_hosts(tmp_path, 1)[0]
     with (source / "sparse").open("wb") as file:
         file.truncate(2**43)

@@ -335,6 +335,16 @@ def test_a_journal_that_is_cut_short_is_gone_on_with(tmp_path: Path, source: Pat
     assert len(journal.read_bytes().splitlines()) == 3
 
 
+def test_a_version_that_was_begun_since_is_not_taken_for_the_one_before(tmp_path: Path, source: Path) -> None:
+    root, about = tmp_path / "root", (source / "a/0").stat()
+    unpack(root, source)
+    before = [shard.name for shard in read_content(source).shards]
+    (source / "a/0").write_bytes(b"!" * 3_000)
+    os.utime(source / "a/0", ns=(about.st_mtime_ns, about.st_mtime_ns + 1))
+    unpack(root, source)
+    assert json.loads(ask("look", root, wanted=before).stdout)["missing"] == [0]
+
+
 def test_parts_of_a_transfer_that_was_given_up_go(tmp_path: Path, source: Path) -> None:
     host = make_hosts(tmp_path, 1)[0]
     host.path.parent.mkdir()

@@ -49,6 +49,7 @@ class Folder:
         self.root = root
         self.begun: dict[str, list[Entry]] = {}
         self.whole: dict[str, int] = {}  # with the bytes of all that were whole then
+        self.ours: dict[str, tuple[Any, ...]] = {}  # by path, as which file it was written last
         self._good: set[str] = set()
         self._lock = -1
         if lock:
@@ -57,15 +58,22 @@ class Folder:
             for line in lines:
                 if not line.endswith(b"\n"):
                     break  # written when the host lost power
-                said = json.loads(line)
+                try:
+                    said = json.loads(line)
+                except ValueError:
+                    continue
                 if "whole" in said:
                     self.whole[said["whole"]] = said["bytes"]
                 else:
-                    self.begun[said["shard"]] = said["entries"]
-        self.ours = {entry[1] for entries in self.begun.values() for entry in entries}
+                    self._begin(said["shard"], said["entries"])
 
     def path(self, name: str) -> str:
         return os.path.join(self.root, name)
+
+    def _begin(self, shard: str, entries: list[Entry]) -> None:
+        self.whole.pop(shard, None)
+        self.begun[shard] = entries
+        self.ours.update((entry[1], _which(entry)) for entry in entries)
 
     def lock(self) -> None:
         self._lock = os.open(self.root, os.O_RDONLY | os.O_CLOEXEC)
@@ -102,7 +110,11 @@ class Folder:
 
     def holds(self, shard: str) -> bool:
         """Whether a shard was whole, and all of it is there still."""
-        return shard in self.whole and all(self.has(entry) for entry in self.begun[shard])
+        entries = self.begun.get(shard)
+        if entries is None or shard not in self.whole:
+            return False
+        # A later shard may have another version of a file, of which size and time say nothing here.
+        return all(self.ours[entry[1]] == _which(entry) and self.has(entry) for entry in entries)
 
     def mark(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError), open(self.path(MARK), "rb") as file:
@@ -149,8 +161,7 @@ class Folder:
                 raise Fault(f"{entry[1]} is not in the folder")
             if entry[0] != "d":
                 self._refuse_foreign(entry[1])
-        self.begun[shard] = entries
-        self.ours.update(entry[1] for entry in entries)
+        self._begin(shard, entries)
 
     def replace(self, part: str, path: str) -> None:
         """Give a file that is whole its name."""
@@ -199,6 +210,11 @@ class Folder:
                 return False
             above = os.path.dirname(above)
         return True
+
+
+def _which(entry: Entry) -> tuple[Any, ...]:
+    """Tell two files of one path apart."""
+    return () if entry[0] == "d" else tuple(entry[2:5])
 
 
 def _same(found: os.stat_result, entry: Entry) -> bool:
