@@ -19,7 +19,7 @@ from toolkit.core.shards import LEAST, MOST, PIECE, Content, Entry, pack
 from toolkit.datasets import read_data, refuse_lacking, require_data
 from toolkit.effects.data_source import read_content, read_shard
 from toolkit.errors import BadInput, NotReady, ToolkitError
-from toolkit.executors.data import DataCargo, Need
+from toolkit.executors.data_cargo import DataCargo, Need
 from toolkit.plan.containers import cluster_container
 from toolkit.plan.data import DataRow, HeldData, data_rows, lacking, parse_held, plan_remove, question
 from toolkit.plan.steps import RemoveData, Run, SendData

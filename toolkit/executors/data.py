@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Collection, Generator, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from toolkit.core.command import Command, command
 from toolkit.core.result import Result
 from toolkit.core.room import size
-from toolkit.core.shards import Content, Shard
-from toolkit.effects.data_source import read_shard
-from toolkit.effects.image_chunks import CHUNK
+from toolkit.core.shards import Shard
 from toolkit.effects.runner import Runner
 from toolkit.errors import NotReady, ToolkitError
-from toolkit.executors.cargo import Stretch
 from toolkit.executors.context import Advance, Context, Verdict
+from toolkit.executors.data_cargo import DataCargo, Need
 from toolkit.executors.failures import failure, room_fix, rooms_of
 from toolkit.executors.programs import data_program, data_relay_program
 from toolkit.executors.relay import BEGUN, Relay
@@ -29,95 +27,6 @@ from toolkit.plan.steps import RemoveData, SendData
 _AGAIN = "run the same command again: what has come is not sent twice"
 # Seconds for a look at a folder: a million files on a busy disk take their time.
 _LOOK = 600.0
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """One shard in the row of chunks."""
-
-    number: int
-    shard: Shard
-    first: int
-
-    @property
-    def size(self) -> int:
-        return self.shard.size
-
-    @property
-    def end(self) -> int:
-        return self.first + -(-self.size // CHUNK)
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a host needs of a data set: shards by their numbers, and the folder into which they go."""
-
-    numbers: frozenset[int]
-    into: str
-
-
-class DataCargo:
-    """A data set; what a host needs of it is a ``Need``.
-
-    They stand in the row by how many hosts need them, fewest first. Where one host needs all that another
-    one does, which is the rule, both need the row from some shard on to its end; a shard in between that a
-    host has already goes through its hands to the next.
-    """
-
-    def __init__(self, source: Path, content: Content) -> None:
-        self._source, self._content = source, content
-        self._row: tuple[_Piece, ...] = ()
-
-    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Stretch, ...]]:
-        sets = {host: _need(need).numbers for host, need in needs.items()}
-        wanted = sorted(
-            frozenset().union(*sets.values()),
-            key=lambda number: (sum(number in own for own in sets.values()), number),
-        )
-        row: list[_Piece] = []
-        for number in wanted:
-            row.append(_Piece(number, self._content.shards[number], row[-1].end if row else 0))
-        self._row = tuple(row)
-        return {
-            host: self._row[next(at for at, one in enumerate(row) if one.number in own) :]
-            for host, own in sets.items()
-        }
-
-    def order(self, need: Hashable, stretches: tuple[Stretch, ...]) -> dict[str, object]:
-        own = _need(need)
-        mine = (
-            at for at, one in enumerate(stretches) if isinstance(one, _Piece) and one.number in own.numbers
-        )
-        return {"into": own.into, "writes": list(mine)}
-
-    def prime(self, need: Hashable) -> None:
-        """Files need no time to begin."""
-
-    def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
-        for one in self._row:
-            if one.end > number:
-                for at, chunk in enumerate(_cut(read_shard(self._source, one.shard)), one.first):
-                    if at >= number:
-                        yield at, chunk
-
-    def settle(self) -> None:
-        """Nothing was begun."""
-
-
-def _need(need: Hashable) -> Need:
-    assert isinstance(need, Need)
-    return need
-
-
-def _cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    buffer = bytearray()
-    for piece in pieces:
-        buffer += piece
-        while len(buffer) >= CHUNK:
-            yield bytes(buffer[:CHUNK])
-            del buffer[:CHUNK]
-    if buffer:
-        yield bytes(buffer)
 
 
 class _Transfers:
