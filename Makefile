@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint golden fuzz pythons docs image image-cpu image-gpu base venv engine lab bench clean
+.PHONY: help demo test unit lint golden fuzz faults pythons docs image image-cpu image-gpu base venv engine lab bench clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -22,6 +22,9 @@ unit: venv       ## tests that need no Docker; seconds
 
 pythons:         ## the unit tests on every Python from 3.10 on that this machine has
 	@sh scripts/pythons.sh
+
+faults: venv     ## SIGKILL of the command at N moments of up, run and down on the practice cluster LAB; SEED
+	@$(BIN)/python -m tests.faults.kills -n $(or $(N),50) --seed $(or $(SEED),1) --lab $(or $(LAB),lab)
 
 fuzz: venv       ## hosts files and command lines changed at random, N of each; SEED, FIRST, KIND=files or lines
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \

@@ -63,6 +63,7 @@ class Session:
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
         self.replies: dict[str, Reply] = {}
+        self.lost_ports: set[int] = set()
         self._evidence: Evidence | None = None
 
     @classmethod
@@ -102,8 +103,9 @@ class Session:
 
     def _ask(self, name: str, questions: Sequence[tuple[str, str]] = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]
-        questions = (*questions, *data_question(self.inventory))
-        asking = probe_command(self.inventory.image, self.inventory.cluster, name, questions, sources)
+        file = self.inventory
+        questions = (*questions, *data_question(file))
+        asking = probe_command(file.image, file.cluster, name, questions, sources, file.state_dir)
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)
         self.replies[name] = Reply(result.stdout, sent, time.time())
@@ -141,7 +143,7 @@ class Session:
         pulled = self.inventory.pull != "never"
         local = self.local_image if local_image and not pulled else None
         by_name = local_image and pulled
-        layout = make_layout(self.inventory, self.facts, local, by_name, self.evidence)
+        layout = make_layout(self.inventory, self.facts, local, by_name, self.evidence, self.lost_ports)
         self.errors |= {error.host: error for error in layout.refused}
         return layout
 
@@ -175,6 +177,15 @@ class Session:
         first = next(iter(self.errors.values()))
         raise ToolkitError(f"no host can be used{lines}", first.fix)
 
+    def require_own(self) -> None:
+        """Refuse to change anything where a cluster of this name is another user's; reading is free.
+
+        Raises:
+            NotReady: names that user.
+        """
+        for facts in self.facts.values():
+            refuse_foreign(self.inventory.cluster, facts)
+
     # Plans
 
     def plan_pull(self) -> Plan:
@@ -202,9 +213,9 @@ class Session:
 
     def plan_down(self, save_to: str = "") -> Plan:
         """Return the plan that removes the cluster; see ``toolkit.plan.down``."""
-        for facts in self.facts.values():
-            refuse_foreign(self.inventory.cluster, facts)
-        return plan_down(self.inventory, self.facts, save_to)
+        self.require_own()
+        here = (self.local_image.identity,) if self.local_image else ()
+        return plan_down(self.inventory, self.facts, save_to, here)
 
     def execute(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
         """Run a plan; the hosts that did not answer have their outcome in the report as well."""
@@ -218,10 +229,14 @@ class Session:
         """
         report = execute(plan, self.runners_in_use(), listen, self.close)
         lost = {outcome.host for outcome in report.failures}
-        asked, silent = fan_out([name for name in self.facts if name not in lost], self._ask)
+        self.ask_anew([name for name in self.facts if name not in lost])
+        return report
+
+    def ask_anew(self, hosts: Sequence[str]) -> None:
+        """Ask these hosts once more what they are; the others take no further part."""
+        asked, silent = fan_out(hosts, self._ask)
         self.facts = {name: asked[name] for name in self.facts if name in asked}
         self.errors |= silent
-        return report
 
     def runners_in_use(self) -> dict[str, SshRunner]:
         """Return the runners of the hosts that answered."""

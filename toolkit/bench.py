@@ -8,11 +8,12 @@ from toolkit.api import Session
 from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.execute import Listener
-from toolkit.jobs import hear_out, status
+from toolkit.jobs import hear_out
 from toolkit.launchers.job import Job
 from toolkit.network.measured import Measured
 from toolkit.network.measured_json import parse_measured
 from toolkit.plan.steps import Plan
+from toolkit.records import job_status
 from toolkit.request import Request, make_job, plan_run
 
 ENGINES = ("auto", "mpi", "gloo", "nccl")
@@ -95,7 +96,7 @@ def measured_text(session: Session, job: Job, mark: str, listen: Listener) -> st
         ToolkitError: the job failed; its last lines are told.
     """
     lines = hear_out(session, plan_run(session, job, None), job.id, listen).splitlines()
-    ended = status(session, job.id)
+    ended = job_status(session, job.id)
     found = [line.partition(mark)[2] for line in lines if mark in line]
     if ended.exit_code != 0 or not found:
         tail = " | ".join(lines[-5:])

@@ -113,3 +113,12 @@ class Interrupted(ToolkitError):
     """The person pressed Ctrl-C, or a signal asked the command to end."""
 
     exit_code = 130
+
+
+class Detached(Interrupted):
+    """The command leaves a job that goes on."""
+
+    def __init__(self, job: str, why: str, exit_code: int = Interrupted.exit_code) -> None:
+        self.exit_code = exit_code
+        fix = f"watch it: toolkit attach {job}    end it: toolkit stop {job}"
+        super().__init__(f"{why}; {job} goes on", fix)

@@ -11,7 +11,7 @@ from toolkit.checks import host_probes, judge
 from toolkit.checks.leftovers import abandoned, strays
 from toolkit.core.finding import Finding, alarms, graver_first
 from toolkit.errors import NotReady
-from toolkit.plan.fix import plan_fix
+from toolkit.plan.fix import Leftovers, plan_fix
 from toolkit.plan.steps import Plan
 
 
@@ -57,4 +57,4 @@ def leftovers_plan(session: Session) -> Plan:
     """
     scene = first_look(session)
     containers = {name: abandoned(seen) for name, seen in scene.seen.items()}
-    return plan_fix(session.inventory.cluster, session.inventory.main, containers, strays(scene))
+    return plan_fix(f"fix {session.inventory.cluster}", Leftovers(containers, strays(scene)))

@@ -14,19 +14,21 @@ from toolkit.api import Session
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.names import job_id
 from toolkit.effects.tree import list_files
-from toolkit.errors import BadInput, NotReady, Problem
+from toolkit.errors import BadInput, Problem
 from toolkit.inputs import choose_hosts, inside_programs, is_file, is_folder, read_secrets
-from toolkit.jobs import statuses
 from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.job import Job, take_slots
+from toolkit.launchers.job import Job
+from toolkit.launchers.slots import take_slots
 from toolkit.network.choose import cidrs
 from toolkit.network.lint import lint_inventory
 from toolkit.network.tuning import rules_text, tuned_for
 from toolkit.network.tuning_json import parse_tunings
-from toolkit.plan.job import job_hosts, plan_job, require_running
-from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
+from toolkit.plan.holders import refuse_held
+from toolkit.plan.job import plan_job, require_running, rooms
+from toolkit.plan.ports import master_port
 from toolkit.plan.programs import require_programs
 from toolkit.plan.steps import Plan
+from toolkit.records import job_statuses, taken_slots
 from toolkit.spec.inventory import Inventory
 
 
@@ -39,7 +41,7 @@ class Request:
         workdir: local folder whose files become the job's snapshot; None sends nothing.
         ranks: None means one per slot.
         launcher: empty means the hosts file's.
-        share: start although another job runs on the cluster.
+        share: take slots and GPUs whoever has them.
         secrets: hand the hosts file's secrets to the ranks.
         tuned: give the ranks what `toolkit network tune` found for exactly these.
     """
@@ -157,7 +159,7 @@ def make_job(session: Session, request: Request) -> Job:
 
     Raises:
         BadInput: see ``check_request``; also more ranks than the slots found on the hosts.
-        NotReady: a container does not run, or another job does.
+        NotReady: a container does not run, other jobs have the slots, or somebody else holds a GPU.
     """
     inventory = session.inventory
     check_request(inventory, request)
@@ -168,12 +170,14 @@ def make_job(session: Session, request: Request) -> Job:
     concerned = list(dict.fromkeys((inventory.main, *chosen)))
     require_running(layout, concerned)
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
-    if not request.share:
-        _refuse_second(session)
+    running = () if request.share else taken_slots(job_statuses(session))
     try:
-        hosts = take_slots(job_hosts(layout, chosen), request.ranks)
+        hosts = take_slots(rooms(layout, chosen), request.ranks, running)
     except ValueError as error:
         raise BadInput("command line", (Problem("--np", str(error)),)) from error
+    if not request.share:
+        wanted = {host.name: host.gpus for host in hosts}
+        refuse_held(session.facts, wanted, inventory.cluster, [each.job for each in running])
     taking_part = {host.name for host in hosts} | {inventory.main}
     paths = {p.host: p for p in layout.paths if p.host in taking_part}
     given = read_secrets(inventory) if request.secrets else ()
@@ -182,15 +186,16 @@ def make_job(session: Session, request: Request) -> Job:
     tunings = tuned_for(places, kept)
     now = datetime.now(timezone.utc)
     first = session.facts[hosts[0].name]
+    name = job_id(now, request.words[0], secrets.token_hex(2))
     return Job(
-        id=job_id(now, request.words[0], secrets.token_hex(2)),
+        id=name,
         cluster=inventory.cluster,
         owner=getpass.getuser(),
         launcher=request.launcher or inventory.launcher,
         command=rank_command(request.words, request.workdir),
         hosts=hosts,
         main=inventory.main,
-        master_port=free_port(FIRST_MASTER_PORT, first, hosts[0].address),
+        master_port=master_port(name, first, hosts[0].address),
         networks=cidrs(paths),
         env=tuple(sorted((*inventory.env, *given))),
         override=tuple(sorted(request.env)),
@@ -199,6 +204,7 @@ def make_job(session: Session, request: Request) -> Job:
         timeout=request.timeout,
         grace=request.grace,
         share=request.share,
+        log_bytes=inventory.log_bytes,
     )
 
 
@@ -206,13 +212,6 @@ def _refuse_lost(session: Session, names: Sequence[str]) -> None:
     for name in names:
         if name in session.errors:
             raise session.errors[name]
-
-
-def _refuse_second(session: Session) -> None:
-    running = [s for s in statuses(session) if not s.final]
-    if running:
-        what = f"job {running[-1].id} is running on this cluster"
-        raise NotReady(what, f"toolkit stop {running[-1].id}, or --share to run beside it")
 
 
 def plan_run(session: Session, job: Job, workdir: Path | None) -> Plan:

@@ -9,7 +9,7 @@ from toolkit.api import Session
 from toolkit.core.report import Report
 from toolkit.errors import Interrupted, Problem, ToolkitError
 from toolkit.execute import Listener
-from toolkit.jobs import hear_out, status
+from toolkit.jobs import hear_out
 from toolkit.plan.smoke import (
     ALLREDUCE,
     GpuRow,
@@ -19,6 +19,7 @@ from toolkit.plan.smoke import (
     plan_gpu_smoke,
 )
 from toolkit.plan.steps import Plan
+from toolkit.records import job_status
 from toolkit.request import Request, make_job, plan_run
 
 
@@ -78,7 +79,7 @@ def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
             raise
         problems.append(Problem("all-reduce", error.what))
         return Smoke(rows, tuple(problems), "")
-    ended = status(session, job.id)
+    ended = job_status(session, job.id)
     line = allreduce_line(lines) if ended.exit_code == 0 else ""
     if not line:
         tail = " | ".join(lines[-5:])

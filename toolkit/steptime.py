@@ -9,8 +9,9 @@ from toolkit.api import Session
 from toolkit.core.names import INSIDE
 from toolkit.errors import ToolkitError
 from toolkit.execute import Listener
-from toolkit.jobs import hear_out, status
+from toolkit.jobs import hear_out
 from toolkit.network.probed import Probed, parse_probed
+from toolkit.records import job_status
 from toolkit.request import Request, check_request, make_job, plan_run, rank_command
 from toolkit.spec.inventory import Inventory
 
@@ -50,7 +51,7 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
     text = hear_out(session, plan_run(session, job, request.workdir), job.id, listen)
     probed = parse_probed(text)
     if probed is None:
-        ended = status(session, job.id)
+        ended = job_status(session, job.id)
         # What the rank said: the launcher's own words about its end come last, and are many.
         said = [line for line in text.splitlines() if line.startswith(f"[{job.hosts[0].name} 0] ")]
         tail = "".join(f"\n    {line}" for line in said[-6:])

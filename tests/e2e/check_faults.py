@@ -217,7 +217,7 @@ def _container(name: str, cluster: str, owner: str = "trainer", more: str = "") 
     return f"docker create --name {name} {labels} {more} {TINY} x >/dev/null\n"
 
 
-_STATE = f"{_STATE_HOME}/toolkit"
+STATE = f"{_STATE_HOME}/toolkit"
 LEFTOVERS = (
     tiny_image("box2", "left"),
     Fault(
@@ -227,13 +227,13 @@ LEFTOVERS = (
         + f"docker create --name bystander {TINY} x >/dev/null\n"
         # Whole, whatever was done on this host before: the first `up` makes these folders otherwise.
         + "".join(
-            f"su trainer -c 'mkdir -p {_STATE}/{name}/box2'\n" for name in ("gone-too", "kept", "checked")
+            f"su trainer -c 'mkdir -p {STATE}/{name}/box2'\n" for name in ("gone-too", "kept", "checked")
         )
         + _container("toolkit-kept-worker", "kept")
         + _container("toolkit-checked-worker", "checked", more="--label toolkit.version=0.0.1"),
         "docker rm -f toolkit-gone-mallory toolkit-kept-worker toolkit-checked-worker toolkit-gone-worker\n"
         "docker rm -f bystander\n"
-        f"cd {_STATE} && rm -rf gone-too kept checked",
+        f"cd {STATE} && rm -rf gone-too kept checked",
     ),
     Fault(
         "",
@@ -296,4 +296,13 @@ FAKE_GPU = Fault(
     f"cat >/usr/local/bin/nvidia-smi <<'END'\n{_FAKE}END\nchmod 755 /usr/local/bin/nvidia-smi\n"
     "setsid su trainer -s /bin/sh -c 'exec sleep 305' &\nsleep 0.3",
     "rm -f /usr/local/bin/nvidia-smi; kill $(pgrep -x -u trainer -f 'sleep 305')",
+)
+
+# What a running job of somebody's cluster shows of itself: the path is the one inside its container.
+CLAIM = Fault(
+    "",
+    "mkdir -p /run/toolkit/inside; echo 'import time; time.sleep(600)' >/run/toolkit/inside/lease.py\n"
+    "setsid setpriv --reuid nobody --clear-groups python3 /run/toolkit/inside/lease.py j1 --cluster theirs"
+    " --owner mallory --slots 0 --gpus GPU-b >/dev/null 2>&1 & echo $! >/run/claim.pid; sleep 0.3",
+    "kill $(cat /run/claim.pid); rm -r /run/toolkit/inside /run/claim.pid",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,6 +221,11 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
         assert {o["status"] for o in fixed.json["fix"]["outcomes"]} == {"ok"}
         assert faults.left() == faults.LEFT_AFTER
         assert checked.run("check", "--fix", "--json").json["fix"]["outcomes"] == [], "nothing left to do"
+        # The other door: of whatever cluster, and folders when they are old enough or asked for.
+        kept = {one["what"].split()[5] for one in checked.run("gc", "--json", check=True).json["kept"]}
+        assert kept == {"gone-too"} and faults.left() == (faults.LEFT_AFTER[0], ("0", "1", "0"))
+        checked.run("gc", "--state", check=True)
+        assert sh("box2", f"ls {faults.STATE}").split() == ["checked", "kept"]
     assert worst_of(checked) == before, "mended"
 
 
@@ -227,7 +233,13 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
 
 
 def test_the_question_about_gpus_in_the_shell_of_a_host(checked: Toolkit, before: str) -> None:
-    with made(faults.FAKE_GPU):
+    with made(faults.FAKE_GPU, faults.CLAIM):
+        first, second = checked.run("status", "--json").json["gpus"]
+        assert [first["uuid"], second["uuid"]] == ["GPU-a", "GPU-b"]
+        ((one,), (two,)) = first["holders"], second["holders"]
+        assert (one["user"], one["program"], one["cluster"]) == ("trainer", "sleep", "")
+        assert (two["user"], two["owner"], two["job"], two["pid"]) == ("nobody", "mallory", "j1", 0)
+        assert abs(two["since"] - time.time()) < 120
         told = alarms(checked.run("check", "--json"))
         by_check = {f["check"]: f["what"] for f in told if f["host"] == "box2"}
         assert "3 memory errors" in by_check["gpu-memory"]

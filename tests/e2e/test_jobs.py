@@ -121,7 +121,7 @@ def test_a_job_outlives_the_command_that_started_it(up: Toolkit) -> None:
     process.wait()
     refused = up.run("run", *words)
     assert refused.status == 3 and job in refused.err
-    assert up.run("logs", job, check=True).out.count("still here") == 2
+    assert up.run("attach", job, check=True).out.count("still here") == 2
     jobs = up.run("status", "--json", check=True).json["jobs"]
     assert next(j for j in jobs if j["id"] == job)["state"] == "succeeded"
 

@@ -18,11 +18,12 @@ from toolkit.core.names import (
 from toolkit.core.shards import Content, pack
 from toolkit.inputs import inside_programs
 from toolkit.launchers.job import Job, JobHost
+from toolkit.launchers.slots import take_slots
 from toolkit.network.choose import cidrs
 from toolkit.plan.data import plan_remove
 from toolkit.plan.down import plan_down
-from toolkit.plan.fix import Stray, plan_fix
-from toolkit.plan.job import job_hosts, plan_job
+from toolkit.plan.fix import Leftovers, Stray, plan_fix
+from toolkit.plan.job import plan_job, rooms
 from toolkit.plan.layout import Layout, make_layout
 from toolkit.plan.programs import programs_of
 from toolkit.plan.steps import Plan
@@ -66,7 +67,10 @@ IMAGE = ImageFacts(
 NAMED = replace(IMAGE, tags=("toolkit:cpu", identity_reference(IMAGE.identity)))
 JOB_ID = "20261120-211300-digits-a1b2"
 INSIDE = {"rank.py": "print('rank')\n", "kubexec.sh": "#!/bin/sh\n", "common.py": "ROOT = 1\n"}
-_STRAYS = (Stray("gpu2", JOB_ID, (811, 812)), Stray("cpu3", JOB_ID, (4711,)))
+_STRAYS = (
+    Stray("gpu2", JOB_ID, (811, 812), "gpu1", "demo"),
+    Stray("cpu3", JOB_ID, (4711,), "gpu1", "demo"),
+)
 DOCKER0 = Interface("docker0", "172.17.0.1", 16)
 
 
@@ -151,7 +155,7 @@ def facts_when_up() -> dict[str, Facts]:
 def job(launcher: str = "horovodrun", hosts: tuple[JobHost, ...] | None = None, main: str = "gpu1") -> Job:
     """A job on the hosts of ``layout()``, or on others."""
     place = layout()
-    own = hosts if hosts is not None else job_hosts(place, place.inventory.names)
+    own = hosts if hosts is not None else take_slots(rooms(place, place.inventory.names), None)
     return Job(
         id=JOB_ID,
         cluster="demo",
@@ -210,7 +214,7 @@ def plans() -> dict[str, Plan]:
         "down-unsaved": plan_down(inventory(), facts_when_up()),
         "data": plan_up(layout(f"{HOSTS}{DATA}"), {}, data=_staged()),
         "data-rm": plan_remove(inventory(f"{HOSTS}{DATA}"), facts_when_up()),
-        "fix": plan_fix("demo", "gpu1", {"gpu2": (running("old", "gpu2", "worker"),)}, _STRAYS),
+        "fix": plan_fix("fix demo", Leftovers({"gpu2": (running("old", "gpu2", "worker"),)}, _STRAYS)),
     }
 
 

@@ -49,7 +49,8 @@ class World:
             "rules": "",
             "share": False,
             "workdir": str(folder / "code"),
-            "hosts": [{"name": "gpu1", "address": "10.77.0.2", "slots": 1}],
+            "hosts": [host_entry()],
+            "log_bytes": 1 << 26,
             "main": "gpu1",
             "master_address": "10.77.0.2",
             "master_port": 29500,
@@ -105,6 +106,12 @@ class World:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+
+
+def host_entry(**changes: Any) -> dict[str, Any]:
+    """gpu1 as a host of a job."""
+    whole = {"name": "gpu1", "address": "10.77.0.2", "slots": 1, "taken": [0], "gpus": [], "visible": ""}
+    return {**whole, **changes}
 
 
 def rank_env(rank: int = 0, size: int = 1) -> dict[str, str]:

@@ -18,9 +18,14 @@ PURE = ORDER[: ORDER.index("execute")]
 BELONGS = {
     "executors": "execute",
     "show_data": "show",
+    "show_gpus": "show",
+    "show_jobs": "show",
     "show_network": "show",
-    **dict.fromkeys(("bench", "check", "datasets", "explore", "images", "inputs", "jobs", "looking"), "api"),
-    **dict.fromkeys(("preflight", "request", "smoke", "steptime", "trust", "tune"), "api"),
+    **dict.fromkeys(
+        ("bench", "check", "datasets", "explore", "gc", "images", "inputs", "jobs", "logs"), "api"
+    ),
+    **dict.fromkeys(("looking", "preflight", "race", "records", "request", "smoke"), "api"),
+    **dict.fromkeys(("steptime", "trust", "tune"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

@@ -50,7 +50,7 @@ CASES = [
     (
         DAEMON + 'invalid mount config for type "bind": stat /home/alice/.local/state: permission denied.',
         "as on NFS with root_squash",
-        "XDG_STATE_HOME",
+        "state_dir: in the hosts file",
     ),
     (
         DAEMON + 'could not select device driver "" with capabilities: [[gpu]].',

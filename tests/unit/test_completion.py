@@ -90,7 +90,7 @@ def test_in_bash(installed: Path) -> None:
         ("toolkit exec gpu1 -- g", []),
         ("toolkit trust gpu1 h", ["head"]),
         ("toolkit smoke --launcher m", ["mpirun"]),
-        ("toolkit run --on-interrupt ", ["stop", "detach"]),
+        ("toolkit run --on-interrupt ", ["ask", "stop", "detach"]),
         ("toolkit render ", ["compose", "docker", "ssh"]),
         ("toolkit image build --flavour ", ["cpu", "gpu"]),
         ("toolkit lab up --engine new,", ["new,old", "new,new", "new,containerd"]),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .inside_world import INSIDE, JOB, World, is_alive, python, rank_env, wait_for
+from .inside_world import INSIDE, JOB, World, host_entry, is_alive, python, rank_env, wait_for
 
 OTHER = f"{JOB}-other"
 FINAL = {"succeeded", "failed", "stopped", "timeout"}
@@ -242,7 +242,8 @@ def test_a_second_job_is_refused_unless_it_shares(world: World) -> None:
     shown_pid(world)
     code, _, _ = world.call("supervisor.py", OTHER)
     status = world.status(OTHER)
-    assert code == 65 and status["state"] == "failed" and JOB in status["reason"]
+    assert code == 65 and status["state"] == "failed"
+    assert status["reason"] == f"slot 0 of gpu1 was taken by job {JOB} a moment ago"
     assert world.status(JOB)["state"] == "running"
 
 
@@ -349,3 +350,126 @@ def test_a_status_is_never_seen_half_written(world: World) -> None:
         if path.exists():
             json.loads(path.read_text())
     assert world.status()["state"] == "succeeded"
+
+
+def leases(world: World, job_id: str = JOB) -> list[int]:
+    """Processes whose words say that they hold the job's lease."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and is_alive(int(folder.name)):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[1:3] == [f"{world.root}/inside/lease.py".encode(), job_id.encode()]:
+                found.append(int(folder.name))
+    return found
+
+
+def test_a_running_job_holds_a_lease_that_says_what_it_has_taken(world: World) -> None:
+    entry = host_entry(taken=[2, 3], gpus=["GPU-a", "GPU-b"], visible="GPU-a,GPU-b")
+    world.job(command=python("import os; print(os.environ['CUDA_VISIBLE_DEVICES']); " + SLEEP), hosts=[entry])
+    supervisor = world.start("supervisor.py", JOB)
+    shown_pid(world)
+    wait_for(lambda: leases(world))
+    (pid,) = leases(world)
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
+    about = ["--cluster", "t", "--owner", "alice", "--slots", "2,3", "--gpus", "GPU-a,GPU-b"]
+    assert words[2:] == [JOB, *about]
+    assert b"[gpu1 0] GPU-a,GPU-b\n" in world.log()
+    supervisor.terminate()
+    finish(world)
+    assert leases(world) == []
+    assert not (world.folder() / "lease").exists()
+
+
+def test_ranks_end_when_the_supervisor_is_gone_and_the_launch_does_not_notice(world: World) -> None:
+    # launch.py ends the launch's group; what has left it, as daemons of launchers do, is the lease's to end.
+    script = world.root / "apart.py"
+    script.write_text(
+        "import os, subprocess, sys, time\n"
+        "subprocess.Popen(sys.argv[1:], start_new_session=True); time.sleep(60)\n"
+    )
+    above = python("import subprocess, sys; subprocess.call(sys.argv[1:])")
+    argv = [sys.executable, str(script), *above, *world.rank_argv()]
+    world.job(command=python(SLEEP), launches=[{"host": "gpu1", "argv": argv, "env": rank_env()}])
+    supervisor = world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    wait_for(lambda: leases(world))
+    supervisor.kill()
+    wait_for(lambda: not is_alive(pid), 5)
+    wait_for(lambda: not leases(world), 5)
+    assert "main is gone; the ranks here were ended" in (world.folder() / "logs/lease.log").read_text()
+
+
+def test_a_job_that_loses_a_host_fails_and_says_which(world: World) -> None:
+    world.job(command=python(SLEEP))
+    world.start("supervisor.py", JOB)
+    shown_pid(world)
+    wait_for(lambda: leases(world))
+    os.kill(leases(world)[0], signal.SIGKILL)
+    status = finish(world)
+    assert (status["state"], status["exit_code"]) == ("failed", 69)
+    assert status["reason"].startswith("gpu1 is lost: ")
+
+
+def test_a_grace_that_a_person_gives(world: World) -> None:
+    world.job(command=python(STUBBORN), grace=30.0)
+    world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    started = time.monotonic()
+    code, out, _ = world.call("stop.py", JOB, "--grace", "0")
+    assert (code, json.loads(out)["state"]) == (0, "stopped")
+    assert time.monotonic() - started < 8 and not is_alive(pid)
+
+
+def test_a_stop_that_is_made_shorter_while_it_waits(world: World) -> None:
+    world.job(command=python(STUBBORN), grace=30.0)
+    world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    first = world.start("stop.py", JOB)
+    wait_for(lambda: b"TERM seen" in world.log())
+    started = time.monotonic()
+    assert world.call("stop.py", JOB, "--grace", "0")[0] == 0
+    first.wait(10)
+    assert time.monotonic() - started < 8 and not is_alive(pid)
+
+
+def test_two_jobs_on_slots_of_their_own(world: World) -> None:
+    world.job(command=python(SLEEP), hosts=[host_entry(taken=[0])])
+    world.job(OTHER, command=python("print('hello')"), hosts=[host_entry(taken=[1])])
+    world.start("supervisor.py", JOB)
+    shown_pid(world)
+    assert world.call("supervisor.py", OTHER)[0] == 0
+    assert world.status(OTHER)["state"] == "succeeded" and world.status()["state"] == "running"
+
+
+def test_follow_shows_one_rank_one_host_the_end_and_what_is_there(world: World) -> None:
+    world.job(command=python("print('one'); print('two')"))
+    world.call("supervisor.py", JOB)
+    log = b"[gpu1 0] one\n[gpu1 0] two\n"
+    assert world.call("follow.py", JOB)[:2] == (0, log)
+    assert world.call("follow.py", JOB, "--now", "--fold")[:2] == (0, log)
+    assert world.call("follow.py", JOB, "--tail", "1")[:2] == (0, b"[gpu1 0] two\n")
+    assert world.call("follow.py", JOB, "--rank", "0")[:2] == (0, b"one\ntwo\n")
+    assert world.call("follow.py", JOB, "--host", "gpu1")[:2] == (0, log)
+    assert world.call("follow.py", JOB, "--host", "gpu")[:2] == (0, b"")
+    assert world.call("follow.py", JOB, "--ago", "3600")[:2] == (0, log)
+    assert world.call("follow.py", JOB, "--since", str(time.time() + 60))[:2] == (0, b"")
+    assert world.call("follow.py", JOB, "--silent")[:2] == (0, b"")
+    assert world.call("follow.py", JOB, "--rank", "7", "--now")[0] == 66
+
+
+def test_the_listing_reads_what_is_there_and_passes_over_what_is_not(world: World) -> None:
+    world.job()
+    world.call("supervisor.py", JOB)
+    (world.folder() / "record.json").write_text('{"owner": "alice"}')
+    world.job(OTHER)
+    (world.root / "jobs" / ".lock").touch()
+    listing = [sys.executable, "-", str(world.root / "jobs")]
+    done = subprocess.run(
+        listing, input=(INSIDE / "listing.py").read_bytes(), capture_output=True, check=True
+    )
+    (row,) = json.loads(done.stdout)
+    assert (row["id"], row["alive"], row["status"]["state"]) == (JOB, False, "succeeded")
+    assert row["record"] == {"owner": "alice"}

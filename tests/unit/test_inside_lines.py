@@ -35,19 +35,37 @@ def test_lines_are_prefixed_and_an_unfinished_one_waits(lines: Any) -> None:
     assert not stream.pending
 
 
-def test_a_progress_bar_gives_one_line_per_carriage_return(lines: Any) -> None:
-    stream = lines.Stream(1, b"[h 0] ")
+def test_of_a_progress_bar_one_line_is_shown_in_a_while_and_its_last_one(lines: Any) -> None:
+    now = [0.0]
+    stream = lines.Stream(1, b"[h 0] ", lambda: now[0])
     assert stream.feed(b"\r 10%") == []
     assert stream.flush() == [b"[h 0]  10%\n"]
-    assert stream.feed(b"\r 20%\r 30%") == [b"[h 0]  20%\n"]
-    assert stream.flush() == [b"[h 0]  30%\n"]
-    assert stream.feed(b"\nend\n") == [b"[h 0] end\n"]
+    assert stream.feed(b"\r 20%\r 30%\r 40%") == []
+    assert stream.flush() == []
+    now[0] += lines.BAR_S
+    assert stream.flush() == [b"[h 0]  40%\n"]
+    assert stream.feed(b"\r 50%\r100%\nend\n") == [b"[h 0] 100%\n", b"[h 0] end\n"]
+    assert stream.feed(b"\r 10%") == []
+    assert stream.flush(last=True) == [b"[h 0]  10%\n"]
+
+
+def test_a_bar_that_ends_each_text_with_a_carriage_return(lines: Any) -> None:
+    now = [0.0]
+    stream = lines.Stream(1, b"", lambda: now[0])
+    assert stream.feed(b" 10%\r") == []
+    assert stream.flush() == [b" 10%\n"]
+    assert stream.feed(b" 20%\r 30%\r") == []
+    now[0] += lines.BAR_S
+    assert stream.feed(b" 40%\r 50%\r") == [b" 30%\n"]
+    assert stream.feed(b"100%\n") == [b"100%\n"]
 
 
 def test_a_line_end_that_is_split_between_two_reads_counts_once(lines: Any) -> None:
     stream = lines.Stream(1, b"")
-    assert stream.feed(b"a\r") == [b"a\n"]
-    assert stream.feed(b"\nb\n") == [b"b\n"]
+    assert stream.feed(b"a\r") == []
+    assert stream.feed(b"\nb\r") == [b"a\n"]
+    assert stream.flush() == [b"b\n"]
+    assert stream.feed(b"\nc\n\n") == [b"c\n", b"\n"]
 
 
 def test_an_overlong_line_is_folded_and_loses_nothing(lines: Any) -> None:

@@ -8,12 +8,16 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
+from toolkit.errors import NotReady
 from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.job import JobHost, take_slots
+from toolkit.launchers.job import JobHost
+from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.plan.job import job_file
 from toolkit.spec import fields
 
-GPU1, GPU2 = JobHost("gpu1", "10.77.0.2", 2), JobHost("gpu2", "10.77.0.3", 3)
+GPU1 = JobHost("gpu1", "10.77.0.2", 2, (0, 1))
+GPU2 = JobHost("gpu2", "10.77.0.3", 3, (0, 1, 2))
+ROOMS = (Room("gpu1", "10.77.0.2", 2), Room("gpu2", "10.77.0.3", 3))
 SHAPES = {"one-host": (GPU1,), "uneven": (GPU1, GPU2), "main-without-slots": (GPU2,)}
 
 
@@ -61,19 +65,59 @@ def test_the_hosts_file_knows_the_same_launchers() -> None:
     [(None, [2, 3]), (5, [2, 3]), (4, [2, 2]), (2, [2]), (1, [1])],
 )
 def test_slots_are_taken_in_order(ranks: int | None, slots: list[int]) -> None:
-    assert [host.slots for host in take_slots((GPU1, GPU2), ranks)] == slots
+    assert [host.slots for host in take_slots(ROOMS, ranks)] == slots
 
 
 def test_a_host_without_slots_takes_no_part() -> None:
-    assert take_slots((JobHost("gpu1", "10.77.0.2", 0), GPU2), None) == (GPU2,)
+    assert take_slots((Room("gpu1", "10.77.0.2", 0), ROOMS[1]), None) == (GPU2,)
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 6])
 def test_impossible_numbers_of_ranks(ranks: int) -> None:
     with pytest.raises(ValueError, match=r"at least one rank|5 slots"):
-        take_slots((GPU1, GPU2), ranks)
+        take_slots(ROOMS, ranks)
 
 
 def test_no_slot_at_all() -> None:
     with pytest.raises(ValueError, match="at least one rank"):
-        take_slots((JobHost("gpu1", "10.77.0.2", 0),), None)
+        take_slots((Room("gpu1", "10.77.0.2", 0),), None)
+
+
+OTHER = Taken("20261120-digits-a1b2", "alice", {"gpu1": (0,), "gpu2": (1, 2)})
+
+
+def test_a_second_job_takes_what_the_first_has_left() -> None:
+    assert take_slots(ROOMS, 2, (OTHER,)) == (
+        JobHost("gpu1", "10.77.0.2", 1, (1,)),
+        JobHost("gpu2", "10.77.0.3", 1, (0,)),
+    )
+    assert take_slots(ROOMS[:1], 1, (OTHER,)) == (JobHost("gpu1", "10.77.0.2", 1, (1,)),)
+
+
+def test_a_job_for_which_too_few_slots_are_free_is_told_who_has_them() -> None:
+    with pytest.raises(NotReady) as caught:
+        take_slots(ROOMS, None, (OTHER,))
+    holders = "job 20261120-digits-a1b2 of alice has 1 of gpu1, 2 of gpu2"
+    assert caught.value.what == f"5 slots are needed and 2 are free: {holders}"
+    assert caught.value.fix.startswith("--np 2 for those that are free; toolkit stop 20261120-digits-a1b2;")
+
+
+@pytest.mark.parametrize(
+    ("slots", "gpus", "taken", "expected"),
+    [
+        (4, 4, (1, 2), (1, 2)),
+        (2, 4, (1,), (2, 3)),  # two GPUs for each slot
+        (4, 2, (1, 2), (0, 1)),  # two slots on each GPU
+        (3, 0, (0, 1), ()),
+    ],
+)
+def test_the_gpus_of_slots(slots: int, gpus: int, taken: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    room = Room("gpu1", "10.77.0.2", slots, tuple(f"GPU-{n}" for n in range(gpus)))
+    assert room.gpus_of(taken) == tuple(f"GPU-{n}" for n in expected)
+
+
+def test_ranks_are_told_their_gpus_only_where_others_have_the_rest() -> None:
+    room = Room("gpu1", "10.77.0.2", 2, ("GPU-a", "GPU-b"))
+    assert take_slots((room,), 2)[0].visible == ""
+    (host,) = take_slots((room,), 1, (Taken("j", "bob", {"gpu1": (0,)}),))
+    assert (host.gpus, host.visible) == (("GPU-b",), "GPU-b")

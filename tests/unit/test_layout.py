@@ -95,7 +95,9 @@ def test_a_port_of_the_file_never_moves() -> None:
         place(busy("gpu2", ("0.0.0.0", 12345)), text)
     assert caught.value.host == "gpu2"
     theirs = replace(world.running("prod", "gpu2", "worker", port="12345"), name="toolkit-prod-worker")
-    with pytest.raises(NotReady, match="held by container toolkit-prod-worker of user alice"):
+    with pytest.raises(
+        NotReady, match=r"held by cluster prod of user alice \(container toolkit-prod-worker\)"
+    ):
         place(busy("gpu2", ("10.77.0.3", 12345), containers=(theirs,)), text)
 
 

@@ -12,7 +12,7 @@ from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Remembered
 from toolkit.errors import NotReady
 from toolkit.plan.down import plan_down
-from toolkit.plan.job import job_hosts, require_running
+from toolkit.plan.job import require_running, rooms
 from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
 from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Upload
@@ -155,7 +155,7 @@ def test_one_host_alone() -> None:
 def test_ranks_are_numbered_from_main_on() -> None:
     text = world.HOSTS.replace("main: gpu1", "main: gpu2")
     made = make_layout(world.inventory(text), world.cluster_facts(), None)
-    hosts = job_hosts(made, ("cpu3", "gpu1", "gpu2"))
+    hosts = rooms(made, ("cpu3", "gpu1", "gpu2"))
     assert [h.name for h in hosts] == ["gpu2", "gpu1", "cpu3"]
 
 
@@ -175,7 +175,7 @@ def test_down_looks_at_the_port_only_if_it_is_nobody_elses() -> None:
     def port(facts: Facts) -> str:
         steps = plan_down(world.inventory(), {"gpu2": facts}).steps
         (proof,) = (s for s in steps if isinstance(s, Run) and s.title == "nothing is left")
-        return str(proof.command.argv[-1])
+        return str(proof.command.argv[7])
 
     own = world.facts_when_up()["gpu2"]
     theirs = replace(world.running("prod", "gpu2", "worker", port="12345"), name="toolkit-prod-worker")
@@ -186,7 +186,14 @@ def test_down_looks_at_the_port_only_if_it_is_nobody_elses() -> None:
 
 def test_down_without_containers_still_looks_for_files() -> None:
     plan = plan_down(world.inventory(), world.cluster_facts(), "runs/demo")
-    assert [p.title for p in plan.phases] == ["records", "containers", "files", "proof"]
+    assert [p.title for p in plan.phases] == [
+        "records",
+        "containers",
+        "processes",
+        "files",
+        "images",
+        "proof",
+    ]
     # Without a container the jobs are read by a fresh one, and without an image they are not thrown away.
     records = {step.host: step for step in plan.phases[0].steps}
     assert isinstance(records["gpu1"], Fetch) and "run" in records["gpu1"].inside

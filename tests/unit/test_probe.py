@@ -11,7 +11,7 @@ import pytest
 
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
-from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.plan.probe import parse_facts, probe_answers, probe_command
 
 OLD_INFO = {
     "ID": "ABCD:EFGH",
@@ -444,3 +444,23 @@ def test_the_probe_runs_on_this_machine_and_its_answer_is_read(tmp_path: Path) -
     assert [i.tags for i in said.images] == [("toolkit:cpu", "toolkit.local/verified:x")]
     assert said.free_bytes > 0
     assert list(tmp_path.iterdir()) == [docker]
+
+
+def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\n[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'\n")
+    docker.chmod(0o755)
+    asked = probe_command(
+        "i:1", "demo", "gpu1", [("place", 'echo "$XDG_STATE_HOME"')], state_dir="/the scratch"
+    )
+    done = subprocess.run(
+        [str(token) for token in asked.argv],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_STATE_HOME": "/elsewhere"},
+    )
+    me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+    said = parse_facts("here", "demo", done.stdout)
+    assert said.state_dir == f"/the scratch/{me}/toolkit/demo/here"
+    assert probe_answers(done.stdout)["place"] == f"/the scratch/{me}"

@@ -62,7 +62,9 @@ def test_full_example() -> None:
         labels=(("com.example.team", "vision"), ("purpose", "pre-training")),
         ulimits=(Ulimit("memlock", -1, -1), Ulimit("nofile", 65536, 65536), Ulimit("stack", 8388608, -1)),
         shm_bytes=16 * 1024**3,
+        log_bytes=256 * 1024**2,
         launcher="horovodrun",
+        state_dir="/scratch",
         known_hosts="~/.ssh/known_hosts_cluster",
         pull="missing",
     )

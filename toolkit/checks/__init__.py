@@ -20,6 +20,7 @@ from toolkit.checks import (
     rdma,
     reach,
     routes,
+    sees,
 )
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
@@ -32,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     *image.CHECKS,
     *disk.CHECKS,
     *mounts.CHECKS,
+    *sees.CHECKS,
     *gpu_setup.CHECKS,
     *gpu.CHECKS,
     *network.CHECKS,

@@ -93,7 +93,7 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     there, wanted, user = place(seen, "state"), seen.facts.state_dir, seen.facts.user
-    elsewhere = f"on {seen.host}: set XDG_STATE_HOME in ~/.profile to a folder on a local disk"
+    elsewhere = "state_dir: in the hosts file, a folder on the hosts' local disks"
     if there is None or not there.kind:
         yield unchecked("the state folder's disk cannot be seen")
     elif "ro" in there.options:
@@ -118,10 +118,6 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         )
     elif there.size and there.free < LOW:
         yield warning(f"{there.path} has {_size(there.free)} free for code, logs and results", _usage(there))
-    elif there.shared and seen.facts.uid and not seen.facts.containers:
-        yield unchecked(
-            f"{there.path} is on {there.type}; whether root may enter is seen when containers start"
-        )
 
 
 def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:

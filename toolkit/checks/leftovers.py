@@ -69,16 +69,21 @@ def strays(scene: Scene) -> tuple[Stray, ...]:
     A job's supervisor outlives all its other processes, so without one the job is over. It runs on main:
     nothing can be said while main does not answer.
     """
-    main = scene.seen.get(scene.inventory.main)
-    if main is None or "looked" not in main.answer(MARKS):
+    cluster, main = scene.inventory.cluster, scene.inventory.main
+    if "looked" not in scene.seen.get(main, Seen(main)).answer(MARKS):
         return ()
-    alive = {one.supervisor for seen in scene.seen.values() for one in marked(seen) if one.supervisor}
+    alive = supervised(scene)
     found: dict[tuple[str, str], list[int]] = {}
     for name, seen in scene.seen.items():
         for one in marked(seen):
-            if one.cluster == scene.inventory.cluster and one.job and one.job not in alive:
+            if one.cluster == cluster and one.job and one.job not in alive:
                 found.setdefault((name, one.job), []).append(one.pid)
-    return tuple(Stray(host, job, tuple(pids)) for (host, job), pids in found.items())
+    return tuple(Stray(host, job, tuple(pids), main, cluster) for (host, job), pids in found.items())
+
+
+def supervised(scene: Scene) -> frozenset[str]:
+    """Return the jobs whose supervisor was seen alive on some host."""
+    return frozenset(one.supervisor for seen in scene.seen.values() for one in marked(seen))
 
 
 def abandoned(seen: Seen) -> tuple[ContainerFacts, ...]:

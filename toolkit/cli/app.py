@@ -14,6 +14,7 @@ from toolkit.cli import (
     data,
     down,
     enter,
+    gc,
     image,
     init,
     jobs,
@@ -78,13 +79,17 @@ app.command()(up.up)
 app.command()(smoke.smoke)
 app.command(context_settings=run.CONTEXT)(run.run)
 app.command()(status.status)
+app.command()(jobs.jobs)
+app.command()(jobs.attach)
 app.command()(jobs.logs)
+app.command()(jobs.wait)
 app.command()(jobs.stop)
 app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)
 app.command()(render.render)
 app.command()(down.down)
+app.command()(gc.gc)
 app.add_typer(bench.app, name="bench")
 app.add_typer(lab.app, name="lab")
 app.command()(schema.schema)

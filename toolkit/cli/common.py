@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolkit.cli.complete import one_of
+
 if TYPE_CHECKING:
     from toolkit.api import Session
     from toolkit.core.finding import Finding
@@ -29,6 +31,18 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every comma
 
 NoCheck = Annotated[
     bool, typer.Option("--no-check", help="Do not look for faults of the hosts first, see `toolkit check`.")
+]
+
+OnInterrupt = Annotated[
+    str,
+    typer.Option(
+        metavar="ask|stop|detach",
+        help="What the first Ctrl-C does; without a terminal to ask on, ask means stop.",
+        autocompletion=one_of("ask", "stop", "detach"),
+    ),
+]
+Fold = Annotated[
+    bool, typer.Option("--fold/--no-fold", help="Show a line once that several ranks print, and say which.")
 ]
 
 DEFAULT_HOSTS = "hosts.yaml"

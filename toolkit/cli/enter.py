@@ -40,6 +40,7 @@ def execute(
     inventory = line.hosts(hosts)
     names, argv = _split(line, inventory, words, everywhere)
     with connect(line.accept(inventory), verbose, names) as session:
+        session.require_own()
 
         def one(name: str) -> tuple[int, str, str]:
             done = session.container(name).run(Command(tuple(argv)), seconds)
@@ -102,6 +103,7 @@ def shell(
         line.read(choose_hosts, inventory, [host], [])
     name = host or line.accept(inventory).main
     with connect(line.accept(inventory), verbose, [name]) as session:
+        session.require_own()
         container = session.container(name).container
         tty = ("-t",) if sys.stdin.isatty() else ()
         # Not a login shell: /etc/profile would put another PATH in place of the image's.

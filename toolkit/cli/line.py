@@ -48,17 +48,17 @@ class CommandLine:
         self.refuse(option, f"should be a whole number {room}, found {text!r}")
         return None
 
-    def seconds(self, option: str, text: str | None) -> float | None:
-        """Return a number of seconds, at least 1; None when none is given."""
+    def seconds(self, option: str, text: str | None, least: int = 1) -> float | None:
+        """Return a number of seconds, at least ``least``; None when none is given."""
         if text is None:
             return None
         try:
             number = float(text)
         except ValueError:
             number = math.nan
-        if 1 <= number <= _MOST_SECONDS:
+        if least <= number <= _MOST_SECONDS:
             return number
-        self.refuse(option, f"should be a number of seconds, 1 or more, found {text!r}")
+        self.refuse(option, f"should be a number of seconds, {least} or more, found {text!r}")
         return None
 
     def one_of(self, where: str, text: str, known: Iterable[str]) -> str:

@@ -12,28 +12,29 @@ from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
+    Fold,
     HostsFile,
     Json,
     NoCheck,
+    OnInterrupt,
     Verbose,
     as_warnings,
     connect,
     put_json,
     say,
-    to_stdout,
     warn,
 )
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
+from toolkit.cli.signals import Signals
+from toolkit.cli.watch import ON_INTERRUPT
 
 if TYPE_CHECKING:
     from toolkit.api import Session
     from toolkit.cli.line import CommandLine
-    from toolkit.jobs import Status
 
 # A script's own options come after it and are not ours.
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-ON_INTERRUPT = ("stop", "detach")
 
 
 def run(
@@ -70,14 +71,12 @@ def run(
     timeout: Annotated[
         str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")
     ] = None,
-    on_interrupt: Annotated[
-        str,
-        typer.Option(
-            metavar="stop|detach", help="What Ctrl-C does.", autocompletion=complete.one_of(*ON_INTERRUPT)
-        ),
-    ] = "stop",
+    on_interrupt: OnInterrupt = "ask",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
-    share: Annotated[bool, typer.Option("--share", help="Also while another job runs.")] = False,
+    share: Annotated[
+        bool, typer.Option("--share", help="Also on slots and GPUs that somebody else has.")
+    ] = False,
+    fold: Fold = True,
     no_check: NoCheck = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -88,8 +87,10 @@ def run(
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
     from toolkit.cli.line import CommandLine
+    from toolkit.cli.watch import watch
     from toolkit.datasets import refuse_lacking
     from toolkit.jobs import start
+    from toolkit.logs import Excerpt
     from toolkit.preflight import questions
     from toolkit.request import Request, check_request, environment_findings, make_job, plan_run
 
@@ -111,7 +112,8 @@ def run(
     inventory = line.accept(inventory)
     findings = environment_findings(inventory, request)
     warn(findings)
-    with connect(inventory, verbose, questions=() if no_check else questions()) as session:
+    asked = () if no_check else questions()
+    with Signals() as signals, connect(inventory, verbose, questions=asked) as session:
         session.require_some()
         job = make_job(session, request)
         plan = plan_run(session, job, request.workdir)
@@ -130,11 +132,11 @@ def run(
         places = ", ".join(f"{h.name} x {h.slots}" for h in job.hosts)
         say(f"job {job.id}: {job.world_size} ranks ({places}), {job.launcher}")
         if detach and not pressed:
-            say(f"  follow it: toolkit logs {job.id}    end it: toolkit stop {job.id}")
+            say(f"  watch it: toolkit attach {job.id}    end it: toolkit stop {job.id}")
             if as_json:
                 put_json({"job": job.id, "state": "starting", **as_warnings(findings)})
             return
-        status = _watch(session, job.id, on_interrupt, as_json, pressed)
+        status = watch(session, job.id, signals, Excerpt(fold=fold), on_interrupt, as_json, pressed)
     if as_json:
         result = {"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"}
         put_json(result | as_warnings(findings))
@@ -154,39 +156,6 @@ def _refuse_faults(session: Session, hosts: set[str]) -> None:
     if found:
         many = "1 warning" if len(found) == 1 else f"{len(found)} warnings"
         say(f"{many} about the hosts: toolkit check")
-
-
-def _watch(session: Session, job: str, on_interrupt: str, quiet: bool, pressed: bool) -> Status:
-    """Follow the job to its end, and do what Ctrl-C asks for, ``pressed`` for one that came before."""
-    from toolkit.errors import Interrupted, Unreachable
-    from toolkit.jobs import follow, kill, status, stop
-
-    sink = (lambda data: None) if quiet else to_stdout
-    try:
-        if pressed:
-            raise KeyboardInterrupt
-        follow(session, job, sink)
-    except Unreachable as error:
-        fix = f"it goes on without us; when main answers again: toolkit logs {job}"
-        raise Unreachable(f"lost sight of {job}: {error.what}", fix, error.host) from error
-    except KeyboardInterrupt:
-        if on_interrupt == "detach":
-            fix = f"follow it: toolkit logs {job}    end it: toolkit stop {job}"
-            raise Interrupted(f"detached; {job} goes on", fix) from None
-        say(f"\nstopping {job} on all hosts (Ctrl-C again: kill it at once)")
-        try:
-            stop(session, job, interrupt=True)
-        except KeyboardInterrupt:
-            say(f"\nkilling {job} on all hosts")
-            kill(session, job)
-            stop(session, job, interrupt=True)
-    final = status(session, job)
-    took = f" after {final.ended - final.started:.1f} s" if final.ended else ""
-    why = f": {final.reason}" if final.reason else ""
-    say(f"job {job}: {final.state}{took}, exit code {final.exit_code}{why}")
-    if final.unswept:
-        say(f"  could not look for leftovers on {', '.join(final.unswept)}; toolkit down does")
-    return final
 
 
 def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -44,6 +45,7 @@ def up(
     from toolkit.datasets import read_data
     from toolkit.jobs import refuse_to_end_jobs
     from toolkit.preflight import preflight, questions, refuse_faults
+    from toolkit.race import bring_up
     from toolkit.request import environment_findings
     from toolkit.show import alarms_text
 
@@ -62,5 +64,6 @@ def up(
         if not (force or dry_run):
             session.refuse_newer()
             refuse_to_end_jobs(session, prepare)
-        report = carry_out(session, plan, dry_run, as_json, verbose, pulled, findings)
+        execute = partial(bring_up, session, prepare=prepare, force=force)
+        report = carry_out(session, plan, dry_run, as_json, verbose, pulled, findings, execute)
     exit_with(report)

@@ -59,8 +59,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
         r"invalid mount config for type \"bind\": (l?stat|mkdir) (?P<path>[^\n|]+): permission denied|"
         r"mounting \"(?P<path2>[^\"]+)\" to .*: permission denied",
         "the docker engine may not enter a folder to be mounted, as on NFS with root_squash",
-        "have it on a local disk; for the toolkit's own state: XDG_STATE_HOME in a file that the login shell"
-        " on HOST reads (~/.bashrc, ~/.zshenv)",
+        "let others enter the folders above it, or have it on a local disk; for the toolkit's own state:"
+        " state_dir: in the hosts file",
     ),
     (
         r"could not select device driver .*gpu|unknown or invalid runtime name: nvidia|"

@@ -75,6 +75,48 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class GpuProcess:
+    """A process that computes on a GPU, whoever's it is; its arguments are nobody's business.
+
+    Args:
+        gpu: UUID as nvidia-smi names it; of a GPU that is split it may be the whole.
+        memory_mib: what it holds there, 0 where the driver gives no figure.
+        user: whose it is; empty where the system hides processes of others.
+        program: the kernel's short name for it.
+        container: Id of the container that it runs in, empty for none.
+        job: of the toolkit, where the ssh user may see it; empty for none.
+    """
+
+    gpu: str
+    pid: int
+    memory_mib: int = 0
+    user: str = ""
+    program: str = ""
+    container: str = ""
+    job: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a running job of some toolkit's cluster says for all to see that it uses of this host.
+
+    Args:
+        owner: who started the job, as the job says; ``user`` is whose process says so.
+        slots: local numbers; gpus: UUIDs.
+        since: when the claim was made, in seconds since the epoch by the host's clock; 0 for unknown.
+    """
+
+    job: str
+    cluster: str
+    owner: str
+    slots: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    user: str = ""
+    pid: int = 0
+    since: float = 0.0
+
+
+@dataclass(frozen=True)
 class Remembered:
     """What a host's files say of the cluster since the last `up`, for when another host does not answer.
 
@@ -108,6 +150,7 @@ class Facts:
             write it down.
         programs: the inside programs as they are there: name and sha256.
         tuned: on main, what `toolkit network tune` has kept there, see ``toolkit.network.tuning_json``.
+        gpu_processes: what computes on the GPUs, of all users; claims: running jobs of all users' clusters.
         links: network interfaces; routes: the kernel's main table; rdma: ports of RDMA devices.
     """
 
@@ -142,6 +185,8 @@ class Facts:
     links: tuple[Link, ...] = ()
     routes: tuple[Route, ...] = ()
     rdma: tuple[RdmaPort, ...] = ()
+    gpu_processes: tuple[GpuProcess, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
     def link(self, name: str) -> Link | None:
         """Return the interface of that name, None when the host did not list it."""

@@ -31,6 +31,8 @@ INSIDE = PurePosixPath("/run/toolkit/inside")
 JOBS = PurePosixPath("/run/toolkit/jobs")
 
 DEFAULT_WORKER_PORT = 12345
+# The most that one log of a job takes on a host's disk.
+DEFAULT_LOG_BYTES = 64 * 1024**2
 
 
 def container_name(cluster: str, role: str) -> str:
@@ -47,6 +49,17 @@ def job_id(start: datetime, program: str, token: str) -> str:
     stem = PurePosixPath(program).name.rsplit(".", 1)[0]
     word = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:24].strip("-") or "job"
     return f"{start:%Y%m%d-%H%M%S}-{word}-{token}"
+
+
+def job_word(text: str) -> str:
+    """Return what a person calls a job by: its id, or the last part of it.
+
+    Raises:
+        ValueError: no job is called so.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) or len(text) > 200:
+        raise ValueError("a job's id looks like 20260102-030405-train-a1b2; toolkit jobs lists them")
+    return text
 
 
 # Names that the generated passwd file has for others already.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from toolkit.core.causes import never_ran
 from toolkit.core.command import Command, script
 from toolkit.errors import ToolkitError
@@ -68,6 +70,8 @@ while :; do
   first=; sleep 0.1
 done"""
     result = context.runners[step.host].run(script(text), step.deadline + 15)
+    if result.status == _DEAD and any(re.search(way.says, result.output) for way in step.failures):
+        raise failure(result, context.runners[step.host], step.fix, known=step.failures)
     if result.status == _DEAD:
         raise ToolkitError(f"the container has died: {reason(result)}", step.fix, step.host)
     if result.status == _LATE:

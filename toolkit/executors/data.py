@@ -95,7 +95,7 @@ class _Sending:
 
     def _bring(self, missing: frozenset[int]) -> Brought:
         step, advance, need = self.step, self.advance, Need(missing, self.step.path)
-        program = data_relay_program(step.path, step.image, step.user, step.address)
+        program = data_relay_program(step.path, step.cluster, step.image, step.user, step.address)
         relay = self.transfers.first
         brought = relay.bring(self.runner, program, need, step.address, step.mbit, advance)
         if brought == BEGUN:
@@ -134,7 +134,7 @@ class _Sending:
 
     def _ask(self, word: str, order: Mapping[str, object]) -> dict[str, Any]:
         step = self.step
-        program = data_program(step.path, step.image, step.user, word, step.path)
+        program = data_program(step.path, step.cluster, step.image, step.user, word, step.path)
         return _answer(self.runner, program, order, self._failure)
 
     def _require_room(self, seen: Mapping[str, Any], shards: Collection[Shard]) -> None:
@@ -160,7 +160,7 @@ def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict
     runner = context.runners[step.host]
     if not runner.run(command("test", "-d", step.path), 60).ok:
         return Verdict("skipped")
-    program = data_program(step.path, step.image, step.user, "remove", step.path)
+    program = data_program(step.path, step.cluster, step.image, step.user, "remove", step.path)
     done = _answer(runner, program, {}, lambda result: _failure(result, runner, step.path))
     if not step.keep:
         runner.run(command("rmdir", "--ignore-fail-on-non-empty", step.path), 60)

@@ -157,7 +157,7 @@ class _Sending:
         """Take part in the transfer to all; return the image's name so far, empty where it did not come."""
         assert self.shared is not None
         relay, cargo = self.shared
-        program = relay_program(self.step.address)
+        program = relay_program(self.step.cluster, self.step.address)
         brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
         if isinstance(brought, str):
             self.way = f", not over other hosts: {brought}"

@@ -23,11 +23,20 @@ SUPERVISOR_MARK = "TOOLKIT_SUPERVISOR"  # by the supervisor, which the sweep mus
 # one has ended, so rank.py stays until the others have had their whole grace as well.
 STOPPING = "stopping"
 
+# In a job's folder on each of its hosts: until when, by that host's monotonic clock, ranks may run.
+LEASE = "lease"
+BEAT_S = 1.0  # how often main says that it is there
+LOST_S = 8.0  # a host that has not answered for so long is lost
+LEASE_S = 10.0  # a host that has not heard from main for so long ends its ranks
+# In a job's folder on main: the grace that a person gave with `stop`, in seconds.
+GRACE = "grace"
+
 FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timeout"})
 
 EXIT_USAGE = 64  # the numbers of sysexits.h: a wrong call or a wrong world size
 EXIT_STARTED = 65  # this job has been started before
 EXIT_NO_INPUT = 66  # there is no such job on this host
+EXIT_LOST = 69  # a host of the job is gone
 EXIT_BROKEN = 70  # we failed, not the job
 
 
@@ -37,6 +46,9 @@ class Host(TypedDict):
     name: str
     address: str
     slots: int
+    taken: list[int]  # which of the host's slots
+    gpus: list[str]  # UUIDs of the GPUs that belong to these slots
+    visible: str  # CUDA_VISIBLE_DEVICES of the ranks; empty where the job has all of the container's GPUs
 
 
 class Launch(TypedDict):
@@ -68,6 +80,7 @@ class Job(TypedDict):
     timeout: float | None
     grace: float
     share: bool
+    log_bytes: int
     launches: list[Launch]
 
 
@@ -133,6 +146,14 @@ def load_host() -> HostFile:
         return cast(HostFile, json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
         fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
+
+
+def grace_of(job: Job) -> float:
+    """Seconds between TERM and KILL: what a person gave with `stop`, where that has come, else the job's."""
+    try:
+        return float((job_folder(job["id"]) / GRACE).read_text())
+    except (OSError, ValueError):
+        return job["grace"]
 
 
 def read_status(job_id: str) -> Status | None:

@@ -1,4 +1,4 @@
-"""Copies a job's merged output to stdout as it grows, until the job has ended."""
+"""Copies a job's output to stdout: the merged log or one rank's, as far as it is, or to the job's end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from common import (
@@ -18,31 +19,56 @@ from common import (
     fail,
     is_marked,
     job_folder,
+    load_job,
     read_status,
 )
+from fold import Fold
+from logs import Reader, offset_at, offset_of_last_lines
 
 POLL_S = 0.05
+FOLDED_RANKS = 3  # of two ranks' lines a summary would be as long as what it stands for
 START_S = 30.0  # for how long a job may take to appear
 
 
-def _copy(source: int) -> None:
-    while True:
-        data = os.read(source, 1 << 18)
-        if not data:
-            return
-        while data:
+class Output:
+    """What is shown of a log: whole, folded, of one host's ranks, or nothing at all."""
+
+    def __init__(self, fold: bool, host: str, silent: bool) -> None:
+        self._fold = Fold() if fold else None
+        self._prefix = prefix_of(host)
+        self._rest = b""
+        self._silent = silent
+
+    def show(self, data: bytes) -> None:
+        if self._prefix:
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            data = b"".join(line + b"\n" for line in lines if line.startswith(self._prefix))
+        self._put(self._fold.feed(data, time.monotonic()) if self._fold else data)
+
+    def tick(self) -> None:
+        if self._fold:
+            self._put(self._fold.tick(time.monotonic()))
+
+    def close(self) -> None:
+        if self._fold:
+            self._put(self._fold.close())
+
+    def _put(self, data: bytes) -> None:
+        while data and not self._silent:
             data = data[os.write(1, data) :]
 
 
-def _open(path: Path) -> int:
+def prefix_of(host: str) -> bytes:
+    """What the lines of the ranks on a host begin with; every line where none is named."""
+    return f"[{host} ".encode() if host else b""
+
+
+def _wait_for(path: Path) -> None:
     deadline = time.monotonic() + START_S
-    while True:
-        try:
-            return os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            if time.monotonic() > deadline:
-                fail(EXIT_NO_INPUT, f"{path} has not appeared within {START_S:.0f} s")
-            time.sleep(POLL_S)
+    while not path.exists():
+        if time.monotonic() > deadline:
+            fail(EXIT_NO_INPUT, f"{path} has not appeared within {START_S:.0f} s")
+        time.sleep(POLL_S)
 
 
 def _ended(job_id: str, give_up: float) -> str | None:
@@ -61,29 +87,63 @@ def _ended(job_id: str, give_up: float) -> str | None:
     return "the supervisor is gone and has left no result"
 
 
+def _start(path: Path, args: argparse.Namespace) -> int:
+    """The offset of the log at which to begin."""
+    offsets: list[int] = [args.start]
+    if args.ago is not None:
+        offsets.append(offset_at(path, time.time() - args.ago))
+    if args.since is not None:
+        offsets.append(offset_at(path, args.since))
+    if args.tail is not None:
+        offsets.append(offset_of_last_lines(path, args.tail, prefix_of(args.host)))
+    return max(offsets)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--from", dest="start", type=int, default=0, metavar="BYTE")
+    parser.add_argument("--ago", type=float, metavar="SECONDS")
+    parser.add_argument("--since", type=float, metavar="EPOCH")
+    parser.add_argument("--tail", type=int, metavar="LINES")
+    parser.add_argument("--rank", type=int, help="its own log, on the host where it runs")
+    parser.add_argument("--host", default="", help="only what its ranks have said")
+    parser.add_argument("--fold", action="store_true", help="a line that several ranks print only once")
+    parser.add_argument("--now", action="store_true", help="what there is, without waiting for more")
+    parser.add_argument("--silent", action="store_true", help="wait for the end and show nothing")
     args = parser.parse_args()
     # the reader may leave at any time; dying of SIGPIPE says no word about it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    source = _open(job_folder(args.job_id) / "output.log")
-    os.lseek(source, args.start, os.SEEK_SET)
+    folder = job_folder(args.job_id)
+    path = folder / "output.log" if args.rank is None else folder / "logs" / f"rank-{args.rank}.log"
+    end = path.with_suffix(".exit")
+    if args.now and not path.exists():
+        fail(EXIT_NO_INPUT, f"there is no {path}")
+    _wait_for(path)
+    log = Reader(path, _start(path, args))
+    fold = args.fold and load_job(args.job_id)["world_size"] >= FOLDED_RANKS
+    output = Output(fold, args.host, args.silent)
     give_up = time.monotonic() + START_S
     reader = select.poll()
     reader.register(1, 0)  # no event asked for: it reports only that the reader has gone
     while True:
-        problem = _ended(args.job_id, give_up)  # asked before copying: what is there then is all
-        _copy(source)
+        # asked before copying: what is there then is all
+        problem: str | None = ""
+        if not args.now:
+            problem = _ended(args.job_id, give_up) if args.rank is None else ("" if end.exists() else None)
+        while data := log.read():
+            output.show(data)
+        output.tick()
         if problem is not None:
             break
         if reader.poll(POLL_S * 1000):
             return 0  # the reader has gone while the job was silent
+    output.close()
     if problem:
         fail(EXIT_BROKEN, problem)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with suppress(BrokenPipeError):
+        sys.exit(main())

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from common import EXIT_USAGE, JOB_MARK, SUPERVISOR_MARK, exit_code_of, fail, load_job
+from common import EXIT_USAGE, JOB_MARK, SUPERVISOR_MARK, exit_code_of, fail, grace_of, load_job
 
 # The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
 # when the supervisor, its host or the connection dies: a launch never outlives its supervisor.
@@ -39,7 +39,7 @@ def main() -> int:
     while child.poll() is None:
         readable, _, _ = select.select([0], [], [], 0.05)
         if asked or (readable and not os.read(0, 4096)):
-            _end(child, job["grace"])
+            _end(child, grace_of(job))
     return exit_code_of(child.returncode)
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import re
 import selectors
+import time
+from collections.abc import Callable
 
 ATOMIC = 4096  # PIPE_BUF: writers that share a pipe never mix within a write up to this size
+
+BAR_S = 5.0  # how often a progress bar, which writes over its own line, is shown
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
 # `mpirun --tag-output` writes one at the start of each line, and where it goes on after a cut: it
@@ -17,13 +21,15 @@ TAG = re.compile(rb"(\[\d+,\d+\]<std(?:out|err|diag)>:)")
 class Stream:
     """One output of the child, cut into whole prefixed lines of at most ATOMIC bytes each."""
 
-    def __init__(self, out: int, prefix: bytes) -> None:
+    def __init__(self, out: int, prefix: bytes, clock: Callable[[], float] = time.monotonic) -> None:
         self.out = out
+        self._clock = clock
+        self._bar_shown = float("-inf")
         self._prefix = prefix
         self._room = ATOMIC - len(prefix) - len(b"\n")
         self._rest = b""
         self._cut = False  # the last line was shown before its end came
-        self._after_cr = False
+        self._is_bar = False  # the line that has begun writes over another one
 
     @property
     def pending(self) -> bool:
@@ -31,18 +37,24 @@ class Stream:
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes. A \r ends a line too; an overlong line is folded."""
-        if self._after_cr and data.startswith(b"\n"):
-            data = data[1:]  # the second half of \r\n
-        self._after_cr = data.endswith(b"\r")
+        """The lines that `data` completes; an overlong line is folded.
+
+        A \r ends a line too, one that the next is to overwrite: of such only one in BAR_S seconds is shown.
+        """
         lines: list[bytes] = []
         start = 0
         text = self._rest + data
         for end in LINE_END.finditer(text):
+            if end.group() == b"\r" and end.end() == len(text):
+                break  # the first half of \r\n, perhaps
             line = text[start : end.start()]
             start = end.end()
+            self._is_bar = end.group() == b"\r"
+            if self._is_bar and line and self._is_too_soon():
+                self._cut = False
+                continue
             # nothing between two ends is an empty line, but not after \r or a line already shown
-            if line or (end.group() != b"\r" and not self._cut):
+            if line or not (self._is_bar or self._cut):
                 lines += self._fold(line)
             self._cut = False
         self._rest = text[start:]
@@ -53,12 +65,22 @@ class Stream:
             self._cut = True
         return lines
 
-    def flush(self) -> list[bytes]:
-        """The line that has begun, as far as it has come."""
-        rest, self._rest = self._rest, b""
+    def flush(self, last: bool = False) -> list[bytes]:
+        """The line that has begun, as far as it has come; `last` when no more comes."""
+        rest = self._rest.rstrip(b"\r")
+        if rest and not last and (self._is_bar or rest != self._rest) and self._is_too_soon():
+            return []
+        self._rest = b""
         if rest:
             self._cut = True
         return self._fold(rest) if rest else []
+
+    def _is_too_soon(self) -> bool:
+        now = self._clock()
+        if now - self._bar_shown < BAR_S:
+            return True
+        self._bar_shown = now
+        return False
 
     def _fold(self, line: bytes) -> list[bytes]:
         pieces = [line[i : i + self._room] for i in range(0, len(line), self._room)] or [b""]

@@ -11,14 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from common import (
+    BEAT_S,
     EXIT_NO_INPUT,
     EXIT_USAGE,
     JOB_MARK,
+    LEASE,
+    LEASE_S,
     RANK_MARK,
     STOPPING,
     SUPERVISOR_MARK,
@@ -33,6 +37,7 @@ from common import (
     write_text,
 )
 from lines import Stream, write_lines
+from logs import Log
 
 IDLE_S = 0.2  # after this long a line without an end (a prompt, a progress bar) is shown as it is
 DRAIN_S = 1.0  # how long a process which outlives its rank may hold our pipes open
@@ -78,13 +83,20 @@ def tuned_env(job: Job) -> dict[str, str]:
     return {**job["tuned"], **rules}
 
 
+def own_gpus(job: Job, host: str) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES where the job has some of this container's GPUs and other jobs the rest."""
+    visible = next((each["visible"] for each in job["hosts"] if each["name"] == host), "")
+    return {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+
+
 def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) -> dict[str, str]:
     """The user's command's environment; what is nearer to the person and the host comes later and wins:
 
-    the launcher's, what was tuned, this host's network, the cluster's, this host's own, the command line's,
-    ours.
+    the launcher's, what was tuned, this host's network and GPUs, the cluster's, this host's own, the command
+    line's, ours.
     """
-    env = {**base, **tuned_env(job), **host["network"], **job["env"], **host["env"], **job["override"]}
+    given = {**host["network"], **own_gpus(job, host["host"])}
+    env = {**base, **tuned_env(job), **given, **job["env"], **host["env"], **job["override"]}
     env.pop(SUPERVISOR_MARK, None)
     env.update(
         RANK=str(place.rank),
@@ -105,7 +117,7 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
 class Child:
     """The user's command: its group gets our signals, and it dies when we do."""
 
-    def __init__(self, argv: list[str], workdir: str, env: dict[str, str]) -> None:
+    def __init__(self, argv: list[str], workdir: str, env: dict[str, str], lease: Path) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._asked: list[int] = []
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -131,6 +143,8 @@ class Child:
         )
         self._launcher = os.getppid()
         self._lost: float | None = None
+        self._lease = lease
+        self._looked = time.monotonic()
         for early in self._asked:
             self.signal(early)
 
@@ -143,13 +157,24 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             os.killpg(self._process.pid, signum)
 
-    def watch_launcher(self, grace: float) -> None:
-        """End the child, TERM then KILL, once the launcher that started us is gone."""
-        if self._lost is None and os.getppid() != self._launcher:
-            self._lost = time.monotonic()
+    def watch(self, grace: float) -> None:
+        """End the child, TERM then KILL, once our launcher is gone or the lease has lapsed."""
+        now = time.monotonic()
+        if self._lost is None and (os.getppid() != self._launcher or self._has_lapsed(now)):
+            self._lost = now
             self.signal(signal.SIGTERM)
-        elif self._lost is not None and time.monotonic() > self._lost + grace:
+        elif self._lost is not None and now > self._lost + grace:
             self.signal(signal.SIGKILL)
+
+    def _has_lapsed(self, now: float) -> bool:
+        """Whether the lease has ended, and lease.py, whose duty we are then, has done nothing about it."""
+        if now < self._looked + BEAT_S:
+            return False
+        self._looked = now
+        try:
+            return now > float(self._lease.read_bytes()) + LEASE_S / 2
+        except (OSError, ValueError):
+            return False  # it is only just being written, or the job is over
 
     def hold(self, stopping: Path, limit: float) -> None:
         """While the job's other ranks use their grace, keep our child's end to ourselves."""
@@ -159,7 +184,7 @@ class Child:
                 break
             time.sleep(IDLE_S / 2)
 
-    def copy(self, streams: tuple[Stream, Stream], log: BinaryIO, grace: float) -> int:
+    def copy(self, streams: tuple[Stream, Stream], log: Log, grace: float) -> int:
         """Copy the output until the child has ended; returns the exit code, 128+n for signal n."""
         process = self._process
         assert process is not None and process.stdout is not None and process.stderr is not None
@@ -174,23 +199,24 @@ class Child:
                 if not data:
                     selector.unregister(key.fileobj)
                     continue
-                log.write(data)
+                with suppress(OSError):  # a full disk costs the rank its log, not its life
+                    log.write(data)
                 heard[key.data] = time.monotonic()
                 write_lines(key.data.out, key.data.feed(data))
             now = time.monotonic()
             for stream in streams:
                 if stream.pending and now > heard[stream] + IDLE_S:
                     write_lines(stream.out, stream.flush())
-            self.watch_launcher(grace)
+            self.watch(grace)
             if process.poll() is not None:
                 ended = ended or now
                 if now > max(ended, *heard.values()) + DRAIN_S:
                     break
         for stream in streams:
-            write_lines(stream.out, stream.flush())
+            write_lines(stream.out, stream.flush(last=True))
         while process.poll() is None:  # it has closed its outputs and works on
             time.sleep(IDLE_S / 2)
-            self.watch_launcher(grace)
+            self.watch(grace)
         return exit_code_of(process.returncode)
 
 
@@ -217,10 +243,11 @@ def main() -> int:
         write_text(folder / RULES, job["rules"])  # by every rank of a host: each time the same
     prefix = f"[{name}] ".encode()
     streams = (Stream(1, prefix), Stream(2, prefix))
-    with (logs / f"rank-{place.rank}.log").open("ab", buffering=0) as log:
+    with closing(Log(logs / f"rank-{place.rank}.log", job["log_bytes"])) as log:
         child = None
         try:
-            child = Child(job["command"], job["workdir"], rank_env(os.environ, host, job, place))
+            env = rank_env(os.environ, host, job, place)
+            child = Child(job["command"], job["workdir"], env, folder / LEASE)
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             text = f"[toolkit] cannot start {job['command'][0]}: {error.strerror}\n".encode()

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from common import EXIT_BROKEN, Job, job_folder, ssh_args
-
-RECORDS_S = 15.0  # for asking a host how its ranks ended
+from common import EXIT_BROKEN, Job
 
 
-def blame(job: Job, host: str, launch: str, code: int) -> tuple[int, str]:
-    """Exit code and reason of a failed launch: those of the first rank to fail, where known."""
+def blame(job: Job, found: Sequence[dict[str, Any]], host: str, launch: str, code: int) -> tuple[int, str]:
+    """Exit code and reason of a failed launch: those of the first rank to fail, where known.
+
+    `found` are the records of the job's ranks, as far as hosts have given theirs.
+    """
     code = code or EXIT_BROKEN
-    names = [each["name"] for each in job["hosts"]]
-    with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
-        found = [
-            record for records in pool.map(lambda name: _records(job, name), names) for record in records
-        ]
     records = [record for record in found if record["exit_code"] != 0]
     if not records:
         return code, f"{launch} ended with exit code {code}"
@@ -38,21 +35,10 @@ def blame(job: Job, host: str, launch: str, code: int) -> tuple[int, str]:
     return code, f"rank {first['rank']} on {first['host']} ended with exit code {code}"
 
 
-def _records(job: Job, host: str) -> list[dict[str, Any]]:
-    logs = job_folder(job["id"]) / "logs"
-    try:
-        if host == job["main"]:
-            texts = [path.read_text() for path in logs.glob("rank-*.exit")]
-        else:
-            command = 'cat "$0"/rank-*.exit'  # a pattern, so it takes a shell
-            done = subprocess.run(
-                ssh_args(host, ["sh", "-c", command, str(logs)]),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=RECORDS_S,
-            )
-            texts = done.stdout.decode().splitlines()
-        return [json.loads(text) for text in texts]
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return []  # a host that is gone leaves no record
+def own_records(folder: Path) -> list[dict[str, Any]]:
+    """The records of the ranks that have ended on this host; `folder` is the job's."""
+    records = []
+    for path in sorted((folder / "logs").glob("rank-*.exit")):
+        with suppress(OSError, ValueError):
+            records.append(json.loads(path.read_text()))
+    return records

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -11,16 +12,18 @@ import time
 from common import (
     EXIT_BROKEN,
     EXIT_NO_INPUT,
-    EXIT_USAGE,
     FINAL_STATES,
+    GRACE,
     SUPERVISOR_MARK,
     Status,
     fail,
+    grace_of,
     is_marked,
     job_folder,
     load_job,
     read_status,
     write_json,
+    write_text,
 )
 from sweep import CONNECT_S, end_everywhere
 
@@ -40,23 +43,27 @@ def _first_status(job_id: str) -> Status:
 
 
 def main() -> int:
-    words = sys.argv[1:]
-    # a person's Ctrl-C counts as one over here too: the job then ends with 130
-    signum = signal.SIGINT if words[:1] == ["--interrupt"] else signal.SIGTERM
-    if len(words) != 1 + (signum == signal.SIGINT):
-        fail(EXIT_USAGE, "usage: stop.py [--interrupt] JOB")
-    job = load_job(words[-1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job_id")
+    parser.add_argument("--interrupt", action="store_true", help="a person's Ctrl-C: the job ends with 130")
+    parser.add_argument("--grace", type=float, help="seconds between TERM and KILL, in place of the job's")
+    args = parser.parse_args()
+    signum = signal.SIGINT if args.interrupt else signal.SIGTERM
+    job = load_job(args.job_id)
     status = _first_status(job["id"])
+    if args.grace is not None:
+        write_text(job_folder(job["id"]) / GRACE, f"{args.grace}\n")
+    grace = grace_of(job)
     if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
         os.kill(status["pid"], signum)
     # its own worst case: the ranks' grace, then the launcher's, both with a host that is gone
-    deadline = time.monotonic() + 2 * job["grace"] + 2 * CONNECT_S + 30
+    deadline = time.monotonic() + 2 * grace + 2 * CONNECT_S + 30
     while status["state"] not in FINAL_STATES:
         if not is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
             status = _first_status(job["id"])
             if status["state"] in FINAL_STATES:
                 break
-            outcome = end_everywhere(job, job["grace"])
+            outcome = end_everywhere(job, grace)
             status["state"], status["exit_code"] = "failed", EXIT_BROKEN
             status["ended"], status["reason"] = time.time(), "the supervisor was lost"
             status["unswept"] = sorted(host for host, problem in outcome.items() if problem)

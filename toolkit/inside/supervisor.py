@@ -6,17 +6,16 @@ import fcntl
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from threading import Thread
 from types import FrameType
-from typing import BinaryIO
 
 from common import (
     EXIT_BROKEN,
+    EXIT_LOST,
     EXIT_STARTED,
     EXIT_USAGE,
     FINAL_STATES,
@@ -27,14 +26,16 @@ from common import (
     Status,
     exit_code_of,
     fail,
+    grace_of,
     is_marked,
     job_folder,
     load_job,
-    program,
     read_status,
     write_json,
 )
-from lines import Merger
+from launches import Running
+from leases import Leases
+from logs import Log
 from records import blame
 from sweep import end_everywhere
 
@@ -42,48 +43,17 @@ TICK_S = 0.05
 DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
 
 
-class Running:
-    """One launch that has been started."""
-
-    def __init__(self, job: Job, index: int) -> None:
-        self.launch = job["launches"][index]
-        self.merger = Merger()
-        self.code: int | None = None
-        self.ended = 0.0
-        argv = [sys.executable, program("launch.py"), job["id"], str(index)]
-        if self.launch["host"] != job["main"]:
-            remote = ["python3", *argv[1:]]
-            argv = [sys.executable, program("agent.py"), self.launch["host"], *remote]
-        env = {**os.environ, JOB_MARK: job["id"]}
-        env.pop(SUPERVISOR_MARK)
-        self.process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,  # its end is the order to stop, and our death gives it too
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=env,
-            start_new_session=True,
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{Path(self.launch['argv'][0]).name} on {self.launch['host']}"
-
-    def stop(self) -> None:
-        """Order the launch to end: TERM to its group, KILL after the grace."""
-        if self.process.stdin is not None and not self.process.stdin.closed:
-            self.process.stdin.close()
-
-
 class Supervisor:
-    def __init__(self, job: Job, log: BinaryIO) -> None:
+    def __init__(self, job: Job, log: Log) -> None:
         self.job = job
         self.folder = job_folder(job["id"])
         self.log = log
         self.running: list[Running] = []
         self.selector = selectors.DefaultSelector()
+        self.leases: Leases | None = None
         self.stopping: float | None = None  # since when
         self.ending: Thread | None = None  # the ranks, while their output is still copied
+        self.killing: Thread | None = None  # everything, when somebody will not wait for the grace
         self.asked = 0  # the first TERM or INT
         self.began = time.monotonic()
         self.status: Status = {
@@ -96,6 +66,7 @@ class Supervisor:
             "unswept": [],
         }
         self.outcome: tuple[str, int, str] | None = None
+        self.launcher_failed = False  # then it is ending its ranks already
 
     def on_signal(self, signum: int, _frame: FrameType | None) -> None:
         self.asked = self.asked or signum
@@ -105,7 +76,8 @@ class Supervisor:
 
     def write(self, data: bytes) -> None:
         with suppress(OSError):  # a full disk costs the job its merged output, not its life
-            self.log.write(data)
+            if data:
+                self.log.write(data)
 
     def say(self, message: str) -> None:
         self.write(f"[toolkit] {message}\n".encode())
@@ -113,14 +85,19 @@ class Supervisor:
     def refuse(self, reason: str) -> None:
         """End before anything was started."""
         self.say(reason)
+        self.finish("failed", EXIT_STARTED, reason, [])
+
+    def finish(self, state: str, code: int, reason: str, unswept: list[str]) -> None:
+        """Write how it ended; nothing follows."""
         self.log.close()
-        self.status["state"], self.status["exit_code"], self.status["reason"] = "failed", EXIT_STARTED, reason
-        self.status["ended"] = time.time()
+        self.status["state"], self.status["exit_code"], self.status["reason"] = state, code, reason
+        self.status["ended"], self.status["unswept"] = time.time(), unswept
         self.save()
 
     def run(self) -> None:
         """The job's whole life; afterwards status.json is final."""
         try:
+            self.leases = Leases(self.job)
             self._start()
             while any(running.code is None for running in self.running):
                 self._step()
@@ -129,20 +106,20 @@ class Supervisor:
         state, code, reason = self.outcome or ("succeeded", 0, "")
         for running in self.running:
             running.stop()
-        grace = self.job["grace"]
+        grace = grace_of(self.job)
         if self.stopping is not None:  # they have had their TERM and some of the grace
-            grace = max(1.0, self.stopping + grace - time.monotonic())
-        left = {host: why for host, why in end_everywhere(self.job, grace).items() if why}
+            grace = max(min(1.0, grace), self.stopping + grace - time.monotonic())
+        end = self.leases.end if self.leases else partial(end_everywhere, self.job)
+        left = {host: why for host, why in end(grace).items() if why}
         for running in self.running:
             self._drain(running)
         for host, why in left.items():
             self.say(f"cannot say that nothing is left on {host}: {why}")
         if reason:
             self.say(reason)
-        self.log.close()
-        self.status["state"], self.status["exit_code"], self.status["reason"] = state, code, reason
-        self.status["ended"], self.status["unswept"] = time.time(), sorted(left)
-        self.save()
+        if self.leases:
+            self.leases.close()
+        self.finish(state, code, reason, sorted(left))
 
     def _start(self) -> None:
         for index in range(len(self.job["launches"])):
@@ -169,22 +146,45 @@ class Supervisor:
                 continue
             running.code = exit_code_of(returncode)
             if running.code != 0 and self.outcome is None:
-                self.outcome = (
-                    "failed",
-                    *blame(self.job, running.launch["host"], running.name, running.code),
-                )
+                self.outcome = self._failed(running, running.code)
+                self.launcher_failed = True
         if self.asked and self.outcome is None:
             name = signal.Signals(self.asked).name
             self.outcome = ("stopped", 128 + self.asked, f"stopped by {name}")
         limit = self.job["timeout"]
         if limit is not None and self.outcome is None and now > self.began + limit:
             self.outcome = ("timeout", 124, f"not ended within {limit:g} s")
-        if self.outcome is not None and self.stopping is None and self._ranks_have_ended():
+        if self.outcome is None:
+            self.outcome = self._lost()
+        if self.outcome is not None:
+            self._end(now)
+
+    def _failed(self, running: Running, code: int) -> tuple[str, int, str]:
+        """How the job has failed, by the first of its causes that can be told."""
+        assert self.leases is not None
+        records = self.leases.records()
+        # A launcher sees a host go, too; but it cannot say why, nor that it was the host.
+        lost = self._lost()
+        return lost or ("failed", *blame(self.job, records, running.launch["host"], running.name, code))
+
+    def _lost(self) -> tuple[str, int, str] | None:
+        assert self.leases is not None
+        lost = self.leases.lost()
+        return ("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}") if lost else None
+
+    def _end(self, now: float) -> None:
+        """Bring the job to its end: ranks first, then the launcher, then what heeds neither."""
+        assert self.leases is not None
+        grace = grace_of(self.job)
+        if grace == 0 and self.asked and self.killing is None:
+            self.killing = Thread(target=self.leases.end, args=(0.0,), daemon=True)
+            self.killing.start()
+        if self.stopping is None and self._ranks_have_ended():
             self.stopping = now
             for running in self.running:
                 running.stop()
         # launch.py keeps the grace itself; through ssh it may not be reachable to do so
-        if self.stopping is not None and now > self.stopping + self.job["grace"] + 5:
+        if self.stopping is not None and now > self.stopping + grace + 5:
             for running in self.running:
                 if running.process.poll() is None:
                     running.process.kill()
@@ -194,12 +194,11 @@ class Supervisor:
 
         Told first, a launcher gives them less: Open MPI one second, and torchrun a TERM of its own.
         """
-        assert self.outcome is not None
-        if self.outcome[0] == "failed":
-            return True  # the launcher is ending them already
+        if self.launcher_failed or self.killing is not None:
+            return True
         if self.ending is None:
-            args = (self.job, self.job["grace"], True)
-            self.ending = Thread(target=end_everywhere, args=args, daemon=True)
+            assert self.leases is not None
+            self.ending = Thread(target=self.leases.end, args=(grace_of(self.job), True), daemon=True)
             self.ending.start()
         return not self.ending.is_alive()
 
@@ -226,15 +225,20 @@ class Supervisor:
         self.write(running.merger.close())
 
 
-def running_job(job_id: str) -> str:
-    """The id of another job whose supervisor is alive here, empty when there is none."""
+def taken_by_another(job: Job) -> str:
+    """What another job that runs here has taken of what this one wants, in words; empty when nothing."""
     for path in (ROOT / "jobs").glob("*/status.json"):
         other = path.parent.name
         status = read_status(other)
-        if status is None or other == job_id or status["state"] in FINAL_STATES:
+        if status is None or other == job["id"] or status["state"] in FINAL_STATES:
             continue
-        if is_marked(status["pid"], SUPERVISOR_MARK, other):
-            return other
+        if not is_marked(status["pid"], SUPERVISOR_MARK, other):
+            continue
+        theirs = {host["name"]: host["taken"] for host in load_job(other)["hosts"]}
+        for host in job["hosts"]:
+            both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
+            if both:
+                return f"slot {both[0]} of {host['name']} was taken by job {other} a moment ago"
     return ""
 
 
@@ -250,16 +254,17 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, *sys.argv], env)
     if os.getpid() != os.getsid(0):
         os.setsid()
+    path = job_folder(job_id) / "output.log"
     try:
-        log = (job_folder(job_id) / "output.log").open("xb", buffering=0)
+        path.open("xb").close()
     except FileExistsError:
         fail(EXIT_STARTED, f"job {job_id} has been started before")
-    supervisor = Supervisor(job, log)
+    supervisor = Supervisor(job, Log(path, job["log_bytes"]))
     with (ROOT / "jobs" / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two that start at once: one of them sees the other
-        other = "" if job["share"] else running_job(job_id)
-        if other:
-            supervisor.refuse(f"job {other} is running on this cluster already")
+        taken = "" if job["share"] else taken_by_another(job)
+        if taken:
+            supervisor.refuse(taken)
             return EXIT_STARTED
         supervisor.save()
     # a function and not SIG_IGN, which the launches would inherit

@@ -122,7 +122,7 @@ def end(job_id: str, grace: float, ranks: bool = False) -> list[Process]:
     return left
 
 
-def _end_on(job: Job, host: str, grace: float, ranks: bool) -> str | None:
+def end_on(job: Job, host: str, grace: float, ranks: bool) -> str | None:
     """None when nothing of the job is left on `host`, else why we cannot say so."""
     try:
         if host == job["main"]:
@@ -151,7 +151,7 @@ def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str
     """`end` on main and on every host of the job, all at once; host -> None or what went wrong."""
     hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
     with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
-        return dict(pool.map(lambda host: (host, _end_on(job, host, grace, ranks)), hosts))
+        return dict(pool.map(lambda host: (host, end_on(job, host, grace, ranks)), hosts))
 
 
 def main() -> int:

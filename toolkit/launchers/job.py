@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from toolkit.core.names import INSIDE, JOBS
+from toolkit.core.names import DEFAULT_LOG_BYTES, INSIDE, JOBS
 
 
 @dataclass(frozen=True)
 class JobHost:
-    """A host that takes part, with the number of ranks that run there; ``address`` is its data address."""
+    """A host that takes part.
+
+    Args:
+        address: its data address.
+        slots: the number of ranks that run there.
+        taken: which of the host's slots these are, counted from 0.
+        gpus: UUIDs of the GPUs that belong to these slots.
+        visible: CUDA_VISIBLE_DEVICES for the ranks; empty where the job has all of the container's GPUs.
+    """
 
     name: str
     address: str
     slots: int
+    taken: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
+    visible: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,8 @@ class Job:
             different algorithms hang.
         timeout: seconds after which the job is ended, None for never.
         grace: seconds between SIGTERM and SIGKILL when the job is ended.
-        share: start although another job runs on the cluster.
+        share: take slots and GPUs whoever has them.
+        log_bytes: the most that the merged log and each rank's own may take on a disk.
     """
 
     id: str
@@ -53,6 +64,7 @@ class Job:
     timeout: float | None = None
     grace: float = 10.0
     share: bool = False
+    log_bytes: int = DEFAULT_LOG_BYTES
 
     @property
     def world_size(self) -> int:
@@ -81,24 +93,3 @@ class Launch:
     host: str
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
-
-
-def take_slots(hosts: Sequence[JobHost], ranks: int | None) -> tuple[JobHost, ...]:
-    """Return the hosts with room for ``ranks`` ranks, filled in order; all slots when None.
-
-    Raises:
-        ValueError: there are fewer slots than ranks, or no rank at all is asked for.
-    """
-    total = sum(host.slots for host in hosts)
-    wanted = total if ranks is None else ranks
-    if wanted < 1:
-        raise ValueError("a job needs at least one rank")
-    if wanted > total:
-        raise ValueError(f"{wanted} ranks asked for, but the hosts have {total} slots")
-    taken = []
-    for host in hosts:
-        count = min(host.slots, wanted)
-        wanted -= count
-        if count:
-            taken.append(JobHost(host.name, host.address, count))
-    return tuple(taken)

@@ -118,7 +118,7 @@ def plan_data(
         Phase(
             "data" if len(contents) == 1 else f"data {one.target}",
             tuple(
-                _send_step(facts[name], paths[name], one, source, content, image)
+                _send_step(inventory.cluster, facts[name], paths[name], one, source, content, image)
                 for name in inventory.names
                 if name in facts and name in paths
             ),
@@ -128,7 +128,9 @@ def plan_data(
     return Plan(f"data send {inventory.cluster}", tuple(p for p in phases if p.steps))
 
 
-def _send_step(facts: Facts, path: DataPath, one: DataSet, source: str, content: Content, image: str) -> Step:
+def _send_step(
+    cluster: str, facts: Facts, path: DataPath, one: DataSet, source: str, content: Content, image: str
+) -> Step:
     link = facts.link(path.interface)
     return SendData(
         facts.host,
@@ -140,6 +142,7 @@ def _send_step(facts: Facts, path: DataPath, one: DataSet, source: str, content:
         f"{facts.uid}:{facts.gid}",
         path.address,
         link.rate if link else 0.0,
+        cluster,
     )
 
 
@@ -165,6 +168,7 @@ def plan_remove(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
             inventory.image,
             f"{facts[name].uid}:{facts[name].gid}",
             keep=bool(ours(inventory.cluster, facts[name])),
+            cluster=inventory.cluster,
         )
         for name in inventory.names
         if name in facts

@@ -8,56 +8,114 @@ from toolkit.core.command import Command, script
 from toolkit.core.facts import Facts
 from toolkit.core.names import JOBS, LABEL_PORT
 from toolkit.plan.ownership import ours
+from toolkit.plan.parts import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.spec.inventory import Inventory
 
-_REMOVE = r"""
-ids=$(docker ps -aq --no-trunc --filter "label=toolkit.cluster=$1") || exit 1
+# Of a cluster's containers those of this user: another one may have made some since the host was asked.
+# Arguments: cluster, user.
+_OWN = r"""
+own() {
+  docker ps -a --no-trunc --filter "label=toolkit.cluster=$1" \
+    --format '{{.ID}} {{.Label "toolkit.owner"}}' | while read -r id owner; do
+    [ "${owner:-$2}" != "$2" ] || echo "$id"
+  done
+}
+"""
+_REMOVE = f"""{_OWN}
+docker version >/dev/null || exit 1
+ids=$(own "$1" "$2")
 [ -z "$ids" ] || docker rm --force --volumes $ids
 """
 
-_NO_CONTAINER = 'test -z "$(docker ps -aq --filter "label=toolkit.cluster=$1")"'
+_NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
 
+# By their mark, which is read anew before each signal, and never by a name. Its containers are gone by now:
+# what is left ran outside of them, or is the receiver of an image whose sender died with the line open.
+_MARKED = r"""
+left() {
+  grep -lszFx "TOOLKIT_CLUSTER=$1" /proc/[0-9]*/environ | while read -r file; do
+    ! grep -qsz '^TOOLKIT_\(JOB\|RELAY\)=' "$file" || echo "${file%/environ}"
+  done
+}
+"""
+_END = f"""{_MARKED}
+for signal in TERM 0 0 0 0 KILL KILL; do
+  for p in $(left "$1"); do kill -$signal "${{p#/proc/}}" 2>/dev/null; done
+  [ -n "$(left "$1")" ] || exit 0
+  sleep 1
+done
+[ -z "$(left "$1")" ] || {{ echo "still alive:" $(left "$1") >&2; exit 1; }}
+"""
+_NONE_MARKED = f'{_MARKED}test -z "$(left "$1")"'
+
+_REMOVE_PARTS = f"""{PARTS}
+for name in $(parts "$@"); do docker rmi "$name" >/dev/null || exit; done
+"""
+_NO_PARTS = f'{PARTS}test -z "$(parts "$@")"'
+
+# The kernel writes blanks in its table of mounts as numbers.
+MOUNTS = r"""
+mounts() {
+  at=$(printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g; s/\t/\\011/g')
+  while read -r _ on _; do case $on/ in "$at"/*) printf '%s\n' "$on" ;; esac; done </proc/self/mounts
+}
+"""
 # The parents go too when this was the last cluster; rmdir leaves them when it was not.
-_REMOVE_FILES = r"""
+_REMOVE_FILES = f"""{MOUNTS}
+on=$(mounts "$1")
+[ -z "$on" ] || {{ echo "what is mounted at $on is not ours to remove" >&2; exit 1; }}
 rm -rf "$1" || exit 1
-rmdir "${1%/*}" "${1%/*/*}" 2>/dev/null
+rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0
 """
 
 # Every process of a cluster's container carries TOOLKIT_CLUSTER in its environment. The kernel shows it for
-# our own processes; those of others are not ours.
-_PROOF = r"""
+# our own processes; those of others are not ours. Arguments: cluster, user, folder, port, identities.
+_PROOF = (
+    f"""{_OWN}{MOUNTS}{PARTS}"""
+    + r"""
 left=''
-ids=$(docker ps -aq --filter "label=toolkit.cluster=$1") || exit 1
+docker version >/dev/null || exit 1
+ids=$(own "$1" "$2")
 [ -z "$ids" ] || left="$left containers: $ids;"
-[ ! -e "$2" ] || left="$left files: $2;"
-for p in /proc/[0-9]*; do
-  if tr '\0' '\n' <"$p/environ" 2>/dev/null | grep -qx "TOOLKIT_CLUSTER=$1"; then
-    left="$left process ${p#/proc/};"
-  fi
+[ ! -e "$3" ] || left="$left files: $3;"
+on=$(mounts "$3")
+[ -z "$on" ] || left="$left mounts: $on;"
+for file in $(grep -lszFx "TOOLKIT_CLUSTER=$1" /proc/[0-9]*/environ); do
+  file=${file#/proc/}; left="$left process ${file%/environ};"
 done
-port=$(printf ':%04X' "$3")
+port=$(printf ':%04X' "$4")
 found=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ state _; do
   case "$at $state" in *"$port 0A") echo "$at" ;; esac
 done)
-[ "$3" = 0 ] || [ -z "$found" ] || left="$left a listener on port $3;"
+[ "$4" = 0 ] || [ -z "$found" ] || left="$left a listener on port $4;"
+shift 4
+names=$(parts "$@")
+[ -z "$names" ] || left="$left parts of an image: $names;"
 [ -z "$left" ] || { echo "still there:$left" >&2; exit 1; }
 """
+)
 
 
-def plan_down(inventory: Inventory, facts: Mapping[str, Facts], save_to: str = "") -> Plan:
+def plan_down(
+    inventory: Inventory, facts: Mapping[str, Facts], save_to: str = "", identities: Sequence[str] = ()
+) -> Plan:
     """Return the plan that removes the cluster from every host that answered.
 
     Args:
         save_to: local folder for the jobs' records, logs and results; empty means not to save them.
+        identities: of images that may have been on their way to the cluster's hosts.
     """
+    wanted = tuple(sorted({*identities, *(i for f in facts.values() for i in _identities(inventory, f))}))
     hosts = [facts[name] for name in inventory.names if name in facts]
     phases = [
         Phase("records", _fetch_steps(inventory.cluster, hosts, save_to) if save_to else ()),
         Phase("containers", tuple(_remove_step(inventory.cluster, f) for f in hosts)),
+        Phase("processes", tuple(_end_step(inventory.cluster, f) for f in hosts)),
         Phase("files", tuple(_files_step(f) for f in hosts)),
-        Phase("proof", tuple(_proof_step(inventory, f) for f in hosts)),
+        Phase("images", tuple(_parts_step(f, wanted) for f in hosts) if wanted else ()),
+        Phase("proof", tuple(_proof_step(inventory, f, wanted) for f in hosts)),
     ]
     return Plan(f"down {inventory.cluster}", tuple(p for p in phases if p.steps))
 
@@ -89,9 +147,35 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
     return tuple(steps)
 
 
+def _identities(inventory: Inventory, facts: Facts) -> tuple[str, ...]:
+    """Of the image that the cluster has on a host, and of what the hosts file's name means there."""
+    used = {c.image for c in ours(inventory.cluster, facts)}
+    return tuple(i.identity for i in facts.images if i.id in used or inventory.image in i.tags)
+
+
 def _remove_step(cluster: str, facts: Facts) -> Step:
-    remove: Command = script(_REMOVE, cluster)
-    return Run(facts.host, "remove the containers", remove, unless=script(_NO_CONTAINER, cluster))
+    remove: Command = script(_REMOVE, cluster, facts.user)
+    return Run(facts.host, "remove the containers", remove, unless=script(_NO_CONTAINER, cluster, facts.user))
+
+
+def _end_step(cluster: str, facts: Facts) -> Step:
+    return Run(
+        facts.host,
+        "end what its jobs and transfers left running",
+        script(_END, cluster),
+        unless=script(_NONE_MARKED, cluster),
+        fix=f"on {facts.host}: ps -o pid,stat,comm; what is in state D ends at a reboot",
+    )
+
+
+def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
+    return Run(
+        facts.host,
+        "remove parts of its image",
+        script(_REMOVE_PARTS, *identities),
+        unless=script(_NO_PARTS, *identities),
+        fix=f"on {facts.host}: docker images toolkit-part",
+    )
 
 
 def _files_step(facts: Facts) -> Step:
@@ -100,10 +184,11 @@ def _files_step(facts: Facts) -> Step:
         "remove keys, configuration and jobs",
         script(_REMOVE_FILES, facts.state_dir),
         unless=script('[ ! -e "$1" ]', facts.state_dir),
+        fix=f"on {facts.host}: umount what is mounted below {facts.state_dir}, or ls -la it",
     )
 
 
-def _proof_step(inventory: Inventory, facts: Facts) -> Step:
+def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -> Step:
     ports = [c.labels.get(LABEL_PORT, "") for c in ours(inventory.cluster, facts)]
     port = next((p for p in ports if p.isdigit()), "0")
     others = any(
@@ -113,6 +198,6 @@ def _proof_step(inventory: Inventory, facts: Facts) -> Step:
         facts.host,
         "nothing is left",
         # A second cluster may listen on the same port at another address: then its listener is no remnant.
-        script(_PROOF, inventory.cluster, facts.state_dir, "0" if others else port),
+        script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
         fix=f"on {facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
     )

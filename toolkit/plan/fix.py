@@ -1,13 +1,22 @@
-"""What `check --fix` does: removes what earlier clusters and jobs of ours left, and touches nothing else."""
+"""What `check --fix` and `gc` do: remove what earlier clusters and jobs of ours left, and nothing else.
+
+Whether something may go is decided once more on the host, at the moment at which it goes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from toolkit.core.command import Ref, script
 from toolkit.core.facts import ContainerFacts
+from toolkit.plan.down import MOUNTS
+from toolkit.plan.images import HeldImage
+from toolkit.plan.parts import PARTS
 from toolkit.plan.steps import Phase, Plan, Run, Step
+
+# Minutes without a change after which what somebody may just be making counts as left.
+QUIET = 60
 
 # Not by force: one that somebody has started in the meantime stays.
 _REMOVE = r"""
@@ -24,47 +33,133 @@ for job; do
   grep -qszFx "TOOLKIT_SUPERVISOR=$job" /proc/[0-9]*/environ
   [ $? -eq 0 ] || over="$over/$job/"
 done
-printf '%s\n' "$over"
+printf 'over: %s\n' "$over"
 """
-
-# $1 the job, $2 what main has just said about jobs that are over. The mark is read anew before each signal.
-_END = r"""
-case ${2-} in *"/$1/"*) ;; *) echo "main does not say that job $1 is over" >&2; exit 1 ;; esac
-left() { grep -lszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ; }
+# $1 the job, $2 its cluster, $3 what main has just said about jobs that are over. Without a main that can
+# be asked, a cluster without a running container on this host can have no job here.
+_IS_OVER = r"""
+case ${3-} in *"/$1/"*) ;; '')
+  ids=$(docker ps -q --filter "label=toolkit.cluster=$2") || exit 1
+  [ -z "$ids" ] || { echo "cluster $2 runs, and its main does not say that job $1 is over" >&2; exit 1; } ;;
+*) echo "main does not say that job $1 is over" >&2; exit 1 ;; esac
+"""
+# The mark is read anew before each signal.
+_END = rf"""{_IS_OVER}
+left() {{ grep -lszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ; }}
 for signal in TERM 0 0 0 0 KILL KILL; do
   for file in $(left "$1"); do
-    pid=${file#/proc/}
-    kill -$signal "${pid%/environ}" 2>/dev/null
+    pid=${{file#/proc/}}
+    kill -$signal "${{pid%/environ}}" 2>/dev/null
   done
   [ -n "$(left "$1")" ] || exit 0
   sleep 1
 done
-[ -z "$(left "$1")" ] || { echo "still alive: $(left "$1" | tr '\n' ' ')" >&2; exit 1; }
+[ -z "$(left "$1")" ] || {{ echo "still alive: $(left "$1" | tr '\n' ' ')" >&2; exit 1; }}
 """
 _NONE_LEFT = '! grep -qszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ'
+
+# $4 the folder.
+_REMOVE_JOB = rf"""{_IS_OVER}
+! grep -qszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ || {{ echo "processes of it run here" >&2; exit 1; }}
+rm -rf "$4"
+"""
+# $2 minutes that it must not have changed for; 0 for any.
+_STAYS = r"""
+[ -e "$1" ] || exit 0
+[ "$2" != 0 ] && [ -n "$(find "$1" -cmin "-$2" 2>/dev/null | head -n 1)" ]
+"""
+
+# $1 the folder, $2 its cluster. A container of that cluster, whosever, may be about to use it.
+_REMOVE_STATE = rf"""{MOUNTS}
+ids=$(docker ps -aq --filter "label=toolkit.cluster=$2") || exit 1
+[ -z "$ids" ] || {{ echo "cluster $2 has a container again" >&2; exit 1; }}
+! grep -qszFx "TOOLKIT_CLUSTER=$2" /proc/[0-9]*/environ || {{ echo "cluster $2 is at work" >&2; exit 1; }}
+on=$(mounts "$1")
+[ -z "$on" ] || {{ echo "what is mounted at $on is not ours to remove" >&2; exit 1; }}
+rm -rf "$1" || exit 1
+rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
+exit 0
+"""
+_OLD_HALVES = 'minutes=$1; shift; find "$@" -maxdepth 0 -cmin "+$minutes" 2>/dev/null'
+_REMOVE_HALVES = f'{_OLD_HALVES} | while read -r file; do rm -f "$file" || exit; done'
+_REMOVE_PART = rf"""{PARTS}
+[ -n "$(parts "$1")" ] || exit 0
+shift
+for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
+"""
+_NO_PART = 'for name; do ! docker image inspect "$name" >/dev/null 2>&1 || exit 1; done'
 
 
 @dataclass(frozen=True)
 class Stray:
-    """Processes on one host of a job that is over."""
+    """Processes on one host of a job that is over.
+
+    Args:
+        main: the host that knows which jobs run; empty when the job's cluster has no container here at all.
+    """
 
     host: str
     job: str
     pids: tuple[int, ...]
+    main: str = ""
+    cluster: str = ""
 
 
-def plan_fix(
-    cluster: str, main: str, containers: Mapping[str, Iterable[ContainerFacts]], strays: Iterable[Stray]
-) -> Plan:
-    """Return the plan that removes leftovers of ours.
+@dataclass(frozen=True)
+class OldJob:
+    """A job's folder on one host that can go: ``path``, why, and whether it must have been quiet for long."""
+
+    host: str
+    job: str
+    path: str
+    why: str
+    main: str = ""
+    cluster: str = ""
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """The folder of a cluster without any container on its host: keys, configuration, jobs.
 
     Args:
-        main: the host that knows which jobs run. It is asked again before a process is ended: a job may
-            have begun since.
-        containers: stopped ones of ours, by host.
+        changed: when last, in seconds since the epoch by the host's clock.
+        records: how many jobs it holds.
+        quiet: seconds since then, when the host was asked.
     """
-    strays = tuple(strays)
-    jobs = sorted({stray.job for stray in strays})
+
+    host: str
+    cluster: str
+    path: str
+    changed: float = 0.0
+    records: int = 0
+    quiet: float = 0.0
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """All that is to go.
+
+    Args:
+        containers: stopped ones of ours whose state is gone, by host.
+        states: folders to remove whatever they hold; ``halves`` are files that were never finished, by host.
+        parts: of images that never arrived, by host.
+    """
+
+    containers: Mapping[str, Iterable[ContainerFacts]]
+    strays: tuple[Stray, ...] = ()
+    jobs: tuple[OldJob, ...] = ()
+    states: tuple[State, ...] = ()
+    at_once: bool = False
+    halves: Mapping[str, tuple[str, ...]] | None = None
+    parts: Mapping[str, Iterable[HeldImage]] | None = None
+
+
+def plan_fix(title: str, left: Leftovers) -> Plan:
+    """Return the plan that removes leftovers of ours.
+
+    Main is asked again before a process is ended or a job's folder removed: a job may have begun since.
+    """
     remove: list[Step] = [
         Run(
             host,
@@ -72,23 +167,82 @@ def plan_fix(
             script(_REMOVE, container.id),
             unless=script(_IS_GONE, container.id),
         )
-        for host, found in containers.items()
+        for host, found in left.containers.items()
         for container in found
     ]
-    ask = Run(main, "which jobs are over", script(_OVER, *jobs), saves="over")
-    end: list[Step] = [
-        Run(
-            stray.host,
-            f"end what is left of job {stray.job}",
-            script(_END, stray.job, Ref(main, "over")),
-            unless=script(_NONE_LEFT, stray.job),
-            fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}; D ends at a reboot",
-        )
-        for stray in strays
+    asked: dict[str, set[str]] = {}
+    doubtful: tuple[Stray | OldJob, ...] = (*left.strays, *left.jobs)
+    for one in doubtful:
+        if one.main:
+            asked.setdefault(one.main, set()).add(one.job)
+    ask = [
+        Run(main, "which jobs are over", script(_OVER, *sorted(jobs)), saves="over")
+        for main, jobs in asked.items()
     ]
     phases = (
         Phase("containers", tuple(remove)),
-        Phase("jobs", (ask,) if strays else ()),
-        Phase("processes", tuple(end)),
+        Phase("jobs", tuple(ask)),
+        Phase("processes", tuple(map(_end_step, left.strays))),
+        Phase("folders", (*map(_job_step, left.jobs), *(_state_step(s, left.at_once) for s in left.states))),
+        Phase("files", tuple(_halves_steps(left.halves or {}))),
+        Phase("images", tuple(_part_steps(left.parts or {}))),
     )
-    return Plan(f"fix {cluster}", tuple(phase for phase in phases if phase.steps))
+    return Plan(title, tuple(phase for phase in phases if phase.steps))
+
+
+def _said(one: Stray | OldJob) -> tuple[str | Ref, ...]:
+    # Where main has failed meanwhile the word of it drops out, and "?" is no word that a job is over.
+    return (one.job, one.cluster, Ref(one.main, "over", otherwise="?") if one.main else "")
+
+
+def _end_step(stray: Stray) -> Step:
+    return Run(
+        stray.host,
+        f"end what is left of job {stray.job}",
+        script(_END, *_said(stray)),
+        unless=script(_NONE_LEFT, stray.job),
+        fix=f"on {stray.host}: ps -o pid,stat,cmd {' '.join(map(str, stray.pids))}; D ends at a reboot",
+    )
+
+
+def _job_step(job: OldJob) -> Step:
+    return Run(
+        job.host,
+        f"remove the folder of job {job.job}",
+        script(_REMOVE_JOB, *_said(job), job.path),
+        unless=script(_STAYS, job.path, str(QUIET if job.quiet else 0)),
+        why=job.why,
+    )
+
+
+def _state_step(state: State, at_once: bool) -> Step:
+    records = f"{state.records} job records" if state.records != 1 else "1 job record"
+    return Run(
+        state.host,
+        f"remove keys and configuration of cluster {state.cluster}",
+        script(_REMOVE_STATE, state.path, state.cluster),
+        unless=script(_STAYS, state.path, "0" if at_once else str(QUIET)),
+        why=f"{state.path}: it has no container here, and {records}",
+    )
+
+
+def _halves_steps(halves: Mapping[str, tuple[str, ...]]) -> Iterator[Step]:
+    gone = f'test -z "$({_OLD_HALVES})"'
+    for host, paths in halves.items():
+        if paths:
+            title = "remove files that were never finished"
+            about = (str(QUIET), *paths)
+            yield Run(host, title, script(_REMOVE_HALVES, *about), unless=script(gone, *about))
+
+
+def _part_steps(parts: Mapping[str, Iterable[HeldImage]]) -> Iterator[Step]:
+    for host, images in parts.items():
+        for image in images:
+            names = image.own_names
+            yield Run(
+                host,
+                f"remove image {names[0]}",
+                script(_REMOVE_PART, image.part_of, *names),
+                unless=script(_NO_PART, *names),
+                why=f"a part of {image.part_of}, which never arrived",
+            )

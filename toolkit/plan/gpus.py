@@ -116,8 +116,13 @@ def _names(gpus: Iterable[Gpu]) -> dict[str, tuple[str, ...]]:
 
 def usable_uuids(given: Iterable[str], facts: Facts) -> frozenset[str]:
     """Return the UUIDs that a container should see when it is given these GPUs."""
+    return frozenset(ordered_uuids(given, facts))
+
+
+def ordered_uuids(given: Iterable[str], facts: Facts) -> tuple[str, ...]:
+    """Return the UUIDs of what a container that is given these GPUs can compute on, in their order."""
     names = _names(facts.gpus)
-    return frozenset(uuid for name in given for uuid in names[name])
+    return tuple(dict.fromkeys(uuid for name in given for uuid in names[name]))
 
 
 def gpu_access(given: tuple[str, ...], facts: Facts) -> tuple[str, tuple[str, ...]]:

@@ -10,18 +10,20 @@ from toolkit.core.command import command
 from toolkit.core.names import INSIDE, MAIN, container_name
 from toolkit.errors import NotReady
 from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.job import Job, JobHost
+from toolkit.launchers.job import Job
+from toolkit.launchers.slots import Room
+from toolkit.plan.gpus import ordered_uuids
 from toolkit.plan.layout import Layout, ours
 from toolkit.plan.standing import why_not_running
 from toolkit.plan.steps import Phase, Plan, Run, SendCode
 
 
-def job_hosts(layout: Layout, chosen: Sequence[str]) -> tuple[JobHost, ...]:
-    """Return the chosen hosts with their slots, main first, the others in the file's order."""
+def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
+    """Return what the chosen hosts have for ranks, main first, the others in the file's order."""
     places = sorted(
         (p for p in layout.places if p.name in chosen), key=lambda p: p.name != layout.inventory.main
     )
-    return tuple(JobHost(p.name, p.path.address, p.slots) for p in places)
+    return tuple(Room(p.name, p.path.address, p.slots, ordered_uuids(p.gpus, p.facts)) for p in places)
 
 
 def require_running(layout: Layout, hosts: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from toolkit.core.facts import Facts
@@ -105,6 +105,7 @@ def make_layout(
     local: ImageFacts | None,
     by_name: bool = False,
     evidence: Evidence = _NOTHING,
+    lost_ports: Collection[int] = (),
 ) -> Layout:
     """Return the layout.
 
@@ -113,6 +114,7 @@ def make_layout(
         local: the image as this machine's engine knows it, None when it does not.
         by_name: what the hosts have under the file's name is meant, even while they run another.
         evidence: what connections between the hosts came to, where the choice of addresses is open.
+        lost_ports: see ``worker_port``.
 
     Raises:
         NotReady: no data address can be told, the port is taken, a cluster of that name is another's,
@@ -137,7 +139,7 @@ def make_layout(
         places=places,
         paths=tuple(paths[n] for n in inventory.names if n in paths),
         user=_user(inventory, facts),
-        port=worker_port(inventory, facts, paths),
+        port=worker_port(inventory, facts, paths, lost_ports),
         image=image,
         refused=refused,
     )

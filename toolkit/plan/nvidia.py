@@ -15,7 +15,7 @@ SMI = """
 if command -v nvidia-smi >/dev/null 2>&1; then
   fields=index,uuid,name,driver_version,memory.total
   timeout 20 nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits 2>&1
-  if [ $? -eq 124 ]; then echo "no answer within 20 s"; else timeout 20 nvidia-smi -L 2>&1; fi
+  if [ $? -eq 124 ]; then smi=hangs; echo "no answer within 20 s"; else timeout 20 nvidia-smi -L 2>&1; fi
 else
   echo "there is no nvidia-smi on the PATH"
 fi

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
 
 from toolkit.core.facts import Facts
-from toolkit.core.names import LABEL_OWNER, LABEL_PORT, WORKER
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER
 from toolkit.errors import NotReady
 from toolkit.network.choose import DataPath
 from toolkit.plan.ownership import running
@@ -14,6 +15,10 @@ from toolkit.spec.inventory import Inventory
 _ANY = ("0.0.0.0", "::")
 # Below Linux' ephemeral range (32768 and up), so that no outgoing connection takes it by chance.
 FIRST_MASTER_PORT = 29500
+# Jobs begin to look at one of so many ports from there on.
+_MASTER_PORTS = 2048
+# Where a cluster looks on after it has lost a race: how many places of its own, in how many ports.
+_OWN_PORTS, _OWN_RANGE = 64, 4096
 
 
 def free_port(first: int, facts: Facts, address: str) -> int:
@@ -22,12 +27,31 @@ def free_port(first: int, facts: Facts, address: str) -> int:
     return next((port for port in range(first, 65536) if port not in taken), first)
 
 
-def worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping[str, DataPath]) -> int:
+def master_port(job: str, facts: Facts, address: str) -> int:
+    """Return a job's MASTER_PORT on its first host: free, and hardly another new job's.
+
+    Where a job begins to look is made of its id, so that two that start at the same second, and see the
+    same ports free, take different ones.
+    """
+    return free_port(FIRST_MASTER_PORT + _number(job) % _MASTER_PORTS, facts, address)
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def worker_port(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    paths: Mapping[str, DataPath],
+    lost: Collection[int] = (),
+) -> int:
     """Return where the workers' sshd is to listen, on all hosts alike.
 
     Args:
         facts: of the hosts that answered.
         paths: of these hosts at least.
+        lost: ports that were free when the hosts were asked, and taken when sshd came to them.
 
     Raises:
         NotReady: the file's port is taken on a worker, or no port is free on all of them.
@@ -41,11 +65,22 @@ def worker_port(inventory: Inventory, facts: Mapping[str, Facts], paths: Mapping
                 raise NotReady(what, "free it, or leave worker_port out of the hosts file", f.host)
         return inventory.worker_port
     # The port that the cluster already has, so that a host that comes back joins the others there.
-    candidates: list[int] = [*sorted(present), *range(inventory.worker_port, 65536)]
+    first = _after_a_race(inventory, facts) if lost else sorted(present)
+    candidates: list[int] = [*first, *range(inventory.worker_port, 65536)]
     for port in candidates:
-        if not any(port_holder(inventory, f, paths[f.host].address, port) for f in workers):
+        if port not in lost and not any(
+            port_holder(inventory, f, paths[f.host].address, port) for f in workers
+        ):
             return port
     raise NotReady("no port is free on all hosts", "set worker_port: in the hosts file")
+
+
+def _after_a_race(inventory: Inventory, facts: Mapping[str, Facts]) -> Iterator[int]:
+    """Yield ports in an order that no other cluster has, so that two do not meet again and again."""
+    owner = next((f.user for f in facts.values()), "")
+    for number in range(_OWN_PORTS):
+        own = _number(f"{owner}/{inventory.cluster}/{number}")
+        yield inventory.worker_port + 1 + own % min(_OWN_RANGE, 65535 - inventory.worker_port)
 
 
 def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> str:
@@ -56,7 +91,8 @@ def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> 
         return ""
     for c in facts.containers:
         if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
-            return f"container {c.name} of user {c.labels.get(LABEL_OWNER, '?')}"
+            whose = f"cluster {c.labels.get(LABEL_CLUSTER, '?')} of user {c.labels.get(LABEL_OWNER, '?')}"
+            return f"{whose} (container {c.name})"
     return f"another program (on {facts.host}: ss -ltnp 'sport = :{port}')"
 
 

@@ -13,7 +13,7 @@ from toolkit.core.image import ImageFacts, image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
-from toolkit.plan import links
+from toolkit.plan import links, probe_uses
 from toolkit.plan.addresses import parse_interfaces, parse_listeners, parse_routes
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
@@ -21,12 +21,16 @@ from toolkit.plan.probe_cluster import boot_time, container_facts, programs, rem
 # A login shell's banner may come first, so every section opens with a line that no banner holds.
 _MARK = "@@toolkit@@"
 
-_SCRIPT = r"""
+_SCRIPT = (
+    r"""
 mark() { printf '\n@@toolkit@@ %s\n' "$1"; }
 LC_ALL=C; export LC_ALL
 mark begun; date +%s.%N
 # fish without a locale, as sshd starts it, hands on a home with other letters than ASCII garbled.
 [ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
+# All questions look where the hosts file says; where it says nothing, where the user's login does.
+[ -z "${TOOLKIT_STATE_DIR-}" ] || XDG_STATE_HOME="$TOOLKIT_STATE_DIR/$(id -un)"
+export XDG_STATE_HOME
 # Directory services give groups names with spaces; -z is not known to every id.
 groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
 [ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
@@ -57,6 +61,7 @@ mark tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
 @network@
 mark gpus
 @@SMI@@
+@@USES@@
 mark runtime; command -v nvidia-container-runtime-hook
 mark cdi
 for f in /etc/cdi/* /var/run/cdi/*; do
@@ -74,7 +79,10 @@ mark disk; df -Pk "${HOME:-/}" 2>/dev/null
 mark ended; date +%s.%N
 mark end
 exit 0
-""".replace("@@SMI@@", SMI.strip()).replace("@network@", links.QUESTIONS.strip())
+""".replace("@@SMI@@", SMI.strip())
+    .replace("@@USES@@", probe_uses.QUESTIONS.strip())
+    .replace("@network@", links.QUESTIONS.strip())
+)
 
 
 def probe_command(
@@ -83,17 +91,20 @@ def probe_command(
     host: str,
     more: Sequence[tuple[str, str]] = (),
     sources: Sequence[str] = (),
+    state_dir: str = "",
 ) -> Command:
     """Return the command whose output ``parse_facts`` reads. It changes nothing on the host.
 
     Args:
         more: further questions as (name, shell text); ``probe_answers`` has what they print.
         sources: of the mounts; questions find them as ``$5`` and on.
+        state_dir: of the hosts file.
     """
     # Each in a shell of its own: none can end the script, or change what the next one sees.
     asked = "".join(f"mark {name}; (\n{text}\n) 2>/dev/null\n" for name, text in more)
     text = _SCRIPT.replace("mark ended;", f"{asked}mark ended;")
-    return script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
+    asking = script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
+    return asking.within("env", f"TOOLKIT_STATE_DIR={state_dir}") if state_dir else asking
 
 
 def probe_answers(text: str) -> dict[str, str]:
@@ -167,6 +178,8 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         links=links.parse_links(parts.get("links", ""), parts.get("shaping", "")),
         routes=parse_routes(parts["routes"]),
         rdma=links.parse_rdma(parts.get("rdma", "")),
+        gpu_processes=probe_uses.parse_processes(parts.get("apps", "")),
+        claims=probe_uses.parse_claims(parts.get("claims", ""), parts["boot"]),
     )
 
 

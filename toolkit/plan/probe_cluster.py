@@ -35,6 +35,18 @@ def _seconds(text: str) -> float:
     return max(0.0, moment.timestamp()) if moment.year > 1970 else 0.0
 
 
+def begun(text: str, stat: str) -> float:
+    """Return when a process began, in seconds since the epoch; 0 where that cannot be told.
+
+    Args:
+        text: with a line ``btime SECONDS``; stat: what /proc/PID/stat says after the process's name.
+    """
+    boot = next((line.split()[1] for line in text.splitlines() if line.startswith("btime ")), "0")
+    words = stat.split()
+    ticks = int(words[19]) if len(words) > 19 and words[19].isdigit() else 0
+    return int(boot) + ticks / _TICKS_PER_SECOND if int(boot) and ticks else 0.0
+
+
 def boot_time(text: str) -> float:
     """Return when the host's first process began, from the lines of /proc/stat and /proc/1/stat.
 

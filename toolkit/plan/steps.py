@@ -84,6 +84,7 @@ class WaitFor:
 
     Args:
         deadline: seconds until it is given up.
+        failures: as in ``Run``, looked for in the output of ``explain``.
     """
 
     host: str
@@ -93,6 +94,7 @@ class WaitFor:
     explain: Command
     deadline: float = 60.0
     fix: str = ""
+    failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class SendImage:
         image: its Id in this machine's engine, which stays when the tag is moved; empty for unknown.
         address: of the host on the data network, at which other hosts can give it what they got.
         mbit: what its link carries at most, in Mbit/s; 0 for unknown.
+        cluster: whose mark the processes carry that the transfer needs on the host.
     """
 
     host: str
@@ -114,6 +117,7 @@ class SendImage:
     image: str = ""
     address: str = ""
     mbit: float = 0.0
+    cluster: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class SendData:
         path: the folder on the host, made if it is not there.
         image: in whose container the host's part runs where the host has no Python.
         user: the ssh user there, as ``uid:gid``.
-        address, mbit: as in ``SendImage``.
+        address, mbit, cluster: as in ``SendImage``.
     """
 
     host: str
@@ -178,6 +182,7 @@ class SendData:
     user: str
     address: str = ""
     mbit: float = 0.0
+    cluster: str = ""
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,7 @@ class RemoveData:
     """Remove from a folder of a host what ``SendData`` wrote there, and nothing else.
 
     Args:
-        image, user: as in ``SendData``.
+        image, user, cluster: as in ``SendData``.
         keep: leave the folder itself: a container sees it, and would not see another one in its place.
     """
 
@@ -195,6 +200,7 @@ class RemoveData:
     image: str
     user: str
     keep: bool = False
+    cluster: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from toolkit.plan.containers import cluster_container, start_failures, worker_ss
 from toolkit.plan.data import folder_steps, plan_data
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.standing import why_start
-from toolkit.plan.steps import File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
+from toolkit.plan.steps import Failure, File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
 from toolkit.render.docker import docker_run_args
 from toolkit.render.etc import group_file, hosts_file, passwd_file
 from toolkit.render.ssh import authorized_keys_line, known_hosts_line, ssh_config
@@ -27,17 +27,33 @@ _OF_ROLE = {
     MAIN: (_CLUSTER_KEY, f"{_CLUSTER_KEY}.pub"),
     WORKER: (_HOST_KEY, f"{_HOST_KEY}.pub", "authorized_keys", "sshd_config"),
 }
-# Arguments: the container of the other role, folders to be there, "--", files not to be there.
-_MAKE_FOLDERS = """
-umask 077; docker rm --force "$1" >/dev/null 2>&1; shift
-while [ "$1" != -- ]; do mkdir -p "$1" || exit; shift; done
+# Somebody else may have made a container of this name since the host was asked: then it stays, and ours is
+# refused by its name. Arguments: the container, whose it must be.
+_REMOVE_OWN = r"""
+owner=$(docker container inspect --format '{{index .Config.Labels "toolkit.owner"}}' "$1" 2>/dev/null)
+[ "$owner" != "$2" ] || docker rm --force "$1" >/dev/null 2>&1
+shift 2
+"""
+# What a folder of the hosts file holds under our name may be somebody's who waits for our keys there.
+# Arguments: the container of the other role, its owner, a folder that must be ours or "", folders to be
+# there, "--", files not to be there.
+_MAKE_FOLDERS = f"""umask 077{_REMOVE_OWN}base=$1; shift
+if [ -n "$base" ]; then
+  mkdir -p "$base" || exit
+  [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to somebody else" >&2; exit 1; }}
+fi
+# Once more: the end of our last other cluster may take a parent away between two steps of the first.
+while [ "$1" != -- ]; do mkdir -p "$1" 2>/dev/null || mkdir -p "$1" || exit; shift; done
 shift; rm -f "$@"
 """
 _FOLDERS_ARE_THERE = """
-! docker container inspect "$1" || exit 1; shift
+! docker container inspect "$1" || exit 1; shift 3
 while [ "$1" != -- ]; do [ -d "$1" ] || exit 1; shift; done
 for f; do [ ! -e "$f" ] || exit 1; done
 """
+# sshd's own words, and what they mean where the port was free when the host was asked.
+_NOT_BOUND = r"Bind to port \d+ on .* failed: Address already in use"
+PORT_TAKEN = "somebody else took the port in the meantime"
 _BEGIN, _END = "<key:", ">"
 
 
@@ -91,7 +107,8 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
         image = layout.image
         link = place.facts.link(place.path.interface)
         title, mbit = f"send image {tag}", link.rate if link else 0.0
-        return (SendImage(place.name, title, tag, image.identity, image.id, place.path.address, mbit),)
+        about = (image.identity, image.id, place.path.address, mbit, layout.inventory.cluster)
+        return (SendImage(place.name, title, tag, *about),)
     names = image_names(layout.image.identity, tag)
     name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
     there = script(
@@ -109,7 +126,8 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
     # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
     role = WORKER if place.role == MAIN else MAIN
     stale = [f"{state}/conf/{name}" for name in _OF_ROLE[role]]
-    about = (container_name(layout.inventory.cluster, role), *folders, "--", *stale)
+    base = state.rsplit("/", 3)[0] if layout.inventory.state_dir else ""
+    about = (container_name(layout.inventory.cluster, role), facts.user, base, *folders, "--", *stale)
     make, there = script(_MAKE_FOLDERS, *about), script(_FOLDERS_ARE_THERE, *about)
     client = ssh_config(layout.paths, layout.port, layout.user)
     myself = {
@@ -201,8 +219,9 @@ def _start_step(layout: Layout, place: Place) -> Step:
     )
     # What stands there under this name is stopped, dead or made from another specification.
     start = script(
-        'docker rm --force "$1" >/dev/null 2>&1; shift; exec "$@"',
+        f'{_REMOVE_OWN}exec "$@"',
         container.name,
+        place.facts.user,
         *docker_run_args(container),
     )
     return Run(
@@ -222,6 +241,11 @@ def _start_step(layout: Layout, place: Place) -> Step:
 
 def _wait_step(layout: Layout, place: Place) -> Step:
     name = container_name(layout.inventory.cluster, WORKER)
+    taken = "up goes on by itself with another port; where it has not: toolkit up once more"
+    if layout.inventory.worker_port_fixed:
+        taken = (
+            f"on {place.name}: ss -ltnp 'sport = :{layout.port}'; or leave worker_port out of the hosts file"
+        )
     return WaitFor(
         place.name,
         f"sshd listens on {place.path.address}:{layout.port}",
@@ -229,6 +253,7 @@ def _wait_step(layout: Layout, place: Place) -> Step:
         alive=script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name),
         explain=script('docker logs --tail 3 "$1" 2>&1', name),
         deadline=30,
+        failures=(Failure(_NOT_BOUND, PORT_TAKEN, taken),),
         fix=f"on {place.name}: docker logs {name}",
     )
 

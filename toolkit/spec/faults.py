@@ -104,7 +104,7 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
     message = f"should be {_SORTS.get(sort, 'something else')}, found {shown(value)}"
     if value is None:
         return f"{message}; write a value or remove the key"
-    if path == ("shm_size",):
+    if path in (("shm_size",), ("log_size",)):
         return f"{message}; write it with a unit, as in 8g"
     if sort == "string_type" and not isinstance(value, dict | list):
         return f"{message}; put it in quotes"

@@ -51,7 +51,7 @@ _RANK_PREFIXES = ("TOOLKIT_", "OMPI_COMM_WORLD_", "PMIX_", "TORCHELASTIC_")
 _CONTAINER_NAMES = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
 _UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-_SHM_LEAST, _SHM_MOST = 1024**2, 64 * 1024**4
+_SHM_LEAST, _SHM_MOST, _LOG_LEAST = 1024**2, 64 * 1024**4, 64 * 1024
 
 
 def _not_an_option(text: str) -> None:
@@ -175,13 +175,20 @@ def launcher(text: str) -> str:
 
 def shm_size(text: str) -> str:
     require(fits(SHM_SIZE, text), "a size such as 8g or 512m", text)
-    if not _SHM_LEAST <= shm_bytes(text) <= _SHM_MOST:
+    if not _SHM_LEAST <= size_bytes(text) <= _SHM_MOST:
         raise ValueError(f"should be 1m to 64t, found {shown(text)}; the units are k, m, g and t")
     return text
 
 
-def shm_bytes(text: str) -> int:
-    """Return a checked ``shm_size`` in bytes; units count in 1024, as docker's --shm-size does."""
+def log_size(text: str) -> str:
+    require(fits(SHM_SIZE, text), "a size such as 64m or 1g", text)
+    if not _LOG_LEAST <= size_bytes(text) <= _SHM_MOST:
+        raise ValueError(f"should be 64k to 64t, found {shown(text)}; the units are k, m, g and t")
+    return text
+
+
+def size_bytes(text: str) -> int:
+    """Return a checked size in bytes; units count in 1024, as docker's --shm-size does."""
     digits = re.match("[0-9]+", text)
     assert digits is not None
     return int(digits[0]) * _UNITS[text[digits.end() : digits.end() + 1].lower() or "b"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from toolkit.core.container import Mount, Ulimit
-from toolkit.core.names import DEFAULT_WORKER_PORT, MAIN, WORKER
+from toolkit.core.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT, MAIN, WORKER
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Inventory:
         data: what is staged to the hosts from here; see ``all_mounts``.
         secrets: variables and the files that hold their values; relative to the hosts file's folder.
         labels: more labels for every container.
+        log_bytes: the most that each log of a job takes on a disk.
         network: what ranks use between hosts: auto, ethernet, infiniband or efa.
+        state_dir: folder on the hosts below which each ssh user has one; empty means the user's state folder.
         known_hosts: file with the hosts' ssh keys; empty means ``~/.ssh/known_hosts``.
         source: the hosts file's name.
     """
@@ -83,8 +85,10 @@ class Inventory:
     labels: tuple[tuple[str, str], ...] = ()
     ulimits: tuple[Ulimit, ...] = ()
     shm_bytes: int = 8 * 1024**3
+    log_bytes: int = DEFAULT_LOG_BYTES
     launcher: str = "horovodrun"
     network: str = "auto"
+    state_dir: str = ""
     known_hosts: str = ""
     pull: str = "never"
     # Two files that say the same describe the same cluster.

@@ -54,6 +54,7 @@ Port = Annotated[int, _PORT[0], _PORT[1]]
 WorkerPort = Annotated[int, _WORKER_PORT[0], _WORKER_PORT[1]]
 Count = Annotated[int, _COUNT[0], _COUNT[1]]
 ShmSize = Annotated[str, AfterValidator(fields.shm_size), _text(fields.SHM_SIZE)]
+LogSize = Annotated[str, AfterValidator(fields.log_size), _text(fields.SHM_SIZE)]
 Launcher = Annotated[
     str, AfterValidator(fields.launcher), WithJsonSchema({"type": "string", "enum": list(fields.LAUNCHERS)})
 ]
@@ -63,6 +64,7 @@ Network = Annotated[
     str, AfterValidator(fields.network), WithJsonSchema({"type": "string", "enum": list(fields.NETWORKS)})
 ]
 MountSource = Annotated[str, AfterValidator(mount_fields.source)]
+StateDir = Annotated[str, AfterValidator(mount_fields.state_dir), _text("/.+")]
 MountTarget = Annotated[str, AfterValidator(mount_fields.target)]
 MountText = Annotated[str, AfterValidator(_mount), _text(mount_fields.MOUNT)]
 DataSource = Annotated[str, AfterValidator(mount_fields.data_source)]
@@ -208,8 +210,14 @@ class HostsFile(_Strict):
         dict, "Limits of the containers' processes: a number, unlimited, or soft and hard."
     )
     shm_size: ShmSize = Field(default="8g", description="Size of /dev/shm, which data loaders share.")
+    log_size: LogSize = Field(
+        default="64m", description="The most that one log of a job takes on a disk: each rank's, the merged."
+    )
     launcher: Launcher = Field(default="horovodrun", description="What starts the ranks.")
     network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
+    state_dir: StateDir = _absent(
+        str, "Folder on the hosts' local disks; keys and jobs go to one per user there, not to the home."
+    )
     known_hosts: LocalPath = _absent(str, "File with the hosts' ssh keys; ~/.ssh/known_hosts if absent.")
 
 

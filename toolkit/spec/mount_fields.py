@@ -54,6 +54,16 @@ def data_path(text: str) -> str:
     return path
 
 
+def state_dir(text: str) -> str:
+    """A folder on the hosts for what the toolkit keeps there."""
+    if text.startswith(("~", "$")):
+        raise ValueError(f"should begin with '/', as it is on the hosts, found {shown(text)}")
+    path = _absolute("folder", text)
+    if path == "/":
+        raise ValueError("should be a folder on a local disk, such as /scratch, found '/'")
+    return path
+
+
 def target(text: str) -> str:
     """A path inside the container that neither holds nor hides what it needs."""
     path = _absolute("target", text)

@@ -42,7 +42,26 @@ _EVERYWHERE = _data(on=_NFS) + _out()
 _ELSEWHERE = _data(on="nfs4|old-nas:/data|rw", inode="44:99") + _out()
 _SAME_BY_NAME = _data(on="nfs|10.0.0.9:/export/data|rw", inode="77:1632646") + _out()
 
+
+def _sees(*lines: str) -> Scene:
+    return scene(engine_sees="\n".join(lines))
+
+
 CASES = (
+    Case("engine-sees", "ok", _sees("open|state|/home/alice", "open|mount|/scratch/out")),
+    Case("engine-sees", "not checked", _sees(""), "does not say"),
+    Case(
+        "engine-sees",
+        "error",
+        _sees("open|state|/home/alice", "shut|state|/home/alice"),
+        "may not enter our folders in /home/alice",
+    ),
+    Case(
+        "engine-sees",
+        "error",
+        _sees("open|state|/home/alice", "shut|mount|/scratch/a|b"),
+        "may not see /scratch/a|b",
+    ),
     *(
         Case(check, "ok", scene())
         for check in ("mount-there", "mount-access", "mount-room", "mount-same", "mount-links")

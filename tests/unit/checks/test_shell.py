@@ -20,7 +20,7 @@ from toolkit.checks.machine import MACHINE, files, memory, processors
 from toolkit.checks.model import Probe, Seen
 from toolkit.checks.places import PLACES, places
 from toolkit.execute import execute
-from toolkit.plan.fix import Stray, plan_fix
+from toolkit.plan.fix import Leftovers, Stray, plan_fix
 from toolkit.plan.probe import probe_answers, probe_command
 
 # dash is what sh is on Debian; bash is what it is on others, busybox on the smallest.
@@ -191,7 +191,7 @@ def test_marked_processes_and_state_folders_are_found(
 
 def test_processes_of_a_job_that_is_over_are_ended(stray: tuple[str, subprocess.Popen[bytes]]) -> None:
     job, process = stray
-    plan = plan_fix("demo", "main", {}, [Stray("gpu1", job, (process.pid,))])
+    plan = plan_fix("fix demo", Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
     report = execute(plan, hosts("main", "gpu1"))
     assert report.ok and process.wait(10) == -15
     again = execute(plan, hosts("main", "gpu1"))
@@ -203,7 +203,7 @@ def test_processes_stay_unless_main_has_just_said_that_the_job_is_over(
     stray: tuple[str, subprocess.Popen[bytes]], reason: str
 ) -> None:
     job, process = stray
-    plan = plan_fix("demo", "main", {}, [Stray("gpu1", job, (process.pid,))])
+    plan = plan_fix("fix demo", Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
     env = {**os.environ, "TOOLKIT_SUPERVISOR": job if reason == "runs" else ""}
     supervisor = subprocess.Popen(["sleep", "300"], env=env)
     try:

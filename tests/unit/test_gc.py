@@ -1,0 +1,304 @@
+"""What `gc` takes for left over and what it leaves alone; its steps run by real shells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit import cluster_world as world
+from tests.unit.checks.recorded import marks, process
+from tests.unit.hosts_here import hosts
+from toolkit.checks.model import Scene, Seen
+from toolkit.checks.remains import IMAGES, STATES, Remains, removable, told
+from toolkit.core.facts import ContainerFacts
+from toolkit.execute import execute
+from toolkit.plan.fix import Leftovers, OldJob, State, Stray, plan_fix
+from toolkit.plan.steps import Run
+
+JOB = world.JOB_ID
+NOW = 1_000_000
+DAY = 86400
+HOME = "/home/alice/.local/state/toolkit"
+
+
+def container(cluster: str, host: str, role: str, state: str = "running", owner: str = "alice") -> Any:
+    labels = world.running(cluster, host, role).labels
+    made = world.running(cluster, host, role)
+    return replace(made, state=state, labels={**labels, "toolkit.owner": owner}, id=f"{cluster}{role}" * 8)
+
+
+def folder(cluster: str, host: str, changed: int = NOW - 7200) -> str:
+    return f"state|{changed}|{HOME}/{cluster}/{host}"
+
+
+def job(cluster: str, host: str, sent: str = "yes", state: str = "", ended: str = "", at: int = 0) -> str:
+    return f"job|{sent}|{state}|{ended}|{at or NOW - 7200}|{HOME}/{cluster}/{host}/jobs/{JOB}"
+
+
+def seen(host: str, *lines: str, containers: tuple[ContainerFacts, ...] = (), ranks: str = "") -> Seen:
+    answers = {"marks": marks(host, *filter(None, (ranks,))), "states": "\n".join((f"now|{NOW}", *lines))}
+    return Seen(host, answers, world.facts(host, containers=containers))
+
+
+def remains(*answered: Seen, days: float | None = None) -> Remains:
+    return Remains(Scene(world.inventory(), {one.host: one for one in answered}), days)
+
+
+def left(found: Remains) -> Leftovers:
+    return found.leftovers((), False)
+
+
+# The question
+
+
+def test_the_question_tells_folders_as_they_are(tmp_path: Path) -> None:
+    state = tmp_path / ".local/state/toolkit"
+    done, half = (state / "de mo/gpu1/jobs" / name for name in ("done", "half"))
+    for made in (done, half, state / "shared/gpu2/conf"):
+        made.mkdir(parents=True)
+    (done / ".sent").touch()
+    (done / "status.json").write_text(
+        '{"state": "failed", "exit_code": 1, "ended": 1795204800.25, "pid": 7}\n'
+    )
+    (state / "de mo/gpu1/conf").mkdir()
+    (state / "de mo/gpu1/conf/host.json.toolkit-new").touch()
+    said = subprocess.run(
+        ["sh", "-c", STATES.text],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stderr == ""
+    known = told(Seen("gpu1", {"states": said.stdout}))
+    (one,) = known.states.values()
+    assert (one.cluster, one.path, one.records) == ("de mo", str(state / "de mo/gpu1"), 2)
+    assert 0 <= one.quiet < 60 and not removable(one)
+    assert [(j.job, j.sent, j.state, j.ended) for j in known.jobs] == [
+        ("done", True, "failed", 1795204800.0),
+        ("half", False, "", 0.0),
+    ]
+    assert known.halves == (str(state / "de mo/gpu1/conf/host.json.toolkit-new"),)
+    # Of a home that hosts share, each has its own.
+    assert list(told(Seen("gpu2", {"states": said.stdout})).states) == ["shared"]
+
+
+# What is left over
+
+
+def test_processes_of_jobs_that_are_over_by_the_word_of_their_own_main() -> None:
+    main = container("other", "gpu1", "main")
+    rank = process(811, JOB, cluster="other")
+    there = seen("gpu2", ranks=rank, containers=(container("other", "gpu2", "worker"),))
+    over = remains(seen("gpu1", containers=(main,)), there)
+    assert left(over).strays == (Stray("gpu2", JOB, (811,), "gpu1", "other"),)
+    alive = seen("gpu1", containers=(main,), ranks=process(700, JOB, "SUPERVISOR", "other"))
+    assert left(remains(alive, there)).strays == ()
+    # Its main is on none of these hosts, or is another person's: nobody can tell.
+    for others in ((), (container("other", "gpu1", "main", owner="bob"),)):
+        unknown = remains(seen("gpu1", containers=others), there)
+        assert left(unknown).strays == ()
+        (kept,) = unknown.kept(())
+        assert (kept.host, JOB in kept.what, "cluster other" in kept.why) == ("gpu2", True, True)
+    # A cluster without a container on the host has no job there.
+    alone = remains(seen("gpu1"), seen("gpu2", ranks=rank))
+    assert left(alone).strays == (Stray("gpu2", JOB, (811,), "", "other"),)
+
+
+def test_state_folders_of_clusters_without_a_container() -> None:
+    plain, young = folder("old", "gpu1"), folder("new", "gpu1", NOW - 60)
+    recorded = folder("kept", "gpu1")
+    lines = (plain, young, recorded, job("kept", "gpu1"), folder("there", "gpu1"), folder("at-work", "gpu1"))
+    found = remains(
+        seen(
+            "gpu1",
+            *lines,
+            containers=(container("there", "gpu1", "main", "exited", "bob"),),
+            ranks=process(5, JOB, cluster="at-work"),
+        )
+    )
+    states = {state.cluster: state for state in found.states()}
+    assert states.keys() == {"old", "new", "kept"}
+    assert [removable(states[name]) for name in ("old", "new", "kept")] == [True, False, False]
+    stay = {kept.what.split()[5]: kept.why for kept in found.kept((states["old"],)) if "keys" in kept.what}
+    assert stay == {"new": "it has changed of late", "kept": "it holds the record of 1 job"}
+    without = seen("gpu1", plain)
+    assert without.facts is not None
+    no_engine = replace(without, facts=replace(without.facts, docker=""))
+    assert remains(no_engine).states() == (), "without an engine nobody knows which clusters are there"
+
+
+def test_folders_of_jobs() -> None:
+    main = seen(
+        "gpu1",
+        job("demo", "gpu1", state="succeeded", ended=str(NOW - 10 * DAY)),
+        containers=(container("demo", "gpu1", "main"),),
+    )
+    worker = seen("gpu2", job("demo", "gpu2"), containers=(container("demo", "gpu2", "worker"),))
+    assert left(remains(main, worker)).jobs == ()
+    old = left(remains(main, worker, days=9)).jobs
+    assert [(one.host, one.main, one.quiet) for one in old] == [
+        ("gpu1", "gpu1", False),
+        ("gpu2", "gpu1", False),
+    ]
+    assert left(remains(main, worker, days=11)).jobs == ()
+    assert left(remains(worker, days=0)).jobs == (), "main is not there to say that it is over"
+    running = seen(
+        "gpu1",
+        job("demo", "gpu1", state="running"),
+        containers=(container("demo", "gpu1", "main"),),
+        ranks=process(700, JOB, "SUPERVISOR"),
+    )
+    assert left(remains(running, worker, days=0)).jobs == ()
+    half = seen("gpu2", job("demo", "gpu2", "no"), job("demo", "gpu2", "no", at=NOW - 60))
+    (one,) = left(remains(main, half)).jobs
+    assert (one.host, one.quiet) == ("gpu2", True) and "never came whole" in one.why
+
+
+def test_parts_of_images_that_wait_for_nobody() -> None:
+    def image(name: str, when: str, part_of: str = "abc") -> str:
+        return (
+            f'{{"Id": "sha256:{name}", "RepoTags": ["toolkit-part:{part_of}-{name}-1"], "Os": "linux",'
+            f' "Config": {{"Labels": {{"toolkit.part": "{part_of}"}}}}, "RootFS": {{"Layers": []}},'
+            f' "Metadata": {{"LastTagTime": "{when}"}}}}'
+        )
+
+    def parts(*images: str) -> list[str]:
+        one = seen("gpu1")
+        text = f"=used\n=images\n[{','.join(images)}]"
+        host = replace(one, answers={**one.answers, IMAGES.name: text})
+        found = left(remains(host)).parts
+        assert found is not None
+        return [image.names[0] for image in found["gpu1"]]
+
+    old, new = "1970-01-12T10:00:00Z", "1970-01-12T13:40:00Z"
+    # Engines that give no time of that kind say the year 1.
+    assert parts(image("a", old)) == ["toolkit-part:abc-a-1"]
+    assert parts(image("a", old), image("b", old, "def")) == ["toolkit-part:abc-a-1", "toolkit-part:def-b-1"]
+    assert parts(image("a", new.replace("1970", "2030")), image("b", old)) == [], "one of them is new"
+
+
+# What is done about it
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that says which containers a stand-in for docker lists."""
+    program = tmp_path / "bin" / "docker"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n[ $1 != ps ] || cat {tmp_path}/containers\n")
+    program.chmod(0o755)
+    (tmp_path / "containers").write_text("")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return tmp_path / "containers"
+
+
+@pytest.fixture
+def rank() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of a job of a cluster that nothing else here belongs to."""
+    started = subprocess.Popen(
+        ["sleep", "300"], env={**os.environ, "TOOLKIT_CLUSTER": "gone", "TOOLKIT_JOB": "g1"}
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.wait()
+
+
+def carried_out(found: Leftovers) -> list[tuple[str, str]]:
+    report = execute(plan_fix("gc", found), hosts("gpu1", "gpu2"))
+    return [(o.status, o.detail) for o in report.outcomes]
+
+
+def test_a_cluster_that_has_come_back_keeps_its_processes(
+    engine: Path, rank: subprocess.Popen[bytes]
+) -> None:
+    found = Leftovers({}, (Stray("gpu2", "g1", (rank.pid,), "", "gone"),))
+    engine.write_text("aaaa\n")
+    ((status, detail),) = carried_out(found)
+    assert status == "failed" and "cluster gone runs" in detail and rank.poll() is None
+    engine.write_text("")
+    assert carried_out(found) == [("ok", "")] and rank.wait(10) == -15
+    assert carried_out(found)[0][0] == "skipped"
+
+
+def test_a_job_that_runs_by_mains_word_keeps_its_processes(
+    rank: subprocess.Popen[bytes], engine: Path
+) -> None:
+    found = Leftovers({}, (Stray("gpu2", "g1", (rank.pid,), "gpu1", "gone"),))
+    env = {**os.environ, "TOOLKIT_SUPERVISOR": "g1"}
+    supervisor = subprocess.Popen(["sleep", "300"], env=env)
+    try:
+        assert [status for status, _ in carried_out(found)] == ["ok", "failed"] and rank.poll() is None
+        # Main is gone since: nobody says that the job is over.
+        report = execute(plan_fix("gc", found), hosts("gpu2"))
+        assert not report.ok and rank.poll() is None
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+
+
+def state(folder: Path) -> State:
+    return State("gpu1", "gone", str(folder), records=1)
+
+
+def test_a_state_folder_goes_unless_somebody_makes_it_just_now(tmp_path: Path, engine: Path) -> None:
+    made = tmp_path / "toolkit/gone/gpu1"
+    (made / "conf").mkdir(parents=True)
+    assert carried_out(Leftovers({}, states=(state(made),)))[0][0] == "skipped"
+    assert made.exists(), "it has changed within the hour"
+    engine.write_text("aaaa\n")
+    ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), at_once=True))
+    assert (status, "has a container again" in detail) == ("failed", True) and made.exists()
+    engine.write_text("")
+    assert carried_out(Leftovers({}, states=(state(made),), at_once=True))[0][0] == "ok"
+    assert not (tmp_path / "toolkit").exists()
+
+
+def test_a_state_folder_of_a_cluster_at_work_stays(
+    tmp_path: Path, engine: Path, rank: subprocess.Popen[bytes]
+) -> None:
+    made = tmp_path / "toolkit/gone/gpu1"
+    made.mkdir(parents=True)
+    ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), at_once=True))
+    assert (status, detail.endswith("cluster gone is at work")) == ("failed", True) and made.exists()
+
+
+def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:
+    old, young = (tmp_path / name for name in ("old", "young"))
+    for made in (old, young):
+        (made / "code").mkdir(parents=True)
+    jobs = (
+        OldJob("gpu1", "j1", str(old), "it ended 9 days ago", "gpu2", "demo"),
+        OldJob("gpu1", "j2", str(young), "its code never came whole", "gpu2", "demo", quiet=True),
+    )
+    assert [status for status, _ in carried_out(Leftovers({}, jobs=jobs))] == ["ok", "ok", "skipped"]
+    assert not old.exists() and young.exists(), "its code may be coming"
+
+
+def test_files_that_were_never_finished(tmp_path: Path) -> None:
+    half = tmp_path / "x.toolkit-new"
+    half.touch()
+    assert carried_out(Leftovers({}, halves={"gpu1": (str(half),), "gpu2": ()}))[0][0] == "skipped"
+    assert half.exists(), "somebody may be writing it"
+
+
+def test_every_step_can_be_asked_whether_there_is_anything_to_do() -> None:
+    found = Leftovers(
+        {"gpu1": (container("old", "gpu1", "worker", "exited"),)},
+        (Stray("gpu2", JOB, (1,), "gpu1", "demo"),),
+        (OldJob("gpu1", JOB, "/x", "y", "gpu1", "demo"),),
+        (State("gpu1", "old", "/z"),),
+        halves={"gpu1": ("/h",)},
+    )
+    plan = plan_fix("gc", found)
+    assert [p.title for p in plan.phases] == ["containers", "jobs", "processes", "folders", "files"]
+    assert all(isinstance(s, Run) and (s.unless or s.saves) for s in plan.steps)
+    assert plan_fix("gc", Leftovers({})).phases == ()

@@ -1,0 +1,188 @@
+"""Who holds which GPU: the question asked for real, what is made of the answers, what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cluster_world import facts, gpu, running
+from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
+from toolkit.errors import NotReady
+from toolkit.plan.holders import Holder, holders, refuse_held
+from toolkit.plan.probe_uses import LEASE, QUESTIONS, parse_claims, parse_processes
+from toolkit.show_gpus import gpus_json, gpus_text
+
+SINCE = 1795204800.0  # 2026-11-20 20:00 UTC
+CLAIM = Claim("j1", "theirs", "mallory", (0,), ("GPU-0",), "mallory", 900, SINCE)
+STRANGER = GpuProcess("GPU-0", 4711, 512, "bob", "python")
+INNER = "c" * 64  # the Id of every container of cluster_world
+
+
+def host(*processes: GpuProcess, claims: Sequence[Claim] = (), **changes: object) -> Facts:
+    return facts(gpus=(gpu(0), gpu(1)), gpu_processes=processes, claims=tuple(claims), **changes)
+
+
+def held(said: Facts) -> list[list[str]]:
+    return [[str(holder) for holder in use.holders] for use in holders(said)]
+
+
+# The question
+
+
+def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path) -> None:
+    lease = tmp_path / "lease.py"
+    lease.write_text("import time\ntime.sleep(60)\n")
+    argv = [str(lease), "j1", "--cluster", "demo", "--owner", "mal lory", "--slots", "0,1", "--gpus"]
+    mine = subprocess.Popen([sys.executable, *argv, "GPU-0,GPU-1"], env={"TOOLKIT_JOB": "j1"})
+    other = subprocess.Popen([sys.executable, *argv, ""])
+    # It names the program and is none: the path must be what Python runs.
+    decoy = subprocess.Popen(["sh", "-c", "sleep 60; :", str(lease), "j9"])
+    smi = tmp_path / "nvidia-smi"
+    gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
+    smi.write_text(f"#!/bin/sh\necho 'GPU-0, {mine.pid}, 512'\necho 'GPU-1, {other.pid}, [N/A]'\necho\n")
+    with smi.open("a") as file:
+        file.write(f"echo 'GPU-1, {gone}, 3'\necho 'No running processes found'\n")
+    smi.chmod(0o755)
+    try:
+        # Until both are Python with their whole command line.
+        time.sleep(0.3)
+        text = QUESTIONS.replace(LEASE, str(lease))
+        done = subprocess.run(
+            ["sh", "-c", 'mark() { echo "@@ $1"; }\n' + text],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        )
+    finally:
+        for process in (mine, other, decoy):
+            process.kill()
+            process.wait()
+    assert done.stderr == ""
+    apps, _, claims = done.stdout.replace(str(lease), LEASE).partition("@@ claims\n")
+    me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+    found = [(p.gpu, p.pid, p.memory_mib, p.user, p.job) for p in parse_processes(apps)]
+    assert found == [("GPU-0", mine.pid, 512, me, "j1"), ("GPU-1", other.pid, 0, me, "")]
+    assert all(process.program.startswith("python") for process in parse_processes(apps))
+    boot = next(x for x in Path("/proc/stat").read_text().splitlines() if x.startswith("btime"))
+    told = {claim.pid: claim for claim in parse_claims(claims, boot)}
+    assert told.keys() == {mine.pid, other.pid}
+    claim = told[mine.pid]
+    assert (claim.job, claim.cluster, claim.owner, claim.user) == ("j1", "demo", "mal lory", me)
+    assert (claim.slots, claim.gpus, told[other.pid].gpus) == ((0, 1), ("GPU-0", "GPU-1"), ())
+    assert abs(claim.since - time.time()) < 60
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        f"grep\t-slzFx\t{LEASE}\tj",
+        f"python3\t-u\t{LEASE}\tj1",
+        f"python3\t/tmp/other.py\t{LEASE}",
+        f"python3\t{LEASE}\t",
+        "",
+    ],
+)
+def test_what_only_looks_like_a_claim(argv: str) -> None:
+    assert parse_claims(f"12|bob|S 1|{argv}", "") == ()
+    assert parse_claims("no line of ours\nx|y", "") == ()
+
+
+# Who holds what
+
+
+def test_a_free_gpu_a_job_and_a_stranger() -> None:
+    said = host(STRANGER, claims=[replace(CLAIM, gpus=("GPU-1",))])
+    assert held(said) == [
+        ["python (pid 4711, user bob)"],
+        ["job j1 of cluster theirs (mallory) since 2026-11-20 20:00 UTC"],
+    ]
+    assert held(host()) == [[], []] and held(facts()) == []
+
+
+@pytest.mark.parametrize(
+    ("process", "seen"),
+    [
+        # Own processes carry their job's mark; of others' only the container can be seen.
+        (replace(STRANGER, job="j1"), 1),
+        (replace(STRANGER, container=INNER), 1),
+        (STRANGER, 2),
+        (replace(STRANGER, container="d" * 64), 2),
+        (replace(STRANGER, job="j2", container=INNER), 2),
+        # The same person's, started past the toolkit.
+        (replace(STRANGER, user="mallory"), 2),
+        (replace(STRANGER, program="nvidia-cuda-mps"), 1),
+    ],
+)
+def test_the_processes_of_a_job_are_not_counted_beside_its_claim(process: GpuProcess, seen: int) -> None:
+    said = host(process, claims=[CLAIM], containers=(running("theirs", "gpu1", "main"),))
+    assert len(holders(said)[0].holders) == seen
+
+
+def test_a_process_in_a_cluster_without_a_claim_names_the_cluster() -> None:
+    said = host(replace(STRANGER, container=INNER), containers=(running("theirs", "gpu1", "main"),))
+    assert held(said)[0] == ["python (pid 4711, user bob) in cluster theirs"]
+
+
+def test_parts_of_a_gpu_that_is_split() -> None:
+    split = replace(gpu(0), migs=(Mig(0, "MIG-a", "1g"), Mig(1, "MIG-b", "1g")))
+    said = facts(gpus=(split,), gpu_processes=(STRANGER,), claims=(replace(CLAIM, gpus=("MIG-a",)),))
+    # In which part the stranger is, nobody says.
+    assert [(use.uuid, len(use.holders)) for use in holders(said)] == [("MIG-a", 1), ("MIG-b", 0)]
+
+
+def test_status_says_it_as_text_and_as_json() -> None:
+    said = host(STRANGER)
+    assert gpus_text([said]).splitlines()[1:] == [
+        "gpu1  0    NVIDIA GeForce RTX 3090  python (pid 4711, user bob)",
+        "gpu1  1    NVIDIA GeForce RTX 3090  free",
+    ]
+    first, second = gpus_json([said])
+    assert (first["free"], first["holders"][0]["pid"], first["uuid"]) == (False, 4711, "GPU-0")
+    assert (second["free"], second["holders"]) == (True, ())
+    assert gpus_text([facts()]) == ""
+
+
+# What is refused
+
+
+def test_a_held_gpu_is_refused_with_its_holder() -> None:
+    two = {"gpu1": host(claims=[CLAIM]), "gpu2": replace(host(STRANGER), host="gpu2")}
+    with pytest.raises(NotReady) as caught:
+        refuse_held(two, {"gpu1": ["GPU-0", "GPU-1"]})
+    assert caught.value.host == "gpu1"
+    assert "GPU 0 (GPU-0) is held by job j1 of cluster theirs (mallory)" in caught.value.what
+    assert "--share" in caught.value.fix and "--exclude gpu1" in caught.value.fix
+    with pytest.raises(NotReady, match=r"GPU 0 \(GPU-0\) on gpu2 is held by python \(pid 4711, user bob\)"):
+        refuse_held(two, {"gpu1": ["GPU-0"], "gpu2": ["GPU-0"]})
+    refuse_held(two, {"gpu1": ["GPU-1"], "gpu2": []})
+    refuse_held(two, {"gpu9": ["GPU-0"]})
+
+
+def test_jobs_that_the_caller_knows_are_not_refused_again() -> None:
+    mine = replace(CLAIM, cluster="demo", owner="alice", user="alice")
+    refuse_held({"gpu1": host(claims=[mine])}, {"gpu1": ["GPU-0"]}, "demo", ["j1"])
+    for claim in (mine, replace(mine, cluster="other"), replace(mine, user="mallory")):
+        known = () if claim is mine else ("j1",)
+        with pytest.raises(NotReady):
+            refuse_held({"gpu1": host(claims=[claim])}, {"gpu1": ["GPU-0"]}, "demo", known)
+
+
+def test_many_holders_are_one_sentence() -> None:
+    claims = [replace(CLAIM, job=f"j{number}") for number in range(6)]
+    with pytest.raises(NotReady, match=r"; and 2 more\n"):
+        refuse_held({"gpu1": host(claims=claims)}, {"gpu1": ["GPU-0"]})
+    both = replace(CLAIM, gpus=("GPU-0", "GPU-1"))
+    with pytest.raises(NotReady, match=r"gpu1: GPU 0 \(GPU-0\), 1 \(GPU-1\) is held by job j1"):
+        refuse_held({"gpu1": host(claims=[both])}, {"gpu1": ["GPU-0", "GPU-1"]})
+
+
+def test_a_holder_of_whom_little_is_known() -> None:
+    assert str(Holder(pid=5)) == "a process (pid 5, user unknown)"

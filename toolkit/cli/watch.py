@@ -1,0 +1,157 @@
+"""A job in the foreground: its output, and what Ctrl-C, a signal and a lost connection mean to it."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from toolkit.cli.common import say, to_stdout
+from toolkit.cli.signals import Signals
+from toolkit.errors import Detached
+
+if TYPE_CHECKING:
+    from toolkit.api import Session
+    from toolkit.core.job_status import JobStatus
+    from toolkit.logs import Excerpt
+
+# What the first Ctrl-C does. Without a terminal nobody can be asked, and it stops the job.
+ON_INTERRUPT = ("ask", "stop", "detach")
+_SIGPIPE = 128 + 13
+
+
+class _Follower(threading.Thread):
+    """Copies the job's output in the background, so that the person can be asked meanwhile."""
+
+    def __init__(self, session: Session, job: str, sink: Callable[[bytes], None], what: Excerpt) -> None:
+        super().__init__(daemon=True)
+        self._session, self._job, self._sink, self._what = session, job, sink, what
+        self.held = threading.Lock()  # while somebody has it nothing is printed
+        # To wait for, because a join() that Ctrl-C interrupts takes the thread for ended (Python 3.11).
+        self.done = threading.Event()
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        from toolkit.logs import follow
+
+        def put(data: bytes) -> None:
+            with self.held:
+                self._sink(data)
+
+        try:
+            follow(self._session, self._job, put, self._what)
+        except Exception as error:  # raised again by who waits for us
+            self.error = error
+        finally:
+            self.done.set()
+
+
+def watch(
+    session: Session,
+    job: str,
+    signals: Signals,
+    what: Excerpt,
+    on_interrupt: str = "ask",
+    quiet: bool = False,
+    pressed: bool = False,
+) -> JobStatus:
+    """Follow a job to its end and say how it went.
+
+    Args:
+        what: how much of its output to show, and how.
+        quiet: show no output.
+        pressed: Ctrl-C, or a signal, has come already.
+
+    Raises:
+        Detached: the person, a signal or a broken connection took us away from the job; it goes on.
+    """
+    follower = _Follower(session, job, (lambda data: None) if quiet else to_stdout, what)
+    follower.start()
+    while not follower.done.is_set():
+        try:
+            if pressed:
+                pressed = False
+                raise KeyboardInterrupt
+            follower.done.wait(0.2)
+        except KeyboardInterrupt:
+            _interrupted(session, job, follower, signals, on_interrupt)
+    _raise(follower.error, job, signals)
+    return _tell(session, job)
+
+
+def _interrupted(
+    session: Session, job: str, follower: _Follower, signals: Signals, on_interrupt: str
+) -> None:
+    if signals.got:
+        raise Detached(job, "detached by a signal", 128 + signals.got)
+    answer = _ask(job, follower, signals) if on_interrupt == "ask" else on_interrupt
+    if answer == "detach":
+        raise Detached(job, "detached")
+    if answer == "stop":
+        _stop(session, job, signals)
+        follower.done.wait(10)
+
+
+def _ask(job: str, follower: _Follower, signals: Signals) -> str:
+    """Ask what Ctrl-C was meant to do: stop, detach, or nothing. A second one is an answer too."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "stop"
+    with follower.held:
+        sys.stderr.write(f"\n{job} is running.  s: stop it   d: detach, it goes on   Enter: go on watching  ")
+        sys.stderr.flush()
+        try:
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            if signals.got:
+                raise Detached(job, "detached by a signal", 128 + signals.got) from None
+            return "stop"
+    word = line.strip().lower()
+    if not line or word in ("d", "detach"):
+        return "detach"
+    return "stop" if word in ("s", "stop") else ""
+
+
+def _stop(session: Session, job: str, signals: Signals) -> None:
+    from toolkit.jobs import kill, stop
+
+    say(f"\nstopping {job} on all hosts (Ctrl-C again: kill it at once)")
+    try:
+        stop(session, job, interrupt=True)
+    except KeyboardInterrupt:
+        if signals.got:
+            raise Detached(
+                job, "detached by a signal while it was being stopped", 128 + signals.got
+            ) from None
+        say(f"\nkilling {job} on all hosts")
+        kill(session, job)
+        stop(session, job, interrupt=True, grace=0)
+
+
+def _raise(error: Exception | None, job: str, signals: Signals) -> None:
+    from toolkit.errors import Unreachable
+
+    if isinstance(error, Unreachable):
+        fix = f"it goes on without us; when main answers again: toolkit attach {job}"
+        raise Unreachable(f"lost sight of {job}: {error.what}", fix, error.host) from error
+    if isinstance(error, BrokenPipeError):
+        raise Detached(job, "nobody reads the output any more", _SIGPIPE) from error
+    if isinstance(error, OSError) and error.errno == errno.EIO:
+        signals.silence()  # the terminal went, and its signal is still on the way
+        raise Detached(job, "the terminal is gone", 128 + signal.SIGHUP) from error
+    if error is not None:
+        raise error
+
+
+def _tell(session: Session, job: str) -> JobStatus:
+    from toolkit.records import job_status
+
+    final = job_status(session, job)
+    took = f" after {final.ended - final.started:.1f} s" if final.ended else ""
+    why = f": {final.reason}" if final.reason else ""
+    say(f"job {job}: {final.state}{took}, exit code {final.exit_code}{why}")
+    if final.unswept:
+        say(f"  could not look for leftovers on {', '.join(final.unswept)}; toolkit down does")
+    return final

@@ -1,0 +1,85 @@
+"""A job as main's records show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.errors import NotReady
+
+FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job and how it stands.
+
+    Args:
+        state: starting or running, or one of ``FINAL``.
+        exit_code: None until it has ended.
+        started, ended: seconds since the epoch by main's clock; ``ended`` None until it has.
+        reason: why it ended as it did; empty when it succeeded.
+        unswept: hosts of which nobody could say that nothing of the job is left there.
+        owner: who started it, by the name on the machine that did.
+        command: what each rank executes.
+        hosts: names of its hosts in rank order, each with the slots that it has there.
+    """
+
+    id: str
+    state: str
+    exit_code: int | None
+    started: float
+    ended: float | None
+    reason: str
+    unswept: tuple[str, ...] = ()
+    owner: str = ""
+    launcher: str = ""
+    command: tuple[str, ...] = ()
+    hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def ranks(self) -> int:
+        """The world size."""
+        return sum(len(slots) for _, slots in self.hosts)
+
+    def host_of(self, rank: int) -> str:
+        """Return the host on which a rank runs.
+
+        Raises:
+            NotReady: the job has no such rank.
+        """
+        first = 0
+        for name, slots in self.hosts:
+            first += len(slots)
+            if 0 <= rank < first:
+                return name
+        raise NotReady(f"job {self.id} has no rank {rank}; it has {self.ranks}", f"--rank 0 to {first - 1}")
+
+
+def parse_status(
+    job: str, status: Mapping[str, Any], alive: bool = True, record: Mapping[str, Any] | None = None
+) -> JobStatus:
+    """Return a job from status.json and record.json, see toolkit/inside/common.py."""
+    state, record = str(status.get("state", "")), record or {}
+    return JobStatus(
+        id=job,
+        # Main's container or host went down under it, so nobody was left to write how it ended.
+        state=state if alive or state in FINAL else "lost",
+        exit_code=status.get("exit_code"),
+        started=float(status.get("started") or 0),
+        ended=status.get("ended"),
+        reason=str(status.get("reason", "")),
+        unswept=tuple(status.get("unswept") or ()),
+        owner=str(record.get("owner", "")),
+        launcher=str(record.get("launcher", "")),
+        command=tuple(map(str, record.get("command") or ())),
+        hosts=tuple(
+            (str(host["name"]), tuple(host.get("taken") or range(host["slots"])))
+            for host in record.get("hosts") or ()
+        ),
+    )

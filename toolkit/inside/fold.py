@@ -1,0 +1,133 @@
+"""Shows a line that many ranks print once, and then says how many of them it was and which."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
+
+# A rank's line in the merged log; see rank.py.
+_LINE = re.compile(rb"\[(\S+) (\d+)\] (.*)\n", re.DOTALL)
+# What differs between ranks that say the same: addresses in memory, times of day, numbers of processes.
+_VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
+_QUOTE = 120
+
+
+class _Said:
+    """One line that was shown, who said it first and who else has said it since."""
+
+    def __init__(self, host: str, rank: int, text: bytes, now: float, key: bytes) -> None:
+        self.host, self.rank, self.text, self.began, self.key = host, rank, text, now, key
+        self.ranks: dict[int, str] = {rank: host}
+
+
+class _Same:
+    """The shown lines of one text that are still open, and how many of them each rank has said."""
+
+    def __init__(self) -> None:
+        self.first = 0  # the number of the oldest that is open
+        self.open: deque[_Said] = deque()
+        self.said: dict[int, int] = {}
+
+
+class Fold:
+    """Folds equal lines of different ranks that come within `window` seconds of each other.
+
+    The first one is shown at once. What a rank says for the nth time is the same as what another has said for
+    the nth time: a traceback holds some of its lines twice, and a rank may print the same a thousand times.
+    """
+
+    def __init__(self, window: float = 2.0) -> None:
+        self._window = window
+        self._rest = b""
+        self._order: deque[_Said] = deque()
+        self._same: dict[bytes, _Same] = {}
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """What to show of `data`, which has come at `now` (seconds, of any clock)."""
+        shown = self.tick(now)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return shown + b"".join(self._line(line + b"\n", now) for line in lines)
+
+    def tick(self, now: float) -> bytes:
+        """What is to be said of lines whose window is over."""
+        over: list[_Said] = []
+        while self._order and now - self._order[0].began >= self._window:
+            said = self._order.popleft()
+            same = self._same[said.key]
+            same.open.popleft()
+            same.first += 1
+            if not same.open:
+                del self._same[said.key]
+            over.append(said)
+        return _summaries(over)
+
+    def close(self) -> bytes:
+        """What is left when no more comes."""
+        last = self._line(self._rest, 0.0) if self._rest else b""
+        said = list(self._order)
+        self._rest = b""
+        self._order.clear()
+        self._same.clear()
+        return last + _summaries(said)
+
+    def _line(self, line: bytes, now: float) -> bytes:
+        found = _LINE.fullmatch(line)
+        if not found:
+            return line
+        host, rank, text = found[1].decode(errors="replace"), int(found[2]), found[3]
+        own = rb"\brank[ =:]?%d\b" % rank
+        key = re.sub(own, b"rank N", _VARIES.sub(b"", text), flags=re.IGNORECASE)
+        same = self._same.setdefault(key, _Same())
+        number = max(same.said.get(rank, 0), same.first)
+        same.said[rank] = number + 1
+        if number - same.first < len(same.open):
+            same.open[number - same.first].ranks[rank] = host
+            return b""
+        said = _Said(host, rank, text, now, key)
+        same.open.append(said)
+        self._order.append(said)
+        return line
+
+
+def _summaries(said: Sequence[_Said]) -> bytes:
+    """One line for each run of lines that the same ranks have said."""
+    shown = b""
+    for _, run in groupby((one for one in said if len(one.ranks) > 1), key=lambda one: set(one.ranks)):
+        shown += _summary(list(run))
+    return shown
+
+
+def _summary(group: Sequence[_Said]) -> bytes:
+    first = group[0]
+    # Of a traceback the last line says what it is.
+    quote = next((one.text for one in reversed(group) if one.text.strip()), b"")
+    if not quote:
+        return b""  # empty lines are nobody's news
+    text = quote.decode(errors="replace").strip()
+    if len(text) > _QUOTE:
+        text = text[: _QUOTE - 1] + "…"
+    lines = "the same line" if len(group) == 1 else f"the same {len(group)} lines"
+    others = {rank: host for rank, host in first.ranks.items() if rank != first.rank}
+    where = ", ".join(f"{host} {_spans(ranks)}" for host, ranks in _by_host(others).items())
+    who = f"on {len(first.ranks)} ranks, first on {first.host} rank {first.rank}, also {where}"
+    return f"[toolkit] {lines} {who}: {text}\n".encode()
+
+
+def _by_host(others: dict[int, str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for rank in sorted(others):
+        found.setdefault(others[rank], []).append(rank)
+    return found
+
+
+def _spans(ranks: Sequence[int]) -> str:
+    """Numbers in order as ``1-7,9``."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

@@ -1,0 +1,44 @@
+"""The launches of a job as the supervisor has started them, each with its output."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from common import JOB_MARK, SUPERVISOR_MARK, Job, program
+from lines import Merger
+
+
+class Running:
+    """One launch that has been started."""
+
+    def __init__(self, job: Job, index: int) -> None:
+        self.launch = job["launches"][index]
+        self.merger = Merger()
+        self.code: int | None = None
+        self.ended = 0.0
+        argv = [sys.executable, program("launch.py"), job["id"], str(index)]
+        if self.launch["host"] != job["main"]:
+            remote = ["python3", *argv[1:]]
+            argv = [sys.executable, program("agent.py"), self.launch["host"], *remote]
+        env = {**os.environ, JOB_MARK: job["id"]}
+        env.pop(SUPERVISOR_MARK)
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,  # its end is the order to stop, and our death gives it too
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{Path(self.launch['argv'][0]).name} on {self.launch['host']}"
+
+    def stop(self) -> None:
+        """Order the launch to end: TERM to its group, KILL after the grace."""
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.stdin.close()

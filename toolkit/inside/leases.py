@@ -1,0 +1,229 @@
+"""The supervisor's side of the leases: one lease.py on each host of the job, heard from all the time."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from common import BEAT_S, JOB_MARK, LOST_S, SUPERVISOR_MARK, Job, program, ssh_args
+from sweep import CONNECT_S, KILL_ROUNDS, end_on
+
+TICK_S = 0.1
+# A host that has begun to answer is asked what it thinks within this time.
+ASK_S = 15.0
+
+
+class _Held:
+    """One host's lease, from the start of its process to its end."""
+
+    def __init__(self, job: Job, host: str) -> None:
+        self.host = host
+        words = lease_words(job, host)
+        env = {**os.environ}
+        if host == job["main"]:
+            argv = [sys.executable, *words[1:]]
+            env[JOB_MARK] = job["id"]
+            env.pop(SUPERVISOR_MARK, None)
+        else:
+            # This ssh carries the supervisor's mark and not the job's: main's sweep must not end it.
+            argv = ssh_args(host, ["exec", "env", f"{JOB_MARK}={job['id']}", *words])
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None and self.process.stdout is not None
+        for pipe in (self.process.stdin, self.process.stdout):
+            os.set_blocking(pipe.fileno(), False)
+        self.begun = self.heard = time.monotonic()
+        self.answered = False
+        self.lost = ""  # why, once it is
+        self.rest = b""
+        self.unsent = b""
+
+    def send(self, request: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.unsent += json.dumps(request).encode() + b"\n"
+        with suppress(OSError):  # a full pipe, or nobody reads it any more: what is read says which
+            self.unsent = self.unsent[os.write(self.process.stdin.fileno(), self.unsent) :]
+
+    def silence(self, now: float) -> str:
+        """Why the host counts as lost, empty while it does not."""
+        limit = LOST_S if self.answered else CONNECT_S
+        if now - self.heard <= limit:
+            return ""
+        return f"has not answered for {limit:.0f} s"
+
+    def last_words(self) -> str:
+        """What ssh or the program over there said, after their end."""
+        assert self.process.stderr is not None
+        code = self.process.wait()
+        text = self.process.stderr.read().decode(errors="replace").strip().splitlines()
+        if code == 0 and not text:
+            return "it had not heard from main for too long, and has ended its ranks"
+        return text[-1] if text else f"its lease ended with exit code {code}"
+
+
+def lease_words(job: Job, host: str) -> list[str]:
+    """The command of a host's lease; everybody on the host can read it, so it says who has taken what."""
+    own = next((each for each in job["hosts"] if each["name"] == host), None)
+    slots = ",".join(map(str, own["taken"])) if own else ""
+    gpus = ",".join(own["gpus"]) if own else ""
+    about = ["--cluster", job["cluster"], "--owner", job["owner"], "--slots", slots, "--gpus", gpus]
+    return ["python3", program("lease.py"), job["id"], *about]
+
+
+class Leases:
+    """All leases of a job, served by a thread of their own so that no beat waits for anything else."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        names = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
+        self._held = {name: _Held(job, name) for name in names}
+        self._lock = threading.Lock()
+        self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._asked: dict[int, str] = {}
+        self._number = 0
+        self._closing = False
+        self._wake = os.pipe()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def lost(self) -> tuple[str, str] | None:
+        """The first host that is lost, and why."""
+        for host, held in self._held.items():
+            if held.lost:
+                return host, held.lost
+        return None
+
+    def end(self, grace: float, ranks: bool = False) -> dict[str, str | None]:
+        """End what the job runs, on all hosts at once; host -> None, or why nobody can say that it is so."""
+        with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
+            return dict(pool.map(lambda host: (host, self._end_on(host, grace, ranks)), self._held))
+
+    def _end_on(self, host: str, grace: float, ranks: bool) -> str | None:
+        request = {"do": "end", "grace": grace, "ranks": ranks}
+        reply = self._ask(host, request, ASK_S + grace + KILL_ROUNDS * 0.1)
+        if reply is not None and "left" in reply:
+            return f"still alive: {reply['left']}" if reply["left"] else None
+        if self._held[host].lost and host != self._job["main"]:
+            # It ends its ranks by itself, but nobody can say so until it is back.
+            return self._held[host].lost
+        return end_on(self._job, host, grace, ranks)
+
+    def records(self) -> list[dict[str, Any]]:
+        """How ranks have ended, from all hosts that answer."""
+        with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
+            replies = pool.map(lambda host: self._ask(host, {"do": "records"}, ASK_S), self._held)
+        return [record for reply in replies for record in (reply or {}).get("records", ())]
+
+    def close(self) -> None:
+        """Give the leases up, after everything has ended."""
+        self._closing = True
+        os.write(self._wake[1], b"x")
+        self._thread.join()
+        for held in self._held.values():
+            held.send({"n": 0, "do": "release"})
+            assert held.process.stdin is not None
+            with suppress(OSError):
+                held.process.stdin.close()
+            if held.lost:
+                held.process.kill()
+        deadline = time.monotonic() + 2.0
+        for held in self._held.values():
+            with suppress(subprocess.TimeoutExpired):
+                held.process.wait(max(0.0, deadline - time.monotonic()))
+            if held.process.poll() is None:
+                held.process.kill()
+                held.process.wait()
+
+    def _ask(self, host: str, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        held = self._held[host]
+        answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        with self._lock:
+            if held.lost:
+                return None
+            self._number += 1
+            self._replies[self._number], self._asked[self._number] = answer, host
+            held.send({"n": self._number, **request})
+            number = self._number
+        try:
+            return answer.get(timeout=seconds) or None
+        except queue.Empty:
+            return None
+        finally:
+            with self._lock:
+                self._replies.pop(number, None)
+                self._asked.pop(number, None)
+
+    def _serve(self) -> None:
+        selector = selectors.DefaultSelector()
+        selector.register(self._wake[0], selectors.EVENT_READ)
+        for held in self._held.values():
+            assert held.process.stdout is not None
+            selector.register(held.process.stdout, selectors.EVENT_READ, held)
+        beat, before = 0.0, time.monotonic()
+        while not self._closing:
+            for key, _ in selector.select(TICK_S):
+                if key.data is not None:
+                    self._read(selector, key.data)
+            now = time.monotonic()
+            if now > before + 2 * BEAT_S:
+                # We stood still ourselves, so the silence of that time was not theirs.
+                for held in self._held.values():
+                    held.heard += now - before
+            before = now
+            if now >= beat + BEAT_S:
+                beat = now
+                with self._lock:
+                    for held in self._held.values():
+                        if not held.lost:
+                            held.send({"n": 0, "do": "beat"})
+            for held in self._held.values():
+                # Read first: what has come while we were kept from running is no silence.
+                if not held.lost and held.silence(now):
+                    self._read(selector, held)
+                    self._lose(held, held.silence(now))
+        selector.close()
+
+    def _read(self, selector: selectors.BaseSelector, held: _Held) -> None:
+        assert held.process.stdout is not None
+        try:
+            data = os.read(held.process.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            with suppress(KeyError):
+                selector.unregister(held.process.stdout)
+            if not held.lost:
+                self._lose(held, held.last_words())
+            return
+        held.heard, held.answered = time.monotonic(), True
+        *lines, held.rest = (held.rest + data).split(b"\n")
+        for line in lines:
+            reply = json.loads(line)
+            with self._lock:
+                waiting = self._replies.get(reply["n"])
+            if waiting is not None:
+                waiting.put(reply)
+
+    def _lose(self, held: _Held, why: str) -> None:
+        if not why:
+            return
+        with self._lock:
+            held.lost = why
+            for number, host in self._asked.items():
+                if host == held.host:
+                    self._replies[number].put({})

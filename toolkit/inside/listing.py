@@ -1,0 +1,49 @@
+"""Lists the jobs that main knows: one JSON list with each job's status, record and whether it is alive.
+
+It is sent along rather than read on main, so that it also reads what another toolkit has left there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def read(path: Path) -> Any:
+    """What a JSON file holds, None when it cannot be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def is_alive(pid: object, job: str) -> bool:
+    """Whether the job's supervisor runs.
+
+    The number of a process says nothing by itself: after a restart of the container another program may
+    have it, so the supervisor's own mark is looked for.
+    """
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"TOOLKIT_SUPERVISOR={job}".encode() in environ.split(b"\0")
+
+
+def main() -> None:
+    found = []
+    for folder in sorted(Path(sys.argv[1]).iterdir()):
+        status = read(folder / "status.json")
+        if isinstance(status, dict):
+            alive = is_alive(status.get("pid"), folder.name)
+            # It may have ended between the two looks.
+            status = status if alive else read(folder / "status.json") or status
+            record = read(folder / "record.json")
+            found.append({"id": folder.name, "alive": alive, "status": status, "record": record})
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""A job's logs: bounded in size, readable while they grow, with the times at which they grew.
+
+A log is a row of bytes with a beginning and no known end. It is kept in files by where they begin:
+`rank-3.log`, then `rank-3.log.8388608` and so on. When it grows over its limit the files in the middle go:
+how a run was set up stands at the beginning, and why it ended at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PIECES = 8  # files of one log at most, the first one and the newest
+TIMES_S = 2.0  # how far apart the rows of the times are
+APART = "apart"  # in front of that distance, where it is another one
+MOST_ROWS = 8192  # then every second one goes, and they are twice as far apart
+
+
+def pieces(path: Path) -> list[tuple[int, Path]]:
+    """The files of the log `path` with the offset at which each begins, in order."""
+    found = [(0, path)] if path.exists() else []
+    for other in path.parent.glob(f"{path.name}.*"):
+        start = other.name[len(path.name) + 1 :]
+        if start.isdigit():
+            found.append((int(start), other))
+    return sorted(found)
+
+
+def size_of(path: Path) -> int:
+    """How many bytes the log has had so far, those that went included."""
+    for start, piece in reversed(pieces(path)):
+        with suppress(FileNotFoundError):
+            return start + piece.stat().st_size
+    return 0
+
+
+class Log:
+    """Writes a log; continues one that is there."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self._path = path
+        self._piece = max(limit // PIECES, 4096)
+        found = pieces(path) or [(0, path)]
+        self._start, newest = found[-1]
+        self._file = newest.open("ab", buffering=0)
+        self._length = self._file.tell()
+        self._times = _times_path(path).open("ab", buffering=0)
+        self._rows, self._apart = _rows(path)
+
+    def write(self, data: bytes) -> None:
+        """Append `data`. Raises OSError, as for a full disk."""
+        self._note_time()
+        while data:
+            room = self._piece - self._length
+            if room <= 0:
+                self._begin_piece()
+                continue
+            done = self._file.write(data[:room])
+            self._length += done
+            data = data[done:]
+
+    def close(self) -> None:
+        self._file.close()
+        self._times.close()
+
+    def _begin_piece(self) -> None:
+        start = self._start + self._length
+        fresh = self._path.with_name(f"{self._path.name}.{start}").open("ab", buffering=0)
+        self._file.close()
+        self._file, self._start, self._length = fresh, start, fresh.tell()
+        for _, old in pieces(self._path)[1 : 1 - PIECES]:
+            with suppress(FileNotFoundError):
+                old.unlink()
+
+    def _note_time(self) -> None:
+        now = time.time()
+        if self._rows and 0 <= now - self._rows[-1][0] < self._apart:
+            return
+        self._rows.append((now, self._start + self._length))
+        if len(self._rows) <= MOST_ROWS:
+            self._times.write(_row(*self._rows[-1]))
+            return
+        self._rows, self._apart = self._rows[::2], 2 * self._apart
+        self._times.truncate(0)
+        rows = b"".join(_row(*row) for row in self._rows)
+        self._times.write(f"{APART} {self._apart:g}\n".encode() + rows)
+
+
+class Reader:
+    """Reads a log from an offset on, as far as it has come."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self._path, self.offset = path, offset
+        self._file: int | None = None
+        self._start = 0
+
+    def read(self, most: int = 1 << 18) -> bytes:
+        """What comes next, empty when nothing has come yet; a gap is told in words."""
+        while True:
+            if self._file is not None:
+                data = os.pread(self._file, most, self.offset - self._start)
+                if data:
+                    self.offset += len(data)
+                    return data
+            gap = self._next()
+            if gap is None:
+                return b""
+            if gap:
+                return b"[toolkit] %d bytes of the log are left out here\n" % gap
+
+    def _next(self) -> int | None:
+        """Open the file that holds the offset; bytes skipped on the way to it, None when there is none."""
+        found = pieces(self._path)
+        for index, (start, piece) in enumerate(found):
+            if index + 1 < len(found) and found[index + 1][0] <= self.offset:
+                continue
+            if self._file is not None and start == self._start and index + 1 == len(found):
+                return None  # we stand at the end of the last one
+            if self._file is not None and start == self._start:
+                continue
+            try:
+                file = os.open(piece, os.O_RDONLY)
+            except FileNotFoundError:
+                continue  # it went while we looked: the next one it is
+            self.close()
+            gap = max(0, start - self.offset)
+            self._file, self._start, self.offset = file, start, max(start, self.offset)
+            return gap
+        return None
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def read_all(path: Path, offset: int = 0) -> Iterator[bytes]:
+    """What a log holds at this moment."""
+    reader = Reader(path, offset)
+    try:
+        while data := reader.read():
+            yield data
+    finally:
+        reader.close()
+
+
+def offset_at(path: Path, epoch: float) -> int:
+    """Where stands what was written at `epoch` (seconds) and later; up to TIMES_S more may come before."""
+    rows, apart = _rows(path)
+    # A row stands for all that was written in the seconds after it.
+    return next((offset for when, offset in rows if when + apart > epoch), size_of(path))
+
+
+def offset_of_last_lines(path: Path, lines: int, prefix: bytes = b"") -> int:
+    """Where the last `lines` lines begin, counting those that begin with `prefix`."""
+    begins: deque[int] = deque(maxlen=lines)
+    offset = 0
+    is_begin = True
+    for start, piece in pieces(path):
+        with suppress(FileNotFoundError), piece.open("rb") as file:
+            offset = start
+            for text in file:
+                if is_begin and text.startswith(prefix):
+                    begins.append(offset)
+                offset += len(text)
+                is_begin = text.endswith(b"\n")
+    return begins[0] if begins else offset
+
+
+def _times_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.times")
+
+
+def _row(when: float, offset: int) -> bytes:
+    return f"{when:.3f} {offset}\n".encode()
+
+
+def _rows(path: Path) -> tuple[list[tuple[float, int]], float]:
+    """When the log had how many bytes, and how far apart these moments are at least."""
+    rows, apart = [], TIMES_S
+    with suppress(FileNotFoundError):
+        for line in _times_path(path).read_text().splitlines():
+            when, _, value = line.partition(" ")
+            with suppress(ValueError):
+                if when == APART:
+                    apart = float(value)
+                else:
+                    rows.append((float(when), int(value)))
+    return rows, apart

@@ -1,0 +1,87 @@
+"""Which slots of which hosts a job takes, and the GPUs that go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolkit.errors import NotReady
+from toolkit.launchers.job import JobHost
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a host has for ranks.
+
+    Args:
+        address: its data address.
+        slots: how many there are.
+        gpus: UUIDs of the GPUs that its container is given, in the order in which ranks count them.
+    """
+
+    name: str
+    address: str
+    slots: int
+    gpus: tuple[str, ...] = ()
+
+    def gpus_of(self, taken: Sequence[int]) -> tuple[str, ...]:
+        """Return the GPUs of these slots: one each, or several, or one for several slots, as numbers fall."""
+        count = len(self.gpus)
+        found: dict[str, None] = {}
+        for slot in taken if count else ():
+            first = slot * count // self.slots
+            last = max(first + 1, (slot + 1) * count // self.slots)
+            found |= dict.fromkeys(self.gpus[first:last])
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A job that runs, and the slots that it has; ``slots`` by host name."""
+
+    job: str
+    owner: str
+    slots: Mapping[str, Sequence[int]]
+
+
+def take_slots(rooms: Sequence[Room], ranks: int | None, jobs: Sequence[Taken] = ()) -> tuple[JobHost, ...]:
+    """Return the hosts with their slots for ``ranks`` ranks, filled in order; all slots when None.
+
+    Args:
+        rooms: in rank order.
+        jobs: what runs already, whose slots are not to be had.
+
+    Raises:
+        ValueError: the hosts have fewer slots than ranks, or no rank at all is asked for.
+        NotReady: they have enough, but other jobs hold them.
+    """
+    total = sum(room.slots for room in rooms)
+    wanted = total if ranks is None else ranks
+    if wanted < 1:
+        raise ValueError("a job needs at least one rank")
+    if wanted > total:
+        raise ValueError(f"{wanted} ranks asked for, but the hosts have {total} slots")
+    held = {room.name: {slot for job in jobs for slot in job.slots.get(room.name, ())} for room in rooms}
+    free = {room.name: [s for s in range(room.slots) if s not in held[room.name]] for room in rooms}
+    left = sum(map(len, free.values()))
+    if wanted > left:
+        raise _too_few(rooms, jobs, wanted, left)
+    taken = []
+    for room in rooms:
+        slots = tuple(free[room.name][:wanted])
+        wanted -= len(slots)
+        if slots:
+            gpus = room.gpus_of(slots)
+            visible = ",".join(gpus) if set(gpus) != set(room.gpus) else ""
+            taken.append(JobHost(room.name, room.address, len(slots), slots, gpus, visible))
+    return tuple(taken)
+
+
+def _too_few(rooms: Sequence[Room], jobs: Sequence[Taken], wanted: int, left: int) -> NotReady:
+    holding = []
+    for job in jobs:
+        if where := [f"{len(slots)} of {r.name}" for r in rooms if (slots := job.slots.get(r.name, ()))]:
+            holding.append(f"job {job.job} of {job.owner} has {', '.join(where)}")
+    what = f"{wanted} slots are needed and {left} are free: {'; '.join(holding)}"
+    free = f"--np {left} for those that are free; " if left else ""
+    return NotReady(what, f"{free}toolkit stop {jobs[-1].job}; --share to run beside it all the same")

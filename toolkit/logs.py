@@ -1,0 +1,85 @@
+"""A job's output, from the caller's side: the merged log or one rank's, what there is or on to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolkit.api import Session
+from toolkit.core.causes import words_of
+from toolkit.core.command import command
+from toolkit.core.job_status import JobStatus
+from toolkit.core.names import INSIDE
+from toolkit.core.result import TIMED_OUT
+from toolkit.effects.runner import Runner
+from toolkit.errors import NotReady, ToolkitError
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """What of a job's output is wanted; everything of the merged log by default.
+
+    Args:
+        rank: this rank's own log, whole, in place of the merged one.
+        host: only what the ranks on this host have said.
+        ago: only what came in the last so many seconds.
+        since: only what came after this moment, seconds since the epoch.
+        tail: only so many lines at the end.
+        fold: show a line that several ranks print once.
+    """
+
+    rank: int | None = None
+    host: str = ""
+    ago: float | None = None
+    since: float | None = None
+    tail: int | None = None
+    fold: bool = False
+
+    def words(self) -> list[str]:
+        """Return it as options of toolkit/inside/follow.py."""
+        named = {"rank": self.rank, "host": self.host or None, "ago": self.ago, "since": self.since}
+        words = [
+            w for n, v in {**named, "tail": self.tail}.items() if v is not None for w in (f"--{n}", str(v))
+        ]
+        return [*words, *(["--fold"] if self.fold else [])]
+
+
+ALL = Excerpt()
+
+
+def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Excerpt = ALL) -> None:
+    """Copy a job's output to ``sink`` until the job has ended."""
+    _show(session.main, job, sink, what)
+
+
+def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:
+    """Return True when the job has ended, False when it has not after so many seconds."""
+    ask = command("python3", str(INSIDE / "follow.py"), job, "--silent")
+    result = session.main.run(ask, seconds)
+    if not result.ok and result.status != TIMED_OUT:
+        raise ToolkitError(f"cannot wait for {job}: {words_of(result.stderr)}", "toolkit jobs")
+    return result.ok
+
+
+def show_log(
+    session: Session, job: JobStatus, sink: Callable[[bytes], None], what: Excerpt, on: bool
+) -> None:
+    """Copy what there is of a job's output to ``sink``; with ``on``, go on until its end.
+
+    Raises:
+        NotReady: the job has no such rank or host.
+    """
+    if what.host and what.host not in dict(job.hosts):
+        known = ", ".join(name for name, _ in job.hosts)
+        raise NotReady(f"job {job.id} has no ranks on {what.host}; it has some on {known}", "toolkit jobs")
+    host = session.inventory.main if what.rank is None else job.host_of(what.rank)
+    _show(session.container(host), job.id, sink, what, *(() if on else ("--now",)))
+
+
+def _show(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt, *more: str) -> None:
+    ask = command("python3", str(INSIDE / "follow.py"), job, *what.words(), *more)
+    result = runner.stream(ask, sink)
+    if not result.ok:
+        raise ToolkitError(
+            f"cannot show the log of {job}: {words_of(result.stderr)}", "toolkit jobs", runner.name
+        )

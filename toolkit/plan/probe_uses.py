@@ -1,0 +1,85 @@
+"""What the probe asks about the use of a host: what computes on its GPUs, which jobs claim them."""
+
+from __future__ import annotations
+
+from toolkit.core.facts import Claim, GpuProcess
+from toolkit.core.names import INSIDE
+from toolkit.plan.probe_cluster import begun
+
+# Its arguments say what a running job uses, in /proc, where every user of the host may read them.
+LEASE = str(INSIDE / "lease.py")
+
+# A process that ended meanwhile is left out; where /proc hides those of others, kill still knows them.
+# The innermost container is the last to be named by the control group's path.
+QUESTIONS = r"""
+owner_of() {
+  owner=$(stat -c %U "$1" 2>/dev/null)
+  [ "$owner" != UNKNOWN ] || owner=$(stat -c %u "$1" 2>/dev/null)
+}
+mark apps
+[ "$smi" = hangs ] || ! command -v nvidia-smi >/dev/null 2>&1 ||
+timeout -k 2 10 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits \
+  2>/dev/null | while IFS=' ,' read -r gpu pid memory _; do
+  case $pid in ''|*[!0-9]*) continue ;; esac
+  case $(kill -0 "$pid" 2>&1) in *[Nn]'o such process'*) continue ;; esac
+  owner_of "/proc/$pid"; name=
+  read -r name 2>/dev/null <"/proc/$pid/comm"
+  inside=$(sed -n 's/.*\([0-9a-f]\{64\}\).*/\1/p' "/proc/$pid/cgroup" 2>/dev/null | head -n 1)
+  job=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
+  printf '%s|%s|%s|%s|%s|%s|%s\n' "$gpu" "$pid" "$memory" "$owner" "$inside" "$job" "$name"
+done
+mark claims
+for f in $(grep -slzFx @lease@ /proc/[0-9]*/cmdline 2>/dev/null); do
+  line=; read -r line 2>/dev/null <"${f%/cmdline}/stat" || continue
+  pid=${f#/proc/}; owner_of "${f%/cmdline}"
+  printf '%s|%s|%s|' "${pid%/*}" "$owner" "${line##*) }"
+  tr '\0\n' '\t ' 2>/dev/null <"$f"; echo
+done
+""".replace("@lease@", LEASE)
+
+
+def parse_processes(text: str) -> tuple[GpuProcess, ...]:
+    """Return the lines of the section ``apps``."""
+    found = []
+    for line in text.splitlines():
+        cells = line.split("|", 6)
+        if len(cells) == 7 and cells[1].isdigit():
+            gpu, pid, memory, user, container, job, program = cells
+            # "[N/A]" and "[Not Supported]" are how drivers say that they do not know.
+            mib = int(memory) if memory.isdigit() else 0
+            found.append(GpuProcess(gpu, int(pid), mib, user, program, container, job))
+    return tuple(found)
+
+
+def parse_claims(text: str, boot: str) -> tuple[Claim, ...]:
+    """Return the claims that processes of the host make.
+
+    Args:
+        text: lines of the section ``claims``; of each the argv decides whether it is one.
+        boot: with the line ``btime`` of /proc/stat.
+    """
+    found = (_claim(line, boot) for line in text.splitlines())
+    return tuple(claim for claim in found if claim)
+
+
+def _claim(line: str, boot: str) -> Claim | None:
+    cells = line.split("|", 3)
+    if len(cells) != 4 or not cells[0].isdigit():
+        return None
+    pid, user, stat, argv = cells
+    words = argv.split("\t")
+    if len(words) < 3 or not words[0].rpartition("/")[2].startswith("python") or words[1] != LEASE:
+        return None
+    if not words[2]:
+        return None
+    said = dict(zip(words[3::2], words[4::2], strict=False))
+    return Claim(
+        job=words[2],
+        cluster=said.get("--cluster", ""),
+        owner=said.get("--owner", ""),
+        slots=tuple(int(slot) for slot in said.get("--slots", "").split(",") if slot.isdigit()),
+        gpus=tuple(filter(None, said.get("--gpus", "").split(","))),
+        user=user,
+        pid=int(pid),
+        since=begun(boot, stat),
+    )

@@ -1,0 +1,69 @@
+"""`up`, and once more on another port where somebody took the one that was free when the hosts were asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from toolkit.api import Session
+from toolkit.core.report import Outcome, Report
+from toolkit.errors import ToolkitError
+from toolkit.execute import Listener
+from toolkit.jobs import refuse_to_end_jobs
+from toolkit.plan.steps import Plan
+from toolkit.plan.up import PORT_TAKEN
+
+# Clusters that race go on to ports of their own, so that a second loss is chance already.
+TRIES = 4
+
+
+def bring_up(
+    session: Session, plan: Plan, listen: Listener, prepare: bool = False, force: bool = False
+) -> Report:
+    """Run the plan of ``Session.plan_up``; where its port was lost to somebody, plan and run it anew.
+
+    All hosts of the cluster go to the new port together. A port that the hosts file names stays: then the
+    report says who has it.
+
+    Args:
+        prepare: as the plan was made.
+        force: although another port ends a running job.
+    """
+    report = session.execute(plan, listen)
+    for _ in range(TRIES):
+        lost = _lost(report)
+        if not lost:
+            break
+        session.lost_ports.add(session.layout().port)
+        session.ask_anew(list(session.facts))
+        try:
+            again = session.plan_up(prepare)
+            if not force:
+                refuse_to_end_jobs(session, prepare)
+        except ToolkitError as error:
+            return _blamed(report, lost, error)
+        report = _together(report, session.execute(again, listen))
+    return report
+
+
+def _lost(report: Report) -> dict[str, Outcome]:
+    """The hosts whose sshd found its port taken."""
+    return {o.host: o for o in report.failures if o.detail.startswith(PORT_TAKEN)}
+
+
+def _blamed(report: Report, lost: Mapping[str, Outcome], error: ToolkitError) -> Report:
+    """Say in place of sshd's words why there is no other port."""
+
+    def told(outcome: Outcome) -> Outcome:
+        if outcome is not lost.get(outcome.host) or error.host not in ("", outcome.host):
+            return outcome
+        return replace(outcome, detail=error.what, fix=error.fix)
+
+    return replace(report, outcomes=tuple(map(told, report.outcomes)))
+
+
+def _together(first: Report, second: Report) -> Report:
+    """The second report, which finds as it was what the first run has done already."""
+    done = {(o.step, o.host): o for o in first.outcomes if o.status == "ok"}
+    outcomes = tuple(done.get((o.step, o.host), o) if o.status == "skipped" else o for o in second.outcomes)
+    return replace(second, outcomes=outcomes, seconds=first.seconds + second.seconds)
