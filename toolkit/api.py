@@ -16,6 +16,7 @@ from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts
 from toolkit.core.names import container_name
 from toolkit.core.report import Outcome, Report
+from toolkit.core.shards import Content
 from toolkit.effects.engine import Engine
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
@@ -25,6 +26,7 @@ from toolkit.execute import Listener, execute
 from toolkit.explore import settle_network
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory, target_of
 from toolkit.network.evidence import Evidence
+from toolkit.plan.data import question as data_question
 from toolkit.plan.down import plan_down
 from toolkit.plan.layout import Layout, make_layout
 from toolkit.plan.ownership import refuse_foreign
@@ -34,7 +36,7 @@ from toolkit.plan.pull import plan_pull
 from toolkit.plan.standing import HostState, host_states, why_not_running
 from toolkit.plan.steps import Phase, Plan
 from toolkit.plan.up import image_steps, plan_up
-from toolkit.spec.inventory import Inventory
+from toolkit.spec.inventory import DataSet, Inventory
 
 _PROBE_SECONDS = 60.0
 
@@ -102,6 +104,7 @@ class Session:
     def _ask(self, name: str, questions: Sequence[tuple[str, str]] = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]
         file = self.inventory
+        questions = (*questions, *data_question(file))
         asking = probe_command(file.image, file.cluster, name, questions, sources, file.state_dir)
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)
@@ -190,9 +193,9 @@ class Session:
         self.require_some()
         return plan_pull(self.inventory, self.facts)
 
-    def plan_up(self, prepare: bool = False) -> Plan:
+    def plan_up(self, prepare: bool = False, data: Sequence[tuple[DataSet, str, Content]] = ()) -> Plan:
         """Return the plan that makes the cluster be there; see ``toolkit.plan.up``."""
-        return plan_up(self.layout(), inside_programs(), prepare)
+        return plan_up(self.layout(), inside_programs(), prepare, data)
 
     def refuse_newer(self) -> None:
         """Refuse to go on where a later toolkit was at work; see ``toolkit.plan.programs``."""

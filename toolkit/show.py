@@ -10,7 +10,19 @@ from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.report import Outcome, Report
 from toolkit.core.room import size
 from toolkit.plan.images import ImageRow
-from toolkit.plan.steps import Fetch, Plan, PullImage, Run, SendCode, SendImage, Step, Upload, WaitFor
+from toolkit.plan.steps import (
+    Fetch,
+    Plan,
+    PullImage,
+    RemoveData,
+    Run,
+    SendCode,
+    SendData,
+    SendImage,
+    Step,
+    Upload,
+    WaitFor,
+)
 
 _SIGN = {"ok": "done", "skipped": "as is", "failed": "FAILED", "not run": "not run"}
 
@@ -47,6 +59,13 @@ def step_lines(step: Step) -> list[str]:
             else "no files"
         )
         return [f"{what} to {step.target}/code"]
+    if isinstance(step, SendData):
+        held = (
+            f"{_count(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"
+        )
+        return [f"what is missing of {step.source} ({held}) to {step.path}, from host to host"]
+    if isinstance(step, RemoveData):
+        return [f"what the toolkit wrote to {step.path}, if nobody has changed it since"]
     assert isinstance(step, Fetch)
     return [f"to {step.into}"]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-GOOD_HOSTS = b"cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
+GOOD_HOSTS = (
+    b"cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
+    b"data:\n  - {source: ./folder, path: /scratch/x, target: /data}\n"
+)
 FILES = {
     "hosts.yaml": GOOD_HOSTS,
     "bad.yaml": b"cluster: No!\nimage: X\nhosts: {}\n",
@@ -36,6 +39,9 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("image", "send", "--json", "-v"),
     ("image", "ls", "--json"),
     ("image", "prune", "--dry-run", "--json", "-v"),
+    ("data", "send", "--dry-run", "--json"),
+    ("data", "ls", "--json", "-v"),
+    ("data", "rm", "--json"),
     ("trust", "gpu1", "gpu2", "--yes", "--replace", "--json"),
     ("trust", "--dry-run"),
     ("up", "--prepare", "--force", "--json"),
@@ -191,7 +197,7 @@ Spoiler = Callable[[random.Random, list[str]], list[str]]
 
 def verb_of(words: tuple[str, ...] | list[str]) -> int:
     """How many words name the verb."""
-    return 2 if words[0] in ("bench", "image", "lab", "network") else 1
+    return 2 if words[0] in ("bench", "data", "image", "lab", "network") else 1
 
 
 def _with(*choices: tuple[str, ...]) -> Spoiler:
@@ -239,6 +245,9 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "image send": (_UNKNOWN, _NO_HOSTS, _extra),
     "image ls": (_UNKNOWN, _NO_HOSTS, _extra),
     "image prune": (_UNKNOWN, _NO_HOSTS, _extra),
+    "data send": (_UNKNOWN, _NO_HOSTS, _extra),
+    "data ls": (_UNKNOWN, _NO_HOSTS, _extra),
+    "data rm": (_UNKNOWN, _NO_HOSTS, _extra),
     "trust": (_UNKNOWN, _NO_HOSTS, lambda rng, words: [*words, rng.choice(("gpu9", "GPU1", "", "é"))]),
     "up": (_UNKNOWN, _NO_HOSTS, _extra),
     "check": (_UNKNOWN, _NO_HOSTS, _extra, _option("--only", "no-such-check", "", "é")),

@@ -16,10 +16,12 @@ from toolkit.core.names import (
     container_name,
     identity_reference,
 )
+from toolkit.core.shards import Content, pack
 from toolkit.inputs import inside_programs
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import take_slots
 from toolkit.network.choose import cidrs
+from toolkit.plan.data import plan_remove
 from toolkit.plan.down import plan_down
 from toolkit.plan.fix import Leftovers, Stray, plan_fix
 from toolkit.plan.job import plan_job, rooms
@@ -28,7 +30,7 @@ from toolkit.plan.programs import programs_of
 from toolkit.plan.steps import Plan
 from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
-from toolkit.spec.inventory import Inventory
+from toolkit.spec.inventory import DataSet, Inventory
 from toolkit.spec.parse import parse_inventory
 
 HOSTS = """\
@@ -52,6 +54,8 @@ env:
   MOTTO: it's $5
 shm_size: 4g
 """
+
+DATA = "data: [{source: ./set, path: /scratch/set, target: /set}]\n"
 
 IMAGE = ImageFacts(
     id="sha256:" + "1" * 64,
@@ -210,8 +214,15 @@ def plans() -> dict[str, Plan]:
         "run": plan_job(up, job(), "/work/code", code),
         "down": plan_down(inventory(), facts_when_up(), "runs/demo"),
         "down-unsaved": plan_down(inventory(), facts_when_up()),
+        "data": plan_up(layout(f"{HOSTS}{DATA}"), {}, data=_staged()),
+        "data-rm": plan_remove(inventory(f"{HOSTS}{DATA}"), facts_when_up()),
         "fix": plan_fix("fix demo", Leftovers({"gpu2": (running("old", "gpu2", "worker"),)}, _STRAYS)),
     }
+
+
+def _staged() -> tuple[tuple[DataSet, str, Content], ...]:
+    (one,) = inventory(f"{HOSTS}{DATA}").data
+    return ((one, "/work/set", pack([["f", "x", 0o644, 10**18, 1_000]])),)
 
 
 def everything(made: dict[str, Plan] | None = None) -> str:

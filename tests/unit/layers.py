@@ -17,11 +17,13 @@ PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
     "executors": "execute",
+    "show_data": "show",
     "show_gpus": "show",
     "show_jobs": "show",
     "show_network": "show",
-    **dict.fromkeys(("bench", "check", "explore", "gc", "get", "images", "inputs", "jobs"), "api"),
-    **dict.fromkeys(("logs", "looking", "preflight", "race", "records", "request", "smoke"), "api"),
+    **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
+    **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
+    **dict.fromkeys(("smoke",), "api"),
     **dict.fromkeys(("steptime", "trust", "tune"), "api"),
 }
 

@@ -188,6 +188,25 @@ CASES: dict[str, str | bytes] = {
     "mount target twice": GOOD + "mounts:\n- /a:/data\n- {source: /b, target: /data/}\n",
     "mount mapping": GOOD
     + "mounts:\n- {source: /a:b, readonly: yes}\n- {source: 3, target: /x, read_only: 1}\n",
+    # Data
+    "data is a mapping": GOOD + "data: {source: x, path: /a, target: /b}\n",
+    "data is text": GOOD + "data: [./x:/a:/b]\n",
+    "data keys": GOOD + "data:\n- {source: x, target: /b}\n- {source: x, path: /a, target: /b, mode: ro}\n",
+    "data source": GOOD + "data: [{source: '', path: /a, target: /b}, {source: $X, path: /c, target: /d}]\n",
+    "data path": GOOD
+    + "data:\n"
+    + "".join(
+        f"- {{source: x, path: {path}, target: /d{number}}}\n"
+        for number, path in enumerate(
+            ("a", "~/a", "/", "/etc/x", "/a/../b", "'/a:b'", "'/a,b'", "/usr/local/x", "3")
+        )
+    ),
+    "data target": GOOD + "data: [{source: x, path: /a, target: /proc}, {source: x, path: /b, target: d}]\n",
+    "data target twice": GOOD
+    + "mounts: [/m:/t]\ndata: [{source: x, path: /a, target: /t/}, {source: x, path: /b, target: /t}]\n",
+    "data paths in one another": GOOD
+    + "data: [{source: x, path: /a/b, target: /c}, {source: y, path: /a/, target: /d},"
+    + " {source: y, path: /a/bc, target: /e}]\n",
     # All at once, in the file's order, whatever layer finds them
     "many": (
         "cluster: Demo\nimage: trainer:1\nmain: gpu9\nhosts:\n  gpu1: {slots: '8', port: 22:22}\n"

@@ -53,6 +53,9 @@ WITH_HOSTS = {
     "image send": (),
     "image ls": (),
     "image prune": (),
+    "data send": (),
+    "data ls": (),
+    "data rm": (),
     "run": ("x",),
     "exec": ("x",),
     "render": ("ssh",),
@@ -137,7 +140,7 @@ def test_a_secret_is_not_repeated_by_a_message(run: Run, hosts: Path) -> None:
     assert "s3cret" not in out + err
 
 
-@pytest.mark.parametrize("verb", ["", "image", "lab"])
+@pytest.mark.parametrize("verb", ["", "data", "image", "lab"])
 def test_without_a_verb_there_is_help(run: Run, verb: str) -> None:
     status, out, err = run(*verb.split())
     assert status in (0, 2)
@@ -152,9 +155,20 @@ def test_every_verb_explains_itself(run: Run, verb: str) -> None:
     assert len(text) > 100
     if verb in WITH_HOSTS:
         assert "--hosts" in text
-    if verb in ("up", "down", "gc", "run", "smoke", "image send", "image build", "image prune"):
+    if verb in (
+        "up",
+        "down",
+        "gc",
+        "run",
+        "smoke",
+        "image send",
+        "image build",
+        "image prune",
+        "data send",
+        "data rm",
+    ):
         assert "--dry-run" in text and "--json" in text
-    if verb in ("status", "trust", "lab status", "exec", "image ls"):
+    if verb in ("status", "trust", "lab status", "exec", "image ls", "data ls"):
         assert "--json" in text
 
 

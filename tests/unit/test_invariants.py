@@ -202,8 +202,8 @@ def test_a_plan_that_changes_between_print_and_run_is_caught(
     made: list[Plan] = []
     real = Session.plan_up
 
-    def unsteady(session: Session, prepare: bool = False) -> Plan:
-        made.append(real(session, prepare))
+    def unsteady(session: Session, *words: Any) -> Plan:
+        made.append(real(session, *words))
         return made[-1] if len(made) == 1 else replace(made[-1], phases=made[-1].phases[1:])
 
     monkeypatch.setattr(Session, "plan_up", unsteady)

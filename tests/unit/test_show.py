@@ -9,7 +9,20 @@ import pytest
 from toolkit.core.code import CodeTree, Entry
 from toolkit.core.command import Ref, command, script
 from toolkit.core.report import Outcome, Report
-from toolkit.plan.steps import Fetch, File, PullImage, Run, SendCode, SendImage, Step, Upload, WaitFor
+from toolkit.core.shards import Content
+from toolkit.plan.steps import (
+    Fetch,
+    File,
+    PullImage,
+    RemoveData,
+    Run,
+    SendCode,
+    SendData,
+    SendImage,
+    Step,
+    Upload,
+    WaitFor,
+)
 from toolkit.show import outcome_line, report_text, step_lines, table
 
 OK = Outcome("files", "write", "gpu1", "ok", 0.24, "2 of 9 files")
@@ -94,6 +107,14 @@ def test_an_interrupted_report() -> None:
         ),
         (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret", ""), ["no files to /jobs/1/code"]),
         (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
+        (
+            SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "x:1", "1:1"),
+            ["what is missing of /set (1 file, 2.0 kB; 000000000000) to /scratch, from host to host"],
+        ),
+        (
+            RemoveData("a", "t", "/scratch", "x:1", "1:1"),
+            ["what the toolkit wrote to /scratch, if nobody has changed it since"],
+        ),
         (Fetch("a", "t", "c", "runs/demo"), ["to runs/demo"]),
     ],
 )

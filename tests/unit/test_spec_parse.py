@@ -15,7 +15,7 @@ from tests.unit.spec_cases import CASES, GOOD, HEAD
 from toolkit.core.container import Mount, Ulimit
 from toolkit.errors import BadInput, Problem
 from toolkit.spec import fields
-from toolkit.spec.inventory import Host, Inventory
+from toolkit.spec.inventory import DataSet, Host, Inventory
 from toolkit.spec.parse import MAX_PROBLEMS, json_schema, parse_inventory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -56,6 +56,7 @@ def test_full_example() -> None:
         worker_port=12345,
         worker_port_fixed=True,
         mounts=(Mount("/data/imagenet", "/data", True), Mount("/scratch/checkpoints", "/checkpoints", False)),
+        data=(DataSet("./imagenet", "/scratch/alice/imagenet", "/data/imagenet"),),
         env=(("NCCL_DEBUG", "WARN"), ("WANDB_MODE", "offline")),
         secrets=(("HF_TOKEN", "~/.cache/huggingface/token"), ("WANDB_API_KEY", "secrets/wandb")),
         labels=(("com.example.team", "vision"), ("purpose", "pre-training")),

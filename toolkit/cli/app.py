@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from toolkit.cli import (
     bench,
     check,
+    data,
     down,
     enter,
     gc,
@@ -71,6 +72,7 @@ def options(
 
 app.command()(init.init)
 app.add_typer(image.app, name="image")
+app.add_typer(data.app, name="data")
 app.command()(trust.trust)
 app.command()(check.check)
 app.add_typer(network.app, name="network")

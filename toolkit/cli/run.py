@@ -88,6 +88,7 @@ def run(
     """
     from toolkit.cli.line import CommandLine
     from toolkit.cli.watch import watch
+    from toolkit.datasets import refuse_lacking
     from toolkit.jobs import start
     from toolkit.logs import Excerpt
     from toolkit.preflight import questions
@@ -129,6 +130,7 @@ def run(
             show_plans((plan,), as_json, as_warnings(findings))
             return
         if not no_check:
+            refuse_lacking(session, {host.name for host in job.hosts})
             _refuse_faults(session, {job.main, *(host.name for host in job.hosts)})
         pressed = False
         with Progress(verbose) as listener:

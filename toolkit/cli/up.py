@@ -33,12 +33,16 @@ def up(
             "--force", help="Although it ends a running job, or undoes what a newer toolkit has made."
         ),
     ] = False,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="Do not stage the data of the hosts file first.")
+    ] = False,
     no_check: NoCheck = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
+    from toolkit.datasets import read_data
     from toolkit.jobs import refuse_to_end_jobs
     from toolkit.preflight import preflight, questions, refuse_faults
     from toolkit.race import bring_up
@@ -46,6 +50,7 @@ def up(
     from toolkit.show import alarms_text
 
     inventory = load(hosts)
+    data = () if no_data else read_data(inventory)
     findings = environment_findings(inventory)
     warn(findings)
     with connect(inventory, verbose, questions=() if no_check else questions()) as session:
@@ -55,7 +60,7 @@ def up(
         if not dry_run:
             refuse_faults(found)
         pulled = pull_image(session, dry_run, as_json, verbose)
-        plan = session.plan_up(prepare)
+        plan = session.plan_up(prepare, data)
         if not (force or dry_run):
             session.refuse_newer()
             refuse_to_end_jobs(session, prepare)

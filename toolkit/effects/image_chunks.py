@@ -85,7 +85,7 @@ def read_chunks(source: ImageSource, archives: Sequence[Archive], number: int) -
                 taps.append(stack.enter_context(contextlib.closing(source.layers(coming.group))))
                 if coming is not one and coming.layers:
                     threading.Thread(target=taps[-1].prime, daemon=True).start()
-            for at, chunk in enumerate(_cut(_archive(one, taps[index])), one.first):
+            for at, chunk in enumerate(cut(_archive(one, taps[index])), one.first):
                 if at >= number:
                     yield at, chunk
             taps[index].close()
@@ -95,7 +95,8 @@ def _archive(one: Archive, tap: Tap) -> Iterator[bytes]:
     return archive(one.layers, tap if one.layers else (), one.about)
 
 
-def _cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield bytes as chunks, the last one as short as it is."""
     buffer = bytearray()
     for piece in pieces:
         buffer += piece

@@ -6,10 +6,21 @@ from typing import Any
 
 from toolkit.executors.code import send_code
 from toolkit.executors.commands import run, wait
+from toolkit.executors.data import remove_data, send_data
 from toolkit.executors.files import upload
 from toolkit.executors.images import pull_image, send_image
 from toolkit.executors.transfers import fetch
-from toolkit.plan.steps import Fetch, PullImage, Run, SendCode, SendImage, Upload, WaitFor
+from toolkit.plan.steps import (
+    Fetch,
+    PullImage,
+    RemoveData,
+    Run,
+    SendCode,
+    SendData,
+    SendImage,
+    Upload,
+    WaitFor,
+)
 
 # Each is called with its step, the plan's Context and a function that takes progress in bytes.
 EXECUTORS: dict[type, Any] = {
@@ -19,5 +30,7 @@ EXECUTORS: dict[type, Any] = {
     SendImage: send_image,
     PullImage: pull_image,
     SendCode: send_code,
+    SendData: send_data,
+    RemoveData: remove_data,
     Fetch: fetch,
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 from toolkit.core.causes import words_of
 from toolkit.core.image_parts import ImageParts
@@ -13,11 +14,21 @@ from toolkit.core.report import Status
 from toolkit.core.result import Result
 from toolkit.effects.image_source import ImageSource
 from toolkit.effects.runner import Runner
+from toolkit.executors.cargo import ImageCargo
 from toolkit.executors.relay import Relay
 from toolkit.plan.steps import SendImage, Step
 
 # Bytes done, bytes in all (0 for unknown).
 Advance = Callable[[int, int], None]
+
+
+class Closing(Protocol):
+    """What has an end of its own when the plan has."""
+
+    def close(self) -> None: ...
+
+
+Shared = TypeVar("Shared", bound=Closing)
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,8 @@ class Context:
     steps: Sequence[Step] = ()
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
     _sources: dict[str, ImageSource] = field(default_factory=dict)
-    _relays: dict[str, Relay] = field(default_factory=dict)
+    _relays: dict[str, tuple[Relay, ImageCargo]] = field(default_factory=dict)
+    _shared: dict[Hashable, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def source(self, reference: str, identity: str, image: str) -> ImageSource:
@@ -56,14 +68,22 @@ class Context:
                 self._sources[identity] = ImageSource.open(reference, identity, image)
             return self._sources[identity]
 
-    def relay(self, source: ImageSource, parts: ImageParts, identity: str) -> Relay:
-        """Return the transfer of an image to all hosts that the plan sends it to."""
+    def relay(self, source: ImageSource, parts: ImageParts, identity: str) -> tuple[Relay, ImageCargo]:
+        """Return the transfer of an image to all hosts that the plan sends it to, and what travels."""
         with self._lock:
             if identity not in self._relays:
                 hosts = {s.host for s in self.steps if isinstance(s, SendImage) and s.identity == identity}
-                hosts &= set(self.runners)
-                self._relays[identity] = Relay(source, parts, identity, secrets.token_hex(2), hosts)
+                cargo = ImageCargo(source, parts, identity, secrets.token_hex(2))
+                self._relays[identity] = Relay(cargo, hosts & set(self.runners)), cargo
             return self._relays[identity]
+
+    def share(self, key: Hashable, make: Callable[[], Shared]) -> Shared:
+        """Return what steps with the same key have in common; the first that asks makes it."""
+        with self._lock:
+            if key not in self._shared:
+                self._shared[key] = make()
+            found: Shared = self._shared[key]
+            return found
 
     def forget(self, host: str) -> None:
         """Drop what a host that has failed saved: nobody shall count on its container or its key."""
@@ -72,8 +92,10 @@ class Context:
 
     def close(self) -> None:
         """End what this machine still reads for hosts."""
-        for relay in list(self._relays.values()):
+        for relay, _ in list(self._relays.values()):
             relay.close()
+        for shared in list(self._shared.values()):
+            shared.close()
         for source in list(self._sources.values()):
             source.close()
 

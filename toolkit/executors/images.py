@@ -27,8 +27,10 @@ from toolkit.effects.image_source import ImageSource
 from toolkit.effects.layer_reader import Unreadable
 from toolkit.effects.runner import Runner
 from toolkit.errors import ImageError, ToolkitError, Unreachable
+from toolkit.executors.cargo import ImageCargo
 from toolkit.executors.context import Advance, Context, Verdict, counted
 from toolkit.executors.failures import failure, room_fix
+from toolkit.executors.programs import relay_program
 from toolkit.executors.relay import LEAST, Relay
 from toolkit.plan.steps import PullImage, SendImage
 
@@ -57,12 +59,12 @@ def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
     is there, or cannot be; where the connection breaks they stay, and the next try has their layers already.
     """
     source = context.source(step.reference, step.identity, step.image)
-    relay = context.relay(source, source.parts, step.identity) if source.parts and step.address else None
+    shared = context.relay(source, source.parts, step.identity) if source.parts and step.address else None
     try:
-        return _Sending(step, context.runners[step.host], source, relay, advance).run()
+        return _Sending(step, context.runners[step.host], source, shared, advance).run()
     finally:
-        if relay:
-            relay.absent(step.host)
+        if shared:
+            shared[0].absent(step.host)
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,14 @@ class _Sending:
     """One image on its way to one host."""
 
     def __init__(
-        self, step: SendImage, runner: Runner, source: ImageSource, relay: Relay | None, advance: Advance
+        self,
+        step: SendImage,
+        runner: Runner,
+        source: ImageSource,
+        shared: tuple[Relay, ImageCargo] | None,
+        advance: Advance,
     ) -> None:
-        self.step, self.runner, self.source, self.relay = step, runner, source, relay
+        self.step, self.runner, self.source, self.shared = step, runner, source, shared
         self.advance = advance
         self.token = secrets.token_hex(2)
         self.made: dict[str, None] = {}
@@ -129,7 +136,7 @@ class _Sending:
         sent = [parts.size(group) for group in groups]
         self._require_room(holdings, room_needed(holdings.store, sent))
         self.total = sum(sent)
-        name = self._from_others(parts, first) if self.relay and self.total >= LEAST else ""
+        name = self._from_others(parts, first) if self.shared and self.total >= LEAST else ""
         if not name:
             # What came so far, if anything did, is there already.
             first = (
@@ -148,16 +155,19 @@ class _Sending:
 
     def _from_others(self, parts: ImageParts, first: int) -> str:
         """Take part in the transfer to all; return the image's name so far, empty where it did not come."""
-        assert self.relay is not None
-        brought = self.relay.bring(self.runner, self.step, first, self.advance)
+        assert self.shared is not None
+        relay, cargo = self.shared
+        program = relay_program(self.step.cluster, self.step.address)
+        brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
         if isinstance(brought, str):
             self.way = f", not over other hosts: {brought}"
             return ""
         # Refused ones as well: the containerd store keeps the name of what it did not take.
-        self.made |= dict.fromkeys(one.name for one in self.relay.archives if one.group.start >= first)
+        self.made |= dict.fromkeys(one.name for one in cargo.archives if one.group.start >= first)
+        loaded = [one for one in cargo.archives if one in brought.stretches]
         self.sent += brought.wire
         self.relayed += max(0, brought.wire - brought.fed)
-        self.layers += sum(one.group.stop - one.group.start for one in brought.archives)
+        self.layers += sum(one.group.stop - one.group.start for one in loaded)
         self.milliseconds = round(1000 * brought.seconds)
         link = f" of {self.step.mbit:.0f}" if self.step.mbit else ""
         mbit = 8 * brought.wire / brought.seconds / 1e6 if brought.seconds else 0.0
@@ -170,7 +180,7 @@ class _Sending:
             )
         )
         if not brought.refused:
-            return brought.archives[-1].name
+            return loaded[-1].name
         if lacking(brought.refused, parts.diff_ids) is None:
             result = Result(1, brought.refused, "", 0)
             raise failure(result, self.runner, _AGAIN)

@@ -1,4 +1,4 @@
-"""An image to many hosts at once: each gives to the next what it gets, and this machine sends it once.
+"""An image or a data set to many hosts at once: each gives to the next what it gets, this machine sends once.
 
 On every host runs toolkit/inside/relay.py for as long as the transfer lasts. Here is decided who gives to
 whom (``toolkit.core.relay_line``), and from here come the digests that alone make a chunk count.
@@ -10,21 +10,22 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 
-from toolkit.core.image_parts import ImageParts, groups_for
+from toolkit.core.command import Command
 from toolkit.core.relay_line import Drop, Feed, Give, Line, Order, Take, slow_links
-from toolkit.effects.image_chunks import Archive, make_archives
-from toolkit.effects.image_source import ImageSource
 from toolkit.effects.relay_keys import RelayKeys
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
+from toolkit.executors.cargo import Cargo
 from toolkit.executors.relay_member import ANSWER, Advance, Brought, Member
 from toolkit.executors.relay_supply import Supply
-from toolkit.plan.steps import SendImage
 
 # Fewer bytes than these go to each host from here: until the hosts have met they would be there.
 LEAST = 2**20
+
+# Why a host that comes late takes no part.
+BEGUN = "the others had begun"
 
 # Seconds that the first host waits for the others, and between two looks at the line; and over which a
 # host's rate is taken to choose how much may be on its way to it.
@@ -34,19 +35,14 @@ _SAYS = 5.0
 
 
 class Relay:
-    """One image on its way to several hosts.
+    """One cargo on its way to several hosts.
 
     Args:
-        source, parts: what is sent.
-        identity, token: of the image, and of this try.
         hosts: who may take part; the line forms when each of them is there or has said that it is not.
     """
 
-    def __init__(
-        self, source: ImageSource, parts: ImageParts, identity: str, token: str, hosts: Collection[str]
-    ) -> None:
-        self.parts, self.identity, self.token = parts, identity, token
-        self.archives: tuple[Archive, ...] = ()
+    def __init__(self, cargo: Cargo, hosts: Collection[str]) -> None:
+        self._cargo = cargo
         self._lock = threading.Lock()
         self._waiting = set(hosts)
         self._members: dict[str, Member] = {}
@@ -55,7 +51,7 @@ class Relay:
         self._begun = threading.Event()
         self._closed = False
         self._line = Line({}, 0)
-        self._supply = Supply(source, self.failed)
+        self._supply = Supply(cargo, self.failed)
         self._started = 0.0
 
     def absent(self, host: str) -> None:
@@ -66,23 +62,37 @@ class Relay:
         if complete:
             self._events.put(lambda: None)
 
-    def bring(self, runner: Runner, step: SendImage, first: int, advance: Advance) -> Brought | str:
-        """Let a host take the layers from ``first`` on, from others or from here, and load them.
+    def bring(
+        self,
+        runner: Runner,
+        program: Command,
+        need: Hashable,
+        address: str,
+        mbit: float,
+        advance: Advance,
+    ) -> Brought | str:
+        """Let a host take what it needs, from others or from here, and put it away.
+
+        Args:
+            program: starts toolkit/inside/relay.py there.
+            need: see ``toolkit.executors.cargo``.
+            address: at which other hosts reach it.
+            mbit: what its link carries at most, in Mbit/s; 0 for unknown.
 
         Returns:
             What came of it, or why the host cannot take part.
 
         Raises:
             Unreachable: the connection to the host broke.
-            Unreadable: the layers cannot be read.
+            Unreadable, ToolkitError: the cargo cannot be read.
         """
-        self._supply.prime(self.parts, first)
-        member = Member(runner, step.address, first, advance, self._tell, step.cluster)
-        reason = member.start()
-        if reason or not self._join(member, step.mbit):
+        self._cargo.prime(need)
+        member = Member(runner, address, need, advance, self._tell)
+        reason = member.start(program)
+        if reason or not self._join(member, mbit):
             member.close()
             self.absent(member.host)
-            return reason or "the others had begun"
+            return reason or BEGUN
         member.finished.wait()
         if member.error is not None:
             raise member.error
@@ -154,14 +164,12 @@ class Relay:
                 self._events.get(timeout=_LOOK)()
 
     def _begin(self) -> None:
-        sizes = [layer.size for layer in self.parts.layers]
-        groups = groups_for(sizes, {m.first for m in self._members.values()})
-        self.archives = make_archives(self.parts, groups, self.identity, self.token)
+        own = self._cargo.lay_out({host: member.need for host, member in self._members.items()})
         keys, starts = RelayKeys(), {}
         for host, member in self._members.items():
-            member.archives = tuple(one for one in self.archives if one.group.start >= member.first)
-            starts[host] = member.archives[0].first
-            member.begin(keys.of(host))
+            member.stretches = own[host]
+            starts[host] = member.stretches[0].first
+            member.begin(keys.of(host), self._cargo.order(member.need, member.stretches))
         # Nobody can be told whom to give to before that one listens.
         until = time.monotonic() + ANSWER
         while not all(m.port or m.ended.is_set() for m in self._members.values()):
@@ -169,9 +177,9 @@ class Relay:
                 self._events.get(timeout=_LOOK)()
             if time.monotonic() > until or self._closed:
                 break
-        self._supply.begin(self.archives, list(self._members.values()))
+        self._supply.begin(list(self._members.values()))
         self._started = now = time.monotonic()
-        self._line = Line(starts, self.archives[-1].end, slow_links(self._mbit))
+        self._line = Line(starts, max(one[-1].end for one in own.values()), slow_links(self._mbit))
         for host, member in self._members.items():
             if not member.port:
                 member.fail(ToolkitError("its relay did not begin", "run the same command again", host))

@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 import threading
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from toolkit.core.command import Command, script
+from toolkit.core.command import Command
 from toolkit.core.relay_line import HERE, Line
-from toolkit.effects.image_chunks import CHUNK, Archive
+from toolkit.effects.image_chunks import CHUNK
 from toolkit.effects.relay_keys import RelayKey
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError, Unreachable
+from toolkit.executors.cargo import Stretch
 
 # Bytes done, bytes in all.
 Advance = Callable[[int, int], None]
 
-_PROGRAM = Path(__file__).resolve().parent.parent / "inside" / "relay.py"
-_START = r"""
-no() { echo "{\"missing\": \"$1\"}"; exit; }
-command -v python3 >/dev/null || no "it has no python3"
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "its python3 is older than 3.8"
-# By these `toolkit down` finds it, should the connection hang that it lives on.
-TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$1; export TOOLKIT_CLUSTER TOOLKIT_RELAY; shift
-exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))' "$@"
-"""
 # As in relay.py: kind, flags, number, length; and the flag of a compressed chunk.
 HEAD = struct.Struct(">cBII")
 ZSTD = 1
@@ -45,8 +34,8 @@ class Brought:
     """What came of it on one host.
 
     Args:
-        archives: those that its engine has loaded.
-        refused: what the engine said to one that it did not load; empty when it took all.
+        stretches: those that it has put away.
+        refused: what was said of one that could not be put away; empty when it took all.
         wire: bytes that came in, compressed as they were.
         fed: bytes of it that this machine sent.
         seconds: from when the line formed until the last chunk was there.
@@ -54,7 +43,7 @@ class Brought:
         note: what else there is to say about the way it took.
     """
 
-    archives: tuple[Archive, ...]
+    stretches: tuple[Stretch, ...]
     refused: str = ""
     wire: int = 0
     fed: int = 0
@@ -76,18 +65,17 @@ class Member:
         self,
         runner: Runner,
         address: str,
-        first: int,
+        need: Hashable,
         advance: Advance,
         tell: Callable[[Callable[[], None]], None],
-        cluster: str = "",
     ) -> None:
-        self._cluster = cluster
-        self.runner, self.address, self.first, self._advance, self._tell = (
-            *(runner, address, first),
+        self.runner, self.address, self.need, self._advance, self._tell = (
+            *(runner, address, need),
             *(advance, tell),
         )
         self.host = runner.name
-        self.archives: tuple[Archive, ...] = ()
+        self.stretches: tuple[Stretch, ...] = ()
+        self._total = 0
         self.zstd, self.port = False, 0
         self.at = self.limit = self.sent = self.wire = 0
         self.fed = 0
@@ -100,6 +88,7 @@ class Member:
         self.finished, self.ended, self._ready = threading.Event(), threading.Event(), threading.Event()
         self.error: Exception | None = None
         self._loads: dict[int, _Load] = {}
+        self._bad = False
         self._line = b""
         self.changed = threading.Condition()
         self._orders: list[bytes] = []
@@ -112,12 +101,9 @@ class Member:
 
     # The program over there
 
-    def start(self) -> str:
+    def start(self, program: Command) -> str:
         """Start the program on the host; return why it does not run, empty when it does."""
-        # Packed: where little is missing, the program would be most of what travels.
-        program = base64.b64encode(zlib.compress(_PROGRAM.read_bytes(), 9)).decode()
-        command = script(_START, self._cluster, self.address, program)
-        threading.Thread(target=self._run, args=(command,), daemon=True, name=f"relay {self.host}").start()
+        threading.Thread(target=self._run, args=(program,), daemon=True, name=f"relay {self.host}").start()
         self._ready.wait(ANSWER)
         if isinstance(self.error, Unreachable):
             raise self.error
@@ -153,8 +139,7 @@ class Member:
             elif "port" in what:
                 self.port = int(what["port"])
             elif "loaded" in what:
-                self._loads[int(what["loaded"])] = _Load(int(what["status"]), str(what["said"]))
-                self._judge()
+                self._judge(int(what["loaded"]), _Load(int(what["status"]), str(what["said"])))
             else:
                 if "limit" in what:
                     self.busy, self.heard = bool(what["busy"]), time.monotonic()
@@ -169,13 +154,13 @@ class Member:
                 self.moved = time.monotonic()
             self.at, self.limit, self.wire = at, limit, wire
             self.changed.notify_all()
-        total = sum(one.size for one in self.archives)
-        if self.archives:
-            self._advance(min((at - self.archives[0].first) * CHUNK, total), total)
+        if self.stretches:
+            self._advance(min((at - self.stretches[0].first) * CHUNK, self._total), self._total)
 
-    def _judge(self) -> None:
-        bad = any(load.status for load in self._loads.values())
-        if bad or len(self._loads) == len(self.archives):
+    def _judge(self, number: int, load: _Load) -> None:
+        self._loads[number] = load
+        self._bad = self._bad or load.status != 0
+        if self._bad or len(self._loads) == len(self.stretches):
             self.error = None
             self.finished.set()
 
@@ -188,10 +173,10 @@ class Member:
             note = f"not from another host: {line.direct[self.host]}"
         if self.host in line.passed:
             note = f"after the others: {line.passed[self.host]}"
-        archives = tuple(self.archives[number] for number in good)
-        refused = (bad[0].strip() or "docker load failed") if bad else ""
+        put_away = tuple(self.stretches[number] for number in good)
+        refused = (bad[0].strip() or "it failed and said nothing") if bad else ""
         seconds = max(0.0, self.moved - started)
-        return Brought(archives, refused, self.wire, self.fed, seconds, self.giver, note)
+        return Brought(put_away, refused, self.wire, self.fed, seconds, self.giver, note)
 
     def fail(self, error: Exception) -> None:
         if not self.finished.is_set():
@@ -206,9 +191,10 @@ class Member:
 
     # What it is told
 
-    def begin(self, key: RelayKey) -> None:
-        loads = [(one.first, one.end) for one in self.archives]
-        self.order(do="begin", loads=loads, key=key.key, cert=key.cert, ca=key.ca)
+    def begin(self, key: RelayKey, more: dict[str, object]) -> None:
+        self._total = sum(one.size for one in self.stretches)
+        loads = [(one.first, one.end) for one in self.stretches]
+        self.order(do="begin", loads=loads, key=key.key, cert=key.cert, ca=key.ca, **more)
 
     def order(self, **order: object) -> None:
         text = json.dumps(order).encode()
@@ -228,7 +214,7 @@ class Member:
                 self.changed.notify_all()
 
     def digest(self, number: int, sum_: bytes) -> None:
-        if self.archives and number >= self.archives[0].first:
+        if self.stretches and number >= self.stretches[0].first:
             with self.changed:
                 self._digests.append((number, sum_))
                 self.changed.notify_all()

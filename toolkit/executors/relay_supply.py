@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 
-from toolkit.core.image_parts import ImageParts, groups_of
-from toolkit.effects.image_chunks import Archive, read_chunks
-from toolkit.effects.image_source import ImageSource
 from toolkit.effects.pack import Packer
-from toolkit.effects.shared_reading import Tap
+from toolkit.executors.cargo import Cargo
 from toolkit.executors.relay_member import HEAD, ZSTD, Member
 
 # Chunks on their way to a host that is fed from here: what takes so many seconds, within bounds. A longer
@@ -28,30 +25,19 @@ class Supply:
         failed: called with what goes wrong on this machine.
     """
 
-    def __init__(self, source: ImageSource, failed: Callable[[Exception], None]) -> None:
-        self._source, self._failed = source, failed
+    def __init__(self, cargo: Cargo, failed: Callable[[Exception], None]) -> None:
+        self._cargo, self._failed = cargo, failed
         self._lock = threading.Lock()
-        self._primed: Tap | None = None
-        self._archives: Sequence[Archive] = ()
         self._members: Sequence[Member] = ()
         self._announced = 0
 
-    def prime(self, parts: ImageParts, first: int) -> None:
-        """Begin to read what a host lacks, while the hosts meet."""
-        with self._lock:
-            if self._primed is not None:
-                return
-            self._primed = self._source.layers(groups_of([one.size for one in parts.layers], first)[0])
-        threading.Thread(target=self._primed.prime, daemon=True).start()
-
-    def begin(self, archives: Sequence[Archive], members: Sequence[Member]) -> None:
-        """From now on these are the chunks, and these hosts need them."""
-        self._archives, self._members = archives, members
-        self._announced = min(member.archives[0].first for member in members)
+    def begin(self, members: Sequence[Member]) -> None:
+        """From now on these hosts need chunks."""
+        self._members = members
+        self._announced = min(member.stretches[0].first for member in members)
 
     def close(self) -> None:
-        if self._primed:
-            self._primed.close()
+        self._cargo.settle()
 
     def feed(self, member: Member, wanted: bool, rate: Callable[[], float | None]) -> None:
         """Send chunks to a host from the one on that it says, or no longer.
@@ -81,7 +67,7 @@ class Supply:
 
     def _send(self, member: Member, order: int, at: int, rate: Callable[[], float | None]) -> None:
         packer, packs = Packer(), all(one.zstd for one in self._members)
-        with contextlib.closing(self._chunks(at)) as chunks:
+        with contextlib.closing(self._cargo.chunks(at)) as chunks:
             for number, chunk in chunks:
                 self.close()  # whoever reads now keeps the reading open
                 self._announce(number, chunk)
@@ -96,9 +82,6 @@ class Supply:
                     member.fed += len(head + data)
                     member.sent = number + 1
                     member.changed.notify_all()
-
-    def _chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
-        yield from read_chunks(self._source, self._archives, number)
 
     def _announce(self, number: int, chunk: bytes) -> None:
         """Tell all hosts the digest of a chunk, once, before anybody gets it."""

@@ -1,10 +1,11 @@
-"""Takes an image in chunks, has the host's engine load it, and gives the chunks to the next host.
+"""Takes an image or a data set in chunks, puts it away, and gives the chunks to the next host.
 
 usage: relay.py ADDRESS    listens there on a port that the kernel chooses
 
 Runs on a host as the ssh user, with the host's own Python (3.8 or newer), for as long as its standard input
 is open. It decides nothing: who gives to whom, and which chunks are right, is told on standard input by
-whoever started it; what happens is told on standard output, one line of JSON each.
+whoever started it; what happens is told on standard output, one line of JSON each. An image goes to the
+host's engine, a data set into a folder (unpack.py).
 
 Standard input, and what hosts send to each other, are frames: kind, flags, number, length, content.
     J  an order, as JSON             D  digests of plain chunks, from a number on
@@ -29,7 +30,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, BinaryIO, NoReturn
 
 HEAD = struct.Struct(">cBII")
@@ -93,6 +94,7 @@ class Relay:
         self.parent: str | None = None
         self.source: ssl.SSLSocket | None = None
         self.child: Child | None = None
+        self.shelf: Any = None  # of a data set
         self.server: Any = None
         self.client: Any = None
 
@@ -112,8 +114,23 @@ class Relay:
         elif what == "give":
             self.give_to(**order)
 
-    def begin(self, loads: list[list[int]], key: str, cert: str, ca: str) -> None:
-        """Begin to listen and to load: each archive's first chunk, and the first that is not of it."""
+    def begin(
+        self,
+        loads: list[list[int]],
+        key: str,
+        cert: str,
+        ca: str,
+        into: str = "",
+        writes: Collection[int] = (),
+    ) -> None:
+        """Begin to listen and to load: each archive's first chunk, and the first that is not of it.
+
+        For a data set, ``into`` is its folder, and ``writes`` the numbers of the shards to be written there.
+        """
+        if into:
+            import unpack
+
+            self.shelf = unpack.Shelf(into, writes, len(loads), self.put_away)
         self.server = _context(ssl.PROTOCOL_TLS_SERVER, key, cert, ca)
         self.client = _context(ssl.PROTOCOL_TLS_CLIENT, key, cert, ca)
         self.at = self.first = self.loaded = loads[0][0]
@@ -224,9 +241,9 @@ class Relay:
 
     def load(self, archives: list[tuple[int, int]]) -> None:
         """Feed the archives to the engine, one after another; the next is spooled while one is unpacked."""
-        before: Loading | None = None
+        before: Any = None
         for number, (first, end) in enumerate(archives):
-            loading = Loading(number, self)
+            loading = self.shelf.open(number) if self.shelf else Loading(number, self)
             for chunk in range(first, end):
                 data = self.next_plain(chunk)
                 if chunk == end - 1 and before is not None and not before.good():
@@ -234,6 +251,9 @@ class Relay:
                     loading.kill()
                 loading.write(data)
             before = loading.finish()
+
+    def put_away(self, number: int, status: int, said: str) -> None:
+        self.say(loaded=number, status=status, said=said)
 
     def next_plain(self, chunk: int) -> bytes:
         with self.changed:
@@ -294,9 +314,7 @@ class Loading:
         said = self.process.stdout.read()
         self.status = self.process.wait()
         self.done.set()
-        self.relay.say(
-            loaded=self.number, status=self.status, said=said[-4000:].decode("utf-8", errors="replace")
-        )
+        self.relay.put_away(self.number, self.status, said[-4000:].decode("utf-8", errors="replace"))
 
     def good(self) -> bool:
         self.done.wait()
@@ -469,9 +487,12 @@ def main(argv: list[str]) -> NoReturn:
                     relay.keep(number, flags, data)
         except EOFError:
             status = 0
-        except (OSError, ValueError, LookupError, TypeError, Fault) as error:
+        except Exception as error:
             sys.stderr.write(f"{_words(error)}\n")
             status = 3
+    if relay.shelf is not None:
+        # Whoever sent is gone: what has come by now need not come again.
+        relay.shelf.flush()
     sys.stderr.flush()
     # Loads that still run lose their input with this process, and the engine drops what they brought.
     os._exit(status)

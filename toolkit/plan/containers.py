@@ -77,7 +77,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
             ("TOOLKIT_CLUSTER", inventory.cluster),
             ("USER", layout.user),
         ),
-        mounts=(*own, *inventory.mounts),
+        mounts=(*own, *inventory.all_mounts),
         labels=tuple(sorted(labels.items())),
         gpus=gpus,
         cdi=cdi,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Ref
+from toolkit.core.shards import Content
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,49 @@ class SendCode:
 
 
 @dataclass(frozen=True)
+class SendData:
+    """Stage a data set to a folder of a host: what it lacks comes, then what is no longer wanted goes.
+
+    Args:
+        source: folder or file on this machine.
+        content: what it holds, as the plan was made for.
+        path: the folder on the host, made if it is not there.
+        image: in whose container the host's part runs where the host has no Python.
+        user: the ssh user there, as ``uid:gid``.
+        address, mbit, cluster: as in ``SendImage``.
+    """
+
+    host: str
+    title: str
+    source: str
+    content: Content
+    path: str
+    image: str
+    user: str
+    address: str = ""
+    mbit: float = 0.0
+    cluster: str = ""
+
+
+@dataclass(frozen=True)
+class RemoveData:
+    """Remove from a folder of a host what ``SendData`` wrote there, and nothing else.
+
+    Args:
+        image, user, cluster: as in ``SendData``.
+        keep: leave the folder itself: a container sees it, and would not see another one in its place.
+    """
+
+    host: str
+    title: str
+    path: str
+    image: str
+    user: str
+    keep: bool = False
+    cluster: str = ""
+
+
+@dataclass(frozen=True)
 class Fetch:
     """Bring jobs' records, logs and what they wrote to a local folder.
 
@@ -174,7 +218,7 @@ class Fetch:
     into: str
 
 
-Step = Run | Upload | WaitFor | SendImage | PullImage | SendCode | Fetch
+Step = Run | Upload | WaitFor | SendImage | PullImage | SendCode | SendData | RemoveData | Fetch
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from toolkit import __version__
 from toolkit.core.causes import RUNTIME_HICCUPS
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
+from toolkit.core.shards import Content
 from toolkit.network.settings import variables
 from toolkit.plan.containers import cluster_container, start_failures, worker_sshd_config
+from toolkit.plan.data import folder_steps, plan_data
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.standing import why_start
 from toolkit.plan.steps import Failure, File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
 from toolkit.render.docker import docker_run_args
 from toolkit.render.etc import group_file, hosts_file, passwd_file
 from toolkit.render.ssh import authorized_keys_line, known_hosts_line, ssh_config
+from toolkit.spec.inventory import DataSet
 
 _FOLDERS = ("conf", "inside", "jobs", "home", "etc")
 _HOST_KEY, _CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
@@ -54,17 +57,24 @@ PORT_TAKEN = "somebody else took the port in the meantime"
 _BEGIN, _END = "<key:", ">"
 
 
-def plan_up(layout: Layout, inside: Mapping[str, str], prepare: bool = False) -> Plan:
+def plan_up(
+    layout: Layout,
+    inside: Mapping[str, str],
+    prepare: bool = False,
+    data: Sequence[tuple[DataSet, str, Content]] = (),
+) -> Plan:
     """Return the plan that makes the cluster be there.
 
     Args:
         layout: from ``make_layout``.
         inside: name and text of each program of ``toolkit/inside``.
         prepare: stop before containers are started: keys and configs for those who start them by hand.
+        data: what is staged first, see ``toolkit.plan.data``; without it its folders are made.
     """
     places, workers, main = layout.places, layout.workers, layout.main
     phases = [
         Phase("image", tuple(s for p in places for s in image_steps(layout, p))),
+        *_data_phases(layout, data),
         Phase("files", tuple(s for p in places for s in _file_steps(layout, p, inside))),
         Phase("keys", tuple(_key_step(layout, p) for p in places)),
         Phase("trust", tuple(_trust_step(layout, p) for p in places)),
@@ -77,6 +87,16 @@ def plan_up(layout: Layout, inside: Mapping[str, str], prepare: bool = False) ->
             Phase("login", (_prove_step(layout, main),) if main and workers else ()),
         ]
     return Plan(f"up {layout.inventory.cluster}", tuple(p for p in phases if p.steps))
+
+
+def _data_phases(layout: Layout, data: Sequence[tuple[DataSet, str, Content]]) -> tuple[Phase, ...]:
+    if not data:
+        return (
+            Phase("data", tuple(s for p in layout.places for s in folder_steps(layout.inventory, p.name))),
+        )
+    facts = {place.name: place.facts for place in layout.places}
+    paths = {path.host: path for path in layout.paths}
+    return plan_data(layout.inventory, facts, paths, data, layout.reference).phases
 
 
 def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:

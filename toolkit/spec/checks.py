@@ -26,7 +26,8 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _same_names(places)
     yield from _same_addresses(hosts)
     yield from _slots(hosts, main)
-    yield from _same_targets(data.get("mounts"))
+    yield from _same_targets(data.get("mounts"), data.get("data"))
+    yield from _same_paths(data.get("data"))
     yield from _same_variables(data, hosts)
     yield from _limits(data.get("ulimits"))
 
@@ -124,13 +125,31 @@ def _limit(value: Any) -> float | None:
     return value if type(value) is int else None
 
 
-def _same_targets(mounts: Any) -> Iterator[Fault]:
-    seen: dict[str, int] = {}
-    for index, item in enumerate(mounts if isinstance(mounts, list) else []):
+def _same_targets(mounts: Any, data: Any) -> Iterator[Fault]:
+    items = [("mounts", n, item) for n, item in enumerate(mounts if isinstance(mounts, list) else [])]
+    items += [("data", n, item) for n, item in enumerate(data if isinstance(data, list) else [])]
+    seen: dict[str, Path] = {}
+    for key, index, item in items:
         try:
             text = isinstance(item, str)
             target = mount_fields.mount(item).target if text else mount_fields.target(item["target"])
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
-        if (first := seen.setdefault(target, index)) != index:
-            yield ("mounts", index), f"{shown(target)} is the target of mounts/{first} already"
+        place: Path = (key, index)
+        if (first := seen.setdefault(target, place)) != place:
+            yield place, f"{shown(target)} is the target of {path_text(first)} already"
+
+
+def _same_paths(data: Any) -> Iterator[Fault]:
+    """Each data set has a folder of its own, in which no other one is."""
+    seen: list[tuple[int, str]] = []
+    for index, item in enumerate(data if isinstance(data, list) else []):
+        try:
+            path = mount_fields.data_path(item["path"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+        for first, other in seen:
+            if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
+                yield ("data", index, "path"), f"{shown(path)} and data/{first}/path lie in one another"
+                break
+        seen.append((index, path))

@@ -17,6 +17,8 @@ _REQUIRED = {
     "hosts": "write the machines, as in 'hosts: [gpu1, gpu2]'",
     "name": "write the image's name",
     "source": "write the absolute path on the hosts",
+    "data/source": "write a folder or a file on this machine",
+    "path": "write the absolute path of a folder on every host",
     "target": "write the absolute path in the containers",
     "soft": "write both soft and hard, or one number for both",
     "hard": "write both soft and hard, or one number for both",
@@ -69,7 +71,8 @@ def fault(
     if sort == "value_error":
         return path, str(error["ctx"]["error"]), at_key
     if sort == "missing":
-        return path, f"is missing; {_REQUIRED[str(path[-1])]}", at_key
+        own = f"{path[0]}/{path[-1]}"
+        return path, f"is missing; {_REQUIRED[own if own in _REQUIRED else str(path[-1])]}", at_key
     return path, _wrong_sort(path, sort, value), at_key
 
 

@@ -37,6 +37,22 @@ class Host:
 
 
 @dataclass(frozen=True)
+class DataSet:
+    """Files of this machine that are staged to a folder of every host, and seen in its container.
+
+    Args:
+        source: folder or file on this machine; relative to the hosts file's folder.
+        path: folder on every host.
+        target: folder inside the containers.
+    """
+
+    source: str
+    path: str
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True)
 class Inventory:
     """One cluster.
 
@@ -45,6 +61,8 @@ class Inventory:
         pull: ``never`` (the image is sent to hosts that lack it), ``missing`` or ``always``.
         hosts: in the file's order, main included.
         worker_port_fixed: True when the file names the port: then it is never moved.
+        mounts: what containers see of the hosts' own files.
+        data: what is staged to the hosts from here; see ``all_mounts``.
         secrets: variables and the files that hold their values; relative to the hosts file's folder.
         labels: more labels for every container.
         log_bytes: the most that each log of a job takes on a disk.
@@ -61,6 +79,7 @@ class Inventory:
     worker_port: int = DEFAULT_WORKER_PORT
     worker_port_fixed: bool = False
     mounts: tuple[Mount, ...] = ()
+    data: tuple[DataSet, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -74,6 +93,11 @@ class Inventory:
     pull: str = "never"
     # Two files that say the same describe the same cluster.
     source: str = field(default="", compare=False)
+
+    @property
+    def all_mounts(self) -> tuple[Mount, ...]:
+        """The mounts of every container, those of data sets included."""
+        return (*self.mounts, *(Mount(one.path, one.target, one.read_only) for one in self.data))
 
     def host(self, name: str) -> Host:
         """Return the host of that name.

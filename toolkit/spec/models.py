@@ -67,6 +67,8 @@ MountSource = Annotated[str, AfterValidator(mount_fields.source)]
 StateDir = Annotated[str, AfterValidator(mount_fields.state_dir), _text("/.+")]
 MountTarget = Annotated[str, AfterValidator(mount_fields.target)]
 MountText = Annotated[str, AfterValidator(_mount), _text(mount_fields.MOUNT)]
+DataSource = Annotated[str, AfterValidator(mount_fields.data_source)]
+DataPath = Annotated[str, AfterValidator(mount_fields.data_path)]
 SecretFile = Annotated[str, AfterValidator(fields.secret_file)]
 Pull = Annotated[
     str,
@@ -143,6 +145,15 @@ class MountSettings(_Strict):
     read_only: bool = Field(default=False, description="Whether ranks may only read it.")
 
 
+class DataSettings(_Strict):
+    """Files of this machine that are staged to a folder of every host, and seen in its container."""
+
+    source: DataSource = Field(description="Folder or file on this machine; starts at this file's folder.")
+    path: DataPath = Field(description="Absolute path of a folder on every host, best on a local disk.")
+    target: MountTarget = Field(description="Absolute path in the containers.")
+    read_only: bool = Field(default=True, description="Whether ranks may only read it.")
+
+
 class ImageSettings(_Strict):
     """The image, and who brings it to the hosts."""
 
@@ -187,6 +198,9 @@ class HostsFile(_Strict):
     mounts: list[MountItem] | None = _absent(
         list, "What ranks see of the hosts' files: /source:/target[:ro]."
     )
+    data: list[DataSettings] | None = _absent(
+        list, "Data that `up` and `data send` bring from this machine to the hosts."
+    )
     env: Env | None = _absent(dict, "Variables for all ranks; values are text.")
     secrets: dict[EnvName, SecretFile] | None = _absent(
         dict, "Variables for all ranks whose values are in files here; paths start at this file's folder."
@@ -211,6 +225,7 @@ _MODELS: dict[str, type[_Strict]] = {
     "": HostsFile,
     "hosts": HostSettings,
     "mounts": MountSettings,
+    "data": DataSettings,
     "image": ImageSettings,
     "ulimits": LimitSettings,
 }

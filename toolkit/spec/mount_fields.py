@@ -30,6 +30,30 @@ def source(text: str) -> str:
     return _absolute("source", text)
 
 
+# Folders in which a system keeps what it needs; data may go below some other folder of the host.
+_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
+
+
+def data_source(text: str) -> str:
+    """Files on this machine, from the hosts file's folder on."""
+    require(bool(text.strip()) and "\0" not in text, "a folder or a file on this machine", text)
+    if text.startswith("$"):
+        raise ValueError(f"no variables are known here, found {shown(text)}")
+    return text
+
+
+def data_path(text: str) -> str:
+    """A folder of the hosts in which the toolkit may write and remove."""
+    if text.startswith(("~", "$")):
+        raise ValueError(f"the path should begin with '/', as it is on the hosts, found {shown(text)}")
+    path = _absolute("path", text)
+    if path == "/" or any(_within(path, folder) for folder in _SYSTEM):
+        raise ValueError(f"the path should be a folder for data alone, found {shown(text)}")
+    if "," in path:
+        raise ValueError(f"the path should hold no ',', found {shown(text)}")
+    return path
+
+
 def state_dir(text: str) -> str:
     """A folder on the hosts for what the toolkit keeps there."""
     if text.startswith(("~", "$")):

@@ -10,7 +10,7 @@ from toolkit.errors import BadInput, Problem
 from toolkit.spec import fields, mount_fields
 from toolkit.spec.checks import check_across
 from toolkit.spec.container_fields import limit
-from toolkit.spec.inventory import Host, Inventory
+from toolkit.spec.inventory import DataSet, Host, Inventory
 from toolkit.spec.words import Path, path_text
 from toolkit.spec.yaml import KEY, Document, read_yaml
 
@@ -105,6 +105,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
             else Mount(item.source, item.target, item.read_only)
             for item in model.mounts or ()
         ),
+        data=tuple(DataSet(item.source, item.path, item.target, item.read_only) for item in model.data or ()),
         env=_pairs(model.env),
         secrets=_pairs(model.secrets),
         labels=_pairs(model.labels),

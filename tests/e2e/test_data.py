@@ -1,0 +1,86 @@
+"""Data sets on the practice cluster: killed in the middle, gone on with, read by ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import hosts_file
+from tests.e2e.world import Toolkit, sh, wait_until
+
+pytestmark = [pytest.mark.docker, pytest.mark.lab]
+
+HOSTS = ("box1", "box2", "box3")
+MIB = 2**20
+PLACE = "/home/trainer/staged"
+# Content, owner, mode and time of every file; the toolkit's own two are hidden ones.
+LIST = (
+    "cd {0} && find . -type f ! -path './.toolkit-data*' -printf '%p %s %m %T@\\n' | sort;"
+    " find . -type f ! -path './.toolkit-data*' -print0 | sort -z | xargs -0 sha256sum"
+)
+
+
+@pytest.fixture
+def tool(lab: Path, folder: Path) -> Iterator[Toolkit]:
+    source = folder / "staged"
+    (source / "train").mkdir(parents=True, exist_ok=True)
+    for number in range(500):
+        (source / f"train/{number:04}.jpg").write_bytes(os.urandom(10_000))
+    (source / "big.bin").write_bytes(os.urandom(200 * MIB))
+    (source / "run.sh").write_text("echo")
+    (source / "run.sh").chmod(0o750)
+    hosts = hosts_file(lab, folder, "staged", HOSTS)
+    with hosts.open("a") as file:
+        file.write(f"data: [{{source: ./staged, path: {PLACE}, target: /data}}]\n")
+    yield Toolkit(hosts, folder)
+    for host in HOSTS:
+        sh(host, f"rm -rf {PLACE}")
+
+
+def whole(host: str) -> int:
+    """Bytes in shards that are on a host's disk."""
+    found = sh(host, f"grep -s '^{{\"whole\"' {PLACE}/.toolkit-data.journal | tail -n 1")
+    return int(json.loads(found)["bytes"]) if found else 0
+
+
+def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit, folder: Path) -> None:
+    process = tool.start("data", "send")
+    wait_until(lambda: whole("box1") > 20 * MIB)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not any(sh(host, "pgrep -f '[p]ython3 -I -S'") for host in HOSTS))
+    there = min(whole(host) for host in HOSTS)
+    rows = tool.run("data", "ls", "--json").json["rows"]
+    assert {row["state"] for row in rows} <= {"part", "absent"}, rows
+
+    done = tool.run("up", "--json", check=True).json
+    sent = [o for o in done["outcomes"] if o["step"].startswith("send data")]
+    total = sum(path.stat().st_size for path in (folder / "staged").rglob("*") if path.is_file())
+    assert sum(o["amounts"]["from_here"] for o in sent) < total - there + 8 * MIB, "only the rest"
+    mine = LIST.format(folder / "staged")
+    here = os.popen(mine).read()
+    for host in HOSTS:
+        assert sh(host, LIST.format(PLACE)) == here
+        assert not sh(host, f"find {PLACE} ! -user trainer"), "all belong to the caller"
+
+    again = tool.run("data", "send", "--json", check=True)
+    assert {o["status"] for o in again.json["outcomes"]} == {"skipped"}
+    reads = "sha256sum /data/big.bin; touch /data/x 2>&1 | grep -c Read-only"
+    read = tool.run(
+        "run", "--launcher", "mpirun", "--workdir", str(folder / "examples"), "--", "sh", "-c", reads
+    )
+    sums = {line.split()[-2] for line in read.out.splitlines() if "big.bin" in line}
+    assert len(sums) == 1 and sums.pop() in here, read.out + read.err
+
+    sh("box2", f"rm {PLACE}/.toolkit-data")
+    refused = tool.run("run", "--", "true")
+    assert refused.status == 3 and f"box2: the data of /data is not whole in {PLACE}" in refused.err
+    tool.run("down", "--no-save", check=True)
+    assert whole("box3") == total, "down leaves it"
+    tool.run("data", "rm", check=True)
+    assert not any(sh(host, f"[ ! -e {PLACE} ] || ls -A {PLACE}") for host in HOSTS)

@@ -1,0 +1,380 @@
+"""Data sets: shards, plans, what hosts say of them, who may start a job; what runs on hosts, run here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit import cluster_world as world
+from tests.unit.data_here import listing, make_hosts, remove
+from toolkit.core.result import Result
+from toolkit.core.shards import LEAST, MOST, PIECE, Content, Entry, pack
+from toolkit.datasets import read_data, refuse_lacking, require_data
+from toolkit.effects.data_source import read_content, read_shard
+from toolkit.errors import BadInput, NotReady, ToolkitError
+from toolkit.executors.data_cargo import DataCargo, Need
+from toolkit.plan.containers import cluster_container
+from toolkit.plan.data import DataRow, HeldData, data_rows, lacking, parse_held, plan_remove, question
+from toolkit.plan.steps import RemoveData, Run, SendData
+from toolkit.plan.up import plan_up
+from toolkit.show_data import data_text
+from toolkit.spec.parse import parse_inventory
+
+TEXT = world.HOSTS + world.DATA
+INSIDE = Path("toolkit/inside").resolve()
+
+
+def small(count: int, size: int = 100_000) -> list[Entry]:
+    return [["f", f"{number:06}.jpg", 0o644, 10**18, size] for number in range(count)]
+
+
+def names(content: Content) -> set[str]:
+    return {shard.name for shard in content.shards}
+
+
+# Shards
+
+
+@pytest.mark.parametrize("size", [0, 1_000, 100_000, 5_000_000, 20_000_000])
+def test_shards_hold_everything_once_and_are_of_a_size(size: int) -> None:
+    entries = small(3_000, size)
+    content = pack(entries)
+    found = [entry for shard in content.shards for entry in json.loads(shard.entries)]
+    assert found == entries and content.size == 3_000 * size
+    assert all(shard.size <= MOST + 300_000 for shard in content.shards)
+    assert all(shard.size > LEAST / 4 for shard in content.shards[:-1])
+
+
+def test_a_large_file_goes_in_pieces_that_cover_it() -> None:
+    (*pieces,) = pack([["f", "one", 0o600, 7, MOST + 1]]).shards
+    found = [json.loads(piece.entries)[0] for piece in pieces]
+    assert [entry[5] for entry in found] == [0, PIECE, 2 * PIECE]
+    assert sum(entry[6] for entry in found) == MOST + 1 and {entry[4] for entry in found} == {MOST + 1}
+
+
+@pytest.mark.parametrize("change", ["new time", "longer", "gone", "one more"])
+def test_a_change_alters_few_shards(change: str) -> None:
+    entries = small(10_000)
+    before = pack(entries)
+    if change == "new time":
+        entries[5_000] = [*entries[5_000][:3], 1, 100_000]
+    elif change == "longer":
+        entries[5_000] = [*entries[5_000][:4], 900_000]
+    elif change == "gone":
+        del entries[5_000]
+    else:
+        entries.insert(5_000, ["f", "004999.jpg.x", 0o644, 1, 100_000])
+    after = pack(entries)
+    assert 1 <= len(names(after) - names(before)) <= 4 < len(after.shards) // 10
+    assert after.identity != before.identity
+
+
+def test_the_identity_is_of_the_set_and_of_nothing_else() -> None:
+    assert pack(small(100)).identity == pack(small(100)).identity
+    assert pack([]).identity != pack([["d", "a", 0o755]]).identity
+
+
+# On this machine
+
+
+def test_a_folder_and_a_file_are_read_and_nothing_else_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    (folder / "b").mkdir(parents=True)
+    (folder / "b/two").write_text("22")
+    (folder / "a").symlink_to("b/two")
+    (folder / ".toolkit-data").write_text("{}")
+    os.mkfifo(folder / "pipe")
+    content = read_content(folder)
+    (shard,) = content.shards
+    assert [entry[:2] for entry in json.loads(shard.entries)] == [["l", "a"], ["d", "b"], ["f", "b/two"]]
+    data = b"".join(read_shard(folder, shard))
+    assert data == shard.head + b"22" and len(data) == shard.size
+    assert (content.files, content.size) == (2, 2)
+    alone = read_content(folder / "b/two")
+    assert json.loads(alone.shards[0].entries)[0][1] == "two"
+    assert b"".join(read_shard(folder / "b/two", alone.shards[0])).endswith(b"22")
+
+
+def test_what_changes_or_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("1")
+    (shard,) = read_content(tmp_path).shards
+    (tmp_path / "one").write_text("2!")
+    with pytest.raises(ToolkitError, match="one has changed since the plan was made"):
+        list(read_shard(tmp_path, shard))
+    (tmp_path / "one").unlink()
+    with pytest.raises(ToolkitError, match="cannot read the data"):
+        list(read_shard(tmp_path, shard))
+    with pytest.raises(ToolkitError, match="cannot read the data"):
+        read_content(tmp_path / "gone")
+
+
+def test_sources_start_at_the_hosts_file_and_must_be_there(tmp_path: Path) -> None:
+    inventory = parse_inventory(TEXT, str(tmp_path / "hosts.yaml"))
+    with pytest.raises(BadInput, match="data/0/source: there is no folder or file") as refused:
+        read_data(inventory)
+    assert "--no-data" in refused.value.fix
+    (tmp_path / "set").mkdir()
+    ((one, source, content),) = read_data(inventory)
+    assert (one.target, source, content.files) == ("/set", str(tmp_path / "set"), 0)
+    with pytest.raises(BadInput, match="names nothing to stage"):
+        require_data(world.inventory())
+
+
+# Plans
+
+
+def layout() -> Any:
+    return world.layout(TEXT)
+
+
+def test_up_stages_data_before_containers_which_see_it_read_only() -> None:
+    made = layout()
+    (one,) = made.inventory.data
+    plan = plan_up(made, world.INSIDE, data=((one, "/here/set", pack(small(3))),))
+    titles = [phase.title for phase in plan.phases]
+    assert titles.index("image") < titles.index("data") < titles.index("workers")
+    steps = [step for step in plan.steps if isinstance(step, SendData)]
+    assert [step.host for step in steps] == ["gpu1", "gpu2", "cpu3"]
+    assert {(s.path, s.source) for s in steps} == {("/scratch/set", "/here/set")} and all(
+        s.address for s in steps
+    )
+    mounts = cluster_container(made, made.places[0]).mounts
+    assert [(m.source, m.target, m.read_only) for m in mounts][-1] == ("/scratch/set", "/set", True)
+
+
+def test_without_data_containers_still_find_the_folder() -> None:
+    steps = [
+        step for step in plan_up(layout(), world.INSIDE).steps if step.title == "make the folders for data"
+    ]
+    assert [step.host for step in steps] == ["gpu1", "gpu2", "cpu3"]
+    assert all(isinstance(step, Run) and step.unless for step in steps)
+    assert not any("data" in step.title for step in plan_up(world.layout(), world.INSIDE).steps)
+
+
+def test_the_folder_stays_where_a_container_sees_it() -> None:
+    inventory = parse_inventory(TEXT, "hosts.yaml")
+    for facts, keep in ((world.cluster_facts(), False), (world.facts_when_up(), True)):
+        steps = [step for step in plan_remove(inventory, facts).steps if isinstance(step, RemoveData)]
+        assert [(step.path, step.keep) for step in steps] == [("/scratch/set", keep)] * 3
+
+
+# What hosts say
+
+
+def test_hosts_are_asked_by_quoted_names_and_answer_in_json(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b/.toolkit-data").write_text('{"set": "x", "files": 2, "bytes": 3, "since": 4}\n')
+    (tmp_path / "part").mkdir()
+    lines = '{"shard":"1","entries":[]}\n{"whole":"1","bytes":7}\n{"shard":"2","entries":["{"]}\n'
+    (tmp_path / "part/.toolkit-data.journal").write_text(lines)
+    (tmp_path / "empty").mkdir()
+    folders = [str(tmp_path / name) for name in ("a b", "part", "empty", "gone")]
+    text = world.HOSTS + "data:\n"
+    text += "".join(f"- {{source: x, path: '{f}', target: /d{n}}}\n" for n, f in enumerate(folders))
+    ((_, ask),) = question(parse_inventory(text, "hosts.yaml"))
+    said = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout
+    found = parse_held(said)
+    assert [found[f] for f in folders] == [
+        HeldData(True, "x", 2, 3, 4),
+        HeldData(True, size=7),
+        HeldData(True),
+        HeldData(),
+    ]
+    assert parse_held("@ /x\nthere\n{no json\n") == {"/x": HeldData(True)}
+    assert question(world.inventory()) == ()
+
+
+def held(**sets: str) -> dict[str, dict[str, HeldData]]:
+    return {host: {"/scratch/set": HeldData(bool(name), name)} for host, name in sets.items()}
+
+
+def test_jobs_need_one_whole_set_on_all_of_their_hosts() -> None:
+    inventory = parse_inventory(TEXT, "hosts.yaml")
+    assert lacking(held(gpu1="a", gpu2="a"), inventory) == {}
+    found = lacking(held(gpu1="a", gpu2="", cpu3="b"), inventory)
+    assert found == {
+        "gpu2": "the data of /set is not whole in /scratch/set",
+        "cpu3": "the data of /set in /scratch/set is another than other hosts have",
+    }
+    assert list(lacking(held(gpu1="a", gpu2="b", cpu3="b"), inventory)) == ["gpu1"]
+    assert list(lacking({"gpu1": {}}, inventory)) == ["gpu1"]
+
+
+def test_a_job_is_refused_with_the_host_and_the_cure() -> None:
+    class Session:
+        inventory = parse_inventory(TEXT, "hosts.yaml")
+        facts = ("gpu1", "gpu2")
+        replies = {name: Result(0, "", "", 0) for name in facts}  # noqa: RUF012
+
+    for reply in Session.replies.values():
+        object.__setattr__(reply, "text", "\n@@toolkit@@ data\n@ /scratch/set\nthere\n")
+    with pytest.raises(NotReady) as refused:
+        refuse_lacking(Session(), {"gpu1"})  # type: ignore[arg-type]
+    assert (refused.value.host, refused.value.fix) == (
+        "gpu1",
+        "toolkit data send; or go on all the same: --no-check",
+    )
+
+
+def test_rows_say_how_far_each_host_is() -> None:
+    inventory = parse_inventory(TEXT, "hosts.yaml")
+    content = pack(small(1_000))
+    said = {
+        "gpu1": {"/scratch/set": HeldData(True, content.identity, 1_000, 10**8, 1_700_000_000)},
+        "gpu2": {"/scratch/set": HeldData(True, size=content.shards[0].size)},
+    }
+    rows = data_rows(inventory, said, {"/scratch/set": content}, {"cpu3": "no answer"})
+    assert [(row.host, row.state) for row in rows] == [
+        ("gpu1", "whole"),
+        ("gpu2", "part"),
+        ("cpu3", "unreachable"),
+    ]
+    assert rows[1].share is not None and 5 < rows[1].share < 20
+    rows += data_rows(inventory, held(gpu1="other", gpu2=""), {"/scratch/set": content}, {})
+    text = data_text((*rows, DataRow("x", "/p", "/t", "part", 5)))
+    assert "whole, other than here" in text and "absent" in text and "part, 1" in text and "no answer" in text
+
+
+# The row of a transfer
+
+
+def needs(**numbers: Iterable[int]) -> dict[str, Need]:
+    return {host: Need(frozenset(own), f"/{host}") for host, own in numbers.items()}
+
+
+def test_after_a_break_each_host_needs_the_row_from_some_shard_on() -> None:
+    cargo = DataCargo(Path("/x"), pack(small(3_000)))
+    asked = needs(a=range(6, 20), b=range(3, 20), c=range(20))
+    own = cargo.lay_out(asked)
+    assert [len(own[host]) for host in "abc"] == [14, 17, 20]
+    assert own["c"][0].first == 0 and own["a"] == own["c"][6:]
+    assert cargo.order(asked["a"], own["a"]) == {"into": "/a", "writes": list(range(14))}
+
+
+def test_what_a_host_has_passes_through_its_hands() -> None:
+    cargo = DataCargo(Path("/x"), pack(small(3_000)))
+    asked = needs(a=(1, 5), b=(2, 5), c=(5,))
+    own = cargo.lay_out(asked)
+    ends = {host: stretches[-1].end for host, stretches in own.items()}
+    assert len(set(ends.values())) == 1 and [len(own[host]) for host in "abc"] == [3, 2, 1]
+    assert cargo.order(asked["a"], own["a"])["writes"] == [0, 2]
+
+
+# What runs on hosts
+
+
+def ask(word: str, root: Path, **order: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-S", str(INSIDE / "data_set.py"), word, str(root)]
+    return subprocess.run(words, input=json.dumps(order), capture_output=True, text=True, check=False)
+
+
+def unpack(root: Path, source: Path, cut: int | None = None) -> list[Any]:
+    """Feed the shards of a folder to the host's program, the last one cut short if asked for."""
+    text = (
+        "import json, sys, time; import unpack; said = []\n"
+        "root, *files = sys.argv[1:]\n"
+        "shelf = unpack.Shelf(root, range(len(files)), len(files), lambda *words: said.append(words))\n"
+        "for number, name in enumerate(files):\n"
+        "    one = shelf.open(number)\n"
+        "    with open(name, 'rb') as file:\n"
+        "        for piece in iter(lambda: file.read(1000), b''): one.write(piece)\n"
+        "    one.finish()\n"
+        "shelf.flush()\n"
+        "print(json.dumps(said))\n"
+    )
+    files = []
+    for number, shard in enumerate(read_content(source).shards):
+        files.append(root.parent / f"shard{number}")
+        files[-1].write_bytes(b"".join(read_shard(source, shard))[:cut])
+    root.mkdir(exist_ok=True)
+    words = [sys.executable, "-c", text, str(root), *map(str, files)]
+    done = subprocess.run(words, cwd=INSIDE, capture_output=True, text=True, check=True)
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "a").mkdir(parents=True)
+    for number in range(5):
+        (folder / f"a/{number}").write_bytes(bytes([number]) * 3_000)
+    return folder
+
+
+def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path: Path, source: Path) -> None:
+    root, wanted = tmp_path / "root", [shard.name for shard in read_content(source).shards]
+    assert unpack(root, source, cut=-100) == [[0, 1, "a shard is cut short"]]
+    seen = json.loads(ask("look", root, wanted=wanted).stdout)
+    assert (seen["missing"], seen["set"]) == ([0], "") and seen["free"] > 0
+    assert sorted(path.name for path in (root / "a").iterdir() if path.name[0] != ".") == ["0", "1", "2", "3"]
+    refused = ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1})
+    assert refused.returncode == 3 and refused.stderr == "1 of 1 shards are not whole\n"
+    assert unpack(root, source) == [[0, 0, ""]]
+    assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == []
+    assert ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1}).returncode == 0
+    assert json.loads((root / ".toolkit-data").read_text())["set"] == "x"
+    assert listing(root) == listing(source)
+
+
+def test_a_journal_that_is_cut_short_is_gone_on_with(tmp_path: Path, source: Path) -> None:
+    root, wanted = tmp_path / "root", [shard.name for shard in read_content(source).shards]
+    unpack(root, source)
+    journal = root / ".toolkit-data.journal"
+    journal.write_bytes(journal.read_bytes()[:-5])
+    assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == [0]
+    unpack(root, source)
+    assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == []
+    assert len(journal.read_bytes().splitlines()) == 3
+
+
+def test_a_version_that_was_begun_since_is_not_taken_for_the_one_before(tmp_path: Path, source: Path) -> None:
+    root, about = tmp_path / "root", (source / "a/0").stat()
+    unpack(root, source)
+    before = [shard.name for shard in read_content(source).shards]
+    (source / "a/0").write_bytes(b"!" * 3_000)
+    os.utime(source / "a/0", ns=(about.st_mtime_ns, about.st_mtime_ns + 1))
+    unpack(root, source)
+    assert json.loads(ask("look", root, wanted=before).stdout)["missing"] == [0]
+
+
+def test_parts_of_a_transfer_that_was_given_up_go(tmp_path: Path, source: Path) -> None:
+    host = make_hosts(tmp_path, 1)[0]
+    host.path.parent.mkdir()
+    unpack(host.path, source, cut=-100)
+    assert any(path.name.startswith(".toolkit-part-") for path in (host.path / "a").iterdir())
+    assert remove(host).status == "ok" and not host.path.exists()
+
+
+def test_nothing_is_written_outside_of_the_folder(tmp_path: Path) -> None:
+    for path in ("../x", "/etc/x", "a/../../x"):
+        root = tmp_path / "root"
+        root.mkdir(exist_ok=True)
+        text = (
+            "import sys; import data_folder\n"
+            "try: data_folder.Folder(sys.argv[1]).begin('s', [['f', sys.argv[2], 420, 0, 0]])\n"
+            "except data_folder.Fault as fault: print(fault)\n"
+        )
+        words = [sys.executable, "-c", text, str(root), path]
+        done = subprocess.run(words, cwd=INSIDE, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{path} is not in the folder\n"
+
+
+def test_two_at_once_are_refused(tmp_path: Path, source: Path) -> None:
+    import fcntl
+
+    root = tmp_path / "root"
+    unpack(root, source)
+    held = os.open(root, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    refused = ask("remove", root)
+    os.close(held)
+    assert refused.returncode == 3 and "another command is at work in" in refused.stderr
+    assert json.loads(ask("remove", root).stdout) == {"gone": 5, "stay": 0, "left": 0}

@@ -1,0 +1,75 @@
+"""Commands that run a program of toolkit/inside on a host itself, which has nothing of ours yet."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from pathlib import Path
+
+from toolkit.core.command import Command, script
+
+_INSIDE = Path(__file__).resolve().parent.parent / "inside"
+_START = r"""
+no() { echo "{\"missing\": \"$1\"}"; exit; }
+command -v python3 >/dev/null || no "it has no python3"
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "its python3 is older than 3.8"
+# By these `toolkit down` finds it, should the connection hang that it lives on.
+TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$1; export TOOLKIT_CLUSTER TOOLKIT_RELAY; shift
+exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))' "$@"
+"""
+# The folder; the cluster; the image to fall back to, then USER:GROUP and the network of its container.
+_START_IN = r"""
+folder=$1 cluster=$2 image=$3 user=$4 network=$5; shift 5; umask 022
+TOOLKIT_CLUSTER=$cluster; export TOOLKIT_CLUSTER
+no() { echo "{\"missing\": \"$1\"}"; exit; }
+mkdir -p "$folder" || exit
+code='import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))'
+if command -v python3 >/dev/null && python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then
+  exec python3 -I -S -c "$code" "$@"
+fi
+docker image inspect "$image" >/dev/null 2>&1 || no "it has no python3 of 3.8 or newer, and no image with one"
+exec docker run --rm -i --init --network "$network" --user "$user" --cap-drop ALL \
+  --security-opt no-new-privileges --env TOOLKIT_CLUSTER --mount "type=bind,source=$folder,target=$folder" \
+  "$image" python3 -I -S -c "$code" "$@"
+"""
+
+
+def relay_program(cluster: str, address: str) -> Command:
+    """Return the command that starts relay.py for an image, under the host's own Python.
+
+    It prints ``{"missing": …}`` where there is none. Address: where other hosts reach it.
+    """
+    return script(_START, cluster, address, _packed("relay"))
+
+
+def data_program(folder: str, cluster: str, image: str, user: str, *words: str) -> Command:
+    """Return the command that starts data_set.py on a data set's folder; see there for ``words``.
+
+    Args:
+        folder: made if it is not there.
+        cluster: by which `toolkit down` finds the program, should its connection hang.
+        image: in whose container it runs where the host has no Python.
+        user: the ssh user there, as ``uid:gid``.
+    """
+    return script(_START_IN, folder, cluster, image, user, "none", *words, _packed("data_set", "data_folder"))
+
+
+def data_relay_program(folder: str, cluster: str, image: str, user: str, address: str) -> Command:
+    """Return the command that starts relay.py for a data set; arguments as above."""
+    return script(
+        _START_IN, folder, cluster, image, user, "host", address, _packed("relay", "data_folder", "unpack")
+    )
+
+
+def _packed(name: str, *siblings: str) -> str:
+    """A program's text with those that it imports, small: where little is missing, most of what travels."""
+    text = (_INSIDE / f"{name}.py").read_text()
+    if siblings:
+        lines = ["import sys, types"]
+        for sibling in siblings:
+            source = (_INSIDE / f"{sibling}.py").read_text()
+            lines.append(f"module = sys.modules[{sibling!r}] = types.ModuleType({sibling!r})")
+            lines.append(f"exec(compile({source!r}, {f'{sibling}.py'!r}, 'exec'), module.__dict__)")
+        lines.append(f"exec(compile({text!r}, {f'{name}.py'!r}, 'exec'))")
+        text = "\n".join(lines)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
