@@ -106,6 +106,9 @@ def test_a_terminal_is_closed_in_the_middle_and_another_checkout_attaches(
     late = elsewhere.run("logs", job, "--since", "1000d", check=True).out
     assert late == whole
     assert elsewhere.run("logs", job, "--rank", "2").status == 3
+    elsewhere.run("logs", job, "--save", "kept", check=True)
+    assert (other / "kept" / job / "box2" / "logs" / "rank-1.log").read_text() == own
+    assert (other / "kept" / job / "box1" / "output.log").read_text() == whole
 
 
 def test_ctrl_c_asks_and_does_what_is_answered(up: Toolkit) -> None:

@@ -90,6 +90,7 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("attach", "x", "--tail", "3", "--on-interrupt", "stop", "--no-fold", "--json"),
     ("logs", "20260102-030405-x-a1b2", "-f", "--since", "10m", "--tail", "5", "--host", "gpu1"),
     ("logs", "x", "--rank", "3", "--no-fold"),
+    ("logs", "x", "--save", "kept"),
     ("wait", "x", "--timeout", "5", "--json"),
     ("stop", "x", "--dry-run", "--json", "--grace", "2"),
     ("stop", "x", "--now"),

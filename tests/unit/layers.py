@@ -23,8 +23,7 @@ BELONGS = {
     "show_network": "show",
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
-    **dict.fromkeys(("smoke",), "api"),
-    **dict.fromkeys(("steptime", "trust", "tune"), "api"),
+    **dict.fromkeys(("smoke", "steptime", "trust", "tune"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

@@ -16,6 +16,7 @@ from toolkit.cli.progress import Progress
 if TYPE_CHECKING:
     from toolkit.api import Session
     from toolkit.cli.line import CommandLine
+    from toolkit.core.job_status import JobStatus
     from toolkit.errors import ToolkitError
     from toolkit.get import Found, Got
     from toolkit.spec.inventory import Inventory
@@ -73,6 +74,27 @@ def get(
     else:
         _show_got(wanted, got, errors, as_json)
     if errors:
+        raise typer.Exit(1)
+
+
+def bring_logs(session: Session, job: JobStatus, into: Path, verbose: bool) -> None:
+    """Bring a job's logs whole, each host's into a folder of its own; those that have grown come anew.
+
+    Raises:
+        ToolkitError: no host gave any.
+    """
+    from toolkit.core.names import JOBS
+
+    folder = JOBS / job.id
+    places = {
+        name: into / job.id / name
+        for name in dict.fromkeys((session.inventory.main, *(name for name, _ in job.hosts)))
+    }
+    found, errors = _find(session, job.id, [str(folder / "logs"), str(folder / "output.log*")], places)
+    errors = {name: error for name, error in errors.items() if not _is_absence(error)}
+    got, failed = _bring(session, found, True, verbose)
+    _show_got(job.id, got, errors | failed, False)
+    if errors or failed:
         raise typer.Exit(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -101,11 +102,16 @@ def logs(
     ] = "",
     tail: Annotated[str | None, typer.Option(metavar="LINES", help="Only so many lines at the end.")] = None,
     fold: Fold = True,
+    save: Annotated[
+        str, typer.Option(metavar="DIR", help="Print nothing; bring every rank's whole log to DIR/JOB/HOST.")
+    ] = "",
     verbose: Verbose = False,
 ) -> None:
     """Print a job's output, merged of all ranks or of one; Ctrl-C leaves the job alone."""
+    from toolkit.cli.get import bring_logs
     from toolkit.cli.line import CommandLine
     from toolkit.cli.moments import since as moment
+    from toolkit.inputs import is_file
     from toolkit.logs import Excerpt, show_log
 
     line = CommandLine()
@@ -116,13 +122,18 @@ def logs(
     inventory = line.hosts(hosts)
     if host and rank is not None:
         line.refuse("--host", "says nothing beside --rank, which runs on one host")
+    if save and ("\0" in save or is_file(save)):
+        line.refuse("--save", f"{save!r} is not a folder")
     if inventory is not None and host and host not in inventory.names:
         line.refuse("--host", f"{host} is not a host of the file; there are: {', '.join(inventory.names)}")
     inventory = line.accept(inventory)
     what = Excerpt(number, host, ago, epoch, lines, fold and number is None)
-    names = list(inventory.names) if number is not None else [inventory.main]
+    names = list(inventory.names) if number is not None or save else [inventory.main]
     with connect(inventory, verbose, names) as session:
         wanted = _wanted(session, job)
+        if save:
+            bring_logs(session, wanted, Path(save), verbose)
+            return
         _say_lost(wanted)
         if not job:
             say(f"job {wanted.id}: {wanted.state}")

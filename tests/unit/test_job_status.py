@@ -1,0 +1,104 @@
+"""Jobs as main's records show them: read, shown, found by rank; moments as people write them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from tests.unit import cluster_world as world
+from toolkit.cli.moments import since
+from toolkit.core.job_status import JobStatus, parse_status
+from toolkit.core.names import job_word
+from toolkit.errors import NotReady
+from toolkit.launchers.slots import Taken
+from toolkit.records import taken_slots
+from toolkit.show_jobs import job_json, jobs_table, length
+
+RECORD = {
+    "owner": "alice",
+    "launcher": "mpirun",
+    "command": ["python", "train.py", "--name", "a b"],
+    "hosts": [{"name": "gpu1", "slots": 2, "taken": [0, 2]}, {"name": "gpu2", "slots": 1, "taken": [3]}],
+}
+RUNNING = {"state": "running", "exit_code": None, "started": 1000.0, "ended": None, "pid": 7, "reason": ""}
+
+
+def job(alive: bool = True, **changes: object) -> JobStatus:
+    return parse_status(world.JOB_ID, {**RUNNING, **changes}, alive, RECORD)
+
+
+def test_a_job_is_read_from_its_records() -> None:
+    found = job()
+    assert (found.owner, found.ranks, found.final) == ("alice", 3, False)
+    assert found.hosts == (("gpu1", (0, 2)), ("gpu2", (3,)))
+    assert [found.host_of(rank) for rank in range(3)] == ["gpu1", "gpu1", "gpu2"]
+    for rank in (-1, 3):
+        with pytest.raises(NotReady, match=f"has no rank {rank}; it has 3"):
+            found.host_of(rank)
+
+
+def test_a_job_whose_supervisor_is_gone_is_lost_unless_it_has_ended() -> None:
+    assert job(alive=False).state == "lost" and job(alive=False).final
+    assert job(alive=False, state="succeeded", exit_code=0).state == "succeeded"
+
+
+def test_a_job_of_an_earlier_toolkit_has_no_slots_by_number() -> None:
+    record = {"hosts": [{"name": "gpu1", "address": "10.77.0.2", "slots": 2}]}
+    assert parse_status("x", RUNNING, True, record).hosts == (("gpu1", (0, 1)),)
+    assert parse_status("x", RUNNING).ranks == 0
+
+
+def test_only_jobs_that_run_hold_slots() -> None:
+    jobs = [job(), job(alive=False)]
+    assert taken_slots(jobs) == (Taken(world.JOB_ID, "alice", {"gpu1": (0, 2), "gpu2": (3,)}),)
+
+
+def test_jobs_as_a_table_and_as_json() -> None:
+    started = datetime(2026, 1, 2, 3, 4).timestamp()
+    ended = job(state="failed", exit_code=7, started=started, ended=started + 3725)
+    head, row = jobs_table([ended]).splitlines()
+    assert head.split() == ["job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command"]
+    assert row.split("  ")[0] == world.JOB_ID
+    assert "failed  7     3      gpu1,gpu2  01-02 03:04  1 h 2 min  python train.py --name 'a b'" in row
+    told = job_json(ended)
+    assert (told["ranks"], told["hosts"]) == (3, {"gpu1": [0, 2], "gpu2": [3]})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (59.9, "59.9 s"), (60, "1 min 0 s"), (3725, "1 h 2 min"), (200000, "2 d 7 h")],
+)
+def test_lengths(seconds: float, text: str) -> None:
+    assert length(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "ago", "epoch"),
+    [
+        ("90s", 90.0, None),
+        ("1h30m", 5400.0, None),
+        ("1.5d", 129600.0, None),
+        ("1970-01-02T00:00:00Z", None, 86400.0),
+        ("1970-01-02T01:00:00+01:00", None, 86400.0),
+    ],
+)
+def test_moments(text: str, ago: float | None, epoch: float | None) -> None:
+    assert since(text) == (ago, epoch)
+
+
+@pytest.mark.parametrize("text", ["", "10", "yesterday", "5m ago", "-5m", "9" * 400 + "h", "2026-13-01"])
+def test_what_is_no_moment(text: str) -> None:
+    with pytest.raises(ValueError, match="should be a length such as 90s"):
+        since(text)
+
+
+@pytest.mark.parametrize("text", ["a1b2", world.JOB_ID])
+def test_what_a_job_may_be_called_by(text: str) -> None:
+    assert job_word(text) == text
+
+
+@pytest.mark.parametrize("text", ["../x", "-", "a/b", "a b", "x" * 201])
+def test_what_no_job_is_called(text: str) -> None:
+    with pytest.raises(ValueError, match="toolkit jobs lists them"):
+        job_word(text)
