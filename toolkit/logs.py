@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from toolkit.api import Session
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
-from toolkit.core.job_status import JobStatus
+from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import INSIDE
 from toolkit.core.result import TIMED_OUT
 from toolkit.effects.runner import Runner
@@ -47,9 +48,16 @@ class Excerpt:
 ALL = Excerpt()
 
 
-def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Excerpt = ALL) -> None:
-    """Copy a job's output to ``sink`` until the job has ended."""
-    _show(session.main, job, sink, what)
+def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Excerpt = ALL) -> JobStatus:
+    """Copy a job's output to ``sink`` until the job has ended; return how it went, without its record.
+
+    Raises:
+        ToolkitError: nobody is left who could say how it ended.
+    """
+    said = _show(session.main, job, sink, what, "--status").strip()
+    if not said:
+        raise ToolkitError(f"following {job} ended before the job did", f"toolkit attach {job}")
+    return parse_status(job, json.loads(said.splitlines()[-1]))
 
 
 def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:
@@ -76,10 +84,12 @@ def show_log(
     _show(session.container(host), job.id, sink, what, *(() if on else ("--now",)))
 
 
-def _show(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt, *more: str) -> None:
+def _show(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt, *more: str) -> str:
+    """Run follow.py; returns what it says on standard error."""
     ask = command("python3", str(INSIDE / "follow.py"), job, *what.words(), *more)
     result = runner.stream(ask, sink)
     if not result.ok:
         raise ToolkitError(
             f"cannot show the log of {job}: {words_of(result.stderr)}", "toolkit jobs", runner.name
         )
+    return result.stderr

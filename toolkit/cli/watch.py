@@ -33,6 +33,7 @@ class _Follower(threading.Thread):
         # To wait for, because a join() that Ctrl-C interrupts takes the thread for ended (Python 3.11).
         self.done = threading.Event()
         self.error: Exception | None = None
+        self.ended: JobStatus | None = None
 
     def run(self) -> None:
         from toolkit.logs import follow
@@ -42,7 +43,7 @@ class _Follower(threading.Thread):
                 self._sink(data)
 
         try:
-            follow(self._session, self._job, put, self._what)
+            self.ended = follow(self._session, self._job, put, self._what)
         except Exception as error:  # raised again by who waits for us
             self.error = error
         finally:
@@ -68,6 +69,8 @@ def watch(
     Raises:
         Detached: the person, a signal or a broken connection took us away from the job; it goes on.
     """
+    from toolkit.records import job_status
+
     follower = _Follower(session, job, (lambda data: None) if quiet else to_stdout, what)
     follower.start()
     while not follower.done.is_set():
@@ -79,7 +82,7 @@ def watch(
         except KeyboardInterrupt:
             _interrupted(session, job, follower, signals, on_interrupt)
     _raise(follower.error, job, signals)
-    return _tell(session, job)
+    return _tell(follower.ended or job_status(session, job))
 
 
 def _interrupted(
@@ -145,13 +148,10 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
         raise error
 
 
-def _tell(session: Session, job: str) -> JobStatus:
-    from toolkit.records import job_status
-
-    final = job_status(session, job)
-    took = f" after {final.ended - final.started:.1f} s" if final.ended else ""
-    why = f": {final.reason}" if final.reason else ""
-    say(f"job {job}: {final.state}{took}, exit code {final.exit_code}{why}")
-    if final.unswept:
-        say(f"  could not look for leftovers on {', '.join(final.unswept)}; toolkit down does")
-    return final
+def _tell(ended: JobStatus) -> JobStatus:
+    took = f" after {ended.ended - ended.started:.1f} s" if ended.ended else ""
+    why = f": {ended.reason}" if ended.reason else ""
+    say(f"job {ended.id}: {ended.state}{took}, exit code {ended.exit_code}{why}")
+    if ended.unswept:
+        say(f"  could not look for leftovers on {', '.join(ended.unswept)}; toolkit down does")
+    return ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import select
 import signal
@@ -111,6 +112,7 @@ def main() -> int:
     parser.add_argument("--fold", action="store_true", help="a line that several ranks print only once")
     parser.add_argument("--now", action="store_true", help="what there is, without waiting for more")
     parser.add_argument("--silent", action="store_true", help="wait for the end and show nothing")
+    parser.add_argument("--status", action="store_true", help="at the end status.json on stderr")
     args = parser.parse_args()
     # the reader may leave at any time; dying of SIGPIPE says no word about it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -141,6 +143,8 @@ def main() -> int:
     output.close()
     if problem:
         fail(EXIT_BROKEN, problem)
+    if args.status:
+        sys.stderr.write(json.dumps(read_status(args.job_id)) + "\n")
     return 0
 
 
