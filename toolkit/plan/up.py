@@ -13,19 +13,19 @@ from toolkit.core.shards import Content
 from toolkit.network.settings import variables
 from toolkit.plan.containers import cluster_container, start_failures, worker_sshd_config
 from toolkit.plan.data import folder_steps, plan_data
+from toolkit.plan.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_step
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.standing import why_start
 from toolkit.plan.steps import Failure, File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
 from toolkit.render.docker import docker_run_args
 from toolkit.render.etc import group_file, hosts_file, passwd_file
-from toolkit.render.ssh import authorized_keys_line, known_hosts_line, ssh_config
+from toolkit.render.ssh import ssh_config
 from toolkit.spec.inventory import DataSet
 
 _FOLDERS = ("conf", "inside", "jobs", "home", "etc")
-_HOST_KEY, _CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
 _OF_ROLE = {
-    MAIN: (_CLUSTER_KEY, f"{_CLUSTER_KEY}.pub"),
-    WORKER: (_HOST_KEY, f"{_HOST_KEY}.pub", "authorized_keys", "sshd_config"),
+    MAIN: (CLUSTER_KEY, f"{CLUSTER_KEY}.pub"),
+    WORKER: (HOST_KEY, f"{HOST_KEY}.pub", "authorized_keys", "sshd_config"),
 }
 # Somebody else may have made a container of this name since the host was asked: then it stays, and ours is
 # refused by its name. Arguments: the container, whose it must be.
@@ -54,7 +54,6 @@ for f; do [ ! -e "$f" ] || exit 1; done
 # sshd's own words, and what they mean where the port was free when the host was asked.
 _NOT_BOUND = r"Bind to port \d+ on .* failed: Address already in use"
 PORT_TAKEN = "somebody else took the port in the meantime"
-_BEGIN, _END = "<key:", ">"
 
 
 def plan_up(
@@ -76,8 +75,8 @@ def plan_up(
         Phase("image", tuple(s for p in places for s in image_steps(layout, p))),
         *_data_phases(layout, data),
         Phase("files", tuple(s for p in places for s in _file_steps(layout, p, inside))),
-        Phase("keys", tuple(_key_step(layout, p) for p in places)),
-        Phase("trust", tuple(_trust_step(layout, p) for p in places)),
+        Phase("keys", tuple(key_step(layout, p) for p in places)),
+        Phase("trust", tuple(trust_step(layout, p) for p in places)),
     ]
     if not prepare:
         phases += [
@@ -158,55 +157,6 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
         Run(place.name, "make the state folders", make, unless=there),
         Upload(place.name, "write the configuration", tuple(files)),
     )
-
-
-def _key_step(layout: Layout, place: Place) -> Step:
-    """Make a key pair where it belongs; only the public half is read."""
-    name, what = (_CLUSTER_KEY, "cluster") if place.role == MAIN else (_HOST_KEY, "host")
-    key = f"{place.state}/conf/{name}"
-    facts = place.facts
-    keygen = command(
-        *("docker", "run", "--rm", "--network", "none", "--user", f"{facts.uid}:{facts.gid}"),
-        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *("--mount", f"type=bind,source={place.state}/conf,target=/keys"),
-        # ssh-keygen asks who it runs as.
-        *("--mount", f"type=bind,source={place.state}/etc/passwd,target=/etc/passwd,readonly"),
-        *(layout.reference, "ssh-keygen", "-q", "-t", "ed25519", "-N", ""),
-        *("-C", f"{layout.inventory.cluster}/{place.name}", "-f", f"/keys/{name}"),
-    )
-    return Run(
-        place.name,
-        f"make the {what} key",
-        keygen,
-        unless=script('[ -s "$1" ] && [ -s "$1.pub" ]', key),
-        # Without the comment: type and key alone.
-        reads=script('read -r type key rest <"$1.pub" && printf "%s %s" "$type" "$key"', key),
-        saves=what,
-    )
-
-
-def _trust_step(layout: Layout, place: Place) -> Step:
-    conf, main = f"{place.state}/conf", layout.inventory.main
-    known = [p.facts.remembered for p in layout.places]
-    keys = {name: key for r in known for name, key in r.keys}
-    main_key = next((r.main_key for r in known if r.main_key), "")
-    hosts: list[str | Ref] = []
-    for path in layout.paths:
-        if path.host != main:
-            line = known_hosts_line(path, layout.port, f"{_BEGIN}{path.host}{_END}")
-            hosts.append(_with_key(line, path.host, "host", keys.get(path.host, "")))
-    files = [File(f"{conf}/known_hosts", tuple(hosts))]
-    address = next((p.address for p in layout.paths if p.host == main), "")
-    # While main has never answered nobody may log in: then there is no such file.
-    if place.role == WORKER and address and (layout.main or main_key):
-        line = authorized_keys_line(address, f"{_BEGIN}{main}{_END}")
-        files.append(File(f"{conf}/authorized_keys", (_with_key(line, main, "cluster", main_key),)))
-    return Upload(place.name, "write who may log in where", tuple(files))
-
-
-def _with_key(line: str, host: str, name: str, remembered: str) -> Ref:
-    before, after = line.split(f"{_BEGIN}{host}{_END}")
-    return Ref(host, name, before, after, otherwise=remembered)
 
 
 def _start_step(layout: Layout, place: Place) -> Step:
