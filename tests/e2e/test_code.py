@@ -38,7 +38,7 @@ def test_each_job_has_its_own_copy_and_its_results_come_back(up: Toolkit, tmp_pa
     (code / "go").write_text("")
     for host in ("box1", "box2"):
         sh(host, f"su trainer -c 'cd {JOBS}/{first}/code && touch go'")
-    assert toolkit.run("logs", first, check=True, timeout=60).status == 0
+    assert toolkit.run("wait", first, timeout=60).status == 0
     second = toolkit.run("run", "--json", *words, check=True).json["job"]
     for job, said in ((first, "first lib/a runs old"), (second, "second lib/a")):
         for host in ("box1", "box2"):

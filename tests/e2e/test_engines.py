@@ -229,7 +229,7 @@ def keys(host: str) -> str:
 def start_job(tool: Toolkit) -> str:
     words = ("--", "sh", "-c", "echo begun; sleep 300")
     job = str(tool.run("run", "-d", "--json", *words, check=True).json["job"])
-    wait_until(lambda: tool.run("logs", "--no-follow", job).out.count("begun") == 2)
+    wait_until(lambda: tool.run("logs", job).out.count("begun") == 2)
     return job
 
 

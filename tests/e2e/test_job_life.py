@@ -19,6 +19,13 @@ from tests.e2e.world import PROGRAM, Toolkit, marked, on, wait_until
 
 pytestmark = pytest.mark.lab
 
+
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts."""
+    return standing
+
+
 STEPS = "import os, time\nfor step in range({n}):\n    print('step', step, flush=True); time.sleep(0.5)\n"
 HERE = ("--workdir", "examples", "--launcher", "mpirun")
 

@@ -13,6 +13,13 @@ from tests.e2e.world import Toolkit, interrupt, logins, marked, on, outer, sh, w
 
 pytestmark = pytest.mark.lab
 
+
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts."""
+    return standing
+
+
 ACCURACY = re.compile(r"^\[(box\d) (\d)\] rank (\d): test accuracy (\d\.\d+)$", re.MULTILINE)
 
 

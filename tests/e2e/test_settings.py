@@ -86,13 +86,13 @@ def test_ranks_alone_see_a_secret_and_no_host_keeps_it(lab: Path, tmp_path: Path
         words = ("--launcher", "horovodrun", "--workdir", str(code), "--", "python", "-c", text)
         with watched_processes() as seen:
             job = subject.run("run", "--detach", "--json", *words, check=True).json["job"]
-            wait_until(lambda: subject.run("logs", "--no-follow", job).out.count("LENGTH") == 2)
+            wait_until(lambda: subject.run("logs", job).out.count("LENGTH") == 2)
             # While it runs: the job file, for its owner alone.
             for host in ("box1", "box2"):
                 (found,) = sh(host, places).split()
                 assert found == f"{STATE}/secrets/{host}/jobs/{job}/job.json"
                 assert sh(host, f"stat -c '%a %U' {found}") == "600 trainer\n"
-            done = subject.run("logs", job, check=True)
+            done = subject.run("logs", "-f", job, check=True)
         assert done.out.count(f"LENGTH {len(secret)}") == 2
         holders = [line for line in seen if secret in line]
         assert holders and all("TOOLKIT_RANK=" in line for line in holders)

@@ -91,10 +91,10 @@ def sh(host: str, text: str, lab: str = LAB) -> str:
     return on(host, "sh", "-c", text, lab=lab)
 
 
-def containers(host: str, cluster: str) -> list[str]:
-    """Names of the cluster's containers on a host, the stopped ones included."""
-    filters = ("--filter", f"label=toolkit.cluster={cluster}")
-    return on(host, "docker", "ps", "-a", *filters, "--format", "{{.Names}}").split()
+def containers(host: str, cluster: str, running: bool = False) -> list[str]:
+    """Names of the cluster's containers on a host, the stopped ones included unless only ``running`` count."""
+    filters = ("--filter", f"label=toolkit.cluster={cluster}", *(() if running else ("-a",)))
+    return on(host, "docker", "ps", *filters, "--format", "{{.Names}}").split()
 
 
 def logins(host: str) -> int:
