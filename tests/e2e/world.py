@@ -92,7 +92,7 @@ def sh(host: str, text: str, lab: str = LAB) -> str:
 
 
 def containers(host: str, cluster: str, running: bool = False) -> list[str]:
-    """Names of the cluster's containers on a host, the stopped ones included unless only ``running`` count."""
+    """Names of the cluster's containers on a host, stopped ones too unless only ``running`` count."""
     filters = ("--filter", f"label=toolkit.cluster={cluster}", *(() if running else ("-a",)))
     return on(host, "docker", "ps", *filters, "--format", "{{.Names}}").split()
 
