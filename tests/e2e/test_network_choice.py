@@ -82,7 +82,9 @@ def test_every_choice_and_every_rejection_has_its_reason(bent: Toolkit) -> None:
 @pytest.mark.parametrize("launcher", ["horovodrun", "mpirun", "torchrun"])
 def test_ranks_talk_over_the_fast_network_whatever_starts_them(bent: Toolkit, launcher: str) -> None:
     bent.run("up", check=True)
-    (bent.folder / "push.py").write_text(PUSH)
+    # Alone in its folder: what other cases leave beside it would travel as code, over the slow network.
+    (bent.folder / "push").mkdir(exist_ok=True)
+    (bent.folder / "push" / "push.py").write_text(PUSH)
     slow = yaml.safe_load(bent.hosts.read_text())["hosts"]
     ways = {
         host: {"slow": device(host, entry["address"]), "fast": "eth0" if host == "box1" else "enp3s0"}
@@ -97,7 +99,7 @@ def test_ranks_talk_over_the_fast_network_whatever_starts_them(bent: Toolkit, la
         }
 
     before = count()
-    bent.run("run", "--launcher", launcher, "push.py", launcher, check=True)
+    bent.run("run", "--launcher", launcher, "--workdir", "push", "push.py", launcher, check=True)
     after = count()
     sent = {key: after[key] - before[key] for key in before}
     for host in ways:
