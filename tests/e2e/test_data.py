@@ -26,18 +26,20 @@ LIST = (
 
 
 @pytest.fixture
-def tool(lab: Path, folder: Path) -> Iterator[Toolkit]:
-    source = folder / "staged"
+def tool(lab: Path, tmp_path: Path) -> Iterator[Toolkit]:
+    # Not where other cases run: there it would be code.
+    source = tmp_path / "staged"
     (source / "train").mkdir(parents=True, exist_ok=True)
     for number in range(500):
         (source / f"train/{number:04}.jpg").write_bytes(os.urandom(10_000))
-    (source / "big.bin").write_bytes(os.urandom(200 * MIB))
+    (source / "big.bin").write_bytes(os.urandom(120 * MIB))
     (source / "run.sh").write_text("echo")
     (source / "run.sh").chmod(0o750)
-    hosts = hosts_file(lab, folder, "staged", HOSTS)
+    (tmp_path / "code").mkdir()
+    hosts = hosts_file(lab, tmp_path, "staged", HOSTS)
     with hosts.open("a") as file:
         file.write(f"data: [{{source: ./staged, path: {PLACE}, target: /data}}]\n")
-    yield Toolkit(hosts, folder)
+    yield Toolkit(hosts, tmp_path)
     for host in HOSTS:
         sh(host, f"rm -rf {PLACE}")
 
@@ -48,7 +50,7 @@ def whole(host: str) -> int:
     return int(json.loads(found)["bytes"]) if found else 0
 
 
-def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit, folder: Path) -> None:
+def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit) -> None:
     process = tool.start("data", "send")
     wait_until(lambda: whole("box1") > 20 * MIB)
     os.killpg(process.pid, signal.SIGKILL)
@@ -60,9 +62,9 @@ def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit, folde
 
     done = tool.run("up", "--json", check=True).json
     sent = [o for o in done["outcomes"] if o["step"].startswith("send data")]
-    total = sum(path.stat().st_size for path in (folder / "staged").rglob("*") if path.is_file())
+    total = sum(path.stat().st_size for path in (tool.folder / "staged").rglob("*") if path.is_file())
     assert sum(o["amounts"]["from_here"] for o in sent) < total - there + 8 * MIB, "only the rest"
-    mine = LIST.format(folder / "staged")
+    mine = LIST.format(tool.folder / "staged")
     here = os.popen(mine).read()
     for host in HOSTS:
         assert sh(host, LIST.format(PLACE)) == here
@@ -71,14 +73,12 @@ def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit, folde
     again = tool.run("data", "send", "--json", check=True)
     assert {o["status"] for o in again.json["outcomes"]} == {"skipped"}
     reads = "sha256sum /data/big.bin; touch /data/x 2>&1 | grep -c Read-only"
-    read = tool.run(
-        "run", "--launcher", "mpirun", "--workdir", str(folder / "examples"), "--", "sh", "-c", reads
-    )
+    read = tool.run("run", "--launcher", "mpirun", "--workdir", "code", "--", "sh", "-c", reads)
     sums = {line.split()[-2] for line in read.out.splitlines() if "big.bin" in line}
     assert len(sums) == 1 and sums.pop() in here, read.out + read.err
 
     sh("box2", f"rm {PLACE}/.toolkit-data")
-    refused = tool.run("run", "--", "true")
+    refused = tool.run("run", "--workdir", "code", "--", "true")
     assert refused.status == 3 and f"box2: the data of /data is not whole in {PLACE}" in refused.err
     tool.run("down", "--no-save", check=True)
     assert whole("box3") == total, "down leaves it"
