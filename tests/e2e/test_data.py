@@ -32,9 +32,9 @@ def tool(lab: Path, tmp_path: Path) -> Iterator[Toolkit]:
     # Not where other cases run: there it would be code.
     source = tmp_path / "staged"
     (source / "train").mkdir(parents=True, exist_ok=True)
-    for number in range(500):
+    for number in range(200):
         (source / f"train/{number:04}.jpg").write_bytes(os.urandom(10_000))
-    (source / "big.bin").write_bytes(os.urandom(120 * MIB))
+    (source / "big.bin").write_bytes(os.urandom(80 * MIB))
     (source / "run.sh").write_text("echo")
     (source / "run.sh").chmod(0o750)
     (tmp_path / "code").mkdir()
