@@ -84,13 +84,23 @@ def bring_logs(session: Session, job: JobStatus, into: Path, verbose: bool) -> N
         ToolkitError: no host gave any.
     """
     from toolkit.core.names import JOBS
+    from toolkit.effects.fanout import fan_out
+    from toolkit.get import find_files
 
     folder = JOBS / job.id
     places = {
         name: into / job.id / name
         for name in dict.fromkeys((session.inventory.main, *(name for name, _ in job.hosts)))
     }
-    found, errors = _find(session, job.id, [str(folder / "logs"), str(folder / "output.log*")], places)
+
+    def find(name: str) -> Found:
+        # The merged log is main's alone.
+        merged = [str(folder / "output.log*")] if name == session.inventory.main else []
+        return find_files(session, name, job.id, [str(folder / "logs"), *merged], places[name])
+
+    found, errors = fan_out(places, find)
+    if not found:
+        raise next(iter(errors.values()))
     errors = {name: error for name, error in errors.items() if not _is_absence(error)}
     got, failed = _bring(session, found, True, verbose)
     _show_got(job.id, got, errors | failed, False)
