@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -35,13 +36,19 @@ def main() -> None:
     options = ["-i", host["identity_file"], "-o", f"UserKnownHostsFile={data['known_hosts']}"]
     ssh = ["ssh", *options, "-o", "BatchMode=yes", f"{host['user']}@{host['address']}"]
     container = f"toolkit-{data['cluster']}-main"
+    explained = subprocess.run([TOOLKIT, "network", "explain", "--json"], check=True, capture_output=True)
+    networks = ",".join(json.loads(explained.stdout)["networks"])
     print(f"S5  {len(data['hosts'])} hosts, one rank each, medians of {ROUNDS} interleaved rounds")
     ranks = sum(int((each or {}).get("slots", 1)) for each in data["hosts"].values())
     where = ",".join(f"{name}:{(each or {}).get('slots', 1)}" for name, each in data["hosts"].items())
     for launcher in LAUNCHERS:
         typed = [
             *("docker", "exec", "-e", "OMPI_MCA_plm_rsh_agent=/etc/mpi/kubexec.sh", container, launcher),
-            *(("--mpi", "--disable-cache") if launcher == "horovodrun" else ()),
+            *(
+                ("--mpi", "--disable-cache", "--network-interfaces", networks)
+                if launcher == "horovodrun"
+                else ("--mca", "btl_tcp_if_include", networks, "--mca", "oob_tcp_if_include", networks)
+            ),
             *("-np", str(ranks), "-H", where, "true"),
         ]
         ours = [TOOLKIT, "run", "--launcher", launcher, "--no-check", "--workdir", "examples", "--", "true"]
