@@ -16,7 +16,7 @@ _COMMAND = 48
 
 def jobs_table(jobs: Sequence[JobStatus]) -> str:
     """Return one line for each job."""
-    head = ("job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command")
+    head = ("job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command", "reason")
     return table(head, [_row(job) for job in jobs])
 
 
@@ -38,6 +38,7 @@ def _row(job: JobStatus) -> tuple[str, ...]:
         started,
         length(job.ended - job.started) if job.ended else "",
         command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…",
+        job.reason,
     )
 
 

@@ -56,9 +56,11 @@ def test_only_jobs_that_run_hold_slots() -> None:
 
 def test_jobs_as_a_table_and_as_json() -> None:
     started = datetime(2026, 1, 2, 3, 4).timestamp()
-    ended = job(state="failed", exit_code=7, started=started, ended=started + 3725)
+    why = "rank 1 on gpu1 ended with exit code 7"
+    ended = job(state="failed", exit_code=7, started=started, ended=started + 3725, reason=why)
     head, row = jobs_table([ended]).splitlines()
-    assert head.split() == ["job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command"]
+    columns = ["job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command", "reason"]
+    assert head.split() == columns and row.endswith(why)
     assert row.split("  ")[0] == world.JOB_ID
     assert "failed  7     3      gpu1,gpu2  01-02 03:04  1 h 2 min  python train.py --name 'a b'" in row
     told = job_json(ended)
