@@ -103,9 +103,12 @@ def _ask(job: str, follower: _Follower, signals: Signals) -> str:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "stop"
     with follower.held:
-        sys.stderr.write(f"\n{job} is running.  s: stop it   d: detach, it goes on   Enter: go on watching  ")
-        sys.stderr.flush()
+        # The question itself is within: who has read it may press the key before write() has come back.
         try:
+            sys.stderr.write(
+                f"\n{job} is running.  s: stop it   d: detach, it goes on   Enter: go on watching  "
+            )
+            sys.stderr.flush()
             line = sys.stdin.readline()
         except KeyboardInterrupt:
             if signals.got:
