@@ -17,7 +17,7 @@ from toolkit.core.image import ImageFacts
 from toolkit.core.names import container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.core.shards import Content
-from toolkit.effects.engine import Engine
+from toolkit.effects.desk import Desks
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.ssh import SshRunner, Trace
@@ -64,6 +64,7 @@ class Session:
         self.timings: dict[str, float] = {}
         self.replies: dict[str, Reply] = {}
         self.lost_ports: set[int] = set()
+        self.desks = Desks()
         self._evidence: Evidence | None = None
 
     @classmethod
@@ -73,6 +74,7 @@ class Session:
         hosts: Iterable[str] | None = None,
         trace: Trace | None = None,
         questions: Sequence[tuple[str, str]] = (),
+        desks: bool = False,
     ) -> Session:
         """Connect to the hosts (all of them by default) at once and ask each what it is.
 
@@ -81,22 +83,26 @@ class Session:
         Args:
             trace: called with host and line for each command, before it is run.
             questions: further ones, see ``toolkit.plan.probe``; what was said to them is in ``replies``.
+            desks: begin a talk with each host's container as well: the command is going to run a job.
         """
         session = cls(inventory, trace)
         names = list(inventory.names if hosts is None else hosts)
         try:
-            facts, session.errors = fan_out(names, lambda name: session._meet(name, questions))
+            facts, session.errors = fan_out(names, lambda name: session._meet(name, questions, desks))
         except BaseException:
             session.close()
             raise
         session.facts = {name: facts[name] for name in names if name in facts}
         return session
 
-    def _meet(self, name: str, questions: Sequence[tuple[str, str]]) -> Facts:
+    def _meet(self, name: str, questions: Sequence[tuple[str, str]], desk: bool) -> Facts:
         start = time.monotonic()
         runner = SshRunner(target_of(self.inventory, name), trace=self.trace)
         self.runners[name] = runner
         runner.open()
+        if desk:
+            # Nobody knows yet whether the container is there: if it is not, the facts will say so.
+            self.desks.open(runner, container_name(self.inventory.cluster, self.inventory.role(name)))
         facts = self._ask(name, questions)
         self.timings[name] = time.monotonic() - start
         return facts
@@ -113,6 +119,7 @@ class Session:
 
     def close(self) -> None:
         """End all connections, and with them what still runs over them."""
+        self.desks.leave()
         for runner in list(self.runners.values()):
             runner.close()
 
@@ -150,6 +157,9 @@ class Session:
     @cached_property
     def local_image(self) -> ImageFacts | None:
         """The image as this machine's engine knows it, None when it does not, or when there is none."""
+        # Docker's SDK takes a tenth of a second to import, and most commands never ask this machine.
+        from toolkit.effects.engine import Engine
+
         engine = Engine.find()
         return engine.image(self.inventory.image) if engine else None
 
@@ -219,7 +229,7 @@ class Session:
 
     def execute(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
         """Run a plan; the hosts that did not answer have their outcome in the report as well."""
-        report = execute(plan, self.runners_in_use(), listen, self.close)
+        report = execute(plan, self.runners_in_use(), listen, self.close, self.desks)
         return replace(report, outcomes=(*self.connect_outcomes(), *report.outcomes))
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:

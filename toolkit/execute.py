@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from toolkit.core.report import Outcome, Report
+from toolkit.effects.desk import Desks
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import Runner
 from toolkit.errors import Interrupted, ToolkitError
-from toolkit.executors import EXECUTORS
+from toolkit.executors import executor_of
 from toolkit.executors.context import Context, Verdict
 from toolkit.plan.steps import Phase, Plan, Step
 
@@ -76,6 +77,7 @@ def execute(
     runners: Mapping[str, Runner],
     listen: Listener = lambda event: None,
     close: Callable[[], None] = lambda: None,
+    desks: Desks | None = None,
 ) -> Report:
     """Run a plan, phase by phase, the hosts of a phase at once, and give every step an outcome.
 
@@ -85,13 +87,15 @@ def execute(
         runners: by host name; a step for a host without one is "not run".
         listen: called with events, from several threads.
         close: ends what still runs when the person presses Ctrl-C.
+        desks: those that are open already and stay so; by default the plan's own, which end with it.
 
     Raises:
         PlanInterrupted: Ctrl-C; carries the report.
     """
     start = time.monotonic()
     progress = _Progress(runners, listen)
-    context = Context(runners, plan.steps)
+    own = Desks()
+    context = Context(runners, plan.steps, desks=desks or own)
     interrupted = False
     number = 0
     numbered: list[tuple[Phase, list[tuple[int, Step]]]] = []
@@ -108,6 +112,7 @@ def execute(
         close()
     finally:
         context.close()
+        own.leave()
     outcomes = tuple(
         progress.outcomes.get(index) or Outcome(phase.title, step.title, step.host, "not run")
         for phase, steps in numbered
@@ -151,7 +156,7 @@ def _run_step(phase: Phase, step: Step, context: Context, listen: Listener) -> O
 
     fix = ""
     try:
-        verdict = EXECUTORS[type(step)](step, context, advance)
+        verdict = executor_of(type(step))(step, context, advance)
     except ToolkitError as error:
         verdict, fix = Verdict("failed", error.what), error.fix
     except OSError as error:

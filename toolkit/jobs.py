@@ -55,6 +55,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         report = session.execute(code, listen)
     except PlanInterrupted as error:
         raise Interrupted("interrupted; the job was not started") from error
+    session.desks.leave(but=session.inventory.main)
     ours = [o for o in report.outcomes if o.phase != "connect"]
     if failed := [o for o in ours if o.status != "ok"]:
         lines = "".join(f"\n  {o.host}: {o.detail or o.status}" for o in failed)

@@ -11,7 +11,7 @@ from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import INSIDE
-from toolkit.core.result import TIMED_OUT
+from toolkit.core.result import TIMED_OUT, Result
 from toolkit.effects.runner import Runner
 from toolkit.errors import NotReady, ToolkitError
 
@@ -54,7 +54,11 @@ def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Exce
     Raises:
         ToolkitError: nobody is left who could say how it ended.
     """
-    said = _show(session.main, job, sink, what, "--status").strip()
+    if desk := session.desks.take(session.inventory.main):
+        result = desk.follow((job, *what.words(), "--status"), sink)
+        said = _heard_out(result, job, session.inventory.main).strip()
+    else:
+        said = _show(session.main, job, sink, what, "--status").strip()
     if not said:
         raise ToolkitError(f"following {job} ended before the job did", f"toolkit attach {job}")
     return parse_status(job, json.loads(said.splitlines()[-1]))
@@ -87,9 +91,10 @@ def show_log(
 def _show(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt, *more: str) -> str:
     """Run follow.py; returns what it says on standard error."""
     ask = command("python3", str(INSIDE / "follow.py"), job, *what.words(), *more)
-    result = runner.stream(ask, sink)
+    return _heard_out(runner.stream(ask, sink), job, runner.name)
+
+
+def _heard_out(result: Result, job: str, host: str) -> str:
     if not result.ok:
-        raise ToolkitError(
-            f"cannot show the log of {job}: {words_of(result.stderr)}", "toolkit jobs", runner.name
-        )
+        raise ToolkitError(f"cannot show the log of {job}: {words_of(result.stderr)}", "toolkit jobs", host)
     return result.stderr

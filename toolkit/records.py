@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from toolkit.api import Session
 from toolkit.core.command import Command
@@ -30,7 +31,9 @@ def job_statuses(session: Session) -> list[JobStatus]:
         main = session.main
     except (ToolkitError, KeyError):
         return []
-    return _ask(main)
+    # Only the jobs of this toolkit's own are asked for in this way: `run` goes on with no others.
+    answer = session.desks.ask(session.inventory.main, {"do": "jobs"})
+    return _parse(answer["jobs"]) if "jobs" in answer else _ask(main)
 
 
 def job_status(session: Session, job: str) -> JobStatus:
@@ -75,6 +78,9 @@ def _ask(main: Runner) -> list[JobStatus]:
     result = main.run(Command(("python3", "-", str(JOBS)), listing.encode()), 30)
     if not result.ok:
         raise ToolkitError(f"main does not say which jobs it has: {result.output}", "toolkit status -v")
-    rows = json.loads(result.stdout.strip().splitlines()[-1])
+    return _parse(json.loads(result.stdout.strip().splitlines()[-1]))
+
+
+def _parse(rows: Sequence[Mapping[str, Any]]) -> list[JobStatus]:
     known = [parse_status(row["id"], row["status"], row["alive"], row["record"] or {}) for row in rows]
     return sorted(known, key=lambda s: s.started)

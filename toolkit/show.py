@@ -19,6 +19,7 @@ from toolkit.plan.steps import (
     SendCode,
     SendData,
     SendImage,
+    StartJob,
     Step,
     Upload,
     WaitFor,
@@ -59,6 +60,8 @@ def step_lines(step: Step) -> list[str]:
             else "no files"
         )
         return [f"{what} to {step.target}/code"]
+    if isinstance(step, StartJob):
+        return [f"supervisor of {step.job} in {step.container}"]
     if isinstance(step, SendData):
         held = (
             f"{_count(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"

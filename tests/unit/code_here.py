@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -118,15 +119,29 @@ class Code:
     def send(self, step: SendCode | None = None) -> tuple[Path, Verdict]:
         """Send it as a run does; returns the job's folder."""
         step = step or self.step()
-        verdict = send_code(step, Context({HOST: self.host}), lambda done, total: None)
+        context = Context({HOST: self.host})
+        try:
+            verdict = send_code(step, context, lambda done, total: None)
+        finally:
+            context.desks.leave()
         return self.root / "jobs" / Path(step.target).name, verdict
 
     def settle(self) -> None:
-        """Wait until the host prepares nothing any more."""
-        subprocess.run(["flock", str(self.store / "busy"), "true"], check=True)
+        """Wait until the host prepares nothing any more: no program runs there."""
+        mark = f"TOOLKIT_ROOT={self.root}".encode()
+        deadline = time.monotonic() + 30
+        while any(mark in environ.split(b"\0") for environ in _environs()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
     def spares(self) -> list[Path]:
         return list((self.store / "spares").iterdir())
+
+
+def _environs() -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            yield path.read_bytes()
 
 
 def look(folder: Path) -> dict[str, tuple[object, ...]]:

@@ -22,7 +22,7 @@ from toolkit.execute import (
     StepStarted,
     execute,
 )
-from toolkit.executors import EXECUTORS
+from toolkit.executors import EXECUTORS, executor_of
 from toolkit.plan import steps as kinds
 from toolkit.plan.steps import Failure, File, Phase, Plan, Run, Step, Upload, WaitFor
 
@@ -50,6 +50,7 @@ def statuses(report: Report) -> list[str]:
 
 def test_every_kind_of_step_has_an_executor() -> None:
     assert set(EXECUTORS) == set(kinds.Step.__args__)
+    assert all(callable(executor_of(kind)) for kind in EXECUTORS)
 
 
 def test_a_step_whose_unless_holds_is_skipped(tmp_path: Path) -> None:

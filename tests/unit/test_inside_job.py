@@ -473,3 +473,51 @@ def test_the_listing_reads_what_is_there_and_passes_over_what_is_not(world: Worl
     (row,) = json.loads(done.stdout)
     assert (row["id"], row["alive"], row["status"]["state"]) == (JOB, False, "succeeded")
     assert row["record"] == {"owner": "alice"}
+
+
+def desk(world: World, *asks: object) -> subprocess.Popen[bytes]:
+    """The desk, told these things; the end of what it is told is left to the caller."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-E", str(INSIDE / "desk.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=world.base_env(),
+    )
+    world.started.append(process)
+    assert process.stdin is not None
+    for ask in asks:
+        process.stdin.write(json.dumps(ask).encode() + b"\n")
+    process.stdin.flush()
+    return process
+
+
+def test_the_desk_lists_starts_and_follows(world: World) -> None:
+    world.job(command=python("import time; print('one'); time.sleep(0.5); print('two')"))
+    world.job(OTHER)
+    (world.folder(OTHER) / "status.json").write_text('{"state": "succeeded", "pid": 0}')
+    asks: list[object] = [{"do": "jobs"}, {"do": "start", "job": JOB}]
+    process = desk(world, *asks, {"do": "follow", "words": [JOB, "--status"]})
+    out, err = process.communicate(timeout=30)
+    jobs, started, log = out.split(b"\n", 2)
+    assert [row["id"] for row in json.loads(jobs)["jobs"]] == [OTHER]
+    assert json.loads(started) == {"started": JOB}
+    assert log == b"[gpu1 0] one\n[gpu1 0] two\n"
+    assert json.loads(err)["state"] == "succeeded" and process.returncode == 0
+
+
+def test_a_job_goes_on_when_the_desk_that_started_it_is_killed(world: World) -> None:
+    world.job(command=python("import time; time.sleep(1); print('done')"))
+    process = desk(world, {"do": "start", "job": JOB})
+    assert process.stdout is not None and process.stdout.readline()
+    process.kill()
+    assert finish(world)["state"] == "succeeded"
+    assert world.log() == b"[gpu1 0] done\n"
+
+
+def test_the_desk_ends_with_what_it_is_told(world: World) -> None:
+    world.job()
+    process = desk(world)
+    assert process.communicate(timeout=10) == (b"", b"") and process.returncode == 0
+    out, _ = desk(world, {"do": "dance"}).communicate(timeout=10)
+    assert "dance" in json.loads(out)["refused"]

@@ -91,11 +91,12 @@ def connect(
     verbose: bool,
     names: Iterable[str] | None = None,
     questions: Sequence[tuple[str, str]] = (),
+    desks: bool = False,
 ) -> Session:
-    """Connect to the hosts and say who did not answer; ``questions`` as in ``Session.open``."""
+    """Connect to the hosts and say who did not answer; ``questions`` and ``desks`` as in ``Session.open``."""
     from toolkit.api import Session
 
-    session = Session.open(inventory, names, trace if verbose else None, questions)
+    session = Session.open(inventory, names, trace if verbose else None, questions, desks)
     if verbose:
         for name, seconds in session.timings.items():
             say(f"          {name}: connected and asked in {seconds:.2f} s")

@@ -120,7 +120,7 @@ def run(
     findings = environment_findings(inventory, request)
     warn(findings)
     asked = () if no_check else questions()
-    with Signals() as signals, connect(inventory, verbose, questions=asked) as session:
+    with Signals() as signals, connect(inventory, verbose, None, asked, desks=True) as session:
         session.require_some()
         job = make_job(session, request)
         plan = plan_run(session, job, request.workdir)

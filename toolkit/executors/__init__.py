@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from toolkit.executors.code import send_code
-from toolkit.executors.commands import run, wait
-from toolkit.executors.data import remove_data, send_data
-from toolkit.executors.files import upload
-from toolkit.executors.images import pull_image, send_image
-from toolkit.executors.transfers import fetch
 from toolkit.plan.steps import (
     Fetch,
     PullImage,
@@ -18,19 +13,28 @@ from toolkit.plan.steps import (
     SendCode,
     SendData,
     SendImage,
+    StartJob,
     Upload,
     WaitFor,
 )
 
-# Each is called with its step, the plan's Context and a function that takes progress in bytes.
-EXECUTORS: dict[type, Any] = {
-    Run: run,
-    Upload: upload,
-    WaitFor: wait,
-    SendImage: send_image,
-    PullImage: pull_image,
-    SendCode: send_code,
-    SendData: send_data,
-    RemoveData: remove_data,
-    Fetch: fetch,
+# Each is called with its step, the plan's Context and a function that takes progress in bytes. By name,
+# because a command needs two or three of them, and to import all takes as long as to connect to a host.
+EXECUTORS: dict[type, tuple[str, str]] = {
+    Run: ("commands", "run"),
+    Upload: ("files", "upload"),
+    WaitFor: ("commands", "wait"),
+    SendImage: ("images", "send_image"),
+    PullImage: ("images", "pull_image"),
+    SendCode: ("code", "send_code"),
+    StartJob: ("code", "start_job"),
+    SendData: ("data", "send_data"),
+    RemoveData: ("data", "remove_data"),
+    Fetch: ("transfers", "fetch"),
 }
+
+
+def executor_of(kind: type) -> Any:
+    """Return the executor of a kind of step."""
+    module, name = EXECUTORS[kind]
+    return getattr(importlib.import_module(f"toolkit.executors.{module}"), name)

@@ -58,13 +58,44 @@ def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
     Each group of layers is an image of its own under a name that can be thrown away. They go when the image
     is there, or cannot be; where the connection breaks they stay, and the next try has their layers already.
     """
-    source = context.source(step.reference, step.identity, step.image)
-    shared = context.relay(source, source.parts, step.identity) if source.parts and step.address else None
+    source = _source(step, context)
+    shared = _shipment(step, context, source, source.parts) if source.parts and step.address else None
     try:
         return _Sending(step, context.runners[step.host], source, shared, advance).run()
     finally:
         if shared:
-            shared[0].absent(step.host)
+            shared.relay.absent(step.host)
+
+
+@dataclass(frozen=True)
+class _Shipment:
+    """The transfer of an image to all hosts of a plan, and what travels."""
+
+    relay: Relay
+    cargo: ImageCargo
+
+    def close(self) -> None:
+        self.relay.close()
+
+
+def _source(step: SendImage, context: Context) -> ImageSource:
+    """Return the image of this machine's engine; opened once, whoever asks first.
+
+    Raises:
+        MissingTool: no engine answers.
+        ImageError: the engine has another image under this name than the plan was made for.
+    """
+    key = (ImageSource, step.identity)
+    return context.share(key, lambda: ImageSource.open(step.reference, step.identity, step.image))
+
+
+def _shipment(step: SendImage, context: Context, source: ImageSource, parts: ImageParts) -> _Shipment:
+    def make() -> _Shipment:
+        alike = [s for s in context.steps if isinstance(s, SendImage) and s.identity == step.identity]
+        cargo = ImageCargo(source, parts, step.identity, secrets.token_hex(2))
+        return _Shipment(Relay(cargo, {s.host for s in alike} & set(context.runners)), cargo)
+
+    return context.share((Relay, step.identity), make)
 
 
 @dataclass(frozen=True)
@@ -84,7 +115,7 @@ class _Sending:
         step: SendImage,
         runner: Runner,
         source: ImageSource,
-        shared: tuple[Relay, ImageCargo] | None,
+        shared: _Shipment | None,
         advance: Advance,
     ) -> None:
         self.step, self.runner, self.source, self.shared = step, runner, source, shared
@@ -156,7 +187,7 @@ class _Sending:
     def _from_others(self, parts: ImageParts, first: int) -> str:
         """Take part in the transfer to all; return the image's name so far, empty where it did not come."""
         assert self.shared is not None
-        relay, cargo = self.shared
+        relay, cargo = self.shared.relay, self.shared.cargo
         program = relay_program(self.step.cluster, self.step.address)
         brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
         if isinstance(brought, str):

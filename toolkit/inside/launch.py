@@ -22,6 +22,7 @@ def main() -> int:
     launch = job["launches"][int(sys.argv[2])]
     env = {**os.environ, **launch["env"], JOB_MARK: job["id"]}
     env.pop(SUPERVISOR_MARK, None)
+    woken = wake_on_signals()
     asked: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda number, _frame: asked.append(number))
@@ -37,10 +38,22 @@ def main() -> int:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         fail(code, f"cannot start {launch['argv'][0]} in {job['workdir']}: {error.strerror}")
     while child.poll() is None:
-        readable, _, _ = select.select([0], [], [], 0.05)
-        if asked or (readable and not os.read(0, 4096)):
+        readable, _, _ = select.select([0, woken], [], [], 1.0)
+        if woken in readable:
+            os.read(woken, 4096)
+        if asked or (0 in readable and not os.read(0, 4096)):
             _end(child, grace_of(job))
     return exit_code_of(child.returncode)
+
+
+def wake_on_signals() -> int:
+    """Return what can be read from once a signal has come, the end of a child among them."""
+    woken, waking = os.pipe()
+    for end in (woken, waking):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(waking)
+    signal.signal(signal.SIGCHLD, lambda number, _frame: None)
+    return woken
 
 
 def _end(child: subprocess.Popen[bytes], grace: float) -> None:

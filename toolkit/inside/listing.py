@@ -1,6 +1,6 @@
 """Lists the jobs that main knows: one JSON list with each job's status, record and whether it is alive.
 
-It is sent along rather than read on main, so that it also reads what another toolkit has left there.
+It is also sent along on standard input, for then it reads what another toolkit has left on main.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def is_alive(pid: object, job: str) -> bool:
     return f"TOOLKIT_SUPERVISOR={job}".encode() in environ.split(b"\0")
 
 
-def main() -> None:
+def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
+    """The jobs whose folders stand in a folder."""
     found = []
-    for folder in sorted(Path(sys.argv[1]).iterdir()):
+    for folder in sorted(Path(jobs).iterdir()):
         status = read(folder / "status.json")
         if isinstance(status, dict):
             alive = is_alive(status.get("pid"), folder.name)
@@ -42,8 +43,8 @@ def main() -> None:
             status = status if alive else read(folder / "status.json") or status
             record = read(folder / "record.json")
             found.append({"id": folder.name, "alive": alive, "status": status, "record": record})
-    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(list_jobs(sys.argv[1])))

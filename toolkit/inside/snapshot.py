@@ -1,4 +1,4 @@
-"""Makes a job's folder on this host, with a copy of the code that is the job's own.
+"""Makes a job's folder on this host, with a copy of the code that is the job's own; desk.py calls it.
 
 Both sides speak in lines of JSON, from there to here on standard input; bytes follow upon the line that
 counts them. What is here already is found by digests, bucket by bucket, so that only the rest travels:
@@ -15,7 +15,6 @@ The job's folder appears whole, under its own name, or not at all.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -26,7 +25,7 @@ from typing import Any
 
 from copies import make, raw, survey
 from packs import PIECE, PackWriter, Spoiled
-from store import ROOT, Store, Work, prepare
+from store import ROOT, Store, Work
 
 MARK = 8  # bytes of a bucket's digest that travel
 TRIES = 3
@@ -49,7 +48,16 @@ class Caller:
         sys.stdout.flush()
 
     def line(self) -> dict[str, Any]:
+        message = self.ask()
+        if message is None:
+            raise EOFError
+        return message
+
+    def ask(self) -> dict[str, Any] | None:
+        """The next line; None when there is none any more."""
         text = self._input.readline()
+        if not text:
+            return None
         if not text.endswith(b"\n"):
             raise EOFError
         message: dict[str, Any] = json.loads(text)
@@ -210,9 +218,13 @@ def finish(ask: dict[str, Any], work: Work, code: str) -> None:
         raise
 
 
-def serve(caller: Caller) -> str:
-    """Make one job's folder; returns the tree of which a spare should be made."""
-    ask = caller.line()
+def make_folder(caller: Caller, ask: dict[str, Any]) -> None:
+    """Make one job's folder.
+
+    Raises:
+        Refused: with what to do about it.
+        EOFError: the caller is gone.
+    """
     job = ask["job"]
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", job):
         raise Refused(f"{job!r} is not a job id", "")
@@ -227,46 +239,3 @@ def serve(caller: Caller) -> str:
             finish(ask, work, code)
     finally:
         store.lock.close()
-    tree: str = ask["tree"]
-    return tree
-
-
-def in_background(tree: str) -> None:
-    """Go on without the caller, who does not wait: nobody holds our pipes any more."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    if os.fork():
-        os._exit(0)  # the caller waits for our end, and giving ten thousand names back takes a while
-    try:
-        os.setsid()
-        for number in (0, 1, 2):
-            os.dup2(nothing, number)
-        os.nice(10)  # the job that starts comes first, but on a busy host 19 would be never
-        prepare(tree)
-    finally:
-        os._exit(0)
-
-
-def main() -> int:
-    os.umask(0o022)
-    gc.disable()
-    caller = Caller()
-    try:
-        tree = serve(caller)
-    except Refused as error:
-        caller.say(refused=error.what, fix=error.fix)
-        return 1
-    except EOFError:
-        caller.say(refused="the caller has gone", fix="run the same command again")
-        return 1
-    except OSError as error:
-        sys.stderr.write(f"{error}\n")
-        caller.say(failed=True)
-        return 1
-    caller.say(done=True)
-    if tree:
-        in_background(tree)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

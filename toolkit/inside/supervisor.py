@@ -6,6 +6,7 @@ import fcntl
 import os
 import selectors
 import signal
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -217,6 +218,8 @@ class Supervisor:
         else:
             self.selector.unregister(stdout)
             self.write(running.merger.close())
+            with suppress(subprocess.TimeoutExpired):  # its end comes a moment after that of its output
+                running.process.wait(TICK_S)
         return bool(data)
 
     def _drain(self, running: Running) -> None:

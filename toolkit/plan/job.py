@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from toolkit.core.code import CodeTree
-from toolkit.core.command import command
-from toolkit.core.names import INSIDE, MAIN, container_name
+from toolkit.core.names import MAIN, container_name
 from toolkit.errors import NotReady
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.job import Job
@@ -16,7 +15,7 @@ from toolkit.launchers.slots import Room
 from toolkit.plan.gpus import ordered_uuids
 from toolkit.plan.layout import Layout, ours
 from toolkit.plan.standing import why_not_running
-from toolkit.plan.steps import Phase, Plan, Run, SendCode
+from toolkit.plan.steps import Phase, Plan, SendCode, StartJob
 
 
 def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
@@ -91,8 +90,5 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
         )
         for name in names
     )
-    start = command("docker", "exec", "-d", main, "python3", str(INSIDE / "supervisor.py"), job.id)
-    return Plan(
-        f"run {job.id}",
-        (Phase("code", sends), Phase("start", (Run(job.main, f"start with {job.launcher}", start),))),
-    )
+    start = StartJob(job.main, f"start with {job.launcher}", main, job.id)
+    return Plan(f"run {job.id}", (Phase("code", sends), Phase("start", (start,))))

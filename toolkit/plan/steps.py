@@ -162,6 +162,21 @@ class SendCode:
 
 
 @dataclass(frozen=True)
+class StartJob:
+    """Start a job's supervisor in main's container, where it goes on by itself.
+
+    Args:
+        container: main's.
+        job: the job's id; its folder is there.
+    """
+
+    host: str
+    title: str
+    container: str
+    job: str
+
+
+@dataclass(frozen=True)
 class SendData:
     """Stage a data set to a folder of a host: what it lacks comes, then what is no longer wanted goes.
 
@@ -218,7 +233,7 @@ class Fetch:
     into: str
 
 
-Step = Run | Upload | WaitFor | SendImage | PullImage | SendCode | SendData | RemoveData | Fetch
+Step = Run | Upload | WaitFor | SendImage | PullImage | SendCode | StartJob | SendData | RemoveData | Fetch
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import jinja2
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -31,6 +32,8 @@ def render_template(name: str, **values: Any) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
+    import jinja2  # for those alone who render: most commands only look
+
     loader = jinja2.PrefixLoader(
         {name: jinja2.FileSystemLoader(data_folder(name)) for name in ("compose", "ssh")}
     )

@@ -1,0 +1,154 @@
+"""One process inside a container for all that a command asks of it; see ``toolkit/inside/desk.py``.
+
+To start a process in a container takes an engine a tenth of a second. A run asks four things of main, so
+they go to one process, which is started while the host is still asked what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from toolkit.core.command import command
+from toolkit.core.names import INSIDE
+from toolkit.core.result import Result
+from toolkit.effects.runner import ContainerRunner, Runner, Sink
+
+# Neither site-packages nor the variables of the image: it starts sooner, and nobody's settings change it.
+_PROGRAM = command("python3", "-S", "-E", str(INSIDE / "desk.py"))
+
+
+class Desk:
+    """The talk with the process: lines of JSON each way, and bytes where a line has announced them."""
+
+    def __init__(self, runner: ContainerRunner) -> None:
+        self.runner = runner
+        self.sent = 0  # bytes
+        self._told: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._rest = b""
+        self._sink: Sink | None = None
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._hold, name="desk", daemon=True).start()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
+    def say(self, message: Mapping[str, Any], data: Iterable[bytes] = ()) -> None:
+        """Send a line, and bytes upon it."""
+        self.give((json.dumps(message, separators=(",", ":")).encode() + b"\n",))
+        self.give(data)
+
+    def give(self, data: Iterable[bytes]) -> None:
+        """Send bytes; they are taken from ``data`` as they can be sent, in another thread."""
+        self._told.put(data)
+
+    def hear(self) -> dict[str, Any]:
+        """Return the next line; empty when the process has ended and nothing more comes."""
+        heard = self._heard.get()
+        if not heard:
+            self._heard.put(heard)  # for whoever asks again
+        return heard
+
+    def follow(self, words: Iterable[str], sink: Sink) -> Result:
+        """Let the process become follow.py, pass its output on, and return how it has ended.
+
+        Raises:
+            ToolkitError: the connection broke; or what ``sink`` raises.
+        """
+        self._sink = sink
+        self.say({"do": "follow", "words": list(words)})
+        return self.finish()
+
+    def leave(self) -> None:
+        """Let the process end when it has done what it was told."""
+        self._told.put(None)
+
+    def finish(self) -> Result:
+        """The same, and return how it has ended.
+
+        Raises:
+            ToolkitError: the connection broke.
+            OSError: of this machine, while it was sent something.
+        """
+        self.leave()
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+    def _hold(self) -> None:
+        try:
+            self._result = self.runner.stream(_PROGRAM, self._take, self._words())
+        except BaseException as error:  # raised again where somebody waits for the end
+            self._error = error
+        self._ended.set()
+        self._heard.put({})
+
+    def _words(self) -> Iterator[bytes]:
+        while (told := self._told.get()) is not None:
+            for data in told:
+                self.sent += len(data)
+                yield data
+
+    def _take(self, data: bytes) -> None:
+        if self._sink is not None:
+            self._sink(data)
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):  # a word of the engine
+                if isinstance(heard := json.loads(line), dict) and heard:
+                    self._heard.put(heard)
+
+
+class Desks:
+    """The desks of a command, one in each container at most."""
+
+    def __init__(self) -> None:
+        self._desks: dict[tuple[str, str], Desk] = {}
+        self._lock = threading.Lock()
+
+    def open(self, runner: Runner, container: str) -> Desk:
+        """Return the desk in a host's container, a new one where there is none that goes on."""
+        key = (runner.name, container)
+        with self._lock:
+            if key not in self._desks or self._desks[key].has_ended:
+                self._desks[key] = Desk(ContainerRunner(runner, container))
+            return self._desks[key]
+
+    def ask(self, host: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of the desk that is open on a host; empty where none is, or it has no answer."""
+        desk = self._on(host)
+        if desk is None:
+            return {}
+        desk.say(message)
+        return desk.hear()
+
+    def take(self, host: str) -> Desk | None:
+        """Return the desk that is open on a host, and leave it to the caller; None where none is."""
+        desk = self._on(host)
+        with self._lock:
+            self._desks = {key: one for key, one in self._desks.items() if one is not desk}
+        return desk
+
+    def leave(self, but: str = "") -> None:
+        """Let all end, but the one on this host."""
+        with self._lock:
+            for (host, _), desk in self._desks.items():
+                if host != but:
+                    desk.leave()
+            self._desks = {key: desk for key, desk in self._desks.items() if key[0] == but}
+
+    def _on(self, host: str) -> Desk | None:
+        with self._lock:
+            found = [one for (name, _), one in self._desks.items() if name == host and not one.has_ended]
+        return found[0] if found else None

@@ -1,0 +1,107 @@
+"""Serves one command of the caller's inside a container: one process for all that `run` asks of it.
+
+A line of JSON on standard input says what to do, until its end:
+
+    jobs     the list that listing.py makes
+    code     a job's folder, in the words of snapshot.py
+    start    the job's supervisor, which then belongs to nobody here
+    follow   follow.py takes this process's place; what comes from then on is its output
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from listing import list_jobs
+from snapshot import Caller, Refused, make_folder
+from store import ROOT, prepare
+
+# Neither site-packages nor the variables of the image, as for ourselves.
+_PYTHON = (sys.executable, "-S", "-E")
+
+
+def program(name: str) -> str:
+    return str(Path(__file__).resolve().with_name(name))
+
+
+def apart() -> bool:
+    """Return True in a process that nobody waits for and that holds nothing of ours, else False."""
+    if middle := os.fork():
+        os.waitpid(middle, 0)
+        return False
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    return True
+
+
+def make_spare(tree: str) -> None:
+    """Make the copy for the next job, while this one goes on."""
+    if not apart():
+        return
+    try:
+        os.nice(10)  # the job that starts comes first, but on a busy host 19 would be never
+        prepare(tree)
+    finally:
+        os._exit(0)
+
+
+def start(job: str) -> None:
+    """Start the supervisor, marked from its beginning: that saves it a start of its own."""
+    if not apart():
+        return
+    try:
+        argv = [sys.executable, program("supervisor.py"), job]
+        os.execve(argv[0], argv, {**os.environ, "TOOLKIT_SUPERVISOR": job})
+    finally:
+        os._exit(127)
+
+
+def serve(caller: Caller, ask: dict[str, Any]) -> None:
+    if ask["do"] == "jobs":
+        caller.say(jobs=list_jobs(ROOT))
+    elif ask["do"] == "code":
+        make_folder(caller, ask)
+        caller.say(done=True)
+        if ask["tree"]:
+            make_spare(ask["tree"])
+    elif ask["do"] == "start":
+        start(ask["job"])
+        caller.say(started=ask["job"])
+    elif ask["do"] == "follow":
+        os.execv(_PYTHON[0], [*_PYTHON, program("follow.py"), *ask["words"]])
+    else:
+        raise Refused(
+            f"there is nothing called {ask['do']}", "toolkit up brings the programs of this toolkit"
+        )
+
+
+def main() -> int:
+    os.umask(0o022)
+    gc.disable()
+    caller = Caller()
+    try:
+        while ask := caller.ask():
+            serve(caller, ask)
+    except Refused as error:
+        caller.say(refused=error.what, fix=error.fix)
+        return 1
+    except EOFError:
+        caller.say(refused="the caller has gone", fix="run the same command again")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"{error}\n")
+        caller.say(failed=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
