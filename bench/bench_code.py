@@ -51,9 +51,9 @@ class Hosts:
     def __init__(self, hosts_file: Path, stack: ExitStack) -> None:
         data: dict[str, Any] = yaml.safe_load(hosts_file.read_text())
         inventory = load_inventory(hosts_file)
-        self.session = stack.enter_context(Session.open(inventory))
+        self.session = stack.enter_context(Session.open(inventory, desks=True))
         self.session.require_some()
-        lab = Path(next(iter(data["hosts"].values()))["identity_file"]).parent.name
+        lab = Path(next(iter(data["hosts"].values()))["identity_file"]).parent.name.lstrip(".")
         self.containers = [f"toolkit-lab-{lab}-{name}" for name in data["hosts"]]
         self.job = make_job(self.session, Request(("true",), Path.cwd()))
         self.made: list[str] = []
