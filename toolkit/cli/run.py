@@ -71,6 +71,15 @@ def run(
     timeout: Annotated[
         str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")
     ] = None,
+    max_restarts: Annotated[
+        str, typer.Option(metavar="N", help="Start it again by itself after a failure, so often at most.")
+    ] = "0",
+    min_hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Restart on fewer hosts, at least so many; else on as many as before."
+        ),
+    ] = None,
     on_interrupt: OnInterrupt = "ask",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
     share: Annotated[
@@ -112,6 +121,8 @@ def run(
         only=tuple(only or ()),
         exclude=tuple(exclude or ()),
         timeout=line.seconds("--timeout", timeout),
+        max_restarts=line.whole("--max-restarts", max_restarts, least=0) or 0,
+        min_hosts=line.whole("--min-hosts", min_hosts) or 0,
         share=share,
     )
     inventory = line.hosts(hosts)

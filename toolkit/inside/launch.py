@@ -12,7 +12,8 @@ import time
 from common import EXIT_USAGE, JOB_MARK, SUPERVISOR_MARK, exit_code_of, fail, grace_of, load_job
 
 # The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
-# when the supervisor, its host or the connection dies: a launch never outlives its supervisor.
+# when the supervisor, its host or the connection dies: a launch never outlives its supervisor. A number
+# in front of it is the grace to be used, in seconds.
 
 
 def main() -> int:
@@ -41,8 +42,9 @@ def main() -> int:
         readable, _, _ = select.select([0, woken], [], [], 1.0)
         if woken in readable:
             os.read(woken, 4096)
-        if asked or (0 in readable and not os.read(0, 4096)):
-            _end(child, grace_of(job))
+        said = os.read(0, 4096) if 0 in readable else None
+        if asked or said is not None:
+            _end(child, float(said) if said else grace_of(job))
     return exit_code_of(child.returncode)
 
 

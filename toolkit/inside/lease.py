@@ -7,22 +7,37 @@ say to everybody on the host, by `ps`, which slots and GPUs are taken and by who
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
-from common import LEASE, LEASE_S, SUPERVISOR_MARK, fail, job_folder, load_host, load_job
-from records import own_records
+from common import (
+    ATTEMPT,
+    LEASE,
+    LEASE_S,
+    STOPPING,
+    SUPERVISOR_MARK,
+    fail,
+    job_folder,
+    load_host,
+    load_job,
+    write_json,
+)
+from records import forget, own_records
 from sweep import end
 
 # So that a host that is cut off has ended its ranks a moment after the lease.
 LAPSE_GRACE_S = 3.0
+DEATH_S = 0.1  # how often ranks are looked after
 
 
 class Lease:
@@ -31,9 +46,10 @@ class Lease:
     def __init__(self, job_id: str) -> None:
         self.folder = job_folder(job_id)
         self.job_id = job_id
+        self.host = load_host()["host"]
         self.lock = threading.Lock()
         self.released = False
-        self.file = os.open(self.folder / LEASE, os.O_RDWR | os.O_CREAT, 0o600)
+        self.file = alone(self.folder / LEASE)
 
     def renew(self) -> None:
         """Say until when ranks may run, in place: rank.py reads it too, for the case that we are killed."""
@@ -58,6 +74,20 @@ class Lease:
             for line in lines:
                 self.take(json.loads(line))
 
+    def report_deaths(self) -> None:
+        """Tell main of each rank that has failed, once, as soon as it has."""
+        told: set[int] = set()
+        while not self.released:
+            for record in own_records(self.folder, self.host):
+                if record["exit_code"] != 0 and record["rank"] not in told:
+                    told.add(record["rank"])
+                    self.say({"n": 0, "death": record})
+            time.sleep(DEATH_S)
+
+    def say(self, message: dict[str, Any]) -> None:
+        with self.lock, suppress(OSError):
+            os.write(1, json.dumps(message).encode() + b"\n")
+
     def take(self, request: dict[str, Any]) -> None:
         """Do what main asks, and go on listening meanwhile."""
         if request["do"] == "release":
@@ -68,13 +98,19 @@ class Lease:
         reply: dict[str, Any] = {"n": request["n"]}
         try:
             if request["do"] == "end":
-                reply["left"] = end(self.job_id, request["grace"], request["ranks"])
+                reply["left"] = end(self.job_id, request["grace"], request["ranks"], request["keep"])
             elif request["do"] == "records":
-                reply["records"] = own_records(self.folder)
+                reply["records"] = own_records(self.folder, self.host)
+            elif request["do"] == "port":
+                reply["port"] = free_port(load_host()["address"], request["from"])
+            elif request["do"] == "attempt":
+                forget(self.folder)
+                (self.folder / STOPPING).unlink(missing_ok=True)
+                write_json(self.folder / ATTEMPT, request["attempt"])
+                reply["ready"] = True
         except OSError as error:
             reply["error"] = str(error)
-        with self.lock, suppress(OSError):
-            os.write(1, json.dumps(reply).encode() + b"\n")
+        self.say(reply)
 
     def lapse(self, why: str) -> None:
         """End what the job runs here, and leave a word about it in the job's logs."""
@@ -83,6 +119,29 @@ class Lease:
         what = f"still alive: {left}" if left else "the ranks here were ended"
         with suppress(OSError), (self.folder / "logs" / "lease.log").open("a") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {why}; {what}\n")
+
+
+def alone(path: Path) -> int:
+    """Open the lease's file once no other lease of the job is at work here.
+
+    One that was cut off ends everything of the job first: it must not find what a restart has begun.
+    """
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        os.close(file)  # whoever had it before us has removed it at its end
+
+
+def free_port(address: str, first: int) -> int:
+    """The first port from `first` on that can be listened on at our address; `first` where none can."""
+    for port in range(first, 65536):
+        with closing(socket.socket()) as trial, suppress(OSError):
+            trial.bind((address, port))
+            return port
+    return first
 
 
 def main() -> int:
@@ -99,6 +158,7 @@ def main() -> int:
         signal.signal(signum, signal.SIG_IGN)
     lease = Lease(job_id)
     lease.renew()
+    threading.Thread(target=lease.report_deaths, daemon=True).start()
     why = lease.hear()
     if why:
         lease.lapse(why)

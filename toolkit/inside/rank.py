@@ -30,7 +30,7 @@ from common import (
     write_text,
 )
 from lines import Stream, write_lines
-from logs import Log
+from logs import Log, last_lines
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
@@ -127,7 +127,10 @@ def main() -> int:
         write_text(folder / RULES, job["rules"])  # by every rank of a host: each time the same
     prefix = f"[{name}] ".encode()
     streams = (Stream(1, prefix), Stream(2, prefix))
-    with closing(Log(logs / f"rank-{place.rank}.log", job["log_bytes"])) as log:
+    path = logs / f"rank-{place.rank}.log"
+    # So that lease.py can tell when we are killed and leave no record.
+    write_json(logs / f"rank-{place.rank}.run", {"rank": place.rank, "pid": os.getpid()})
+    with closing(Log(path, job["log_bytes"])) as log:
         child = None
         try:
             env = rank_env(os.environ, host, job, place)
@@ -140,7 +143,9 @@ def main() -> int:
         else:
             code = child.copy(streams, log, job["grace"])
     # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
-    record = {"rank": place.rank, "host": host["host"], "exit_code": code, "ended": time.time()}
+    how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
+    last = last_lines(path) if code else []
+    record = {"rank": place.rank, "host": host["host"], **how, "ended": time.time(), "last": last}
     write_json(logs / f"rank-{place.rank}.exit", record)
     if child is not None:
         child.hold(folder / STOPPING, 2 * job["grace"])

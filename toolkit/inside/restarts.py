@@ -1,0 +1,97 @@
+"""Whether a job that failed is tried again, when, and on which hosts."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from attempt import End
+from common import Host, Job
+from leases import Leases
+
+MUSTER_S = 8.0  # for hosts to say that they are there, after which it goes on with those that have
+FIRST_WAIT_S, MOST_WAIT_S = 1.0, 60.0
+# An attempt that lasted for so long says that waiting longer and longer would be in vain.
+CALM_S = 600.0
+# A host on which so many attempts failed gives way to one on which none has.
+SUSPECT = 2
+_OWN = ("attempt", "hosts", "world_size", "launches", "master_address", "master_port", "tuned", "rules")
+
+
+class Restarts:
+    """What has failed so far, and what follows from it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.wanted = len(job["hosts"])
+        self._failed: Counter[str] = Counter()  # by host
+        self._wait = FIRST_WAIT_S
+        self.done: list[dict[str, Any]] = []
+
+    def may_follow(self, end: End) -> bool:
+        """Whether another attempt is allowed after this end."""
+        return end.state == "failed" and len(self.done) < self._job["max_restarts"]
+
+    def why_not(self, end: End) -> str:
+        """What a person should know about an end that nothing follows upon; empty where nothing."""
+        most = self._job["max_restarts"]
+        if end.state != "failed" or not most:
+            return ""
+        return f"; given up after {count(len(self.done), 'restart')} of {most}"
+
+    def note(self, end: End, hosts: Sequence[Host], lasted: float) -> float:
+        """Remember a failure; returns for how many seconds to wait."""
+        self._failed[end.host] += 1
+        self.done.append(
+            {"at": time.time(), "reason": end.reason, "host": end.host, "hosts": [h["name"] for h in hosts]}
+        )
+        if lasted > CALM_S:
+            self._wait = FIRST_WAIT_S
+        wait, self._wait = self._wait, min(2 * self._wait, MOST_WAIT_S)
+        return wait
+
+    def candidates(self) -> list[Host]:
+        """All hosts that may take part, those first that should."""
+        own, spares = self._job["hosts"], self._job["spares"]
+        trusted = [host for host in own if self._failed[host["name"]] < SUSPECT]
+        suspect = [host for host in own if self._failed[host["name"]] >= SUSPECT]
+        return [*trusted, *spares, *suspect]
+
+
+def muster(job: Job, candidates: Sequence[Host], stop: Callable[[], bool]) -> Leases:
+    """Leases on all candidates; comes back when each has answered or is lost, or when it takes too long."""
+    leases = Leases({**job, "hosts": list(candidates)})
+    deadline = time.monotonic() + MUSTER_S
+    while not leases.all_heard() and not stop() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return leases
+
+
+def next_job(job: Job, hosts: Sequence[Host], number: int, port: int) -> Job:
+    """The job on other hosts: new ranks, launches, address and port."""
+    # Brought along by `up`, beside us.
+    from toolkit.launchers import about_job
+    from toolkit.launchers.job import job_of
+
+    changes: dict[str, Any] = {"hosts": list(hosts), "master_port": port}
+    if [host["name"] for host in hosts] != [host["name"] for host in job["hosts"]]:
+        changes |= {"tuned": {}, "rules": ""}  # measured on exactly the hosts from before
+    made = about_job(job_of({**job, **changes}))
+    return cast(Job, {**job, **made, "attempt": number})
+
+
+def part_of_attempt(job: Job) -> dict[str, Any]:
+    """What of a job is another attempt's own; the rest, secrets among it, stands in job.json."""
+    return {name: value for name, value in job.items() if name in _OWN}
+
+
+def too_few(there: Sequence[Host], least: int) -> str:
+    """Why nothing can be started on so few hosts."""
+    names = ", ".join(host["name"] for host in there) or "no host"
+    return f"{names} alone {'answer' if len(there) > 1 else 'answers'}, and --min-hosts is {least}"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
