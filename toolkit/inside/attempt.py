@@ -86,6 +86,7 @@ class Attempt:
             running.stop(grace)
         if self._stopping is not None:  # they have had their TERM and some of the grace
             grace = max(min(1.0, grace), self._stopping + grace - time.monotonic())
+        grace = self._rest(grace)
         left = self.leases.end(grace, keep=again(end))
         for running in self._running:
             self._drain(running)
@@ -100,6 +101,14 @@ class Attempt:
     def _grace(self) -> float:
         grace = grace_of(self.job)
         return grace if self._end is None or self._end.wanted else min(grace, FAILED_GRACE_S)
+
+    def _rest(self, grace: float) -> float:
+        """The grace of what is left when ranks have had theirs.
+
+        In a job that has failed it has nothing to save; and Open MPI 4.1, asked to end while it is about to
+        by itself, crashes with a trace in everybody's log.
+        """
+        return 0.0 if self._ending is not None and self._end is not None and not self._end.wanted else grace
 
     def _step(self) -> None:
         for key, _ in self._selector.select(TICK_S):
@@ -153,7 +162,7 @@ class Attempt:
         if self._stopping is None and self._ranks_have_ended(grace):
             self._stopping = now
             for running in self._running:
-                running.stop(grace)
+                running.stop(self._rest(grace))
         # launch.py keeps the grace itself; through ssh it may not be reachable to do so
         patience = 5.0 if self._end.wanted else 1.0
         if self._stopping is not None and now > self._stopping + grace + patience:

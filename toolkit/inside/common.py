@@ -132,6 +132,11 @@ def job_folder(job_id: str) -> Path:
     return ROOT / "jobs" / job_id
 
 
+def temporary_folder(job_id: str) -> Path:
+    """Where launchers put their own files on this host: what they leave when they are killed goes with it."""
+    return Path("/tmp", f"toolkit-{job_id}")
+
+
 def load_job(job_id: str) -> Job:
     """job.json of `job_id`, and over it what is this attempt's own; exits with EXIT_NO_INPUT without one."""
     path = job_folder(job_id) / "job.json"

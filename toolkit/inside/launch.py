@@ -9,7 +9,16 @@ import subprocess
 import sys
 import time
 
-from common import EXIT_USAGE, JOB_MARK, SUPERVISOR_MARK, exit_code_of, fail, grace_of, load_job
+from common import (
+    EXIT_USAGE,
+    JOB_MARK,
+    SUPERVISOR_MARK,
+    exit_code_of,
+    fail,
+    grace_of,
+    load_job,
+    temporary_folder,
+)
 
 # The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
 # when the supervisor, its host or the connection dies: a launch never outlives its supervisor. A number
@@ -23,6 +32,9 @@ def main() -> int:
     launch = job["launches"][int(sys.argv[2])]
     env = {**os.environ, **launch["env"], JOB_MARK: job["id"]}
     env.pop(SUPERVISOR_MARK, None)
+    temporary = temporary_folder(job["id"])
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    env["TMPDIR"] = str(temporary)
     woken = wake_on_signals()
     asked: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -59,7 +71,8 @@ def wake_on_signals() -> int:
 
 
 def _end(child: subprocess.Popen[bytes], grace: float) -> None:
-    os.killpg(child.pid, signal.SIGTERM)
+    if grace > 0:
+        os.killpg(child.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace
     while child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)

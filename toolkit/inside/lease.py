@@ -32,7 +32,7 @@ from common import (
     load_job,
     write_json,
 )
-from records import forget, own_records
+from records import own_records
 from sweep import end
 
 # So that a host that is cut off has ended its ranks a moment after the lease.
@@ -43,9 +43,10 @@ DEATH_S = 0.1  # how often ranks are looked after
 class Lease:
     """The host's side: answers what main asks, and notices when it asks no more."""
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, attempt: int) -> None:
         self.folder = job_folder(job_id)
         self.job_id = job_id
+        self.attempt = attempt
         self.host = load_host()["host"]
         self.lock = threading.Lock()
         self.released = False
@@ -78,7 +79,7 @@ class Lease:
         """Tell main of each rank that has failed, once, as soon as it has."""
         told: set[int] = set()
         while not self.released:
-            for record in own_records(self.folder, self.host):
+            for record in own_records(self.folder, self.host, self.attempt):
                 if record["exit_code"] != 0 and record["rank"] not in told:
                     told.add(record["rank"])
                     self.say({"n": 0, "death": record})
@@ -100,11 +101,10 @@ class Lease:
             if request["do"] == "end":
                 reply["left"] = end(self.job_id, request["grace"], request["ranks"], request["keep"])
             elif request["do"] == "records":
-                reply["records"] = own_records(self.folder, self.host)
+                reply["records"] = own_records(self.folder, self.host, self.attempt)
             elif request["do"] == "port":
                 reply["port"] = free_port(load_host()["address"], request["from"])
             elif request["do"] == "attempt":
-                forget(self.folder)
                 (self.folder / STOPPING).unlink(missing_ok=True)
                 write_json(self.folder / ATTEMPT, request["attempt"])
                 reply["ready"] = True
@@ -149,14 +149,16 @@ def main() -> int:
     parser.add_argument("job_id")
     for name in ("--cluster", "--owner", "--slots", "--gpus"):
         parser.add_argument(name, default="", help="for those who look at this host's processes")
-    job_id = parser.parse_args().job_id
+    parser.add_argument("--attempt", type=int, default=0, help="whose ranks to look after")
+    args = parser.parse_args()
+    job_id = args.job_id
     if not job_folder(job_id).is_dir():
         fail(66, f"{load_host()['host']} has no folder of job {job_id}")
     os.environ.pop(SUPERVISOR_MARK, None)
     # The end of the connection comes as a signal too; what ends us is the end of what we are told.
     for signum in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
-    lease = Lease(job_id)
+    lease = Lease(job_id, args.attempt)
     lease.renew()
     threading.Thread(target=lease.report_deaths, daemon=True).start()
     why = lease.hear()

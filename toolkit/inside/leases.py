@@ -94,7 +94,7 @@ def lease_words(job: Job, host: str) -> list[str]:
     slots = ",".join(map(str, own["taken"])) if own else ""
     gpus = ",".join(own["gpus"]) if own else ""
     about = ["--cluster", job["cluster"], "--owner", job["owner"], "--slots", slots, "--gpus", gpus]
-    return ["python3", program("lease.py"), job["id"], *about]
+    return ["python3", program("lease.py"), job["id"], *about, "--attempt", str(job["attempt"])]
 
 
 class Leases:

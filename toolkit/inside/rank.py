@@ -26,6 +26,7 @@ from common import (
     job_folder,
     load_host,
     load_job,
+    temporary_folder,
     write_json,
     write_text,
 )
@@ -88,6 +89,9 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
     given = {**host["network"], **own_gpus(job, host["host"])}
     env = {**base, **tuned_env(job), **given, **job["env"], **host["env"], **job["override"]}
     env.pop(SUPERVISOR_MARK, None)
+    # The launcher's: what ranks keep for the next run (compiled kernels) is to stay.
+    if env.get("TMPDIR") == str(temporary_folder(job["id"])):
+        del env["TMPDIR"]
     env.update(
         RANK=str(place.rank),
         WORLD_SIZE=str(place.size),
@@ -98,6 +102,7 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
         MASTER_PORT=base.get("MASTER_PORT", str(job["master_port"])),
         HOSTNAME=socket.gethostname(),  # horovodrun hands main's to every rank
         TOOLKIT_HOST=host["host"],
+        TOOLKIT_RESTART=str(job["attempt"]),
         PYTHONUNBUFFERED="1",
     )
     env[JOB_MARK], env[RANK_MARK] = job["id"], str(place.rank)
@@ -129,7 +134,8 @@ def main() -> int:
     streams = (Stream(1, prefix), Stream(2, prefix))
     path = logs / f"rank-{place.rank}.log"
     # So that lease.py can tell when we are killed and leave no record.
-    write_json(logs / f"rank-{place.rank}.run", {"rank": place.rank, "pid": os.getpid()})
+    who = {"rank": place.rank, "attempt": job["attempt"]}
+    write_json(logs / f"rank-{place.rank}.run", {**who, "pid": os.getpid()})
     with closing(Log(path, job["log_bytes"])) as log:
         child = None
         try:
@@ -145,7 +151,7 @@ def main() -> int:
     # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
     how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
     last = last_lines(path) if code else []
-    record = {"rank": place.rank, "host": host["host"], **how, "ended": time.time(), "last": last}
+    record = {**who, "host": host["host"], **how, "ended": time.time(), "last": last}
     write_json(logs / f"rank-{place.rank}.exit", record)
     if child is not None:
         child.hold(folder / STOPPING, 2 * job["grace"])

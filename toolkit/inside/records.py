@@ -12,38 +12,32 @@ from typing import Any
 
 from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
 
-# A rank's record, `logs/rank-N.exit`: rank, host, exit_code, signal (0 for none), oom, ended (seconds since
-# the epoch), last (its last lines). `logs/rank-N.run` is there before: rank and the pid of its rank.py.
+# A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
+# (seconds since the epoch), last (its last lines). Before it comes `logs/rank-N.run`: rank, attempt, and
+# the pid of its rank.py.
 Record = dict[str, Any]
 
 
-def own_records(folder: Path, host: str) -> list[Record]:
-    """The records of the ranks that have ended on this host; `folder` is the job's."""
+def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
+    """The records of an attempt's ranks that have ended on this host; `folder` is the job's."""
     logs = folder / "logs"
-    ended = {record["rank"]: record for record in _read(logs, "exit")}
-    for run in _read(logs, "run"):
+    ended = {record["rank"]: record for record in _read(logs, "exit", attempt)}
+    for run in _read(logs, "run", attempt):
         rank = run["rank"]
         if rank in ended or is_marked(run["pid"], JOB_MARK, folder.name):
             continue
         # It writes its record last of all, so it may have done so since we looked.
-        late = [record for record in _read(logs, "exit") if record["rank"] == rank]
+        late = [record for record in _read(logs, "exit", attempt) if record["rank"] == rank]
         ended[rank] = late[0] if late else _vanished(rank, host)
     return list(ended.values())
 
 
-def forget(folder: Path) -> None:
-    """Remove what an earlier attempt of the job has left here."""
-    for kind in ("exit", "run"):
-        for path in (folder / "logs").glob(f"rank-*.{kind}"):
-            path.unlink(missing_ok=True)
-
-
-def _read(logs: Path, kind: str) -> list[Record]:
+def _read(logs: Path, kind: str, attempt: int) -> list[Record]:
     records = []
     for path in sorted(logs.glob(f"rank-*.{kind}")):
         with suppress(OSError, ValueError):
             records.append(json.loads(path.read_text()))
-    return records
+    return [record for record in records if record["attempt"] == attempt]
 
 
 def _vanished(rank: int, host: str) -> Record:

@@ -60,9 +60,9 @@ class Restarts:
         return [*trusted, *spares, *suspect]
 
 
-def muster(job: Job, candidates: Sequence[Host], stop: Callable[[], bool]) -> Leases:
+def muster(job: Job, candidates: Sequence[Host], number: int, stop: Callable[[], bool]) -> Leases:
     """Leases on all candidates; comes back when each has answered or is lost, or when it takes too long."""
-    leases = Leases({**job, "hosts": list(candidates)})
+    leases = Leases({**job, "hosts": list(candidates), "attempt": number})
     deadline = time.monotonic() + MUSTER_S
     while not leases.all_heard() and not stop() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -89,8 +89,9 @@ def part_of_attempt(job: Job) -> dict[str, Any]:
 
 def too_few(there: Sequence[Host], least: int) -> str:
     """Why nothing can be started on so few hosts."""
-    names = ", ".join(host["name"] for host in there) or "no host"
-    return f"{names} alone {'answer' if len(there) > 1 else 'answers'}, and --min-hosts is {least}"
+    names = ", ".join(host["name"] for host in there)
+    who = f"{names} alone {'answer' if len(there) > 1 else 'answers'}" if there else "no host answers"
+    return f"{who}, and --min-hosts is {least}"
 
 
 def count(number: int, what: str) -> str:

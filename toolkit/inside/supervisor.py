@@ -143,7 +143,7 @@ class Supervisor:
         while time.monotonic() < until and self._over() is None:
             time.sleep(TICK_S)
         candidates = self.restarts.candidates()
-        self.leases = muster(self.job, candidates, lambda: self._over() is not None)
+        self.leases = muster(self.job, candidates, number, lambda: self._over() is not None)
         if over := self._over():
             return over
         there = [host for host in candidates if host["name"] in self.leases.there()]

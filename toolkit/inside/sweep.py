@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from common import (
     job_folder,
     program,
     ssh_args,
+    temporary_folder,
 )
 
 KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
@@ -118,8 +120,10 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
             send(process["pid"], job_id, signal.SIGKILL)
         time.sleep(0.1)
         left = find(job_id, ranks)
-    if not ranks and not keep and not left:
-        forget_variables(job_id)
+    if not ranks and not left:
+        shutil.rmtree(temporary_folder(job_id), ignore_errors=True)
+        if not keep:
+            forget_variables(job_id)
     return left
 
 
