@@ -253,8 +253,8 @@ def errors_page(errors: Sequence[KnownError]) -> str:
     lines = [
         *("# Known errors", "", MADE, ""),
         "What training jobs print when something is wrong, by the words that are looked for in their logs.",
-        f"`{GAP.strip()}` stands for anything, case is set aside, commas divide ways to say the same. Where a line",
-        "fits several rows, the first holds. What the toolkit itself prints is in",
+        f"`{GAP.strip()}` stands for anything, case is set aside, commas divide ways to say the same.",
+        "Where a line fits several rows, the first holds. What the toolkit itself prints is in",
         "[troubleshooting](../troubleshooting.md).",
         "",
     ]

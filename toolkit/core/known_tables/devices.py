@@ -49,8 +49,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "cuda-illegal-access",
         "illegal memory access was encountered | CUDA_ERROR_ILLEGAL_ADDRESS | misaligned address",
         "A kernel touched memory that is not its own.",
-        'env: {CUDA_LAUNCH_BLOCKING: "1"} in hosts.yaml shows the line; on one host only, dmesg '
-        "for Xid",
+        'env: {CUDA_LAUNCH_BLOCKING: "1"} in hosts.yaml shows the line; on one host only, dmesg for Xid',
     ),
     (
         "gpu-ecc",
