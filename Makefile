@@ -31,10 +31,11 @@ fuzz: venv       ## hosts files and command lines changed at random, N of each; 
 		$(if $(KIND),--kind $(KIND))
 
 lint: venv       ## ruff and mypy
-	$(BIN)/ruff check toolkit tests bench scripts
-	$(BIN)/ruff format --check toolkit tests bench scripts
+	$(BIN)/ruff check toolkit tests bench scripts examples
+	$(BIN)/ruff format --check toolkit tests bench scripts examples
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/reference.py
+	$(BIN)/mypy examples/checkpoint.py
 	cd toolkit/inside && ../../$(BIN)/mypy --config-file= --strict --explicit-package-bases --disable-error-code=import-not-found *.py
 
 golden: venv     ## write all golden files anew, then look at `git diff`
