@@ -165,10 +165,12 @@ class Attempt:
                 running.stop(self._rest(grace))
         # launch.py keeps the grace itself; through ssh it may not be reachable to do so
         patience = 5.0 if self._end.wanted else 1.0
-        if self._stopping is not None and now > self._stopping + grace + patience:
-            for running in self._running:
-                if running.process.poll() is None:
-                    running.process.kill()
+        for running in self._running:
+            late = self._stopping is not None and now > self._stopping + grace + patience
+            # The way to a host that is lost leads nowhere: what stands at this end of it would wait for ever.
+            astray = self.leases.is_lost(running.launch["host"])
+            if (late or astray) and running.process.poll() is None:
+                running.process.kill()
 
     def _ranks_have_ended(self, grace: float) -> bool:
         """When we are the ones to end the job, its ranks get their grace before the launcher knows.

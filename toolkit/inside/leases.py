@@ -121,9 +121,13 @@ class Leases:
                 return host, held.lost
         return None
 
-    def all_heard(self) -> bool:
-        """Whether each host has answered or is lost."""
-        return all(held.answered or held.lost for held in self._held.values())
+    def is_lost(self, host: str) -> bool:
+        return host in self._held and bool(self._held[host].lost)
+
+    def all_heard(self, hosts: Iterable[str] = ()) -> bool:
+        """Whether each host, or each of these, has answered or is lost."""
+        held = [self._held[host] for host in hosts] or list(self._held.values())
+        return all(one.answered or one.lost for one in held)
 
     def there(self) -> list[str]:
         """The hosts that answer."""

@@ -12,6 +12,7 @@ from common import Host, Job
 from leases import Leases
 
 MUSTER_S = 8.0  # for hosts to say that they are there, after which it goes on with those that have
+DOUBTFUL_S = 2.0  # for those that were lost a moment ago
 FIRST_WAIT_S, MOST_WAIT_S = 1.0, 60.0
 # An attempt that lasted for so long says that waiting longer and longer would be in vain.
 CALM_S = 600.0
@@ -60,11 +61,23 @@ class Restarts:
         return [*trusted, *spares, *suspect]
 
 
-def muster(job: Job, candidates: Sequence[Host], number: int, stop: Callable[[], bool]) -> Leases:
-    """Leases on all candidates; comes back when each has answered or is lost, or when it takes too long."""
+def muster(
+    job: Job, candidates: Sequence[Host], number: int, lost: Sequence[str], stop: Callable[[], bool]
+) -> Leases:
+    """Leases on all candidates; comes back when each has answered or is lost, or when it takes too long.
+
+    Args:
+        number: of the attempt that is to come.
+        lost: hosts that are hardly back yet: they are not waited for where others will do.
+    """
     leases = Leases({**job, "hosts": list(candidates), "attempt": number})
-    deadline = time.monotonic() + MUSTER_S
-    while not leases.all_heard() and not stop() and time.monotonic() < deadline:
+    begun = time.monotonic()
+    others = {host["name"] for host in candidates} - set(lost)
+    enough = job["min_hosts"] or len(job["hosts"])
+    while not leases.all_heard() and not stop() and time.monotonic() < begun + MUSTER_S:
+        waited = time.monotonic() > begun + DOUBTFUL_S and leases.all_heard(others)
+        if waited and len(others.intersection(leases.there())) >= enough:
+            break
         time.sleep(0.05)
     return leases
 

@@ -16,6 +16,7 @@ from attempt import Attempt, End
 from common import (
     ATTEMPT,
     EXIT_BROKEN,
+    EXIT_LOST,
     EXIT_STARTED,
     EXIT_USAGE,
     FINAL_STATES,
@@ -143,7 +144,8 @@ class Supervisor:
         while time.monotonic() < until and self._over() is None:
             time.sleep(TICK_S)
         candidates = self.restarts.candidates()
-        self.leases = muster(self.job, candidates, number, lambda: self._over() is not None)
+        lost = [end.host] if end.code == EXIT_LOST else []
+        self.leases = muster(self.job, candidates, number, lost, lambda: self._over() is not None)
         if over := self._over():
             return over
         there = [host for host in candidates if host["name"] in self.leases.there()]
