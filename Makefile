@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint golden fuzz faults pythons docs image image-cpu image-gpu base venv engine lab bench clean
+.PHONY: help demo test test-all unit lint golden fuzz faults pythons docs image image-cpu image-gpu base venv engine lab bench clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -16,6 +16,9 @@ demo: venv base  ## from nothing to a training run across two practice hosts
 
 test: venv base  ## unit, integration and end-to-end tests; sets up what they need
 	@sh scripts/test.sh $(BIN)
+
+test-all: venv base  ## the same and the rare ones: long, about what seldom changes
+	@sh scripts/test.sh $(BIN) -m ''
 
 unit: venv       ## tests that need no Docker; seconds
 	$(BIN)/pytest tests/unit -q

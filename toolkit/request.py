@@ -179,7 +179,8 @@ def make_job(session: Session, request: Request) -> Job:
     _refuse_lost(session, (inventory.main, *chosen))
     layout = session.layout(local_image=False)
     _refuse_lost(session, (inventory.main, *chosen))
-    spare = _usable_spares(session, layout, chosen) if request.max_restarts else ()
+    left_out = (*chosen, *request.exclude)
+    spare = _usable_spares(session, layout, left_out) if request.max_restarts else ()
     concerned = list(dict.fromkeys((inventory.main, *chosen, *spare)))
     require_running(layout, concerned)
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
@@ -236,12 +237,12 @@ def _chosen(inventory: Inventory, request: Request) -> tuple[str, ...]:
     raise BadInput("command line", (Problem("--exclude", "leaves spares alone; name those to use: --only"),))
 
 
-def _usable_spares(session: Session, layout: Layout, chosen: Sequence[str]) -> tuple[str, ...]:
+def _usable_spares(session: Session, layout: Layout, left_out: Sequence[str]) -> tuple[str, ...]:
     """Return the spares that can be had: one that is away or not up must keep nobody from starting."""
     usable = []
     for name in session.inventory.spares:
         with contextlib.suppress(NotReady):
-            if name not in chosen and name not in session.errors:
+            if name not in left_out and name not in session.errors:
                 require_running(layout, [name])
                 usable.append(name)
     return tuple(usable)
