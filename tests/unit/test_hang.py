@@ -83,7 +83,7 @@ MPI_BUSY = process(own(3, "comm.Allreduce(a, b)"), cpu=1.0, state="R")
         (
             seen(1, QUEUE, Process(200, 100, "python", "Z")),
             "child",
-            "waits for its child process 200 (python), which is dead",
+            "waits at train.py:7 in load for its child process 200 (python), which is dead",
         ),
         (
             seen(
@@ -116,6 +116,7 @@ def test_a_rank_in_another_collective_is_named_and_of_two_both() -> None:
     verdict = judge(others(seen(1, barrier)))
     assert (verdict.kind, verdict.ranks) == ("apart", (1,))
     assert "rank 1 called another collective than the others" in verdict.what
+    assert "ranks 0, 2 on box1, box3 wait in all_reduce" in verdict.what
     two = judge(evidence(seen(0, in_all_reduce()), seen(1, barrier)))
     assert two.ranks == (0, 1) and "waits in barrier at train.py:11" in two.what
     place = judge(others(seen(1, in_all_reduce(40))))

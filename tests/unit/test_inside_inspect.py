@@ -123,7 +123,7 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_rows_of_the_table_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     programs = load("processes", monkeypatch)
-    row = "   1: 0A00000A:9C40 0B00000A:3039 01 00000010:00000002 01:00000019 00000003  1000   0 4711 2 0 20 4 0"
+    row = "  1: 0A00000A:9C40 0B00000A:3039 01 00000010:00000002 01:00000019 00000003 1000 0 4711 2 0 20 4 0"
     assert programs.socket_row(row) == {
         "local": "10.0.0.10:40000",
         "peer": "10.0.0.11:12345",

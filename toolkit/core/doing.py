@@ -159,16 +159,15 @@ def is_library(file: str) -> bool:
 
 def _collective(segment: tuple[Frame, ...]) -> str:
     """The collective that the person's code has called, empty for none."""
-    for frame in reversed(
-        segment
-    ):  # all_gather_object calls all_gather: the name that people know comes first
-        if _C10D in frame.file and frame.name in _TORCH_COLLECTIVES:
-            return frame.name
-        if _HOROVOD in frame.file and not frame.name.startswith("_"):
-            return frame.name
-        if "/nn/parallel/distributed.py" in frame.file and frame.name == "__init__":
+    for frame in reversed(segment):  # all_gather_object calls all_gather: people know the outer name
+        name = frame.name.rpartition(".")[2]  # from Python 3.11 on, with the class before it
+        if _C10D in frame.file and name in _TORCH_COLLECTIVES:
+            return name
+        if _HOROVOD in frame.file and not name.startswith("_"):
+            return name
+        if "/nn/parallel/distributed.py" in frame.file and name == "__init__":
             return "DistributedDataParallel"
-        if frame.name == "_engine_run_backward" and "/torch/" in frame.file:
+        if name == "_engine_run_backward" and "/torch/" in frame.file:
             return "backward"
     own = segment[-1] if segment else None
     if own is None or len(segment) > 1 or not own.text:
@@ -196,7 +195,7 @@ def _child(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: 
     )
     if dead and waits and process.cpu < _BUSY:
         names = ", ".join(f"{p.pid} ({p.name})" for p in dead[:3])
-        return Doing("child", f"waits for its child process {names}, which is dead{_at(place)}", "", place)
+        return Doing("child", f"waits{_at(place)} for its child process {names}, which is dead", "", place)
     return None
 
 

@@ -116,7 +116,8 @@ def _one(evidence: Evidence, found: Mapping[int, Doing], blamed: Sequence[int]) 
     also = "".join(f"; {_where(evidence, [rank])} {found[rank].what}" for rank in more[:2])
     hosts = tuple(dict.fromkeys(evidence.placed[rank] for rank in blamed))
     fix = _FIXES[first.kind].replace("HOST", hosts[0]).replace("RANK", str(blamed[0]))
-    return Verdict(first.kind, f"{where} {first.what}{also}{rest}", fix, tuple(blamed), hosts)
+    what = _of_several(first.what) if len(alike) > 1 else first.what
+    return Verdict(first.kind, f"{where} {what}{also}{rest}", fix, tuple(blamed), hosts)
 
 
 def _silent(evidence: Evidence, blamed: Sequence[int]) -> Verdict:
@@ -186,7 +187,11 @@ def _apart(
     equal = len(sizes[0]) == len(sizes[-1])
     most = sizes[-1]
     blamed = sorted(rank for group in sizes for rank in group if equal or group is not most)
-    lines = [f"{_where(evidence, group)} {found[group[0]].what}" for group in sizes[:3]]
+    said = {group[0]: found[group[0]].what for group in sizes}
+    lines = [
+        f"{_where(evidence, group)} {said[group[0]] if len(group) == 1 else _of_several(said[group[0]])}"
+        for group in sizes[:3]
+    ]
     hosts = tuple(dict.fromkeys(evidence.placed[rank] for rank in blamed))
     head = "ranks are not in the same collective" if equal else f"{_ranks(blamed)} called {what}"
     return Verdict("apart", f"{head}: {'; '.join(lines)}", _FIXES["apart"], tuple(blamed), hosts)
@@ -252,6 +257,16 @@ def _ranks(ranks: Iterable[int]) -> str:
         return f"ranks {rows[0]}–{rows[-1]}"
     shown = ", ".join(map(str, rows[:8]))
     return f"ranks {shown}" + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+
+
+def _of_several(what: str) -> str:
+    """What one rank does, said of several.
+
+    >>> _of_several("waits in barrier"), _of_several("has ended"), _of_several("is stopped")
+    ('wait in barrier', 'have ended', 'are stopped')
+    """
+    verb, blank, rest = what.partition(" ")
+    return {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s")) + blank + rest
 
 
 def _where(evidence: Evidence, ranks: Sequence[int]) -> str:
