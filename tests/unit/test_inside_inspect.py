@@ -101,6 +101,21 @@ def test_a_rank_that_has_ended_and_a_host_without_the_job(world: World) -> None:
     assert status == 66 and b"gpu1 has no folder of job" in err
 
 
+def test_dumps_of_this_job_come_along(world: World) -> None:
+    folder = world.job(command=python("print('token')"))
+    (folder / "record.json").write_text("{}")
+    os.utime(folder / "record.json", (1000, 1000))
+    (folder / "logs").mkdir()
+    (folder / "logs" / "rank-0.log").write_text("token")
+    cache = world.root / "cache" / "torch"
+    cache.mkdir(parents=True)
+    (cache / "comm_lib_trace_rank_0").write_bytes(b"dump")
+    env = {"XDG_CACHE_HOME": str(cache.parent)}
+    assert inspect(world, JOB, **env)["ranks"][0]["dumps"] == {"comm_lib_trace_rank_0": "ZHVtcA=="}
+    os.utime(cache / "comm_lib_trace_rank_0", (900, 900))
+    assert inspect(world, JOB, **env)["ranks"][0]["dumps"] == {}, "an earlier job's"
+
+
 def test_everything_is_kept_by_collect(world: World) -> None:
     rank_of(world, SLEEPER)
     status, out, _ = world.call("collect.py", JOB, "--why", "no rank has printed for 9 s")

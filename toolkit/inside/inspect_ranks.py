@@ -172,16 +172,20 @@ def ras(environ: dict[str, str]) -> str:
     return said.decode(errors="replace")
 
 
-def flight_dumps(rank: int, environ: dict[str, str]) -> dict[str, str]:
-    """What torch's flight recorder has written for this rank; name -> base64."""
-    default = "/tmp/nccl_trace_rank_"
-    names = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    place = next((environ[name] for name in names if environ.get(name)), default)
+def flight_dumps(folder: Path, rank: int, environ: dict[str, str]) -> dict[str, str]:
+    """What torch's flight recorder has written for this rank of this job; name -> base64."""
+    environ = environ or dict(os.environ)
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
+    named = (environ.get("TORCH_FR_DUMP_TEMP_FILE"), environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE"))
+    places = (*named, f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")  # the last before 2.7
     found = {}
-    with suppress(OSError):
-        path = Path(f"{place}{rank}")
-        if path.is_file() and path.stat().st_size <= DUMP_BYTES:
-            found[path.name] = base64.b64encode(path.read_bytes()).decode()
+    for place in filter(None, places):
+        with suppress(OSError):
+            path = Path(f"{place}{rank}")
+            about = path.stat()
+            # An earlier job's may lie there still.
+            if about.st_size <= DUMP_BYTES and about.st_mtime > (folder / "record.json").stat().st_mtime:
+                found[path.name] = base64.b64encode(path.read_bytes()).decode()
     return found
 
 
@@ -234,7 +238,7 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
     add_stacks(spy, order)
     for rank in ranks:
         rank["processes"] = [processes[pid] for pid in rank.pop("pids") if pid in processes]
-        rank["dumps"] = flight_dumps(rank["rank"], environs.get(rank["rank"], {}))
+        rank["dumps"] = flight_dumps(folder, rank["rank"], environs.get(rank["rank"], {}))
     whole = {
         "host": load_host()["host"],
         "at": now,
