@@ -82,11 +82,12 @@ def ask_why(session: Session, word: str = "") -> Answer:
         job = _from_workers(session, word, error)
     names = list(dict.fromkeys([main, *(name for name, _ in job.hosts)]))
     said = _look(session, job.id, names)
+    _refuse_older(said)
     said = {name: masked(one, secrets) for name, one in said.items()}
     evidence = _evidence(session, job, said)
     verdict, stalled = judge(evidence), ""
     kept = (said.get(main) or {}).get("kept")
-    if kept and job.state in FINAL and job.state != "succeeded":
+    if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, said):
         before = _evidence(
             session, replace(job, state="running"), {one["host"]: one for one in kept["hosts"]}
         )
@@ -96,6 +97,13 @@ def ask_why(session: Session, word: str = "") -> Answer:
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
     return Answer(masked_job(job, secrets), evidence, verdict, _known(_lines(job, said)), said, stalled)
+
+
+def _lasted(kept: Mapping[str, Any], said: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether some rank has said nothing more since: else the watchdog looked at another stall."""
+    after = {rank["rank"]: rank.get("tail") for one in said.values() for rank in one.get("ranks", ())}
+    before = [rank for one in kept["hosts"] for rank in one.get("ranks", ())]
+    return any(rank.get("tail") == after.get(rank["rank"]) for rank in before)
 
 
 def _runs(session: Session, host: str) -> bool:
@@ -155,15 +163,18 @@ def _look_on(session: Session, job: str, name: str) -> dict[str, Any]:
         error_words = f"does not answer within {_LOOK_SECONDS:.0f} s"
         return {"host": name, "error": error_words, "container": container}
     if not result.ok:
-        return {"host": name, "error": _refusal(result.output), "container": container}
+        return {"host": name, "error": words_of(result.output), "container": container}
     said: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
     return {**said, "container": container}
 
 
-def _refusal(output: str) -> str:
-    if _PROGRAM in output and "No such file" in output:
-        return f"{_PROGRAM} is not there: toolkit up brings it"
-    return words_of(output)
+def _refuse_older(said: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to take a toolkit that cannot look for a host that does not answer."""
+    for name, one in said.items():
+        if _PROGRAM in one.get("error", "") and "No such file" in one["error"]:
+            raise NotReady(
+                f"{_PROGRAM} is not there: the cluster was made by an older toolkit", "toolkit up", name
+            )
 
 
 def _container_words(session: Session, name: str) -> str:

@@ -120,7 +120,15 @@ def is_in_another_collective(cluster: Toolkit) -> None:
     assert (said["kind"], said["ranks"], said["hosts"]) == ("apart", [2], ["box3"]), said
     assert "ranks 0, 1 on box1, box2 wait in Barrier at hangs.py:" in said["what"]
     assert "rank 2 on box3 waits in allreduce at hangs.py:" in said["what"]
+    # As the watchdog has it done: main asks the others, and keeps what they say.
+    program = "/run/toolkit/inside/collect.py"
+    kept = cluster.run("exec", "--", "python3", program, job, "--why", "no word", check=True)
+    assert json.loads(kept.out.splitlines()[-1]) | {"path": ""} == {"path": "", "hosts": 3, "silent": []}
     cluster.run("stop", "--now", job, check=True)
+    ended = why(cluster, job)["verdict"]
+    assert (ended["kind"], ended["ranks"]) == ("apart", [2]), ended
+    assert ended["what"].startswith("the job has been stopped: stopped by SIG")
+    assert "; before that, no word: " in ended["what"]
 
 
 def a_bundle_without_secrets(cluster: Toolkit, job: str) -> None:

@@ -151,6 +151,12 @@ def test_all_that_wait_in_one_place_and_nobody_that_waits() -> None:
     assert judge(evidence(seen(0, in_all_reduce()))).kind == "runs"
 
 
+def test_ranks_that_are_done_before_others_are_no_hang() -> None:
+    ending = judge(evidence(seen(0, exit_code=0), seen(1, LOOP), seen(2, LOOP)))
+    assert ending.kind == "runs" and "rank 1 on box2 computes" in ending.what
+    assert judge(evidence()).kind == "unclear"
+
+
 def test_without_stacks_the_one_that_differs_is_named() -> None:
     poll = process(call="epoll_wait")
     verdict = judge(evidence(seen(0, poll), seen(1, process(call="clock_nanosleep")), seen(2, poll)))

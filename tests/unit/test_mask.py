@@ -18,6 +18,7 @@ from toolkit.errors import ToolkitError
         ("HF_TOKEN=abcdef x", "HF_TOKEN=*** x"),
         ("export aws_secret_access_key='a b c'", "export aws_secret_access_key='***'"),
         ('"api_key": "abc", "lr": "3"', '"api_key": "***", "lr": "3"'),
+        ('"private_key": "' + "x" * 3000, '"private_key": "***"'),
         ("DB_PASSWORD = hunter2", "DB_PASSWORD = ***"),
         ("Authorization: Bearer abcdefgh123", "Authorization: Bearer ***"),
         ("postgres://me:pw@db/x", "postgres://me:***@db/x"),
@@ -28,6 +29,11 @@ from toolkit.errors import ToolkitError
 )
 def test_values_of_secret_names_are_masked(text: str, shown: str) -> None:
     assert masked_text(text) == shown
+
+
+def test_no_text_takes_long() -> None:
+    for piece in ("key", "a-", "key-", "'key': ", "key=", "token ", "://a:"):
+        masked_text(piece * (200_000 // len(piece)))
 
 
 def test_values_are_masked_wherever_they_stand() -> None:

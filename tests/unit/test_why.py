@@ -152,10 +152,9 @@ def test_a_host_that_fails_is_evidence() -> None:
     assert (
         "its container toolkit-demo-worker has ended with exit code 137, killed for want of memory" in words
     )
-    paper.runners[
-        "gpu2"
-    ].said = "python3: can't open file 'inspect_ranks.py': [Errno 2] No such file or directory"
-    assert "inspect_ranks.py is not there: toolkit up brings it" in ask(paper).verdict.what
+    paper.runners["gpu2"].said = "python3: can't open 'inspect_ranks.py': [Errno 2] No such file or directory"
+    with pytest.raises(NotReady, match="made by an older toolkit"):
+        ask(paper)
 
 
 def test_without_main_a_worker_knows_the_job() -> None:
@@ -184,6 +183,10 @@ def test_what_the_watchdog_kept_explains_a_job_that_was_stopped() -> None:
     assert answer.verdict.ranks == (1,) and answer.stalled == "no rank has printed for 300 s"
     assert answer.verdict.what.startswith("the job has been stopped: stopped by SIGTERM")
     assert "; before that, no rank has printed for 300 s: rank 1 on gpu2 sleeps" in answer.verdict.what
+    for one in gone:
+        one["ranks"][0]["tail"] = "step 3\nstep 4\n"
+    paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
+    assert ask(paper).stalled == "", "it went on after that stall"
 
 
 def test_known_errors_come_with_their_cures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,11 +86,12 @@ def judge(evidence: Evidence) -> Verdict:
         return _silent(evidence, [])
     if verdict := _link(evidence):
         return verdict
+    waiting = [rank for rank, one in found.items() if one.waits]
     for kind in ("ended", "absent", "disk", "handler", "child"):
         blamed = [rank for rank, one in found.items() if one.kind == kind]
-        if blamed and len(blamed) < len(found):
+        # Towards the end of a job some ranks are done before others.
+        if blamed and len(blamed) < len(found) and (waiting or kind != "ended"):
             return _one(evidence, found, blamed)
-    waiting = [rank for rank, one in found.items() if one.waits]
     others = [rank for rank in found if rank not in waiting]
     if waiting and others:
         return _one(evidence, found, others)
@@ -198,6 +199,8 @@ def _apart(
 
 
 def _nobody_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
+    if not found:
+        return Verdict("unclear", "nothing is known of its ranks", "toolkit logs; toolkit status")
     kinds = Counter((one.kind, one.place) for one in found.values())
     if len(kinds) > 1 and len(found) > 2:
         (_, count), *_ = kinds.most_common(1)
@@ -207,8 +210,8 @@ def _nobody_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
             return _one(evidence, found, blamed)
     ages = [seen.age for rank in found if (seen := evidence.rank(rank)) and seen.age is not None]
     last = f"; the last line came {min(ages):.0f} s ago" if ages else ""
-    first = next(iter(found.values()))
-    what = f"no rank waits for another: {_where(evidence, [0])} {first.what}{last}"
+    first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
+    what = f"no rank waits for another: {_where(evidence, [first])} {found[first].what}{last}"
     fix = "toolkit why again in a minute: ranks that stand where they stood then are stuck there"
     return Verdict("runs", what, fix)
 

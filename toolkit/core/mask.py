@@ -9,17 +9,17 @@ from typing import Any
 MASK = "***"
 # A value shorter than this stands in too many places for other reasons.
 LEAST = 4
-_NAME = r"[A-Za-z0-9_.-]*(?:token|secret|key|passw(?:or)?d|credential)[A-Za-z0-9_.-]*"
-SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
-# NAME=value, NAME="a value", "name": "value", as environments, command lines and JSON have them.
+SECRET_NAME = re.compile(r"token|secret|key|passw(?:or)?d|credential", re.IGNORECASE)
+# NAME=value, NAME="a value", "name": "value", as environments, command lines and JSON have them. What stands
+# before the telling part of the name is left out, so that no text, however made, takes long.
 _PAIR = re.compile(
-    rf"(?P<head>\b{_NAME}\s*=\s*|(?P<quote>[\"']){_NAME}(?P=quote)\s*:\s*)"
-    r"(?P<value>\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'|[^\s\"',;&]+)",
+    rf"(?P<head>(?:{SECRET_NAME.pattern})[A-Za-z0-9_.-]{{0,60}}(?:\s{{0,3}}=\s{{0,3}}|[\"']\s{{0,3}}:\s{{0,3}}))"
+    r"(?P<value>\"(?:[^\"\\\n]|\\.)*\"?|'[^'\n]*'?|[^\s\"',;&]+)",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/-]{8,}=*", re.IGNORECASE)
 # user:password@host of an address.
-_ADDRESS = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]+(?=@)", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?P<head>://[^\s/:@]{1,60}:)[^\s/@]{1,200}(?=@)")
 _PLAIN = frozenset(("true", "false", "none", "null", "auto", '"none"', '"null"'))
 
 
@@ -38,7 +38,7 @@ def secret_pairs(pairs: Iterable[tuple[str, str]]) -> list[str]:
     >>> secret_pairs([("HF_TOKEN", "abcd"), ("EPOCHS", "3")])
     ['abcd']
     """
-    return [value for name, value in pairs if SECRET_NAME.fullmatch(name)]
+    return [value for name, value in pairs if SECRET_NAME.search(name)]
 
 
 def masked_text(text: str, secrets: Collection[str] = ()) -> str:
@@ -74,6 +74,6 @@ def masked(value: Any, secrets: Collection[str] = ()) -> Any:
 
 
 def _entry(key: str, value: Any, secrets: Collection[str]) -> Any:
-    if isinstance(value, str) and value and SECRET_NAME.fullmatch(key):
+    if isinstance(value, str) and value and SECRET_NAME.search(key):
         return MASK
     return masked(value, secrets)
