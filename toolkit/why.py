@@ -150,6 +150,8 @@ def _look(session: Session, job: str, names: Iterable[str]) -> dict[str, dict[st
 
 
 def _look_on(session: Session, job: str, name: str) -> dict[str, Any]:
+    if name not in session.inventory.names:
+        return {"host": name, "error": "does not stand in the hosts file any more", "container": ""}
     if name in session.errors:
         raise session.errors[name]
     container = _container_words(session, name)

@@ -151,6 +151,12 @@ def test_all_that_wait_in_one_place_and_nobody_that_waits() -> None:
     assert judge(evidence(seen(0, in_all_reduce()))).kind == "runs"
 
 
+def test_a_dead_child_of_before_is_nobodys_fault() -> None:
+    dead = Process(200, 100, "python", "Z")
+    assert doing(seen(1, replace(SLEEP, call="futex"), dead)).kind == "sleep"
+    assert doing(seen(1, process(call="futex"), dead)).kind == "child"
+
+
 def test_ranks_that_are_done_before_others_are_no_hang() -> None:
     ending = judge(evidence(seen(0, exit_code=0), seen(1, LOOP), seen(2, LOOP)))
     assert ending.kind == "runs" and "rank 1 on box2 computes" in ending.what

@@ -189,9 +189,13 @@ def _looks_like_mpi(text: str, name: str) -> bool:
 
 def _child(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: str) -> Doing | None:
     dead = [p for p in rank.processes if p.state == "Z" and p.parent == process.pid]
-    waits = _in_files(segment, (*_LOCK_FILES, *_QUEUE_FILES, *_CHILD_FILES)) or process.call in (
-        *("wait4", "waitid", "futex", "read"),
-        *_NET_CALLS,
+    own = segment[-1].text if segment else ""
+    waits = (
+        process.call in ("wait4", "waitid")
+        or _in_files(segment, (*_LOCK_FILES, *_QUEUE_FILES, *_CHILD_FILES))
+        or (len(segment) == 1 and _LOCK_CALL.search(own))
+        # Without a stack a wait of this sort is all there is to see.
+        or (not segment and process.call in ("futex", "read"))
     )
     if dead and waits and process.cpu < _BUSY:
         names = ", ".join(f"{p.pid} ({p.name})" for p in dead[:3])
