@@ -151,6 +151,15 @@ def test_all_that_wait_in_one_place_and_nobody_that_waits() -> None:
     assert judge(evidence(seen(0, in_all_reduce()))).kind == "runs"
 
 
+def test_a_job_that_goes_on_has_nobody_to_blame() -> None:
+    moving = replace(in_all_reduce(), moved=True)
+    verdict = judge(evidence(seen(0, moving), seen(1, SLEEP), seen(2, moving)))
+    assert (verdict.kind, verdict.ranks) == ("runs", ())
+    assert verdict.what.startswith("the job goes on: ranks 0, 2 on box1, box3 waited for others")
+    stopped = judge(evidence(seen(0, moving), seen(1, replace(SLEEP, state="T")), seen(2, moving)))
+    assert stopped.ranks == (1,)
+
+
 def test_a_dead_child_of_before_is_nobodys_fault() -> None:
     dead = Process(200, 100, "python", "Z")
     assert doing(seen(1, replace(SLEEP, call="futex"), dead)).kind == "sleep"

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 
+_WAKES = 3
+
+
 @dataclass(frozen=True)
 class Frame:
     """One frame of a Python stack.
@@ -34,6 +37,7 @@ class Process:
         cpu: processors that it used in the time of the look, 1.0 for one.
         frames: of its first thread, the innermost first; empty without py-spy, or for no Python.
         no_stack: why there are none.
+        moved: it was seen in other functions, or woke up again and again, within the time of the look.
     """
 
     pid: int
@@ -45,6 +49,7 @@ class Process:
     cpu: float = 0.0
     frames: tuple[Frame, ...] = ()
     no_stack: str = ""
+    moved: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,4 +219,6 @@ def _process(row: Mapping[str, Any]) -> Process:
             for f in first.get("frames", ())
         ),
         no_stack=str(row.get("no_stack", "")),
+        # A wait for a lock ends once; libraries that poll sleep in another call.
+        moved=bool(row.get("moved")) or (row.get("call") == "futex" and int(row.get("woken", 0)) > _WAKES),
     )

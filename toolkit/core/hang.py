@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.core.doing import Doing, doing
+from toolkit.core.doing import Doing, doing, lead
 from toolkit.core.evidence import Connection, Evidence
 
 # Sent again so often without an answer, it is no packet lost by chance: that takes more than half a second.
@@ -87,6 +87,9 @@ def judge(evidence: Evidence) -> Verdict:
     if verdict := _link(evidence):
         return verdict
     waiting = [rank for rank, one in found.items() if one.waits]
+    if moving := [rank for rank in waiting if _moved(evidence, rank)]:
+        what = f"the job goes on: {_where(evidence, moving)} waited for others and went on within the look"
+        return Verdict("runs", what, "toolkit why again when it stands still")
     for kind in ("ended", "absent", "disk", "handler", "child"):
         blamed = [rank for rank, one in found.items() if one.kind == kind]
         # Towards the end of a job some ranks are done before others.
@@ -98,6 +101,12 @@ def judge(evidence: Evidence) -> Verdict:
     if waiting:
         return _all_wait(evidence, found)
     return _nobody_waits(evidence, found)
+
+
+def _moved(evidence: Evidence, rank: int) -> bool:
+    seen = evidence.rank(rank)
+    process = lead(seen) if seen else None
+    return process is not None and process.moved
 
 
 def _one(evidence: Evidence, found: Mapping[int, Doing], blamed: Sequence[int]) -> Verdict:

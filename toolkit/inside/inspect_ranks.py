@@ -113,6 +113,7 @@ def look_twice(pids: list[int]) -> dict[int, dict[str, Any]]:
             "cpu": round(used, 2),
             "states": first["state"] + second["state"],
             "still": same,
+            "woken": second["switches"] - first["switches"],
         }
     return found
 
@@ -132,8 +133,22 @@ def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
         else:
             process["threads_seen"], process["no_stack"] = stack_of(spy, process["pid"], process["state"])
 
+    def again(process: dict[str, Any]) -> None:
+        seen, _ = stack_of(spy, process["pid"], process["state"])
+        process["moved"] = bool(seen) and names_of(seen) != names_of(process["threads_seen"])
+
+    pids = {process["pid"] for process in processes}
     with ThreadPoolExecutor(SPIES) as pool:
         list(pool.map(one, processes))
+        # A command whose functions are others a moment later goes on; its children need no second look.
+        commands = [each for each in processes if each["threads_seen"] and each["parent"] not in pids]
+        list(pool.map(again, commands if time.monotonic() < until else ()))
+
+
+def names_of(threads: list[dict[str, Any]]) -> list[str]:
+    """The functions of a process's first thread."""
+    first = next((thread for thread in threads if thread["first"]), threads[0])
+    return [frame["name"] for frame in first["frames"]]
 
 
 def gpus() -> list[dict[str, Any]]:
