@@ -92,6 +92,7 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("logs", "x", "--rank", "3", "--no-fold"),
     ("logs", "x", "--save", "kept"),
     ("wait", "x", "--timeout", "5", "--json"),
+    ("why", "x", "--save", "kept.tar.gz", "--json", "-v"),
     ("stop", "x", "--dry-run", "--json", "--grace", "2"),
     ("stop", "x", "--now"),
     ("get", "out", "*.pt", "--job", "x", "--host", "gpu2", "-o", "folder", "--dry-run", "--json"),
@@ -300,6 +301,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
         _option("--host", "gpu9", "é"),
     ),
     "wait": (_UNKNOWN, _NO_HOSTS, _NO_TIME, _extra),
+    "why": (_UNKNOWN, _NO_HOSTS, _extra, _option("--save", "kept", "folder", ".tar.gz", "x.tar")),
     "stop": (_UNKNOWN, _NO_HOSTS, _extra, _option("--grace", "-1", "x", "inf")),
     "get": (
         *(_UNKNOWN, _NO_HOSTS),

@@ -21,9 +21,10 @@ BELONGS = {
     "show_gpus": "show",
     "show_jobs": "show",
     "show_network": "show",
+    "show_why": "show",
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
-    **dict.fromkeys(("smoke", "steptime", "trust", "tune"), "api"),
+    **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
 }
 
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.

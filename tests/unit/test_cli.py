@@ -46,6 +46,7 @@ WITH_HOSTS = {
     "attach": (),
     "logs": (),
     "wait": (),
+    "why": (),
     "stop": (),
     "get": ("x",),
     "shell": (),

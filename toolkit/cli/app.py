@@ -32,6 +32,7 @@ from toolkit.cli import (
     trust,
     up,
     version,
+    why,
 )
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ app.command()(jobs.jobs)
 app.command()(jobs.attach)
 app.command()(jobs.logs)
 app.command()(jobs.wait)
+app.command()(why.why)
 app.command()(jobs.stop)
 app.command()(get.get)
 app.command()(enter.shell)

@@ -1,0 +1,249 @@
+"""Evidence made by hand, each sort of hang, and the rank that the verdict names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toolkit.core.doing import doing
+from toolkit.core.evidence import Connection, Evidence, Frame, HostSeen, Process, RankSeen, parse_host
+from toolkit.core.hang import judge
+
+OWN = "/run/toolkit/jobs/x/code/train.py"
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+THREADING = "/usr/lib/python3.11/threading.py"
+HOSTS = ("box1", "box2", "box3")
+
+
+def own(line: int, text: str, name: str = "main", handler: bool = False) -> Frame:
+    return Frame(name, OWN, line, text, handler)
+
+
+def process(*frames: Frame, pid: int = 100, **changes: Any) -> Process:
+    return replace(Process(pid, 1, "python", frames=frames), **changes)
+
+
+def in_all_reduce(line: int = 9) -> Process:
+    wrapper = Frame("wrapper", TORCH.replace("distributed_c10d", "c10d_logger"), 83)
+    return process(Frame("all_reduce", TORCH, 3128), wrapper, own(line, "dist.all_reduce(x)"), call="futex")
+
+
+def seen(rank: int, *processes: Process, **changes: Any) -> RankSeen:
+    return replace(RankSeen(rank, HOSTS[rank], 12.0, ("step 3",), None, processes), **changes)
+
+
+def evidence(*ranks: RankSeen | None, **changes: Any) -> Evidence:
+    """One rank on each host; None for one of which nothing was seen."""
+    hosts = tuple(
+        HostSeen(name, ranks=(rank,) if rank is not None else ())
+        for name, rank in zip(HOSTS, ranks, strict=False)
+    )
+    return replace(Evidence("job", "running", "", HOSTS[: len(ranks)], hosts), **changes)
+
+
+def others(rank: RankSeen | None) -> Evidence:
+    """Ranks 0 and 2 wait in an all-reduce; rank 1 is this one."""
+    return evidence(seen(0, in_all_reduce()), rank, seen(2, in_all_reduce()))
+
+
+SLEEP = process(own(5, "time.sleep(600)", "load"), call="clock_nanosleep")
+LOOP = process(own(6, "x += 1", "spin"), cpu=0.98, state="R")
+QUEUE = process(
+    Frame("wait", THREADING, 320),
+    Frame("get", "/usr/lib/python3.11/queue.py", 171),
+    own(7, "box.get()", "load"),
+    call="futex",
+)
+FIFO = process(own(8, "handle.read()"), call="read", target="/tmp/in (fifo)")
+SAVE = process(
+    Frame("save", "/opt/venv/lib/python3.11/site-packages/torch/serialization.py", 960),
+    own(12, "torch.save(state, path)", "checkpoint"),
+    call="write",
+    target="/out/model.pt",
+)
+MPI_BUSY = process(own(3, "comm.Allreduce(a, b)"), cpu=1.0, state="R")
+
+
+@pytest.mark.parametrize(
+    ("rank", "kind", "words"),
+    [
+        (seen(1, SLEEP), "sleep", "sleeps at train.py:5 in load"),
+        (seen(1, replace(in_all_reduce(), state="T")), "stopped", "is stopped by a signal (SIGSTOP"),
+        (seen(1, LOOP), "spin", "computes at train.py:6 in spin (98% of a processor)"),
+        (seen(1, QUEUE), "lock", "waits for a lock or a queue in get() at train.py:7 in load"),
+        (seen(1, FIFO), "file", "reads /tmp/in (fifo) and is held up there at train.py:8"),
+        (seen(1, SAVE), "file", "writes /out/model.pt and is held up there, in the middle of a checkpoint"),
+        (seen(1, replace(SAVE, state="D")), "disk", "hangs in the kernel in write of /out/model.pt (state D"),
+        (seen(1, exit_code=0), "ended", "has ended with exit code 0"),
+        (seen(1, exit_code=139), "failed", "has ended with exit code 139"),
+        (seen(1), "gone", "has no process any more"),
+        (None, "absent", "has not been started yet"),
+        (
+            seen(1, QUEUE, Process(200, 100, "python", "Z")),
+            "child",
+            "waits at train.py:7 in load for its child process 200 (python), which is dead",
+        ),
+        (
+            seen(
+                1, process(own(5, "time.sleep(9)"), own(20, "clean()", handler=True), call="clock_nanosleep")
+            ),
+            "handler",
+            "handles an exception of its own at train.py:20 and is held up there (clock_nanosleep)",
+        ),
+        (seen(1, process(call="epoll_wait")), "network", "waits for a connection or a file (epoll_wait)"),
+        (seen(1, process(call="clock_nanosleep")), "sleep", "sleeps"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else None,
+)
+def test_the_rank_that_the_others_wait_for_is_named(rank: RankSeen | None, kind: str, words: str) -> None:
+    verdict = judge(others(rank))
+    assert (verdict.kind, verdict.ranks, verdict.hosts) == (kind, (1,), ("box2",)), verdict
+    assert verdict.what.startswith(f"rank 1 on box2 {words}"), verdict.what
+    assert verdict.what.endswith("; ranks 0, 2 wait for it in all_reduce"), verdict.what
+    assert verdict.fix and "HOST" not in verdict.fix and "RANK" not in verdict.fix
+
+
+def test_an_mpi_rank_that_polls_in_a_collective_is_not_the_one_that_computes() -> None:
+    verdict = judge(evidence(seen(0, MPI_BUSY), seen(1, SLEEP), seen(2, MPI_BUSY)))
+    assert verdict.ranks == (1,) and "wait for it in Allreduce" in verdict.what
+    assert doing(seen(0, MPI_BUSY)).waits
+
+
+def test_a_rank_in_another_collective_is_named_and_of_two_both() -> None:
+    barrier = process(Frame("barrier", TORCH, 4000), own(11, "dist.barrier()"))
+    verdict = judge(others(seen(1, barrier)))
+    assert (verdict.kind, verdict.ranks) == ("apart", (1,))
+    assert "rank 1 called another collective than the others" in verdict.what
+    assert "ranks 0, 2 on box1, box3 wait in all_reduce" in verdict.what
+    two = judge(evidence(seen(0, in_all_reduce()), seen(1, barrier)))
+    assert two.ranks == (0, 1) and "waits in barrier at train.py:11" in two.what
+    place = judge(others(seen(1, in_all_reduce(40))))
+    assert place.ranks == (1,) and "another call of it" in place.what
+
+
+def test_a_link_that_is_cut_is_named_before_the_ranks_that_wait() -> None:
+    whole = others(seen(1, in_all_reduce()))
+    stuck = Connection(1, "box2", "box3", "ESTABLISHED", unsent=4096, retries=3)
+    hosts = (whole.hosts[0], replace(whole.hosts[1], connections=(stuck,)), whole.hosts[2])
+    verdict = judge(replace(whole, hosts=hosts))
+    assert (verdict.kind, verdict.hosts, verdict.ranks) == ("link", ("box2", "box3"), (1, 2))
+    assert "box2 has sent 4096 bytes 4 times without an answer (rank 1)" in verdict.what
+    once = replace(whole.hosts[1], connections=(replace(stuck, retries=1),))
+    hosts = (whole.hosts[0], once, whole.hosts[2])
+    assert judge(replace(whole, hosts=hosts)).kind != "link"
+
+
+def test_a_host_that_says_nothing_is_evidence() -> None:
+    whole = others(None)
+    silent = HostSeen("box2", "no answer on port 22", "its container x is paused (on box2: docker unpause x)")
+    verdict = judge(replace(whole, hosts=(whole.hosts[0], silent, whole.hosts[2])))
+    assert (verdict.kind, verdict.ranks, verdict.hosts) == ("host", (1,), ("box2",))
+    assert "box2 does not answer: no answer on port 22; its container x is paused" in verdict.what
+    assert "its rank 1 cannot be seen" in verdict.what
+
+
+def test_all_that_wait_in_one_place_and_nobody_that_waits() -> None:
+    assert judge(others(seen(1, in_all_reduce()))).kind == "unclear"
+    runs = judge(evidence(*(seen(rank, LOOP) for rank in range(3))))
+    assert runs.kind == "runs" and runs.ranks == () and "12 s ago" in runs.what
+    assert judge(evidence(seen(0, in_all_reduce()))).kind == "runs"
+
+
+def test_a_job_that_goes_on_has_nobody_to_blame() -> None:
+    moving = replace(in_all_reduce(), moved=True)
+    verdict = judge(evidence(seen(0, moving), seen(1, SLEEP), seen(2, moving)))
+    assert (verdict.kind, verdict.ranks) == ("runs", ())
+    assert verdict.what.startswith("the job goes on: ranks 0, 2 on box1, box3 waited for others")
+    stopped = judge(evidence(seen(0, moving), seen(1, replace(SLEEP, state="T")), seen(2, moving)))
+    assert stopped.ranks == (1,)
+
+
+def test_a_dead_child_of_before_is_nobodys_fault() -> None:
+    dead = Process(200, 100, "python", "Z")
+    assert doing(seen(1, replace(SLEEP, call="futex"), dead)).kind == "sleep"
+    assert doing(seen(1, process(call="futex"), dead)).kind == "child"
+
+
+def test_ranks_that_are_done_before_others_are_no_hang() -> None:
+    ending = judge(evidence(seen(0, exit_code=0), seen(1, LOOP), seen(2, LOOP)))
+    assert ending.kind == "runs" and "rank 1 on box2 computes" in ending.what
+    assert judge(evidence()).kind == "unclear"
+
+
+def test_without_stacks_the_one_that_differs_is_named() -> None:
+    poll = process(call="epoll_wait")
+    verdict = judge(evidence(seen(0, poll), seen(1, process(call="clock_nanosleep")), seen(2, poll)))
+    assert verdict.ranks == (1,) and "sleeps" in verdict.what
+
+
+def test_the_end_of_a_job() -> None:
+    ended = replace(
+        others(seen(1, exit_code=137, lines=("Killed",))),
+        state="failed",
+        reason="rank 1 on box2 ended with exit code 137",
+    )
+    assert "its last line: Killed" in judge(ended).what and judge(ended).ranks == (1,)
+    killed = replace(ended, hosts=tuple(replace(host, oom_kills=1) for host in ended.hosts))
+    assert "the kernel killed it: box2 was out of memory" in judge(killed).what
+    lost = replace(ended, reason="box3 is lost: has not answered for 8 s")
+    assert judge(lost).hosts == ("box3",) and "box3 is lost" in judge(lost).what
+    assert judge(replace(ended, state="succeeded", reason="")).kind == "end"
+
+
+def test_backward_waits_only_when_it_does_not_compute() -> None:
+    backward = Frame(
+        "_engine_run_backward", "/opt/venv/lib/python3.11/site-packages/torch/autograd/graph.py", 8
+    )
+    frames = (backward, own(30, "loss.backward()"))
+    assert doing(seen(0, process(*frames, call="futex"))).op == "backward"
+    assert doing(seen(0, process(*frames, cpu=0.9, state="R"))).kind == "spin"
+
+
+@pytest.mark.parametrize(
+    ("text", "op"),
+    [
+        ("MPI.COMM_WORLD.Barrier()", "Barrier"),
+        ("work.wait()", "wait"),
+        ("queue.get()", ""),
+        ("dist.all_gather_object(all, one)", "all_gather_object"),
+        ("box.send(1)", ""),
+        ("comm.send(1, 2)", "send"),
+    ],
+)
+def test_a_collective_is_known_by_the_line_that_calls_it(text: str, op: str) -> None:
+    assert doing(seen(0, process(own(1, text)))).op == op
+
+
+def test_what_a_host_said_is_read() -> None:
+    row = {"rank": 1, "age": 3.5, "lines": ["a"], "exit_code": None}
+    one = {
+        "pid": 7,
+        "parent": 1,
+        "name": "python",
+        "state": "D",
+        "states": "SD",
+        "call": "read",
+        "target": "/x",
+    }
+    frame = {"name": "main", "file": OWN, "line": 3, "text": "x()", "handler": False}
+    threads = [
+        {"name": "other", "first": False, "frames": []},
+        {"name": "", "first": True, "frames": [frame]},
+    ]
+    sockets = [
+        {"pid": 7, "peer": "10.77.0.4:4", "state": "ESTABLISHED", "unsent": 1, "unread": 0, "retries": 2},
+        {"pid": 7, "peer": "10.9.9.9:4", "state": "ESTABLISHED", "unsent": 1, "unread": 0, "retries": 2},
+    ]
+    said = {
+        "ranks": [{**row, "processes": [{**one, "threads_seen": threads}]}],
+        "sockets": sockets,
+        "py_spy": True,
+    }
+    host = parse_host("box2", said, {"10.77.0.3": "box2", "10.77.0.4": "box3"})
+    assert host.connections == (Connection(1, "box2", "box3", "ESTABLISHED", 1, 0, 2),)
+    (rank,) = host.ranks
+    assert rank.last_line == "a" and rank.processes[0].frames[0].line == 3
+    assert rank.processes[0].state == "S", "a disk that works is none that hangs"
+    assert parse_host("box2", {"error": "gone"}, {}).error == "gone"

@@ -1,0 +1,62 @@
+"""What must not stand in a bundle, and the bundle itself."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from toolkit.core.mask import masked, masked_text, secret_values
+from toolkit.effects.bundle import write_bundle
+from toolkit.errors import ToolkitError
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("HF_TOKEN=abcdef x", "HF_TOKEN=*** x"),
+        ("export aws_secret_access_key='a b c'", "export aws_secret_access_key='***'"),
+        ('"api_key": "abc", "lr": "3"', '"api_key": "***", "lr": "3"'),
+        ('"private_key": "' + "x" * 3000, '"private_key": "***"'),
+        ("DB_PASSWORD = hunter2", "DB_PASSWORD = ***"),
+        ("Authorization: Bearer abcdefgh123", "Authorization: Bearer ***"),
+        ("postgres://me:pw@db/x", "postgres://me:***@db/x"),
+        ("TOKENIZERS_PARALLELISM=false", "TOKENIZERS_PARALLELISM=false"),
+        ("KeyError: 'x' at train.py:3", "KeyError: 'x' at train.py:3"),
+        ("epoch=3 loss=0.5 lr=1e-3", "epoch=3 loss=0.5 lr=1e-3"),
+    ],
+)
+def test_values_of_secret_names_are_masked(text: str, shown: str) -> None:
+    assert masked_text(text) == shown
+
+
+def test_no_text_takes_long() -> None:
+    for piece in ("key", "a-", "key-", "'key': ", "key=", "token ", "://a:"):
+        masked_text(piece * (200_000 // len(piece)))
+
+
+def test_values_are_masked_wherever_they_stand() -> None:
+    secrets = secret_values(["s3cr3t-value", "abc", "line one\nline two"])
+    assert "abc" not in secrets, "too short to be looked for"
+    value = {"a": ["x s3cr3t-value y", 3], "b": {"c": "only line two here"}, "my_token": "zz"}
+    shown = {"a": ["x *** y", 3], "b": {"c": "only *** here"}, "my_token": "***"}
+    assert masked(value, secrets) == shown
+
+
+def test_a_bundle_is_whole_and_private_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "why-x.tar.gz"
+    write_bundle(path, {"a.txt": b"1", "hosts/b.json": b"{}"}, 1000.0)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(path) as tar:
+        assert tar.getnames() == ["why-x/a.txt", "why-x/hosts/b.json"]
+        assert all(member.mode == 0o600 for member in tar)
+    with pytest.raises(ToolkitError, match="cannot write"):
+        write_bundle(path, {"a.txt": b"other"}, 1000.0)
+    with tarfile.open(path) as tar:
+        read = tar.extractfile("why-x/a.txt")
+        assert read is not None and read.read() == b"1"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ToolkitError, match="cannot write"):
+        write_bundle(tmp_path / "file" / "x.tar.gz", {}, 0)
+    assert [p.name for p in path.parent.iterdir()] == ["why-x.tar.gz"]

@@ -1,0 +1,76 @@
+"""toolkit why: which rank holds a job up, or what ended it, with a bundle for a report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json
+from toolkit.cli.jobs import Job
+
+if TYPE_CHECKING:
+    from toolkit.cli.line import CommandLine
+
+_END = ".tar.gz"
+
+
+def why(
+    job: Job = "",
+    hosts: HostsFile = DEFAULT_HOSTS,
+    save: Annotated[
+        str, typer.Option(metavar="FILE", help=f"The bundle to write; ./why-JOB{_END} if absent.")
+    ] = "",
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say which rank holds a job up, or what ended it: asks all hosts at once, changes nothing there."""
+    from toolkit.cli.line import CommandLine
+    from toolkit.core.names import job_word
+    from toolkit.effects.bundle import write_bundle
+    from toolkit.errors import ToolkitError
+    from toolkit.show_why import why_json, why_text
+    from toolkit.why import ask_why, bundle_files
+
+    line = CommandLine()
+    if job:
+        line.value("JOB", job_word, job)
+    if save:
+        _read_save(line, save)
+    inventory = line.accept(line.hosts(hosts))
+    with connect(inventory, verbose) as session:
+        answer = ask_why(session, job)
+    found = (answer.job, answer.evidence, answer.verdict, answer.known)
+    text, result = why_text(*found), why_json(*found)
+    if not as_json:
+        print(text, end="", flush=True)
+    path = Path(save) if save else _free(answer.job.id)
+    try:
+        write_bundle(path, bundle_files(answer, text, result), time.time())
+    except ToolkitError:
+        if as_json:  # what was found is worth more than the bundle
+            put_json(result | {"bundle": None})
+        raise
+    if as_json:
+        put_json(result | {"bundle": str(path)})
+    else:
+        print(f"\nfor a report: {path}")
+
+
+def _read_save(line: CommandLine, save: str) -> None:
+    from toolkit.inputs import is_file, is_folder
+
+    if "\0" in save or not save.endswith(_END) or Path(save).name == _END:
+        line.refuse("--save", f"should be the name of a file that ends with {_END}, found {save!r}")
+    elif is_file(save) or is_folder(save):
+        line.refuse("--save", f"{save} is there already; another name, please")
+
+
+def _free(job: str) -> Path:
+    """A name here that nothing has yet."""
+    path, number = Path(f"why-{job}{_END}"), 2
+    while path.exists():
+        path, number = Path(f"why-{job}-{number}{_END}"), number + 1
+    return path

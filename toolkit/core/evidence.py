@@ -1,0 +1,224 @@
+"""What the hosts of a job saw of its ranks, as toolkit/inside/inspect_ranks.py prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+_WAKES = 3
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a Python stack.
+
+    Args:
+        text: its line of source; empty for files of Python and of packages.
+        handler: the line belongs to a handler of exceptions.
+    """
+
+    name: str
+    file: str
+    line: int
+    text: str = ""
+    handler: bool = False
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a rank.
+
+    Args:
+        state: the system's letter: R, S, D, T, Z, …
+        call: the system call in which its first thread is; empty for none, or where nobody may say.
+        target: the file of that call, with its sort where it is no plain file.
+        cpu: processors that it used in the time of the look, 1.0 for one.
+        frames: of its first thread, the innermost first; empty without py-spy, or for no Python.
+        no_stack: why there are none.
+        moved: it was seen in other functions, or woke up again and again, within the time of the look.
+    """
+
+    pid: int
+    parent: int = 0
+    name: str = ""
+    state: str = "S"
+    call: str = ""
+    target: str = ""
+    cpu: float = 0.0
+    frames: tuple[Frame, ...] = ()
+    no_stack: str = ""
+    moved: bool = False
+
+
+@dataclass(frozen=True)
+class RankSeen:
+    """One rank on its host.
+
+    Args:
+        age: seconds since it last printed something; None when it has no log.
+        lines: its last ones.
+        exit_code: None while it has not ended, or when nobody wrote it down.
+        processes: its command and what that started.
+    """
+
+    rank: int
+    host: str
+    age: float | None = None
+    lines: tuple[str, ...] = ()
+    exit_code: int | None = None
+    processes: tuple[Process, ...] = ()
+
+    @property
+    def last_line(self) -> str:
+        return self.lines[-1] if self.lines else ""
+
+    @property
+    def alive(self) -> bool:
+        return any(process.state != "Z" for process in self.processes)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A TCP connection of a rank to another host of the job.
+
+    Args:
+        unsent, unread: bytes in the kernel: not acknowledged by the other side, not read by this one.
+        retries: how often what is unsent was sent again without an answer.
+    """
+
+    rank: int
+    host: str
+    other: str
+    state: str
+    unsent: int = 0
+    unread: int = 0
+    retries: int = 0
+
+
+@dataclass(frozen=True)
+class HostSeen:
+    """One host of the job.
+
+    Args:
+        error: why it said nothing; empty when it did.
+        container: its container's state and reason where that is worth a word, such as ``exited, code 137``.
+        oom_kills: processes that the kernel has killed there for want of memory.
+        gpus: one line for each GPU: utilisation, power, memory.
+        py_spy: whether its image has the means to read stacks.
+    """
+
+    name: str
+    error: str = ""
+    container: str = ""
+    oom_kills: int = 0
+    gpus: tuple[str, ...] = ()
+    py_spy: bool = True
+    ranks: tuple[RankSeen, ...] = ()
+    connections: tuple[Connection, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known about a job at one moment.
+
+    Args:
+        state, reason: as main's records have them; empty when main says nothing.
+        placed: the host of each rank, by rank.
+        hosts: every host of the job, each with what it said or why it did not.
+    """
+
+    job: str
+    state: str
+    reason: str
+    placed: tuple[str, ...]
+    hosts: tuple[HostSeen, ...]
+
+    def host(self, name: str) -> HostSeen:
+        """Return a host, an empty one when nobody asked it."""
+        return next((host for host in self.hosts if host.name == name), HostSeen(name, "was not asked"))
+
+    def rank(self, rank: int) -> RankSeen | None:
+        """Return what its host saw of a rank, None when that saw nothing or did not answer."""
+        host = self.host(self.placed[rank])
+        return next((seen for seen in host.ranks if seen.rank == rank), None)
+
+
+def parse_host(
+    name: str, said: Mapping[str, Any], addresses: Mapping[str, str], container: str = ""
+) -> HostSeen:
+    """Return what one host said.
+
+    Args:
+        said: what inspect_ranks.py printed, or ``{"error": …}``.
+        addresses: data address -> name of each host of the job.
+        container: see ``HostSeen``.
+    """
+    if error := str(said.get("error") or ""):
+        return HostSeen(name, error, container)
+    ranks = tuple(_rank(name, row) for row in said.get("ranks", ()))
+    owners = {process.pid: rank.rank for rank in ranks for process in rank.processes}
+    return HostSeen(
+        name,
+        container=container,
+        oom_kills=int(said.get("oom_kills") or 0),
+        gpus=tuple(_gpu(row) for row in said.get("gpus", ())),
+        py_spy=bool(said.get("py_spy")),
+        ranks=ranks,
+        connections=tuple(
+            Connection(
+                owners.get(row["pid"], -1),
+                name,
+                addresses[_host(row["peer"])],
+                row["state"],
+                row["unsent"],
+                row["unread"],
+                row["retries"],
+            )
+            for row in said.get("sockets", ())
+            if addresses.get(_host(row["peer"]), name) != name
+        ),
+    )
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _gpu(row: Mapping[str, str]) -> str:
+    return f"GPU {row['index']}: {row['busy']} % busy, {row['watts']} W, {row['mib']} MiB"
+
+
+def _rank(host: str, row: Mapping[str, Any]) -> RankSeen:
+    return RankSeen(
+        rank=int(row["rank"]),
+        host=host,
+        age=row.get("age"),
+        lines=tuple(map(str, row.get("lines", ()))),
+        exit_code=row.get("exit_code"),
+        processes=tuple(_process(each) for each in row.get("processes", ())),
+    )
+
+
+def _process(row: Mapping[str, Any]) -> Process:
+    threads = row.get("threads_seen") or ()
+    first = next((t for t in threads if t.get("first")), threads[0] if threads else {})
+    # D that has passed between the two looks is a disk at work, and not one that hangs.
+    state = "S" if row["state"] == "D" and row.get("states") not in (None, "DD") else row["state"]
+    return Process(
+        pid=int(row["pid"]),
+        parent=int(row.get("parent", 0)),
+        name=str(row.get("name", "")),
+        state=str(state),
+        call=str(row.get("call", "")),
+        target=str(row.get("target", "")),
+        cpu=float(row.get("cpu", 0.0)),
+        frames=tuple(
+            Frame(f["name"], f["file"], int(f["line"]), f.get("text", ""), bool(f.get("handler")))
+            for f in first.get("frames", ())
+        ),
+        no_stack=str(row.get("no_stack", "")),
+        # A wait for a lock ends once; libraries that poll sleep in another call.
+        moved=bool(row.get("moved")) or (row.get("call") == "futex" and int(row.get("woken", 0)) > _WAKES),
+    )

@@ -1,0 +1,79 @@
+"""Takes out of texts what nobody else should read, before they are attached to a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+MASK = "***"
+# A value shorter than this stands in too many places for other reasons.
+LEAST = 4
+SECRET_NAME = re.compile(r"token|secret|key|passw(?:or)?d|credential", re.IGNORECASE)
+# NAME=value, NAME="a value", "name": "value", as environments, command lines and JSON have them. What stands
+# before the telling part of the name is left out, so that no text, however made, takes long.
+_PAIR = re.compile(
+    rf"(?P<head>(?:{SECRET_NAME.pattern})[A-Za-z0-9_.-]{{0,60}}(?:\s{{0,3}}=\s{{0,3}}|[\"']\s{{0,3}}:\s{{0,3}}))"
+    r"(?P<value>\"(?:[^\"\\\n]|\\.)*\"?|'[^'\n]*'?|[^\s\"',;&]+)",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/-]{8,}=*", re.IGNORECASE)
+# user:password@host of an address.
+_ADDRESS = re.compile(r"(?P<head>://[^\s/:@]{1,60}:)[^\s/@]{1,200}(?=@)")
+_PLAIN = frozenset(("true", "false", "none", "null", "auto", '"none"', '"null"'))
+
+
+def secret_values(values: Iterable[str]) -> tuple[str, ...]:
+    """Return what of these values is looked for: whole, and line by line; the longest first."""
+    pieces = {piece for value in values for piece in (value, *value.splitlines())}
+    found = {piece.strip() for piece in pieces}
+    return tuple(
+        sorted((v for v in found if len(v) >= LEAST and v.lower() not in _PLAIN), key=lambda v: (-len(v), v))
+    )
+
+
+def secret_pairs(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the values of variables whose names say that these are secret.
+
+    >>> secret_pairs([("HF_TOKEN", "abcd"), ("EPOCHS", "3")])
+    ['abcd']
+    """
+    return [value for name, value in pairs if SECRET_NAME.search(name)]
+
+
+def masked_text(text: str, secrets: Collection[str] = ()) -> str:
+    """Return the text without these values, and without the value of any NAME=VALUE with a secret's name.
+
+    >>> masked_text("run --env HF_TOKEN=abc --lr 3")
+    'run --env HF_TOKEN=*** --lr 3'
+    """
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    text = _PAIR.sub(_hide, text)
+    text = _BEARER.sub(rf"\g<head>{MASK}", text)
+    return _ADDRESS.sub(rf"\g<head>{MASK}", text)
+
+
+def _hide(match: re.Match[str]) -> str:
+    value = match["value"]
+    if value.lower() in _PLAIN or value.isdigit():
+        return match[0]
+    quote = value[0] if value[0] in "\"'" else ""
+    return f"{match['head']}{quote}{MASK}{quote}"
+
+
+def masked(value: Any, secrets: Collection[str] = ()) -> Any:
+    """Return the same JSON value with all its texts masked."""
+    if isinstance(value, str):
+        return masked_text(value, secrets)
+    if isinstance(value, dict):
+        return {key: _entry(str(key), each, secrets) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(each, secrets) for each in value]
+    return value
+
+
+def _entry(key: str, value: Any, secrets: Collection[str]) -> Any:
+    if isinstance(value, str) and value and SECRET_NAME.search(key):
+        return MASK
+    return masked(value, secrets)

@@ -1,0 +1,288 @@
+"""Looks at the ranks of a job on this host, changing nothing, and prints one JSON of all that it sees.
+
+`toolkit why` runs it in the container of every host, and collect.py on every host from main.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, fail, job_folder, load_host
+from logs import pieces
+from processes import environ_of, look, ranks_of, sockets_of
+from stacks import finder, is_python, stack_of
+
+CPU_S = 0.4  # over which CPU time is measured
+STACKS_S = 12.0  # for all stacks of this host; after it none is begun any more
+SPIES = 4
+TAIL_BYTES = 16384
+OUTPUT_BYTES = 131072
+LINES = 5
+DUMP_BYTES = 1 << 20
+EVIDENCE = "evidence"  # in the job's folder on main: what collect.py has kept
+GPU_QUERY = "index,uuid,utilization.gpu,power.draw,memory.used"
+RAS_ADDRESS = "localhost:28028"  # where NCCL answers by itself, from 2.24 on
+SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+MASK = "***"
+LEAST_SECRET = 4  # a value shorter than this stands in too many places for other reasons
+PLAIN = frozenset(("true", "false", "none", "null", "auto"))  # as of TOKENIZERS_PARALLELISM
+
+
+def newest_job() -> str:
+    """The job whose folder came last on this host."""
+    jobs = [path.parent for path in (ROOT / "jobs").glob("*/job.json")]
+    if not jobs:
+        fail(66, f"{load_host()['host']} has no job")
+    return max(jobs, key=lambda folder: folder.name).name
+
+
+def read(path: Path) -> Any:
+    """What a JSON file holds, None where there is none that can be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def tail(path: Path, most: int) -> str:
+    """The end of a log."""
+    found = pieces(path)
+    if not found:
+        return ""
+    with suppress(OSError), found[-1][1].open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most))
+        return file.read().decode(errors="replace")
+    return ""
+
+
+def age(path: Path, now: float) -> float | None:
+    """For how many seconds nothing has been written to a log."""
+    with suppress(OSError, IndexError):
+        return max(0.0, now - pieces(path)[-1][1].stat().st_mtime)
+    return None
+
+
+def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str, Any]:
+    """One rank, without its processes."""
+    log = folder / "logs" / f"rank-{rank}.log"
+    text = tail(log, TAIL_BYTES)
+    record = read(log.with_suffix(".exit"))
+    return {
+        "rank": rank,
+        "age": age(log, now),
+        "lines": [line for line in text.splitlines() if line.strip()][-LINES:],
+        "tail": text,
+        "exit_code": record["exit_code"] if record else None,
+        "ended": max(0.0, now - record["ended"]) if record else None,
+        "pids": pids,
+        "processes": [],
+        "dumps": {},
+    }
+
+
+def look_twice(pids: list[int]) -> dict[int, dict[str, Any]]:
+    """All processes, with the share of one processor that each used between two looks."""
+    hertz = os.sysconf("SC_CLK_TCK")
+    begun = time.monotonic()
+    before = {pid: look(pid) for pid in pids}
+    time.sleep(CPU_S)
+    passed = time.monotonic() - begun
+    found = {}
+    for pid, first in before.items():
+        second = look(pid)
+        if first is None or second is None:
+            continue
+        used = (second.pop("ticks") - first["ticks"]) / hertz / passed
+        same = (first["call"], first["target"]) == (second["call"], second["target"])
+        found[pid] = {
+            **second,
+            "cpu": round(used, 2),
+            "states": first["state"] + second["state"],
+            "still": same,
+            "woken": second["switches"] - first["switches"],
+        }
+    return found
+
+
+def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
+    """Give each Python process its stack, as long as there is time."""
+    until = time.monotonic() + STACKS_S
+
+    def one(process: dict[str, Any]) -> None:
+        process["threads_seen"], process["no_stack"] = [], ""
+        if process["state"] == "Z" or not is_python(process["pid"]):
+            return
+        if not spy:
+            process["no_stack"] = "the image has no py-spy"
+        elif time.monotonic() > until:
+            process["no_stack"] = "no time was left"
+        else:
+            process["threads_seen"], process["no_stack"] = stack_of(spy, process["pid"], process["state"])
+
+    def again(process: dict[str, Any]) -> None:
+        seen, _ = stack_of(spy, process["pid"], process["state"])
+        process["moved"] = bool(seen) and names_of(seen) != names_of(process["threads_seen"])
+
+    pids = {process["pid"] for process in processes}
+    with ThreadPoolExecutor(SPIES) as pool:
+        list(pool.map(one, processes))
+        # A command whose functions are others a moment later goes on; its children need no second look.
+        commands = [each for each in processes if each["threads_seen"] and each["parent"] not in pids]
+        list(pool.map(again, commands if time.monotonic() < until else ()))
+
+
+def names_of(threads: list[dict[str, Any]]) -> list[str]:
+    """The functions of a process's first thread."""
+    first = next((thread for thread in threads if thread["first"]), threads[0])
+    return [frame["name"] for frame in first["frames"]]
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Utilisation, power and memory of this host's GPUs; none where there is no nvidia-smi."""
+    ask = ["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
+    found = []
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, text=True)
+        for row in done.stdout.splitlines():
+            cells = [cell.strip() for cell in row.split(",")]
+            if len(cells) == 5:
+                found.append(dict(zip(("index", "uuid", "busy", "watts", "mib"), cells)))  # noqa: B905
+    return found
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed a process of this container for want of memory."""
+    total = 0
+    for name in ("memory.events", "memory/memory.oom_control"):
+        with suppress(OSError, ValueError):
+            for line in (Path("/sys/fs/cgroup") / name).read_text().splitlines():
+                word, _, count = line.partition(" ")
+                total += int(count) if word == "oom_kill" else 0
+    return total
+
+
+def ras(environ: dict[str, str]) -> str:
+    """What NCCL itself says of its communicators, where it answers."""
+    host, _, port = environ.get("NCCL_RAS_ADDR", RAS_ADDRESS).rpartition(":")
+    said = b""
+    with suppress(OSError, ValueError), socket.create_connection((host, int(port)), 1) as talk:
+        talk.settimeout(2)
+        talk.sendall(b"verbose status\n")
+        while len(said) < DUMP_BYTES and (data := talk.recv(65536)):
+            said += data
+    return said.decode(errors="replace")
+
+
+def flight_dumps(folder: Path, rank: int, environ: dict[str, str]) -> dict[str, str]:
+    """What torch's flight recorder has written for this rank of this job; name -> base64."""
+    environ = environ or dict(os.environ)
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
+    named = (environ.get("TORCH_FR_DUMP_TEMP_FILE"), environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE"))
+    places = (*named, f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")  # the last before 2.7
+    found = {}
+    for place in filter(None, places):
+        with suppress(OSError):
+            path = Path(f"{place}{rank}")
+            about = path.stat()
+            # An earlier job's may lie there still.
+            if about.st_size <= DUMP_BYTES and about.st_mtime > (folder / "record.json").stat().st_mtime:
+                found[path.name] = base64.b64encode(path.read_bytes()).decode()
+    return found
+
+
+def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[str]) -> set[str]:
+    """Values that nobody else should read: those of variables that are named, or named like a secret."""
+    job, host = read(folder / "job.json") or {}, read(ROOT / "conf" / "host.json") or {}
+    pairs = [pair for env in (*environs, host.get("env") or {}) for pair in env.items()]
+    pairs += [pair for name in ("env", "override") for pair in (job.get(name) or {}).items()]
+    found = {str(value) for name, value in pairs if name in named or SECRET_NAME.search(name)}
+    return {value for value in found if len(value) >= LEAST_SECRET and value.lower() not in PLAIN}
+
+
+def masked(value: Any, secrets: set[str]) -> Any:
+    """The same without these values in any of its texts."""
+    if isinstance(value, str):
+        for secret in sorted(secrets, key=len, reverse=True):
+            value = value.replace(secret, MASK)
+        return value
+    if isinstance(value, dict):
+        return {key: masked(each, secrets) for key, each in value.items()}
+    return [masked(each, secrets) for each in value] if isinstance(value, list) else value
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """The job, without what may be secret."""
+    job = read(folder / "record.json") or read(folder / "job.json") or {}
+    hosts = [
+        {name: host.get(name) for name in ("name", "address", "slots", "gpus")}
+        for host in job.get("hosts", ())
+    ]
+    kept = ("cluster", "owner", "world_size", "command", "launcher", "main")
+    return {"id": folder.name, "hosts": hosts, **{name: job.get(name) for name in kept}}
+
+
+def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
+    """All that can be said about the job on this host."""
+    folder = job_folder(job_id)
+    if not folder.is_dir():
+        fail(66, f"{load_host()['host']} has no folder of job {job_id}")
+    now = time.time()
+    found = ranks_of(job_id)
+    logged = {int(path.stem[5:]) for path in folder.glob("logs/rank-*.log") if path.stem[5:].isdigit()}
+    ranks = [rank_seen(folder, rank, found.get(rank, []), now) for rank in sorted({*found, *logged})]
+    environs = {rank: environ_of(pids[0]) for rank, pids in found.items() if pids}
+    processes = look_twice([pid for pids in found.values() for pid in pids])
+    connections = sockets_of(processes)
+    spy = finder()
+    # The command itself first: its children are of use only where there is time.
+    order = sorted(processes.values(), key=lambda process: (process["parent"] in processes, process["pid"]))
+    add_stacks(spy, order)
+    for rank in ranks:
+        rank["processes"] = [processes[pid] for pid in rank.pop("pids") if pid in processes]
+        rank["dumps"] = flight_dumps(folder, rank["rank"], environs.get(rank["rank"], {}))
+    whole = {
+        "host": load_host()["host"],
+        "at": now,
+        "job": about(folder),
+        "ranks": ranks,
+        "sockets": connections,
+        "gpus": gpus(),
+        "ras": ras(next(iter(environs.values()))) if environs else "",
+        "oom_kills": oom_kills(),
+        "py_spy": bool(spy),
+        "status": read(folder / "status.json"),
+        "output": tail(folder / "output.log", OUTPUT_BYTES),
+        "lease": tail(folder / "logs" / "lease.log", TAIL_BYTES),
+        "kept": read(max(folder.glob(f"{EVIDENCE}/*.json"), default=folder / "none")),
+    }
+    hidden: dict[str, Any] = masked(whole, secrets_of(folder, list(environs.values()), secrets))
+    return hidden
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job_id", nargs="?", default="", help="the newest on this host if absent")
+    parser.add_argument(
+        "--secret", action="append", default=[], help="a variable whose value is not to be shown"
+    )
+    args = parser.parse_args()
+    sys.stdout.write(json.dumps(seen(args.job_id or newest_job(), args.secret)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
