@@ -143,6 +143,15 @@ def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
     assert "s3cret" not in (world.folder() / "attempt.json").read_text()
 
 
+def test_a_job_that_says_nothing_is_looked_at_once(world: World) -> None:
+    world.job(command=python("import time; print('begun'); time.sleep(4); print('done')"), stall_after=1.0)
+    world.call("supervisor.py", JOB)
+    assert world.status()["state"] == "succeeded"
+    told = [line for line in world.log().decode().splitlines() if "no rank has printed for" in line]
+    assert len(told) == 1 and f"toolkit why {JOB}" in told[0], world.log()
+    assert [path.name for path in (world.folder() / "evidence").iterdir()]
+
+
 def test_a_stop_between_two_attempts_ends_the_job(world: World) -> None:
     world.job(command=python("raise SystemExit(9)"), max_restarts=9)
     process = world.start("supervisor.py", JOB)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import signal
 import sys
@@ -37,6 +38,7 @@ from leases import Leases
 from logs import Log
 from restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
 from sweep import end_everywhere
+from watchdog import Watchdog
 
 TICK_S = 0.05
 
@@ -47,6 +49,7 @@ class Supervisor:
         self.folder = job_folder(job["id"])
         self.log = log
         self.restarts = Restarts(job)
+        self.watchdog = Watchdog(job["id"], job["stall_after"] or math.inf, time.monotonic())
         self.leases: Leases | None = None
         self.attempt: Attempt | None = None
         self.unswept: dict[str, str] = {}
@@ -105,6 +108,7 @@ class Supervisor:
             if self.attempt:
                 self.attempt.abandon()
             self._swept(end_everywhere(self.job, 1.0))
+        self.watchdog.close()
         for host, why in self.unswept.items():
             self.say(f"cannot say that nothing is left on {host}: {why}")
         if end.reason:
@@ -117,8 +121,9 @@ class Supervisor:
         self.leases = Leases(self.job)
         while True:
             began = time.monotonic()
-            self.attempt = Attempt(self.job, self.leases, self.write, self._over)
+            self.attempt = Attempt(self.job, self.leases, self._take_output, self._beat)
             self.attempt.start()
+            self.watchdog.heard(time.monotonic())
             self.status["state"] = "running"
             self.save()
             end, left = self.attempt.run(self.restarts.may_follow)
@@ -173,6 +178,12 @@ class Supervisor:
         self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {', '.join(names)}")
         return None
 
+    def _beat(self) -> End | None:
+        """What is done all the time while an attempt runs."""
+        if line := self.watchdog.tick(time.monotonic()):
+            self.say(line)
+        return self._over()
+
     def _over(self) -> End | None:
         """Why all is to end, from outside the job; None while it is not."""
         if self.asked:
@@ -182,6 +193,11 @@ class Supervisor:
         if limit is not None and time.monotonic() > self.began + limit:
             return End("timeout", 124, f"not ended within {limit:g} s", wanted=True)
         return None
+
+    def _take_output(self, data: bytes) -> None:
+        if data:
+            self.watchdog.heard(time.monotonic())
+        self.write(data)
 
     def _swept(self, left: Mapping[str, str | None]) -> None:
         """Note what came of the sweep of these hosts; of others what was said last stays true."""
