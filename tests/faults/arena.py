@@ -88,9 +88,9 @@ class Arena:
         beside = folder / "beside"
         beside.mkdir(exist_ok=True)
         (beside / "train.py").write_text(_TRAIN)
-        mounts = [f"{SHARED}:/shared", f"{DISK}:/disk"]
-        self.tried = self._cluster(TRIED, mounts=mounts)
-        self.sending = self._cluster(f"{TRIED}-send", cluster=TRIED, image=IMAGE, mounts=mounts)
+        self.own: dict[str, Any] = {"cluster": TRIED, "mounts": [f"{SHARED}:/shared", f"{DISK}:/disk"]}
+        self.tried = self._cluster(TRIED, **self.own)
+        self.sending = self._cluster(f"{TRIED}-send", **self.own, image=IMAGE)
         self.bystander = self._cluster(BYSTANDER, worker_port=PORT)
         self.beside: dict[str, list[str]] = {}
         self.strangers: dict[str, str] = {}
@@ -113,7 +113,7 @@ class Arena:
             if lib.is_file():
                 docker("cp", str(lib), f"{self.containers[host]}:/root/libfaketime.so.1")
             agent.sh(f"mkdir -p {SHARED} && chown trainer {SHARED} && rm -rf {SHARED}/*")
-            self._dress(host)
+            self.dress(host)
         for cluster in (self.tried, self.bystander):
             cluster.run("down", "--no-save", check=True)  # of an earlier try that was cut off
         self._start_beside()
@@ -122,7 +122,7 @@ class Arena:
         self.base = take_census(self.containers)
         return self
 
-    def _dress(self, host: str) -> None:
+    def dress(self, host: str) -> None:
         """What the cases need on a host and a reboot takes away."""
         self.agents[host].sh(
             f"mkdir -p {DISK}; mountpoint -q {DISK} || "
@@ -144,7 +144,8 @@ class Arena:
 
     def _start_beside(self) -> None:
         self.bystander.run("up", check=True)
-        words = ("run", "-d", "--json", "--launcher", "mpirun", "--workdir", "beside", "train.py")
+        # Its connections stand idle: mpirun's have keepalives, which a link that is reset would end.
+        words = ("run", "-d", "--json", "--launcher", "torchrun", "--workdir", "beside", "train.py")
         job = self.bystander.run(*words, check=True).json["job"]
         wanted = len(self.agents)
         wait_until(lambda: self.bystander.run("logs", "--no-fold", job).out.count("] training") == wanted, 60)
@@ -240,7 +241,7 @@ class Arena:
         if what == "key":
             hosts = {**self.data["hosts"]}
             hosts[host] = {**hosts[host], "identity_file": str(other / "id_ed25519")}
-            return self._cluster("wrong-key", cluster=TRIED, hosts=hosts)
+            return self._cluster("wrong-key", **self.own, hosts=hosts)
         blob = (other / "id_ed25519.pub").read_text().split()[1]
         lines = []
         for line in Path(self.data["known_hosts"]).read_text().splitlines():
@@ -318,7 +319,7 @@ class Arena:
             self.wait_for(host)
         assert not (why := self.unwell()), f"the lab is broken: {why}"
         for host in self.agents:
-            self._dress(host)
+            self.dress(host)
         self.standing = None
         self.bring_down()
         self.mend_beside()

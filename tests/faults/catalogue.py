@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from tests.faults.model import (
@@ -29,7 +30,7 @@ from tests.faults.model import (
 # Where the hosts see one folder, and where each has a small disk of its own.
 SHARED, DISK = "/srv/shared/faults", "/srv/faults-disk"
 DISK_BYTES = 24 << 20
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+FAKETIME = os.environ.get("TOOLKIT_TEST_FAKETIME", "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 PHASES = (
     Phase("connect", "up", Before(), "before `up` begins"),
@@ -562,7 +563,7 @@ _OTHER = (
         "the clock in a host's container is 15 minutes ahead, by libfaketime",
         ANY,
         Shell(
-            "docker cp /run/libfaketime.so.1 $NAME:/usr/local/lib/faults-clock.so && "
+            "docker cp /root/libfaketime.so.1 $NAME:/usr/local/lib/faults-clock.so && "
             "printf '+15m\\n' >/run/faketimerc && docker cp /run/faketimerc $NAME:/etc/faketimerc && "
             "echo /usr/local/lib/faults-clock.so >/run/ld.so.preload && "
             "docker cp /run/ld.so.preload $NAME:/etc/ld.so.preload",

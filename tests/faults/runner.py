@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
+import subprocess
 import time
 from contextlib import suppress
 from typing import Any
@@ -74,7 +74,7 @@ class Trial:
             self._go()
             self._heal()
             self._afterwards()
-        except (HostGone, AssertionError) as error:
+        except (HostGone, AssertionError, OSError, subprocess.SubprocessError) as error:
             seen.lab = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         finally:
             if self.command is not None and self.command.ended is None:
@@ -197,7 +197,7 @@ class Trial:
             docker(effect.make, self.arena.containers[host])
         elif isinstance(effect, Second):
             self._mark(time.time())
-            threading.Thread(target=self._second, daemon=True).start()
+            self._second()
         elif isinstance(effect, Signal | Shell):
             asked = self.arena.agents[host].ask("strike", effect=self._effect(), cluster=TRIED)
             self._done(asked.get(60))
@@ -210,9 +210,9 @@ class Trial:
 
     def _second(self) -> None:
         words = self.words[:1] + (("-d",) if self.words[0] == "run" else ()) + self.words[1:]
-        self.second = self.toolkit.run(*words, timeout=120)
-        if self.second.status not in (0, 1, 3) or "Traceback" in self.second.err:
-            self.seen.trouble.append(f"the second one: {self.second.status} {self.second.err[-300:]}")
+        done = self.toolkit.run(*words, timeout=120)
+        if done.status not in (0, 1, 3) or "Traceback" in done.err:
+            self.seen.trouble.append(f"the second one: {done.status} {done.err[-300:]}")
 
     def _ambush(self, trigger: Login | NewFile | Process) -> None:
         """Let the agent wait for the phase on its host and strike there."""
@@ -320,6 +320,7 @@ class Trial:
             if effect.make == "kill":
                 self.arena.agents[host].close()
                 self.arena.wait_for(host)
+                self.arena.dress(host)
         elif isinstance(effect, Shell) and effect.mend:
             reply = self.arena.agents[host].ask(
                 "strike", effect={"shell": self._shell(effect.mend)}, cluster=""
@@ -366,7 +367,10 @@ class Trial:
         if self.answer.goes_on:
             arena.touch(self.case.folder, "finish")
         job = arena.newest_job()
-        if job is not None and job["state"] in ("starting", "running"):
+        if job is not None and job["state"] in ("starting", "running") and self.phase.verb == "stop":
+            self._again("stop", str(job["id"]))
+            job = arena.newest_job()
+        elif job is not None and job["state"] in ("starting", "running"):
             if not self.answer.goes_on and self.phase.verb == "run" and seen.exit not in (None, 0):
                 seen.trouble.append(f"the job still runs after the command has ended with {seen.exit}")
             arena.run("wait", "wait", str(job["id"]), "--timeout", "60")
@@ -377,7 +381,8 @@ class Trial:
     def _is_ours(self, job: str) -> bool:
         """Not one of an earlier case: the command may have ended before there was any."""
         known, self.arena.last_job = self.arena.last_job, job
-        return job != known
+        said = re.search(r"^job (\S+): \d+ ranks", self.command.text if self.command else "", re.MULTILINE)
+        return job == said[1] if said else job != known
 
     def _until_over(self) -> None:
         """Nothing of the job may be left on any host, some time after all is well again."""
