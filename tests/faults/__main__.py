@@ -63,7 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", metavar="FAULT[/PHASE]", help="these alone; /PHASE: of all")
     parser.add_argument("--lab", default="lab", help="a practice cluster of three hosts that is up")
-    parser.add_argument("--folder", type=Path, default=Path(".lab"), help="where the labs' folders stand")
+    parser.add_argument("--folder", type=Path, help="the lab's folder; .lab/LAB by default")
     parser.add_argument("--history", type=Path, default=Path(".faults/history.jsonl"))
     parser.add_argument("--list", action="store_true", help="print faults and phases, do nothing")
     parser.add_argument("--report", action="store_true", help="figures, and docs/faults.md anew")
@@ -89,7 +89,7 @@ def main() -> int:
     cases = [case_at(faults, args.seed, index, args.only) for index in range(first, args.n)]
     if cases:
         args.history.parent.mkdir(parents=True, exist_ok=True)
-        place = (args.folder / args.lab).resolve()
+        place = (args.folder or Path(".lab", args.lab)).resolve()
         with Arena(place / "hosts.yaml", place / "faults", args.lab) as arena:
             for case in cases:
                 row = try_case(arena, case, args.only)

@@ -29,7 +29,8 @@ from tests.faults.model import (
 
 # Where the hosts see one folder, and where each has a small disk of its own.
 SHARED, DISK = "/srv/shared/faults", "/srv/faults-disk"
-DISK_BYTES = 24 << 20
+# Above what `toolkit check` takes for full.
+DISK_BYTES = 160 << 20
 FAKETIME = os.environ.get("TOOLKIT_TEST_FAKETIME", "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 PHASES = (
