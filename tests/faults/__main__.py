@@ -6,6 +6,7 @@ A second call goes on after the last case that was recorded of the same seed.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -88,6 +89,9 @@ def main() -> int:
     first = next_index(history, args.seed, args.only)
     cases = [case_at(faults, args.seed, index, args.only) for index in range(first, args.n)]
     if cases:
+        # Ended from outside, it takes its clusters with it; behind nohup or & SIGINT would be ignored.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit(143))
         args.history.parent.mkdir(parents=True, exist_ok=True)
         place = (args.folder or Path(".lab", args.lab)).resolve()
         with Arena(place / "hosts.yaml", place / "faults", args.lab) as arena:

@@ -31,6 +31,7 @@ _TRAIN = "import time\nprint('training', flush=True)\nwhile True: time.sleep(0.2
 _STRANGER = "train.py"
 # A cluster that stands may keep its state; its files are looked at after `down`.
 _STATE = r": file /home/trainer/\.local/state/toolkit/"
+_BESIDE = f"{_STATE}{BYSTANDER}/"
 
 
 class Running:
@@ -255,7 +256,7 @@ class Arena:
     def left(self, renewed: set[str]) -> list[str]:
         """What is there beyond what was before the case; of a cluster that stands, not its files."""
         if self.standing is None:
-            return settled(self.containers, self.base, 15, renewed)
+            return settled(self.containers, self.base, 15, renewed, _BESIDE)
         return settled(self.containers, self.standing, 15, renewed, _STATE)
 
     def harmed(self, struck: str = "", off: bool = False) -> list[str]:

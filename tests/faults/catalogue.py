@@ -346,10 +346,11 @@ _MACHINES = (
     ),
     Fault(
         "host-stop",
-        "the host is frozen for a while",
+        "the host is frozen for at most 20 s",
         WORKER,
         Machine("pause", "unpause"),
         {**_in(("connect", "start"), _MAY_FAIL), **_in(RUN[1:], replace(_LOST, own=None))},
+        hold=20,
         strikes=True,
         settle=True,
     ),

@@ -193,6 +193,9 @@ class Trial:
             if alive:
                 self._mark(at)
         elif isinstance(effect, Machine):
+            if effect.make == "pause":
+                # Containers in a practice host stand in a control group beside its own.
+                self.arena.agents[host].sh("docker pause $(docker ps -q) >/dev/null")
             self._mark(time.time())
             docker(effect.make, self.arena.containers[host])
         elif isinstance(effect, Second):
@@ -317,6 +320,8 @@ class Trial:
         if isinstance(effect, Machine):
             said = docker(effect.mend, self.arena.containers[host])
             assert "Error" not in said, said
+            if effect.mend == "unpause":
+                self.arena.agents[host].sh("docker unpause $(docker ps -q) >/dev/null")
             if effect.make == "kill":
                 self.arena.agents[host].close()
                 self.arena.wait_for(host)
