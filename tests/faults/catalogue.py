@@ -437,7 +437,11 @@ _NETWORK = (
         "link-reset",
         "every connection between this host and the others is reset",
         WORKER,
-        _between("iptables -A FAULT $way $peer -p tcp -j REJECT --reject-with tcp-reset || exit 1"),
+        _between(
+            # Or the resets themselves would not get out.
+            "iptables -A FAULT $way $peer -p tcp --tcp-flags RST RST -j RETURN || exit 1\n"
+            "iptables -A FAULT $way $peer -p tcp -j REJECT --reject-with tcp-reset || exit 1"
+        ),
         {"start": _MAY_FAIL, **_in(RUN, _NAMED), "launch": _UNHEARD},
         settle=True,
     ),

@@ -36,7 +36,7 @@ class Outcome:
 
 
 def outcome_of(case: Case, answer: Answer, seen: Seen, commit: str, took: float, only: str = "") -> Outcome:
-    """Return what is kept of a case; one whose phase was never reached has no verdict but the lab's."""
+    """Return what is kept of a case."""
     return Outcome(
         commit=commit,
         seed=case.seed,

@@ -52,9 +52,21 @@ def root_cause(text: str) -> str:
 
 
 def broken(case: Case, answer: Answer, seen: Seen) -> list[str]:
-    """Return the invariants that did not hold, each by its name and what was seen."""
+    """Return the invariants that did not hold, each by its name and what was seen.
+
+    Where the phase was not reached there was no fault, and nothing to say about an answer to it.
+    """
     if seen.lab:
         return [f"lab: {seen.lab}"]
+    answered = [*_answered(case, answer, seen), *_in_time(case, answer, seen)] if seen.injected else []
+    found = [*answered, *(f"left: {line}" for line in seen.left)]
+    found += [f"harmed: {line}" for line in seen.harmed]
+    found += [f"checkpoint: {seen.checkpoint}"] if seen.checkpoint else []
+    found += [f"limit: {line}" for line in seen.slow if seen.injected]
+    return found + [f"afterwards: {line}" for line in seen.trouble]
+
+
+def _answered(case: Case, answer: Answer, seen: Seen) -> list[str]:
     found = []
     status = "none" if seen.exit is None else str(seen.exit)
     if not re.fullmatch(answer.exit, status):
@@ -65,16 +77,16 @@ def broken(case: Case, answer: Answer, seen: Seen) -> list[str]:
         wanted = answer.cause.format(host=case.host, rank=case.rank)
         if not re.search(wanted, seen.cause):
             found.append(f"cause: {seen.cause or 'none said'}")
-    found += [*_late("notice", seen.noticed, answer.notice, answer.cause != "" and seen.exit != 0)]
+    return found
+
+
+def _in_time(case: Case, answer: Answer, seen: Seen) -> list[str]:
+    found = [*_late("notice", seen.noticed, answer.notice, answer.cause != "" and seen.exit != 0)]
     found += [*_late("end", seen.ended, answer.end, True)]
     for host, after in seen.gone.items():
         limit = answer.own if host == case.host and answer.own is not None else answer.gone
         found += _late(f"{host} clean", after, limit, True)
-    found += [f"left: {line}" for line in seen.left]
-    found += [f"harmed: {line}" for line in seen.harmed]
-    found += [f"checkpoint: {seen.checkpoint}"] if seen.checkpoint else []
-    found += [f"limit: {line}" for line in seen.slow]
-    return found + [f"afterwards: {line}" for line in seen.trouble]
+    return found
 
 
 def _late(what: str, seconds: float | None, limit: float | None, due: bool) -> list[str]:

@@ -132,6 +132,10 @@ def test_the_line_that_says_why(text: str, cause: str) -> None:
         ({"checkpoint": "ckpt-3 is not whole"}, ["checkpoint"]),
         ({"slow": ["toolkit down took 90 s, not 60"]}, ["limit"]),
         ({"trouble": ["a traceback"]}, ["afterwards"]),
+        (
+            {"injected": False, "exit": 0, "slow": ["toolkit run took 90 s"], "left": ["box2: mount /a"]},
+            ["left"],
+        ),
         ({"lab": "box2 does not answer", "left": ["what nobody can say"]}, ["lab"]),
     ],
 )
