@@ -22,10 +22,8 @@ CASES = (
     ("rank-kill", "step", "box2", "mpirun"),
     ("rank-segv", "checkpoint", "box3", "torchrun"),
     ("rank-stop", "step", "box1", "mpirun"),
-    ("supervisor-stop", "step", "box1", "mpirun"),
     ("lease-kill", "step", "box3", "mpirun"),
     ("command-kill", "launch", "box1", "mpirun"),
-    ("disk-full", "checkpoint", "box1", "mpirun"),
     ("link-cut-out", "step", "box2", "mpirun"),
 )
 

@@ -36,8 +36,10 @@ from tests.faults.verdict import Seen, root_cause
 
 # How long a phase is waited for.
 REACH_S = 60.0
+# Our own words alone: launchers say FAILED, too.
 _HINT = re.compile(
-    r"\brank \d+ on \S+ |\bis lost\b|FAILED|^toolkit: |^job \S+: (failed|lost|timeout|stopped)"
+    r"^\[toolkit\] .*(\brank \d+ on \S+ |\bis lost\b)|^\s*FAILED  |^\s*\S+: FAILED at |^toolkit: "
+    r"|^job \S+: (failed|lost|timeout|stopped)"
 )
 
 
