@@ -34,7 +34,9 @@ def arena(lab: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena
         yield arena
 
 
-@pytest.mark.parametrize(("number", "words"), enumerate(CASES), ids=["/".join(words) for words in CASES])
+@pytest.mark.parametrize(
+    ("number", "words"), list(enumerate(CASES)), ids=["/".join(words) for words in CASES]
+)
 def test_a_fault(arena: Arena, number: int, words: tuple[str, str, str, str]) -> None:
     fault, phase, host, launcher = words
     case = Case(0, number, fault, phase, host, launcher, 0.5, down=number == len(CASES) - 1)
