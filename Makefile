@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint golden fuzz faults pythons docs image image-cpu image-gpu base venv engine lab bench clean
+.PHONY: help demo test test-all unit lint golden fuzz faults pythons docs image image-cpu image-gpu base venv engine lab bench clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -17,24 +17,29 @@ demo: venv base  ## from nothing to a training run across two practice hosts
 test: venv base  ## unit, integration and end-to-end tests; sets up what they need
 	@sh scripts/test.sh $(BIN)
 
+test-all: venv base  ## the same and the rare ones: long, about what seldom changes
+	@sh scripts/test.sh $(BIN) -m ''
+
 unit: venv       ## tests that need no Docker; seconds
 	$(BIN)/pytest tests/unit -q
 
 pythons:         ## the unit tests on every Python from 3.10 on that this machine has
 	@sh scripts/pythons.sh
 
-faults: venv     ## SIGKILL of the command at N moments of up, run and down on the practice cluster LAB; SEED
-	@$(BIN)/python -m tests.faults.kills -n $(or $(N),50) --seed $(or $(SEED),1) --lab $(or $(LAB),lab)
+faults: venv     ## faults in all phases on the practice cluster LAB, N in all; SEED, ONLY=FAULT/PHASE, LIST=1, REPORT=1
+	@$(BIN)/python -m tests.faults -n $(or $(N),50) --seed $(or $(SEED),1) --lab $(or $(LAB),lab) \
+		$(if $(ONLY),--only $(ONLY)) $(if $(LIST),--list) $(if $(REPORT),--report)
 
 fuzz: venv       ## hosts files and command lines changed at random, N of each; SEED, FIRST, KIND=files or lines
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
 		$(if $(KIND),--kind $(KIND))
 
 lint: venv       ## ruff and mypy
-	$(BIN)/ruff check toolkit tests bench scripts
-	$(BIN)/ruff format --check toolkit tests bench scripts
+	$(BIN)/ruff check toolkit tests bench scripts examples
+	$(BIN)/ruff format --check toolkit tests bench scripts examples
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/reference.py
+	$(BIN)/mypy examples/checkpoint.py
 	cd toolkit/inside && ../../$(BIN)/mypy --config-file= --strict --explicit-package-bases --disable-error-code=import-not-found *.py
 
 golden: venv     ## write all golden files anew, then look at `git diff`

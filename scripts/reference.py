@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the commands and the models of hosts.yaml. usage: reference.py"""
+"""Writes docs/reference/ from commands, models of hosts.yaml and known errors. usage: reference.py"""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer.main
 import yaml
 
 from toolkit.cli.app import app
+from toolkit.core.known_errors import GAP, KNOWN_ERRORS, OR, KnownError
 from toolkit.errors import EXIT_CODES
 from toolkit.spec.parse import json_schema
 
@@ -26,6 +27,7 @@ def pages() -> dict[str, str]:
     return {
         "cli.md": cli_page(typer.main.get_command(app)),
         "hosts-yaml.md": hosts_page(json_schema(), example),
+        "known-errors.md": errors_page(KNOWN_ERRORS),
     }
 
 
@@ -241,6 +243,27 @@ def _shown(values: list[Any]) -> str:
         if len(text) <= 80:
             return _code(text)
     return ""
+
+
+# Known errors
+
+
+def errors_page(errors: Sequence[KnownError]) -> str:
+    """Return the page about errors that jobs print, in the order in which they are looked for."""
+    lines = [
+        *("# Known errors", "", MADE, ""),
+        "What training jobs print when something is wrong, by the words that are looked for in their logs.",
+        f"`{GAP.strip()}` stands for anything, case is set aside, commas divide ways to say the same.",
+        "Where a line fits several rows, the first holds. What the toolkit itself prints is in",
+        "[troubleshooting](../troubleshooting.md).",
+        "",
+    ]
+    rows = [(_code(e.name), _words(e.pattern), e.what, e.fix) for e in errors]
+    return "\n".join([*lines, *_table(("Name", "Words", "Cause", "Cure"), rows)]) + "\n"
+
+
+def _words(pattern: str) -> str:
+    return ", ".join(f"`` {way} ``" if "`" in way else _code(way) for way in pattern.split(OR))
 
 
 def main() -> None:

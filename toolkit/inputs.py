@@ -21,6 +21,7 @@ from toolkit.spec.yaml import MAX_BYTES
 MAX_SECRET = 64 * 1024
 
 INSIDE_FOLDER = Path(__file__).resolve().parent / "inside"
+_LAUNCHERS_NEED = ("__init__.py", "core/__init__.py", "core/names.py", "core/openmpi.py")
 
 
 def load_inventory(path: str | Path) -> Inventory:
@@ -159,12 +160,20 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
 
 
 def inside_programs() -> dict[str, str]:
-    """Return name and text of the programs that run inside the containers."""
-    return {
+    """Return name and text of the programs that run inside the containers.
+
+    The launchers are among them, under the names by which they are imported: a job that is started again
+    on other hosts gets its launches there.
+    """
+    found = {
         path.name: path.read_text()
         for path in sorted(INSIDE_FOLDER.iterdir())
         if path.suffix in (".py", ".sh") and path.name != "__init__.py"
     }
+    package = INSIDE_FOLDER.parent
+    launchers = [f"launchers/{path.name}" for path in sorted((package / "launchers").glob("*.py"))]
+    shipped = [*_LAUNCHERS_NEED, *(name for name in launchers if name != "launchers/slots.py")]
+    return found | {f"toolkit/{name}": (package / name).read_text() for name in shipped}
 
 
 def target_of(inventory: Inventory, name: str) -> Target:

@@ -95,6 +95,10 @@ def _show(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt
 
 
 def _heard_out(result: Result, job: str, host: str) -> str:
-    if not result.ok:
-        raise ToolkitError(f"cannot show the log of {job}: {words_of(result.stderr)}", "toolkit jobs", host)
-    return result.stderr
+    if result.ok:
+        return result.stderr
+    if words := words_of(result.stderr):
+        raise ToolkitError(f"cannot show the log of {job}: {words}", "toolkit jobs", host)
+    # The engine ends what runs in a container that goes, and nobody is left to say a word.
+    what = f"cannot show the log of {job} any more: the program that reads it was ended, as when"
+    raise ToolkitError(f"{what} its container goes down", "toolkit status; toolkit jobs", host)

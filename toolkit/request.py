@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import secrets
@@ -15,17 +16,18 @@ from toolkit.core.code import CodeTree, size_findings
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.names import job_id
 from toolkit.effects.tree import read_tree
-from toolkit.errors import BadInput, Problem
+from toolkit.errors import BadInput, NotReady, Problem
 from toolkit.inputs import choose_hosts, inside_programs, is_file, is_folder, read_secrets
 from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.job import Job
-from toolkit.launchers.slots import take_slots
+from toolkit.launchers.job import Job, JobHost
+from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.network.choose import cidrs
 from toolkit.network.lint import lint_inventory
 from toolkit.network.tuning import rules_text, tuned_for
 from toolkit.network.tuning_json import parse_tunings
 from toolkit.plan.holders import refuse_held
 from toolkit.plan.job import plan_job, require_running, rooms
+from toolkit.plan.layout import Layout
 from toolkit.plan.ports import master_port
 from toolkit.plan.programs import require_programs
 from toolkit.plan.steps import Plan, SendCode
@@ -42,6 +44,8 @@ class Request:
         workdir: local folder whose files become the job's snapshot; None sends nothing.
         ranks: None means one per slot.
         launcher: empty means the hosts file's.
+        max_restarts, min_hosts, stall_after: see ``Job``.
+        with_spares: let spares take ranks like other hosts.
         share: take slots and GPUs whoever has them.
         secrets: hand the hosts file's secrets to the ranks.
         tuned: give the ranks what `toolkit network tune` found for exactly these.
@@ -56,6 +60,10 @@ class Request:
     exclude: tuple[str, ...] = ()
     timeout: float | None = None
     grace: float = 10.0
+    max_restarts: int = 0
+    min_hosts: int = 0
+    stall_after: float | None = None
+    with_spares: bool = False
     share: bool = False
     secrets: bool = True
     tuned: bool = True
@@ -114,9 +122,12 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
     chosen: tuple[str, ...] = ()
     try:
         if inventory is not None:
-            chosen = choose_hosts(inventory, request.only, request.exclude)
+            chosen = _chosen(inventory, request)
     except BadInput as error:
         problems += error.problems
+    if chosen and request.min_hosts > len(chosen):
+        many = f"{request.min_hosts} hosts asked for at least, but the job has {len(chosen)}"
+        problems.append(Problem("--min-hosts", many))
     if request.launcher and request.launcher not in LAUNCHERS:
         known = ", ".join(sorted(LAUNCHERS))
         problems.append(Problem("--launcher", f"is one of {known}, found {request.launcher}"))
@@ -151,7 +162,7 @@ def environment_findings(inventory: Inventory, request: Request | None = None) -
     """
     if request is None:
         return graver_first(lint_inventory(inventory))
-    hosts = choose_hosts(inventory, request.only, request.exclude)
+    hosts = _chosen(inventory, request)
     return graver_first(lint_inventory(inventory, request.env, hosts))
 
 
@@ -164,11 +175,13 @@ def make_job(session: Session, request: Request) -> Job:
     """
     inventory = session.inventory
     check_request(inventory, request)
-    chosen = choose_hosts(inventory, request.only, request.exclude)
+    chosen = _chosen(inventory, request)
     _refuse_lost(session, (inventory.main, *chosen))
     layout = session.layout(local_image=False)
     _refuse_lost(session, (inventory.main, *chosen))
-    concerned = list(dict.fromkeys((inventory.main, *chosen)))
+    left_out = (*chosen, *request.exclude)
+    spare = _usable_spares(session, layout, left_out) if request.max_restarts else ()
+    concerned = list(dict.fromkeys((inventory.main, *chosen, *spare)))
     require_running(layout, concerned)
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
     running = () if request.share else taken_slots(job_statuses(session))
@@ -176,10 +189,11 @@ def make_job(session: Session, request: Request) -> Job:
         hosts = take_slots(rooms(layout, chosen), request.ranks, running)
     except ValueError as error:
         raise BadInput("command line", (Problem("--np", str(error)),)) from error
+    spares = tuple(taken for room in rooms(layout, spare) for taken in _spare(room, hosts, running))
     if not request.share:
         wanted = {host.name: host.gpus for host in hosts}
         refuse_held(session.facts, wanted, inventory.cluster, [each.job for each in running])
-    taking_part = {host.name for host in hosts} | {inventory.main}
+    taking_part = {host.name for host in (*hosts, *spares)} | {inventory.main}
     paths = {p.host: p for p in layout.paths if p.host in taking_part}
     given = read_secrets(inventory) if request.secrets else ()
     places = [(host.name, host.address, host.slots) for host in hosts]
@@ -206,7 +220,41 @@ def make_job(session: Session, request: Request) -> Job:
         grace=request.grace,
         share=request.share,
         log_bytes=inventory.log_bytes,
+        spares=spares,
+        max_restarts=request.max_restarts,
+        min_hosts=request.min_hosts,
+        stall_after=request.stall_after,
     )
+
+
+def _chosen(inventory: Inventory, request: Request) -> tuple[str, ...]:
+    """Return the hosts that take ranks; a spare does when it is named."""
+    chosen = choose_hosts(inventory, request.only, request.exclude)
+    if request.only or request.with_spares:
+        return chosen
+    if left := tuple(name for name in chosen if name not in inventory.spares):
+        return left
+    raise BadInput("command line", (Problem("--exclude", "leaves spares alone; name those to use: --only"),))
+
+
+def _usable_spares(session: Session, layout: Layout, left_out: Sequence[str]) -> tuple[str, ...]:
+    """Return the spares that can be had: one that is away or not up must keep nobody from starting."""
+    usable = []
+    for name in session.inventory.spares:
+        with contextlib.suppress(NotReady):
+            if name not in left_out and name not in session.errors:
+                require_running(layout, [name])
+                usable.append(name)
+    return tuple(usable)
+
+
+def _spare(room: Room, hosts: Sequence[JobHost], running: Sequence[Taken]) -> tuple[JobHost, ...]:
+    """Return a spare with the slots that it would have in place of one of these hosts, if they are free."""
+    slots = min(room.slots, max(host.slots for host in hosts))
+    try:
+        return take_slots((room,), slots, running)
+    except (ValueError, NotReady):
+        return ()
 
 
 def _refuse_lost(session: Session, names: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ def _row(job: JobStatus) -> tuple[str, ...]:
         started,
         length(job.ended - job.started) if job.ended else "",
         command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…",
-        job.reason,
+        job.reason or (f"started again after: {job.restarts[-1]}" if job.restarts else ""),
     )
 
 

@@ -52,7 +52,7 @@ def smoke_plans(session: Session, launcher: str) -> tuple[Plan, ...]:
 
 
 def _request(launcher: str) -> Request:
-    return Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False)
+    return Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False, with_spares=True)
 
 
 def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:

@@ -1,11 +1,14 @@
-"""The handwritten digits, the model and the checkpoint that both training scripts share."""
+"""The handwritten digits, the model and the checkpoints that both training scripts share."""
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import io
+import math
 from pathlib import Path
 
+import checkpoint
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +21,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
     parser.add_argument("--batch-size", type=int, default=32, help="pictures per rank and step")
-    parser.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    parser.add_argument(
+        "--checkpoints",
+        metavar="DIR",
+        type=Path,
+        default=Path("checkpoints"),
+        help="where they are written, and looked for at the start",
+    )
+    parser.add_argument("--save-every", metavar="STEPS", type=int, default=0, help="0: after each epoch")
     return parser.parse_args()
 
 
@@ -45,14 +55,21 @@ def make_model() -> nn.Module:
     )
 
 
-def shard(count: int, epoch: int, rank: int, size: int) -> Tensor:
-    """This rank's part of `count` pictures in this epoch.
+def steps_per_epoch(count: int, batch_size: int, size: int) -> int:
+    return math.ceil(count // size / batch_size)
 
-    All ranks shuffle alike (the epoch is the seed) and each takes every size-th picture. The parts
-    have the same length: a rank with one step more would wait for the others for ever.
+
+def batch(count: int, step: int, batch_size: int, rank: int, size: int) -> Tensor:
+    """This rank's pictures in this step, of `count` in all.
+
+    They follow from the step alone, so that a run that goes on from a checkpoint sees what it would
+    have seen. All ranks shuffle alike (the epoch is the seed) and each takes every size-th picture. The
+    parts have the same length: a rank with one step more would wait for the others for ever.
     """
+    epoch, number = divmod(step, steps_per_epoch(count, batch_size, size))
     order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
-    return order[: count // size * size][rank::size]
+    part = order[: count // size * size][rank::size]
+    return part[number * batch_size : (number + 1) * batch_size]
 
 
 def accuracy(model: nn.Module, pictures: Tensor, labels: Tensor) -> float:
@@ -60,12 +77,47 @@ def accuracy(model: nn.Module, pictures: Tensor, labels: Tensor) -> float:
         return (model(pictures).argmax(dim=1) == labels).float().mean().item()
 
 
-def save(folder: Path, epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write the checkpoint so that a crash leaves the last one whole."""
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / "digits.pt.new"
-    torch.save(
-        {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()},
-        unfinished,
-    )
-    unfinished.replace(folder / "digits.pt")
+def read(folder: Path) -> bytes | None:
+    """The newest complete checkpoint. Rank 0 reads it for all: hosts may differ in what they have."""
+    found = checkpoint.latest(folder)
+    return found.path.read_bytes() if found else None
+
+
+def restore(
+    data: bytes | None, count: int, steps: int, model: nn.Module, optimizer: torch.optim.Optimizer
+) -> int:
+    """Take up what a checkpoint holds, if there is one; return the step to go on with.
+
+    How far a run had come is told in pictures, as an epoch has other steps with other ranks. The learning
+    rate follows from the ranks too, so it is this run's.
+    """
+    if data is None:
+        return 0
+    state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer.load_state_dict(state["optimizer"])
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    return round(state["seen"] * steps / count)
+
+
+def save(
+    folder: Path,
+    count: int,
+    steps: int,
+    done: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Write what `restore` needs; no seeds, as nothing draws random numbers after the first weights."""
+    seen = done * count // steps
+    state = {"seen": seen, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    checkpoint.save(folder, seen, lambda file: torch.save(state, file))
+
+
+def keep(model: nn.Module) -> None:
+    """Write the trained model, whole or not at all."""
+    unfinished = Path("digits.pt.new")
+    torch.save(model.state_dict(), unfinished)
+    unfinished.replace("digits.pt")

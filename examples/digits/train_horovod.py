@@ -1,4 +1,4 @@
-"""Handwritten digits with Horovod: five additions to a training loop for one GPU.
+"""Handwritten digits with Horovod: six additions to a training loop for one GPU.
 
 toolkit run train_horovod.py --epochs 10
 """
@@ -26,6 +26,8 @@ def main() -> None:
 
     pictures, labels, test_pictures, test_labels = digits.load(device)
     model = digits.make_model().to(device)
+    steps = digits.steps_per_epoch(len(pictures), args.batch_size, size)
+    total, save_every = args.epochs * steps, args.save_every or steps
 
     # 2. A step now sees `size` times as many pictures, so it may be that much longer.
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * size, momentum=0.9)
@@ -33,21 +35,28 @@ def main() -> None:
     # 3. Every step averages the gradients of all ranks.
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
-    # 4. All ranks begin with rank 0's weights and optimizer state.
+    # 4. All ranks go on from what rank 0 has: it alone writes, and other hosts may be new.
+    held = hvd.broadcast_object(digits.read(args.checkpoints) if rank == 0 else None, root_rank=0)
+    first = digits.restore(held, len(pictures), steps, model, optimizer)
+    if rank == 0 and first:
+        print(f"goes on after step {first} of {total}")
+
+    # 5. All ranks begin with rank 0's weights and optimizer state.
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-    for epoch in range(args.epochs):
-        # 5. Each rank learns from its own part of the pictures.
-        part = digits.shard(len(pictures), epoch, rank, size).to(device)
-        for batch in part.split(args.batch_size):
-            optimizer.zero_grad()
-            loss = cross_entropy(model(pictures[batch]), labels[batch])
-            loss.backward()
-            optimizer.step()
-        if rank == 0:
-            print(f"epoch {epoch + 1}/{args.epochs}: loss {loss.item():.4f}")
-            digits.save(args.checkpoint_dir, epoch + 1, model, optimizer)
+    for step in range(first, total):
+        # 6. Each rank learns from its own part of the pictures.
+        batch = digits.batch(len(pictures), step, args.batch_size, rank, size).to(device)
+        optimizer.zero_grad()
+        loss = cross_entropy(model(pictures[batch]), labels[batch])
+        loss.backward()
+        optimizer.step()
+        done = step + 1
+        if rank == 0 and done % steps == 0:
+            print(f"epoch {done // steps}/{args.epochs}: loss {loss.item():.4f}")
+        if rank == 0 and (done % save_every == 0 or done == total):
+            digits.save(args.checkpoints, len(pictures), steps, done, model, optimizer)
 
     # The ranks hold the same weights, so each finds the same accuracy on the whole test set.
     result = digits.accuracy(model, test_pictures, test_labels)
@@ -55,6 +64,7 @@ def main() -> None:
     mean = hvd.allreduce(torch.tensor(result, dtype=torch.float64)).item()
     if rank == 0:
         print(f"test accuracy {mean:.4f} on {size} ranks")
+        digits.keep(model)
     hvd.shutdown()
 
 

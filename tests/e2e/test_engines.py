@@ -293,6 +293,7 @@ def move(host: str, address: str) -> None:
     power_on(host)
 
 
+@pytest.mark.rare
 def test_hosts_that_come_back_with_other_addresses(up: Toolkit, tmp_path: Path) -> None:
     before = {h: keys(h) for h in ("box1", "box2")}
     data = yaml.safe_load(up.hosts.read_text())

@@ -108,6 +108,7 @@ def test_only_missing_layers_travel_to_both_stores(first: Made, base: ImageParts
     assert readers() == ""
 
 
+@pytest.mark.rare
 def test_a_hundred_layers(base: ImageParts, first: Made, tool: Call) -> None:
     layers = [layer(f"n{number}", 500) for number in range(95)]
     made = make(base, "hundred", [*layers, layer("last", 10)])
@@ -334,7 +335,9 @@ def test_this_machine_sends_once_and_every_host_at_most_once(
     assert len(set(givers)) == 3 and "" in givers, "each gives to one other"
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "share", [pytest.param(0.1, marks=pytest.mark.rare), 0.5, pytest.param(0.9, marks=pytest.mark.rare)]
+)
 def test_a_host_that_loses_power_does_not_stop_the_others(
     base: ImageParts, first: Made, tool: Call, share: float
 ) -> None:
@@ -386,6 +389,7 @@ def test_a_host_without_python_takes_from_here(base: ImageParts, first: Made, to
     assert all(is_whole(host, made) for host in HOSTS)
 
 
+@pytest.mark.rare
 def test_nothing_of_a_transfer_stays_when_it_is_interrupted(
     base: ImageParts, first: Made, tool: Call
 ) -> None:

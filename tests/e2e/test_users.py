@@ -115,6 +115,7 @@ def ranks(out: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["rank"]))
 
 
+@pytest.mark.rare
 def test_root(two: Toolkit, tmp_path: Path) -> None:
     with ExitStack() as stack:
         for host in HOSTS:
@@ -204,6 +205,7 @@ def test_an_account_that_runs_no_command(two: Toolkit, tmp_path: Path) -> None:
     assert [faults.something_of("locked", host) for host in HOSTS] == ["", ""]
 
 
+@pytest.mark.rare
 def test_a_home_that_two_hosts_share(two: Toolkit, tmp_path: Path) -> None:
     home = f"{SHARED}/home of all"
     state = f"{home}/.local/state/toolkit/shared"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+
+from tests.faults.hosts import AGENT
 
 # Runs as root on the host. A process is told by its number and its start, so that a number given anew is
 # another one. What the engine and the host's own services keep on writing is left out of the files.
@@ -38,25 +42,49 @@ class Census:
 
     hosts: Mapping[str, frozenset[str]]
 
-    def beyond(self, earlier: Census) -> list[str]:
-        """Return what is here and was not there, as ``host: kind name``."""
-        return sorted(
-            f"{host}: {' '.join(line.split())}"
-            for host, lines in self.hosts.items()
-            for line in lines - earlier.hosts[host]
-        )
+    def beyond(self, earlier: Census, renewed: Collection[str] = (), allowed: str = "") -> list[str]:
+        """Return what is here and was not there, as ``host: kind name``.
+
+        Args:
+            renewed: hosts that were started anew, or whose engine or sshd was: processes there are told by
+                their words, and the engine's own port on loopback is another one.
+            allowed: pattern of lines that may be there.
+        """
+        found = []
+        for host, lines in self.hosts.items():
+            old = {_loosely(line) for line in earlier.hosts[host]} if host in renewed else earlier.hosts[host]
+            for line in lines:
+                if (_loosely(line) if host in renewed else line) not in old:
+                    found.append(f"{host}: {' '.join(line.split())}")
+        return sorted(line for line in found if not (allowed and re.search(allowed, line)))
+
+
+def _loosely(line: str) -> str:
+    line = re.sub(r"^process\t\d+@\d+ ", "process\t", line)
+    return re.sub(r"^port\t0100007F:.*", "port\tloopback", line)
 
 
 def take_census(containers: Mapping[str, str]) -> Census:
     """Return the census of these hosts; ``containers`` are those that play them, by host."""
-    return Census({host: frozenset(_look(container)) for host, container in containers.items()})
+    with ThreadPoolExecutor(len(containers)) as pool:
+        looks = pool.map(lambda pair: (pair[0], frozenset(_look(pair[1]))), containers.items())
+        return Census(dict(looks))
 
 
-def settled(containers: Mapping[str, str], before: Census, seconds: float = 30.0) -> list[str]:
-    """Return what is left beyond ``before`` once nothing more goes by itself, waiting at most so long."""
+def settled(
+    containers: Mapping[str, str],
+    before: Census,
+    seconds: float = 30.0,
+    renewed: Collection[str] = (),
+    allowed: str = "",
+) -> list[str]:
+    """Return what is left beyond ``before`` once nothing more goes by itself, waiting at most so long.
+
+    ``renewed`` and ``allowed`` are those of ``Census.beyond``.
+    """
     deadline = time.monotonic() + seconds
     while True:
-        left = take_census(containers).beyond(before)
+        left = take_census(containers).beyond(before, renewed, allowed)
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(1)
@@ -69,6 +97,7 @@ def _look(container: str) -> Iterable[str]:
         # Those by which we look ourselves, and an engine's own that come and go.
         if (
             "docker ps -a --no-trunc" not in line
+            and AGENT not in line
             and "containerd-shim-runc-v2 -namespace moby -id" not in line
         ):
             yield line

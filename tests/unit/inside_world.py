@@ -56,6 +56,11 @@ class World:
             "master_port": 29500,
             "timeout": None,
             "grace": 1.0,
+            "spares": [],
+            "max_restarts": 0,
+            "min_hosts": 0,
+            "stall_after": None,
+            "attempt": 0,
             "launches": [{"host": "gpu1", "argv": self.rank_argv(job_id), "env": rank_env()}],
             **changes,
         }

@@ -45,6 +45,8 @@ MEASURED = {
     "toolkit.inside.bench_network": {"mpi4py", "numpy", "torch"},
     "toolkit.inside.steptime": {"torch"},
 }
+# `up` brings the launchers along (toolkit.inputs.inside_programs); only a job that starts again needs them.
+BROUGHT = {"toolkit.inside.restarts": "toolkit.launchers"}
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
 # Programs that measure PyTorch itself import it, though not before they run.
@@ -138,6 +140,7 @@ def _inside(module: str, tree: ast.Module) -> list[str]:
         for name, _ in _imports(ast.Module([node], [])):
             top = name.split(".")[0]
             measured = top in MEASURED.get(module, ()) and node not in at_top
-            if top not in sys.stdlib_module_names and top not in siblings and not measured:
+            brought = name.startswith(BROUGHT.get(module, "-")) and node not in at_top
+            if top not in sys.stdlib_module_names and top not in siblings and not measured and not brought:
                 found.append(f"inside imports {name or 'relatively'}")
     return found

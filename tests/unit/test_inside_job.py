@@ -66,14 +66,49 @@ def test_a_sweep_that_is_not_the_last_leaves_the_variables(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 11)", 139)]
+    ("code", "expected", "words"),
+    [
+        ("print('last'); raise SystemExit(7)", 7, "ended with exit code 7"),
+        ("import os; print('last', flush=True); os.kill(os.getpid(), 11)", 139, "was killed by SIGSEGV"),
+        ("print('last'); raise SystemExit(139)", 139, "ended with exit code 139, as after SIGSEGV"),
+    ],
 )
-def test_a_job_that_fails_has_the_ranks_exit_code(world: World, code: str, expected: int) -> None:
+def test_a_job_that_fails_has_the_ranks_exit_code(world: World, code: str, expected: int, words: str) -> None:
     world.job(command=python(code))
     world.call("supervisor.py", JOB)
     status = world.status()
     assert (status["state"], status["exit_code"]) == ("failed", expected)
-    assert status["reason"] == f"rank 0 on gpu1 ended with exit code {expected}"
+    assert status["reason"] == f"rank 0 on gpu1 {words}"
+    assert (status["cause"]["rank"], status["cause"]["last"]) == (0, ["last"])
+
+
+def test_a_rank_that_dies_ends_a_job_whose_launcher_sees_nothing(world: World) -> None:
+    deaf = (
+        "import os, subprocess, sys, time\n"
+        "one = subprocess.Popen(sys.argv[1:], env={**os.environ, 'RANK': '0'})\n"
+        "subprocess.run(sys.argv[1:], env={**os.environ, 'RANK': '1'})\n"
+        "time.sleep(60)\n"
+    )
+    text = "import os, time; rank = os.environ['RANK']; time.sleep(60) if rank == '0' else os._exit(5)"
+    env = {**rank_env(0, 2), "LOCAL_WORLD_SIZE": "2"}
+    launch = {"host": "gpu1", "argv": [*python(deaf), *world.rank_argv()], "env": env}
+    world.job(
+        command=python(text), world_size=2, hosts=[host_entry(slots=2, taken=[0, 1])], launches=[launch]
+    )
+    start = time.monotonic()
+    world.call("supervisor.py", JOB)
+    assert time.monotonic() - start < 5
+    assert world.status()["reason"] == "rank 1 on gpu1 ended with exit code 5"
+
+
+def test_a_rank_whose_rank_py_is_killed_is_missed(world: World) -> None:
+    world.job(command=python(SLEEP), grace=1.0)
+    process = world.start("supervisor.py", JOB)
+    shown_pid(world)
+    run = json.loads((world.folder() / "logs" / "rank-0.run").read_text())
+    os.kill(run["pid"], signal.SIGKILL)
+    assert finish(world)["reason"] == "rank 0 on gpu1 vanished: its rank.py was killed"
+    assert process.wait(10) == 0
 
 
 def test_torchruns_own_exit_code_is_replaced_by_the_first_failing_ranks(world: World) -> None:

@@ -71,6 +71,19 @@ def run(
     timeout: Annotated[
         str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")
     ] = None,
+    max_restarts: Annotated[
+        str, typer.Option(metavar="N", help="Start it again by itself after a failure, so often at most.")
+    ] = "0",
+    min_hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Restart on fewer hosts, at least so many; else on as many as before."
+        ),
+    ] = None,
+    stall_after: Annotated[
+        str | None,
+        typer.Option(metavar="SECONDS", help="Keep what ranks do when none has printed for so long."),
+    ] = None,
     on_interrupt: OnInterrupt = "ask",
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
     share: Annotated[
@@ -112,6 +125,9 @@ def run(
         only=tuple(only or ()),
         exclude=tuple(exclude or ()),
         timeout=line.seconds("--timeout", timeout),
+        max_restarts=line.whole("--max-restarts", max_restarts, least=0) or 0,
+        min_hosts=line.whole("--min-hosts", min_hosts) or 0,
+        stall_after=line.seconds("--stall-after", stall_after),
         share=share,
     )
     inventory = line.hosts(hosts)

@@ -16,7 +16,7 @@ class JobStatus:
     """A job and how it stands.
 
     Args:
-        state: starting or running, or one of ``FINAL``.
+        state: starting, running or restarting, or one of ``FINAL``.
         exit_code: None until it has ended.
         started, ended: seconds since the epoch by main's clock; ``ended`` None until it has.
         reason: why it ended as it did; empty when it succeeded.
@@ -24,6 +24,8 @@ class JobStatus:
         owner: who started it, by the name on the machine that did.
         command: what each rank executes.
         hosts: names of its hosts in rank order, each with the slots that it has there.
+        restarts: why each attempt before this one ended.
+        last_lines: what the rank that failed first said last.
     """
 
     id: str
@@ -37,6 +39,8 @@ class JobStatus:
     launcher: str = ""
     command: tuple[str, ...] = ()
     hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    restarts: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
 
     @property
     def final(self) -> bool:
@@ -66,6 +70,11 @@ def parse_status(
 ) -> JobStatus:
     """Return a job from status.json and record.json, see toolkit/inside/common.py."""
     state, record = str(status.get("state", "")), record or {}
+    # What `run` asked for, unless a restart has made it others since.
+    asked = {
+        str(host["name"]): host.get("taken") or range(host["slots"]) for host in record.get("hosts") or ()
+    }
+    hosts: Mapping[str, Any] = status.get("hosts") or asked
     return JobStatus(
         id=job,
         # Main's container or host went down under it, so nobody was left to write how it ended.
@@ -78,8 +87,7 @@ def parse_status(
         owner=str(record.get("owner", "")),
         launcher=str(record.get("launcher", "")),
         command=tuple(map(str, record.get("command") or ())),
-        hosts=tuple(
-            (str(host["name"]), tuple(host.get("taken") or range(host["slots"])))
-            for host in record.get("hosts") or ()
-        ),
+        hosts=tuple((name, tuple(slots)) for name, slots in hosts.items()),
+        restarts=tuple(str(one.get("reason", "")) for one in status.get("restarts") or ()),
+        last_lines=tuple(map(str, (status.get("cause") or {}).get("last") or ())),
     )

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from common import EXIT_USAGE, JOB_MARK, ROOT, fail, job_folder
+from common import EXIT_USAGE, JOB_MARK, ROOT, fail, job_folder, temporary_folder
 
 TAKES_A_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")  # of ssh(1)'s options
 
@@ -35,8 +35,10 @@ def agent_args(args: Sequence[str], job_id: str) -> list[str]:
     host = rest[0].rpartition("@")[2]
     command = " ".join(rest[1:])
     if job_id:
-        # a statement, not a prefix: Open MPI's command may be a list or a subshell
-        command = f"export {JOB_MARK}={job_id}; {command}"
+        folder = temporary_folder(job_id)
+        # statements, not a prefix: Open MPI's command may be a list or a subshell
+        own = f"mkdir -p -m 700 {folder}; export TMPDIR={folder} {JOB_MARK}={job_id}"
+        command = f"{own}; {command}"
     return ["ssh", "-F", str(ROOT / "conf" / "ssh_config"), host, command]
 
 

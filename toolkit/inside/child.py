@@ -15,6 +15,7 @@ from types import FrameType
 from common import BEAT_S, LEASE_S, exit_code_of
 from lines import Stream, write_lines
 from logs import Log
+from memory import Memory
 
 IDLE_S = 0.2  # after this long a line without an end (a prompt, a progress bar) is shown as it is
 DRAIN_S = 1.0  # how long a process which outlives its rank may hold our pipes open
@@ -53,6 +54,7 @@ class Child:
         )
         self._launcher = os.getppid()
         self._lost: float | None = None
+        self._memory = Memory()
         self._lease = lease
         self._looked = time.monotonic()
         for early in self._asked:
@@ -81,6 +83,7 @@ class Child:
         if now < self._looked + BEAT_S:
             return False
         self._looked = now
+        self._memory.look()
         try:
             return now > float(self._lease.read_bytes()) + LEASE_S / 2
         except (OSError, ValueError):
@@ -93,6 +96,13 @@ class Child:
             if os.getppid() != self._launcher:
                 break
             time.sleep(IDLE_S / 2)
+
+    def how_it_ended(self) -> dict[str, int | bool]:
+        """The exit code, 128+n for signal n; the signal, 0 for none; whether that was for lack of memory."""
+        assert self._process is not None and self._process.returncode is not None
+        number = max(0, -self._process.returncode)
+        oom = number == signal.SIGKILL and self._memory.has_killed()
+        return {"exit_code": exit_code_of(self._process.returncode), "signal": number, "oom": oom}
 
     def copy(self, streams: tuple[Stream, Stream], log: Log, grace: float) -> int:
         """Copy the output until the child has ended; returns the exit code, 128+n for signal n."""

@@ -26,10 +26,13 @@ STOPPING = "stopping"
 # In a job's folder on each of its hosts: until when, by that host's monotonic clock, ranks may run.
 LEASE = "lease"
 BEAT_S = 1.0  # how often main says that it is there
-LOST_S = 8.0  # a host that has not answered for so long is lost
+LOST_S = 4.0  # a host that has not answered for so long is lost
 LEASE_S = 10.0  # a host that has not heard from main for so long ends its ranks
 # In a job's folder on main: the grace that a person gave with `stop`, in seconds.
 GRACE = "grace"
+
+# In a job's folder on the hosts of an attempt after the first: what of job.json is another then.
+ATTEMPT = "attempt.json"
 
 FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timeout"})
 
@@ -82,6 +85,11 @@ class Job(TypedDict):
     share: bool
     log_bytes: int
     launches: list[Launch]
+    spares: list[Host]
+    max_restarts: int
+    min_hosts: int
+    stall_after: float | None
+    attempt: int  # 0, then how often it was started again
 
 
 class HostFile(TypedDict):
@@ -105,6 +113,9 @@ class Status(TypedDict):
     pid: int
     reason: str
     unswept: list[str]  # hosts of which nobody could say that nothing is left there
+    hosts: dict[str, list[int]]  # of this attempt: names in rank order, with the slots taken there
+    restarts: list[dict[str, Any]]  # what each attempt before this one ended by: at, reason, host, hosts
+    cause: dict[str, Any]  # the record of the rank that failed first; empty where none did
 
 
 def fail(code: int, message: str) -> NoReturn:
@@ -121,11 +132,19 @@ def job_folder(job_id: str) -> Path:
     return ROOT / "jobs" / job_id
 
 
+def temporary_folder(job_id: str) -> Path:
+    """Where launchers put their own files on this host: what they leave when they are killed goes with it."""
+    return Path("/tmp", f"toolkit-{job_id}")
+
+
 def load_job(job_id: str) -> Job:
-    """job.json of `job_id`; exits with EXIT_NO_INPUT where there is none."""
+    """job.json of `job_id`, and over it what is this attempt's own; exits with EXIT_NO_INPUT without one."""
     path = job_folder(job_id) / "job.json"
     try:
-        return cast(Job, json.loads(path.read_bytes()))
+        job = json.loads(path.read_bytes())
+        with suppress(FileNotFoundError):
+            job |= json.loads((path.parent / ATTEMPT).read_bytes())
+        return cast(Job, job)
     except (OSError, ValueError) as error:
         fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
 

@@ -9,10 +9,20 @@ import subprocess
 import sys
 import time
 
-from common import EXIT_USAGE, JOB_MARK, SUPERVISOR_MARK, exit_code_of, fail, grace_of, load_job
+from common import (
+    EXIT_USAGE,
+    JOB_MARK,
+    SUPERVISOR_MARK,
+    exit_code_of,
+    fail,
+    grace_of,
+    load_job,
+    temporary_folder,
+)
 
 # The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
-# when the supervisor, its host or the connection dies: a launch never outlives its supervisor.
+# when the supervisor, its host or the connection dies: a launch never outlives its supervisor. A number
+# in front of it is the grace to be used, in seconds.
 
 
 def main() -> int:
@@ -22,6 +32,9 @@ def main() -> int:
     launch = job["launches"][int(sys.argv[2])]
     env = {**os.environ, **launch["env"], JOB_MARK: job["id"]}
     env.pop(SUPERVISOR_MARK, None)
+    temporary = temporary_folder(job["id"])
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    env["TMPDIR"] = str(temporary)
     woken = wake_on_signals()
     asked: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -41,8 +54,9 @@ def main() -> int:
         readable, _, _ = select.select([0, woken], [], [], 1.0)
         if woken in readable:
             os.read(woken, 4096)
-        if asked or (0 in readable and not os.read(0, 4096)):
-            _end(child, grace_of(job))
+        said = os.read(0, 4096) if 0 in readable else None
+        if asked or said is not None:
+            _end(child, float(said) if said else grace_of(job))
     return exit_code_of(child.returncode)
 
 
@@ -57,7 +71,8 @@ def wake_on_signals() -> int:
 
 
 def _end(child: subprocess.Popen[bytes], grace: float) -> None:
-    os.killpg(child.pid, signal.SIGTERM)
+    if grace > 0:
+        os.killpg(child.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace
     while child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)

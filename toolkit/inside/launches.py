@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from common import JOB_MARK, SUPERVISOR_MARK, Job, program
@@ -38,7 +39,9 @@ class Running:
     def name(self) -> str:
         return f"{Path(self.launch['argv'][0]).name} on {self.launch['host']}"
 
-    def stop(self) -> None:
+    def stop(self, grace: float) -> None:
         """Order the launch to end: TERM to its group, KILL after the grace."""
         if self.process.stdin is not None and not self.process.stdin.closed:
-            self.process.stdin.close()
+            with suppress(OSError):  # it has ended by itself
+                self.process.stdin.write(f"{grace}\n".encode())
+                self.process.stdin.close()

@@ -7,33 +7,50 @@ say to everybody on the host, by `ps`, which slots and GPUs are taken and by who
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import select
 import signal
+import socket
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
-from common import LEASE, LEASE_S, SUPERVISOR_MARK, fail, job_folder, load_host, load_job
+from common import (
+    ATTEMPT,
+    LEASE,
+    LEASE_S,
+    STOPPING,
+    SUPERVISOR_MARK,
+    fail,
+    job_folder,
+    load_host,
+    load_job,
+    write_json,
+)
 from records import own_records
 from sweep import end
 
 # So that a host that is cut off has ended its ranks a moment after the lease.
 LAPSE_GRACE_S = 3.0
+DEATH_S = 0.1  # how often ranks are looked after
 
 
 class Lease:
     """The host's side: answers what main asks, and notices when it asks no more."""
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, attempt: int) -> None:
         self.folder = job_folder(job_id)
         self.job_id = job_id
+        self.attempt = attempt
+        self.host = load_host()["host"]
         self.lock = threading.Lock()
         self.released = False
-        self.file = os.open(self.folder / LEASE, os.O_RDWR | os.O_CREAT, 0o600)
+        self.file = alone(self.folder / LEASE)
 
     def renew(self) -> None:
         """Say until when ranks may run, in place: rank.py reads it too, for the case that we are killed."""
@@ -58,6 +75,20 @@ class Lease:
             for line in lines:
                 self.take(json.loads(line))
 
+    def report_deaths(self) -> None:
+        """Tell main of each rank that has failed, once, as soon as it has."""
+        told: set[int] = set()
+        while not self.released:
+            for record in own_records(self.folder, self.host, self.attempt):
+                if record["exit_code"] != 0 and record["rank"] not in told:
+                    told.add(record["rank"])
+                    self.say({"n": 0, "death": record})
+            time.sleep(DEATH_S)
+
+    def say(self, message: dict[str, Any]) -> None:
+        with self.lock, suppress(OSError):
+            os.write(1, json.dumps(message).encode() + b"\n")
+
     def take(self, request: dict[str, Any]) -> None:
         """Do what main asks, and go on listening meanwhile."""
         if request["do"] == "release":
@@ -68,13 +99,18 @@ class Lease:
         reply: dict[str, Any] = {"n": request["n"]}
         try:
             if request["do"] == "end":
-                reply["left"] = end(self.job_id, request["grace"], request["ranks"])
+                reply["left"] = end(self.job_id, request["grace"], request["ranks"], request["keep"])
             elif request["do"] == "records":
-                reply["records"] = own_records(self.folder)
+                reply["records"] = own_records(self.folder, self.host, self.attempt)
+            elif request["do"] == "port":
+                reply["port"] = free_port(load_host()["address"], request["from"])
+            elif request["do"] == "attempt":
+                (self.folder / STOPPING).unlink(missing_ok=True)
+                write_json(self.folder / ATTEMPT, request["attempt"])
+                reply["ready"] = True
         except OSError as error:
             reply["error"] = str(error)
-        with self.lock, suppress(OSError):
-            os.write(1, json.dumps(reply).encode() + b"\n")
+        self.say(reply)
 
     def lapse(self, why: str) -> None:
         """End what the job runs here, and leave a word about it in the job's logs."""
@@ -85,20 +121,46 @@ class Lease:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {why}; {what}\n")
 
 
+def alone(path: Path) -> int:
+    """Open the lease's file once no other lease of the job is at work here.
+
+    One that was cut off ends everything of the job first: it must not find what a restart has begun.
+    """
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        os.close(file)  # whoever had it before us has removed it at its end
+
+
+def free_port(address: str, first: int) -> int:
+    """The first port from `first` on that can be listened on at our address; `first` where none can."""
+    for port in range(first, 65536):
+        with closing(socket.socket()) as trial, suppress(OSError):
+            trial.bind((address, port))
+            return port
+    return first
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     for name in ("--cluster", "--owner", "--slots", "--gpus"):
         parser.add_argument(name, default="", help="for those who look at this host's processes")
-    job_id = parser.parse_args().job_id
+    parser.add_argument("--attempt", type=int, default=0, help="whose ranks to look after")
+    args = parser.parse_args()
+    job_id = args.job_id
     if not job_folder(job_id).is_dir():
         fail(66, f"{load_host()['host']} has no folder of job {job_id}")
     os.environ.pop(SUPERVISOR_MARK, None)
     # The end of the connection comes as a signal too; what ends us is the end of what we are told.
     for signum in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
-    lease = Lease(job_id)
+    lease = Lease(job_id, args.attempt)
     lease.renew()
+    threading.Thread(target=lease.report_deaths, daemon=True).start()
     why = lease.hear()
     if why:
         lease.lapse(why)

@@ -10,14 +10,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from common import BEAT_S, JOB_MARK, LOST_S, SUPERVISOR_MARK, Job, program, ssh_args
+from records import Record
 from sweep import CONNECT_S, KILL_ROUNDS, end_on
 
 TICK_S = 0.1
+SETTLE_S = 0.25  # over the time between two looks of a lease at its ranks
 # A host that has begun to answer is asked what it thinks within this time.
 ASK_S = 15.0
 
@@ -59,6 +62,15 @@ class _Held:
         with suppress(OSError):  # a full pipe, or nobody reads it any more: what is read says which
             self.unsent = self.unsent[os.write(self.process.stdin.fileno(), self.unsent) :]
 
+    def release(self) -> None:
+        """Let the process over there end in peace."""
+        self.send({"n": 0, "do": "release"})
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
+        if self.lost:
+            self.process.kill()
+
     def silence(self, now: float) -> str:
         """Why the host counts as lost, empty while it does not."""
         limit = LOST_S if self.answered else CONNECT_S
@@ -82,7 +94,7 @@ def lease_words(job: Job, host: str) -> list[str]:
     slots = ",".join(map(str, own["taken"])) if own else ""
     gpus = ",".join(own["gpus"]) if own else ""
     about = ["--cluster", job["cluster"], "--owner", job["owner"], "--slots", slots, "--gpus", gpus]
-    return ["python3", program("lease.py"), job["id"], *about]
+    return ["python3", program("lease.py"), job["id"], *about, "--attempt", str(job["attempt"])]
 
 
 class Leases:
@@ -95,6 +107,7 @@ class Leases:
         self._lock = threading.Lock()
         self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._asked: dict[int, str] = {}
+        self._deaths: list[tuple[float, Record]] = []
         self._number = 0
         self._closing = False
         self._wake = os.pipe()
@@ -108,20 +121,57 @@ class Leases:
                 return host, held.lost
         return None
 
-    def end(self, grace: float, ranks: bool = False) -> dict[str, str | None]:
-        """End what the job runs, on all hosts at once; host -> None, or why nobody can say that it is so."""
-        with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
-            return dict(pool.map(lambda host: (host, self._end_on(host, grace, ranks)), self._held))
+    def is_lost(self, host: str) -> bool:
+        return host in self._held and bool(self._held[host].lost)
 
-    def _end_on(self, host: str, grace: float, ranks: bool) -> str | None:
-        request = {"do": "end", "grace": grace, "ranks": ranks}
+    def all_heard(self, hosts: Iterable[str] = ()) -> bool:
+        """Whether each host, or each of these, has answered or is lost."""
+        held = [self._held[host] for host in hosts] or list(self._held.values())
+        return all(one.answered or one.lost for one in held)
+
+    def there(self) -> list[str]:
+        """The hosts that answer."""
+        return [host for host, held in self._held.items() if held.answered and not held.lost]
+
+    def keep(self, hosts: Iterable[str]) -> None:
+        """Give up the leases of all but these hosts."""
+        wanted = set(hosts)
+        others = [held for host, held in self._held.items() if host not in wanted]
+        self._held = {host: held for host, held in self._held.items() if host in wanted}
+        for held in others:
+            held.release()
+
+    def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
+        """A host's answer; empty when it has none in time."""
+        return self._ask(host, request, ASK_S) or {}
+
+    def deaths(self) -> list[Record]:
+        """The ranks that have failed, in the order in which we heard of them.
+
+        Empty until all that failed together have had the time to be heard of.
+        """
+        told = list(self._deaths)
+        settled = told and time.monotonic() > told[0][0] + SETTLE_S
+        return [record for _, record in told] if settled else []
+
+    def end(self, grace: float, ranks: bool = False, keep: bool = False) -> dict[str, str | None]:
+        """End what the job runs, on all hosts at once; host -> None, or why nobody can say that it is so.
+
+        Args:
+            ranks, keep: see `end` in sweep.py.
+        """
+        with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
+            return dict(pool.map(lambda host: (host, self._end_on(host, grace, ranks, keep)), self._held))
+
+    def _end_on(self, host: str, grace: float, ranks: bool, keep: bool) -> str | None:
+        request = {"do": "end", "grace": grace, "ranks": ranks, "keep": keep}
         reply = self._ask(host, request, ASK_S + grace + KILL_ROUNDS * 0.1)
         if reply is not None and "left" in reply:
             return f"still alive: {reply['left']}" if reply["left"] else None
         if self._held[host].lost and host != self._job["main"]:
             # It ends its ranks by itself, but nobody can say so until it is back.
             return self._held[host].lost
-        return end_on(self._job, host, grace, ranks)
+        return end_on(self._job, host, grace, ranks, keep)
 
     def records(self) -> list[dict[str, Any]]:
         """How ranks have ended, from all hosts that answer."""
@@ -135,12 +185,7 @@ class Leases:
         os.write(self._wake[1], b"x")
         self._thread.join()
         for held in self._held.values():
-            held.send({"n": 0, "do": "release"})
-            assert held.process.stdin is not None
-            with suppress(OSError):
-                held.process.stdin.close()
-            if held.lost:
-                held.process.kill()
+            held.release()
         deadline = time.monotonic() + 2.0
         for held in self._held.values():
             with suppress(subprocess.TimeoutExpired):
@@ -214,6 +259,8 @@ class Leases:
         *lines, held.rest = (held.rest + data).split(b"\n")
         for line in lines:
             reply = json.loads(line)
+            if "death" in reply:
+                self._deaths.append((time.monotonic(), reply["death"]))
             with self._lock:
                 waiting = self._replies.get(reply["n"])
             if waiting is not None:

@@ -171,6 +171,17 @@ def offset_of_last_lines(path: Path, lines: int, prefix: bytes = b"") -> int:
     return begins[0] if begins else offset
 
 
+def last_lines(path: Path, lines: int = 8, width: int = 300) -> list[str]:
+    """The last lines of a log, cut to a width, the empty ones left out."""
+    text = b""
+    for _, piece in pieces(path)[-2:]:
+        with suppress(FileNotFoundError), piece.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - lines * width))
+            text += file.read()
+    shown = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
+    return [line[:width] for line in shown[-lines:]]
+
+
 def _times_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.times")
 

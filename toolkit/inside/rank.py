@@ -26,11 +26,12 @@ from common import (
     job_folder,
     load_host,
     load_job,
+    temporary_folder,
     write_json,
     write_text,
 )
 from lines import Stream, write_lines
-from logs import Log
+from logs import Log, last_lines
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
@@ -88,6 +89,9 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
     given = {**host["network"], **own_gpus(job, host["host"])}
     env = {**base, **tuned_env(job), **given, **job["env"], **host["env"], **job["override"]}
     env.pop(SUPERVISOR_MARK, None)
+    # The launcher's: what ranks keep for the next run (compiled kernels) is to stay.
+    if env.get("TMPDIR") == str(temporary_folder(job["id"])):
+        del env["TMPDIR"]
     env.update(
         RANK=str(place.rank),
         WORLD_SIZE=str(place.size),
@@ -98,6 +102,7 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
         MASTER_PORT=base.get("MASTER_PORT", str(job["master_port"])),
         HOSTNAME=socket.gethostname(),  # horovodrun hands main's to every rank
         TOOLKIT_HOST=host["host"],
+        TOOLKIT_RESTART=str(job["attempt"]),
         PYTHONUNBUFFERED="1",
     )
     env[JOB_MARK], env[RANK_MARK] = job["id"], str(place.rank)
@@ -127,7 +132,11 @@ def main() -> int:
         write_text(folder / RULES, job["rules"])  # by every rank of a host: each time the same
     prefix = f"[{name}] ".encode()
     streams = (Stream(1, prefix), Stream(2, prefix))
-    with closing(Log(logs / f"rank-{place.rank}.log", job["log_bytes"])) as log:
+    path = logs / f"rank-{place.rank}.log"
+    # So that lease.py can tell when we are killed and leave no record.
+    who = {"rank": place.rank, "attempt": job["attempt"]}
+    write_json(logs / f"rank-{place.rank}.run", {**who, "pid": os.getpid()})
+    with closing(Log(path, job["log_bytes"])) as log:
         child = None
         try:
             env = rank_env(os.environ, host, job, place)
@@ -140,7 +149,9 @@ def main() -> int:
         else:
             code = child.copy(streams, log, job["grace"])
     # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
-    record = {"rank": place.rank, "host": host["host"], "exit_code": code, "ended": time.time()}
+    how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
+    last = last_lines(path) if code else []
+    record = {**who, "host": host["host"], **how, "ended": time.time(), "last": last}
     write_json(logs / f"rank-{place.rank}.exit", record)
     if child is not None:
         child.hold(folder / STOPPING, 2 * job["grace"])

@@ -4,41 +4,96 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common import EXIT_BROKEN, Job
+from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
+
+# A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
+# (seconds since the epoch), last (its last lines). Before it comes `logs/rank-N.run`: rank, attempt, and
+# the pid of its rank.py.
+Record = dict[str, Any]
 
 
-def blame(job: Job, found: Sequence[dict[str, Any]], host: str, launch: str, code: int) -> tuple[int, str]:
-    """Exit code and reason of a failed launch: those of the first rank to fail, where known.
-
-    `found` are the records of the job's ranks, as far as hosts have given theirs.
-    """
-    code = code or EXIT_BROKEN
-    records = [record for record in found if record["exit_code"] != 0]
-    if not records:
-        return code, f"{launch} ended with exit code {code}"
-    several = len(job["launches"]) > 1
-
-    def lateness(record: dict[str, Any]) -> tuple[bool, bool, bool, float]:
-        # mpirun's own code is that of the first rank to fail; torchrun's is always 1
-        other_host = several and record["host"] != host
-        other_code = job["launcher"] != "torchrun" and record["exit_code"] != code
-        ended_by_us = record["exit_code"] == 128 + signal.SIGTERM
-        return (other_host, other_code, ended_by_us, record["ended"])
-
-    first = min(records, key=lateness)
-    code = int(first["exit_code"])
-    return code, f"rank {first['rank']} on {first['host']} ended with exit code {code}"
+def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
+    """The records of an attempt's ranks that have ended on this host; `folder` is the job's."""
+    logs = folder / "logs"
+    ended = {record["rank"]: record for record in _read(logs, "exit", attempt)}
+    for run in _read(logs, "run", attempt):
+        rank = run["rank"]
+        if rank in ended or is_marked(run["pid"], JOB_MARK, folder.name):
+            continue
+        # It writes its record last of all, so it may have done so since we looked.
+        late = [record for record in _read(logs, "exit", attempt) if record["rank"] == rank]
+        ended[rank] = late[0] if late else _vanished(rank, host)
+    return list(ended.values())
 
 
-def own_records(folder: Path) -> list[dict[str, Any]]:
-    """The records of the ranks that have ended on this host; `folder` is the job's."""
+def _read(logs: Path, kind: str, attempt: int) -> list[Record]:
     records = []
-    for path in sorted((folder / "logs").glob("rank-*.exit")):
+    for path in sorted(logs.glob(f"rank-*.{kind}")):
         with suppress(OSError, ValueError):
             records.append(json.loads(path.read_text()))
-    return records
+    return [record for record in records if record["attempt"] == attempt]
+
+
+def _vanished(rank: int, host: str) -> Record:
+    code = 128 + signal.SIGKILL
+    about = {"rank": rank, "host": host, "exit_code": code, "signal": int(signal.SIGKILL), "oom": False}
+    return {**about, "ended": time.time(), "last": [], "vanished": True}
+
+
+def first_cause(job: Job, found: Sequence[Record], host: str = "", code: int = 0) -> Record | None:
+    """The record of the rank that failed first; None where none has.
+
+    Args:
+        found: in the order in which main came to know them.
+        host, code: of the launch that has failed, when it is a launch that told.
+    """
+    records = [record for record in found if record["exit_code"] != 0]
+    several = len(job["launches"]) > 1
+
+    def lateness(numbered: tuple[int, Record]) -> tuple[bool, bool, bool, float, int]:
+        number, record = numbered
+        # mpirun's own code is that of the first rank to fail; torchrun's is always 1
+        other_host = bool(host) and several and record["host"] != host
+        other_code = bool(code) and job["launcher"] != "torchrun" and record["exit_code"] != code
+        # A launcher that has lost one rank ends the others by SIGTERM.
+        ended_by_others = record["exit_code"] == 128 + signal.SIGTERM
+        return (other_host, other_code, ended_by_others, record["ended"] if host else 0.0, number)
+
+    return min(enumerate(records), key=lateness)[1] if records else None
+
+
+def words(record: Record) -> str:
+    """A rank's end in words."""
+    who = f"rank {record['rank']} on {record['host']}"
+    if record.get("oom"):
+        return f"{who} was killed for lack of memory"
+    if record.get("vanished"):
+        return f"{who} vanished: its rank.py was killed"
+    if record.get("signal"):
+        return f"{who} was killed by {signal_name(record['signal'])}"
+    code = record["exit_code"]
+    # A shell between rank.py and the program tells a signal as it tells an exit code.
+    like = f", as after {signal_name(code - 128)}" if 128 < code < 128 + 32 else ""
+    return f"{who} ended with exit code {code}{like}"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # a real-time one
+
+
+def blame(job: Job, found: Sequence[Record], host: str, launch: str, code: int) -> tuple[int, str, Record]:
+    """Exit code, reason and record of a failed launch: those of the first rank to fail, if there is one."""
+    code = code or EXIT_BROKEN
+    first = first_cause(job, found, host, code)
+    if first is None:
+        return code, f"{launch} ended with exit code {code}", {}
+    return int(first["exit_code"]), words(first), first

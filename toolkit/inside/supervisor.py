@@ -1,20 +1,21 @@
-"""Owns one job: starts its launches, merges their output, ends them, sweeps, says how it went."""
+"""Owns one job: its attempts one after another, their merged output, how it stands and how it went."""
 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
-import selectors
 import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
-from functools import partial
-from threading import Thread
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 
+from attempt import Attempt, End
 from common import (
+    ATTEMPT,
     EXIT_BROKEN,
     EXIT_LOST,
     EXIT_STARTED,
@@ -23,25 +24,23 @@ from common import (
     JOB_MARK,
     ROOT,
     SUPERVISOR_MARK,
+    Host,
     Job,
     Status,
-    exit_code_of,
     fail,
-    grace_of,
     is_marked,
     job_folder,
     load_job,
     read_status,
     write_json,
 )
-from launches import Running
 from leases import Leases
 from logs import Log
-from records import blame
+from restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
 from sweep import end_everywhere
+from watchdog import Watchdog
 
 TICK_S = 0.05
-DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
 
 
 class Supervisor:
@@ -49,12 +48,11 @@ class Supervisor:
         self.job = job
         self.folder = job_folder(job["id"])
         self.log = log
-        self.running: list[Running] = []
-        self.selector = selectors.DefaultSelector()
+        self.restarts = Restarts(job)
+        self.watchdog = Watchdog(job["id"], job["stall_after"] or math.inf, time.monotonic())
         self.leases: Leases | None = None
-        self.stopping: float | None = None  # since when
-        self.ending: Thread | None = None  # the ranks, while their output is still copied
-        self.killing: Thread | None = None  # everything, when somebody will not wait for the grace
+        self.attempt: Attempt | None = None
+        self.unswept: dict[str, str] = {}
         self.asked = 0  # the first TERM or INT
         self.began = time.monotonic()
         self.status: Status = {
@@ -65,9 +63,10 @@ class Supervisor:
             "pid": os.getpid(),
             "reason": "",
             "unswept": [],
+            "hosts": taken(job["hosts"]),
+            "restarts": self.restarts.done,
+            "cause": {},
         }
-        self.outcome: tuple[str, int, str] | None = None
-        self.launcher_failed = False  # then it is ending its ranks already
 
     def on_signal(self, signum: int, _frame: FrameType | None) -> None:
         self.asked = self.asked or signum
@@ -86,146 +85,138 @@ class Supervisor:
     def refuse(self, reason: str) -> None:
         """End before anything was started."""
         self.say(reason)
-        self.finish("failed", EXIT_STARTED, reason, [])
+        self.finish(End("failed", EXIT_STARTED, reason))
 
-    def finish(self, state: str, code: int, reason: str, unswept: list[str]) -> None:
+    def finish(self, end: End) -> None:
         """Write how it ended; nothing follows."""
         self.log.close()
-        self.status["state"], self.status["exit_code"], self.status["reason"] = state, code, reason
-        self.status["ended"], self.status["unswept"] = time.time(), unswept
+        self.status["state"], self.status["exit_code"], self.status["reason"] = (
+            end.state,
+            end.code,
+            end.reason,
+        )
+        self.status["ended"], self.status["unswept"] = time.time(), sorted(self.unswept)
+        self.status["cause"] = end.record
         self.save()
 
     def run(self) -> None:
         """The job's whole life; afterwards status.json is final."""
         try:
-            self.leases = Leases(self.job)
-            self._start()
-            while any(running.code is None for running in self.running):
-                self._step()
+            end = self._attempts()
         except Exception as error:  # whatever it is: all ends, and the status becomes final
-            self.outcome = ("failed", EXIT_BROKEN, f"the supervisor failed: {error!r}")
-        state, code, reason = self.outcome or ("succeeded", 0, "")
-        for running in self.running:
-            running.stop()
-        grace = grace_of(self.job)
-        if self.stopping is not None:  # they have had their TERM and some of the grace
-            grace = max(min(1.0, grace), self.stopping + grace - time.monotonic())
-        end = self.leases.end if self.leases else partial(end_everywhere, self.job)
-        left = {host: why for host, why in end(grace).items() if why}
-        for running in self.running:
-            self._drain(running)
-        for host, why in left.items():
+            end = End("failed", EXIT_BROKEN, f"the supervisor failed: {error!r}")
+            if self.attempt:
+                self.attempt.abandon()
+            self._swept(end_everywhere(self.job, 1.0))
+        self.watchdog.close()
+        for host, why in self.unswept.items():
             self.say(f"cannot say that nothing is left on {host}: {why}")
-        if reason:
-            self.say(reason)
+        if end.reason:
+            self.say(end.reason)
         if self.leases:
             self.leases.close()
-        self.finish(state, code, reason, sorted(left))
+        self.finish(end)
 
-    def _start(self) -> None:
-        for index in range(len(self.job["launches"])):
-            running = Running(self.job, index)
-            self.running.append(running)
-            assert running.process.stdout is not None
-            os.set_blocking(running.process.stdout.fileno(), False)
-            self.selector.register(running.process.stdout, selectors.EVENT_READ, running)
-        self.status["state"] = "running"
+    def _attempts(self) -> End:
+        self.leases = Leases(self.job)
+        while True:
+            began = time.monotonic()
+            self.attempt = Attempt(self.job, self.leases, self._take_output, self._beat)
+            self.attempt.start()
+            self.watchdog.heard(time.monotonic())
+            self.status["state"] = "running"
+            self.save()
+            end, left = self.attempt.run(self.restarts.may_follow)
+            self._swept(left)
+            if not self.restarts.may_follow(end):
+                return replace(end, reason=end.reason + self.restarts.why_not(end))
+            if last := self._prepare(end, time.monotonic() - began):
+                # What the hosts had kept for another attempt.
+                self._swept(end_everywhere(self.job, 0.0))
+                return last
+
+    def _prepare(self, end: End, lasted: float) -> End | None:
+        """Bring about what the next attempt needs; returns an end when there is to be none."""
+        assert self.leases is not None
+        wait = self.restarts.note(end, self.job["hosts"], lasted)
+        number, most = len(self.restarts.done), self.job["max_restarts"]
+        self.status["state"] = "restarting"
         self.save()
+        self.say(f"{end.reason}; restart {number} of {most} in {wait:g} s")
+        self.leases.close()
+        self.leases = None
+        until = time.monotonic() + wait
+        while time.monotonic() < until and self._over() is None:
+            time.sleep(TICK_S)
+        candidates = self.restarts.candidates()
+        lost = [end.host] if end.code == EXIT_LOST else []
+        self.leases = muster(self.job, candidates, number, lost, lambda: self._over() is not None)
+        if over := self._over():
+            return over
+        there = [host for host in candidates if host["name"] in self.leases.there()]
+        least = self.job["min_hosts"] or self.restarts.wanted
+        if len(there) < least:
+            return replace(end, reason=f"{end.reason}; no restart: {too_few(there, least)}")
+        return self._take(there[: self.restarts.wanted], number)
 
-    def _step(self) -> None:
-        for key, _ in self.selector.select(TICK_S):
-            self._read(key.data)
-        now = time.monotonic()
-        for running in self.running:
-            if running.code is not None:
-                continue
-            returncode = running.process.poll()
-            if returncode is None:
-                continue
-            running.ended = running.ended or now
-            if self._is_open(running) and now < running.ended + DRAIN_S:
-                continue
-            running.code = exit_code_of(returncode)
-            if running.code != 0 and self.outcome is None:
-                self.outcome = self._failed(running, running.code)
-                self.launcher_failed = True
-        if self.asked and self.outcome is None:
+    def _take(self, hosts: Sequence[Host], number: int) -> End | None:
+        """Make the job one on these hosts; returns an end where that cannot be."""
+        assert self.leases is not None
+        names = [host["name"] for host in hosts]
+        self.leases.keep([self.job["main"], *names])
+        port = self.leases.tell(names[0], {"do": "port", "from": self.job["master_port"] + 1}).get("port")
+        job = next_job(self.job, hosts, number, int(port or self.job["master_port"]))
+        with taking():
+            if not job["share"] and (other := taken_by_another(job)):
+                return End("failed", EXIT_STARTED, other)
+            write_json(self.folder / ATTEMPT, part_of_attempt(job))
+            self.job, self.status["hosts"] = job, taken(hosts)
+            self.save()
+        for name in dict.fromkeys([job["main"], *names]):
+            if not self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
+                self.say(f"{name} did not take what the restart needs")
+        self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {', '.join(names)}")
+        return None
+
+    def _beat(self) -> End | None:
+        """What is done all the time while an attempt runs."""
+        if line := self.watchdog.tick(time.monotonic()):
+            self.say(line)
+        return self._over()
+
+    def _over(self) -> End | None:
+        """Why all is to end, from outside the job; None while it is not."""
+        if self.asked:
             name = signal.Signals(self.asked).name
-            self.outcome = ("stopped", 128 + self.asked, f"stopped by {name}")
+            return End("stopped", 128 + self.asked, f"stopped by {name}", wanted=True)
         limit = self.job["timeout"]
-        if limit is not None and self.outcome is None and now > self.began + limit:
-            self.outcome = ("timeout", 124, f"not ended within {limit:g} s")
-        if self.outcome is None:
-            self.outcome = self._lost()
-        if self.outcome is not None:
-            self._end(now)
+        if limit is not None and time.monotonic() > self.began + limit:
+            return End("timeout", 124, f"not ended within {limit:g} s", wanted=True)
+        return None
 
-    def _failed(self, running: Running, code: int) -> tuple[str, int, str]:
-        """How the job has failed, by the first of its causes that can be told."""
-        assert self.leases is not None
-        records = self.leases.records()
-        # A launcher sees a host go, too; but it cannot say why, nor that it was the host.
-        lost = self._lost()
-        return lost or ("failed", *blame(self.job, records, running.launch["host"], running.name, code))
-
-    def _lost(self) -> tuple[str, int, str] | None:
-        assert self.leases is not None
-        lost = self.leases.lost()
-        return ("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}") if lost else None
-
-    def _end(self, now: float) -> None:
-        """Bring the job to its end: ranks first, then the launcher, then what heeds neither."""
-        assert self.leases is not None
-        grace = grace_of(self.job)
-        if grace == 0 and self.asked and self.killing is None:
-            self.killing = Thread(target=self.leases.end, args=(0.0,), daemon=True)
-            self.killing.start()
-        if self.stopping is None and self._ranks_have_ended():
-            self.stopping = now
-            for running in self.running:
-                running.stop()
-        # launch.py keeps the grace itself; through ssh it may not be reachable to do so
-        if self.stopping is not None and now > self.stopping + grace + 5:
-            for running in self.running:
-                if running.process.poll() is None:
-                    running.process.kill()
-
-    def _ranks_have_ended(self) -> bool:
-        """When we are the ones to end the job, its ranks get their grace before the launcher knows.
-
-        Told first, a launcher gives them less: Open MPI one second, and torchrun a TERM of its own.
-        """
-        if self.launcher_failed or self.killing is not None:
-            return True
-        if self.ending is None:
-            assert self.leases is not None
-            self.ending = Thread(target=self.leases.end, args=(grace_of(self.job), True), daemon=True)
-            self.ending.start()
-        return not self.ending.is_alive()
-
-    def _is_open(self, running: Running) -> bool:
-        return running.process.stdout in self.selector.get_map()
-
-    def _read(self, running: Running) -> bool:
-        stdout = running.process.stdout
-        assert stdout is not None
-        try:
-            data = os.read(stdout.fileno(), 1 << 16)
-        except BlockingIOError:
-            return False
+    def _take_output(self, data: bytes) -> None:
         if data:
-            self.write(running.merger.feed(data))
-        else:
-            self.selector.unregister(stdout)
-            self.write(running.merger.close())
-            with suppress(subprocess.TimeoutExpired):  # its end comes a moment after that of its output
-                running.process.wait(TICK_S)
-        return bool(data)
+            self.watchdog.heard(time.monotonic())
+        self.write(data)
 
-    def _drain(self, running: Running) -> None:
-        while self._is_open(running) and self._read(running):
-            pass
-        self.write(running.merger.close())
+    def _swept(self, left: Mapping[str, str | None]) -> None:
+        """Note what came of the sweep of these hosts; of others what was said last stays true."""
+        for host, why in left.items():
+            self.unswept.pop(host, None)
+            if why:
+                self.unswept[host] = why
+
+
+def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
+    return {host["name"]: host["taken"] for host in hosts}
+
+
+@contextmanager
+def taking() -> Iterator[None]:
+    """Of jobs that take their slots at the same moment one goes first, and the next one sees it."""
+    with (ROOT / "jobs" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def taken_by_another(job: Job) -> str:
@@ -263,11 +254,10 @@ def main() -> int:
     except FileExistsError:
         fail(EXIT_STARTED, f"job {job_id} has been started before")
     supervisor = Supervisor(job, Log(path, job["log_bytes"]))
-    with (ROOT / "jobs" / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two that start at once: one of them sees the other
-        taken = "" if job["share"] else taken_by_another(job)
-        if taken:
-            supervisor.refuse(taken)
+    with taking():
+        other = "" if job["share"] else taken_by_another(job)
+        if other:
+            supervisor.refuse(other)
             return EXIT_STARTED
         supervisor.save()
     # a function and not SIG_IGN, which the launches would inherit

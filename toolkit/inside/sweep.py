@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from common import (
     job_folder,
     program,
     ssh_args,
+    temporary_folder,
 )
 
 KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
@@ -94,10 +96,11 @@ def send(pid: int, job_id: str, signum: int) -> None:
             os.close(handle)
 
 
-def end(job_id: str, grace: float, ranks: bool = False) -> list[Process]:
+def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> list[Process]:
     """TERM, up to `grace` seconds of patience, KILL; returns what is left even so.
 
-    When nothing is, the job file loses the person's variables, which nobody needs any more.
+    When nothing is, the job file loses the person's variables, which nobody needs any more; with `keep` it
+    does not, for another attempt does.
     With `ranks`, the launcher and its daemons are left alone, and rank.py does not tell them yet.
     """
     if ranks:
@@ -118,18 +121,20 @@ def end(job_id: str, grace: float, ranks: bool = False) -> list[Process]:
         time.sleep(0.1)
         left = find(job_id, ranks)
     if not ranks and not left:
-        forget_variables(job_id)
+        shutil.rmtree(temporary_folder(job_id), ignore_errors=True)
+        if not keep:
+            forget_variables(job_id)
     return left
 
 
-def end_on(job: Job, host: str, grace: float, ranks: bool) -> str | None:
+def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = False) -> str | None:
     """None when nothing of the job is left on `host`, else why we cannot say so."""
     try:
         if host == job["main"]:
-            left = end(job["id"], grace, ranks)
+            left = end(job["id"], grace, ranks, keep)
         else:
             argv = ["python3", program("sweep.py"), job["id"], "--grace", str(grace)]
-            argv += ["--ranks"] if ranks else []
+            argv += [*(["--ranks"] if ranks else []), *(["--keep"] if keep else [])]
             done = subprocess.run(
                 ssh_args(host, argv),
                 stdin=subprocess.DEVNULL,
@@ -159,6 +164,7 @@ def main() -> int:
     parser.add_argument("job_id")
     parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
     parser.add_argument("--list", action="store_true", help="signal nothing")
+    parser.add_argument("--keep", action="store_true", help="leave the person's variables to another attempt")
     parser.add_argument("--ranks", action="store_true", help="spare the launcher and its daemons")
     parser.add_argument(
         "--grace", type=float, help="TERM, this many seconds, KILL; print what is left, 1 if any"
@@ -166,7 +172,7 @@ def main() -> int:
     args = parser.parse_args()
     job_folder(args.job_id)  # refuses what is no job id
     if args.grace is not None and not args.list:
-        left = end(args.job_id, args.grace, args.ranks)
+        left = end(args.job_id, args.grace, args.ranks, args.keep)
         print(json.dumps(left))
         return 1 if left else 0
     found = find(args.job_id, args.ranks)

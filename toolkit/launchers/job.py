@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from toolkit.core.names import DEFAULT_LOG_BYTES, INSIDE, JOBS
 
@@ -46,6 +48,10 @@ class Job:
         grace: seconds between SIGTERM and SIGKILL when the job is ended.
         share: take slots and GPUs whoever has them.
         log_bytes: the most that the merged log and each rank's own may take on a disk.
+        spares: hosts that take part in place of others when it is started again.
+        max_restarts: how often it is started again by itself after a failure.
+        min_hosts: with how many hosts at least; 0 for as many as at first.
+        stall_after: seconds without a line from any rank after which evidence is collected, None for never.
     """
 
     id: str
@@ -65,6 +71,10 @@ class Job:
     grace: float = 10.0
     share: bool = False
     log_bytes: int = DEFAULT_LOG_BYTES
+    spares: tuple[JobHost, ...] = ()
+    max_restarts: int = 0
+    min_hosts: int = 0
+    stall_after: float | None = None
 
     @property
     def world_size(self) -> int:
@@ -84,6 +94,21 @@ class Job:
     def rank_argv(self) -> tuple[str, ...]:
         """The program that launchers start once per rank; it starts ``command``."""
         return ("python3", str(INSIDE / "rank.py"), self.id)
+
+
+def job_of(about: Mapping[str, Any]) -> Job:
+    """Return the job of a job file's content; what is not a job's own there is passed over."""
+    names = {each.name for each in fields(Job)}
+    made = {name: value for name, value in about.items() if name in names}
+    for name in ("hosts", "spares"):
+        made[name] = tuple(_host_of(host) for host in about[name])
+    for name in ("env", "override", "tuned"):
+        made[name] = tuple(about[name].items())
+    return Job(**made | {"command": tuple(about["command"]), "networks": tuple(about["networks"])})
+
+
+def _host_of(about: Mapping[str, Any]) -> JobHost:
+    return JobHost(**{**about, "taken": tuple(about["taken"]), "gpus": tuple(about["gpus"])})
 
 
 @dataclass(frozen=True)

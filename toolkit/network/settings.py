@@ -50,16 +50,6 @@ def variables(settings: Sequence[Setting]) -> dict[str, str]:
     return {setting.name: setting.value for setting in settings}
 
 
-def openmpi_network(networks: Sequence[str]) -> dict[str, str]:
-    """Return what Open MPI's launcher is told: CIDRs, equal on all hosts even where names differ.
-
-    Open MPI 5 starts its daemons by PRRTE, which reads parameters of its own under another prefix
-    (https://docs.open-mpi.org/en/v5.0.x/mca.html; prte_if_include in PRRTE's prte_mca_params.c).
-    """
-    joined = ",".join(networks)
-    return {"OMPI_MCA_oob_tcp_if_include": joined, "PRTE_MCA_prte_if_include": joined}
-
-
 def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
     name = path.interface
     return [

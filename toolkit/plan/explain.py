@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from toolkit.core.facts import Facts
 from toolkit.core.links import RdmaPort
+from toolkit.core.openmpi import openmpi_network
 from toolkit.network.choose import Choice, choose, cidrs
 from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import choose_fabric
-from toolkit.network.settings import all_settings, openmpi_network
+from toolkit.network.settings import all_settings
 from toolkit.network.tuning import Tuning
 from toolkit.network.tuning_json import parse_tunings
 from toolkit.spec.inventory import Inventory

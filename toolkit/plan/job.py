@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from toolkit.core.code import CodeTree
 from toolkit.core.names import MAIN, container_name
 from toolkit.errors import NotReady
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import about_job
 from toolkit.launchers.job import Job
 from toolkit.launchers.slots import Room
 from toolkit.plan.gpus import ordered_uuids
@@ -53,17 +53,7 @@ def _missing(layout: Layout, host: str) -> str:
 
 def job_file(job: Job) -> str:
     """Return the text of job.json, the same on every host; see toolkit/inside/common.py for its readers."""
-    launches = [{**asdict(launch), "env": dict(launch.env)} for launch in LAUNCHERS[job.launcher](job)]
-    about = asdict(job) | {
-        "env": dict(job.env),
-        "override": dict(job.override),
-        "tuned": dict(job.tuned),
-        "world_size": job.world_size,
-        "workdir": job.workdir,
-        "master_address": job.hosts[0].address,
-        "launches": launches,
-    }
-    return json.dumps(about, indent=1, sort_keys=True) + "\n"
+    return json.dumps(about_job(job), indent=1, sort_keys=True) + "\n"
 
 
 def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
@@ -75,7 +65,7 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
     """
     cluster = layout.inventory.cluster
     main = container_name(cluster, MAIN)
-    names = dict.fromkeys((job.main, *(h.name for h in job.hosts)))
+    names = dict.fromkeys((job.main, *(h.name for h in (*job.hosts, *job.spares))))
     title = f"send code ({len(tree.entries)} files)" if source else "send the job file"
     sends = tuple(
         SendCode(

@@ -72,7 +72,7 @@ mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null
 mark version; cat "$mine/version" 2>/dev/null
 mark tuned; cat "$mine/conf/tuned.json" 2>/dev/null
-mark programs; (cd "$mine/inside" && sha256sum -- *) 2>/dev/null
+mark programs; (cd "$mine/inside" && find * -type f -exec sha256sum {} +) 2>/dev/null
 mark boot; grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null
 mark infiniband; for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done
 mark disk; df -Pk "${HOME:-/}" 2>/dev/null

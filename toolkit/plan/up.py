@@ -22,7 +22,8 @@ from toolkit.render.etc import group_file, hosts_file, passwd_file
 from toolkit.render.ssh import ssh_config
 from toolkit.spec.inventory import DataSet
 
-_FOLDERS = ("conf", "inside", "jobs", "home", "etc")
+_INSIDE = ("inside", *(f"inside/toolkit{name}" for name in ("", "/core", "/launchers")))
+_FOLDERS = ("conf", *_INSIDE, "jobs", "home", "etc")
 _OF_ROLE = {
     MAIN: (CLUSTER_KEY, f"{CLUSTER_KEY}.pub"),
     WORKER: (HOST_KEY, f"{HOST_KEY}.pub", "authorized_keys", "sshd_config"),

@@ -23,6 +23,7 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
         yield ("hosts",), "lists no host; write at least one"
     if hosts and isinstance(main, str) and main not in hosts:
         yield ("main",), f"no host is called {shown(main)}; {meant(main, hosts)}"
+    yield from _spares(data.get("spares"), hosts, main)
     yield from _same_names(places)
     yield from _same_addresses(hosts)
     yield from _slots(hosts, main)
@@ -39,6 +40,20 @@ def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
     if isinstance(hosts, list):
         return [(n, ("hosts", i), {}) for i, n in enumerate(hosts) if isinstance(n, str)]
     return []
+
+
+def _spares(spares: Any, hosts: Mapping[str, Any], main: Any) -> Iterator[Fault]:
+    names = [name for name in spares if isinstance(name, str)] if isinstance(spares, list) else []
+    for index, name in enumerate(names):
+        place = ("spares", index)
+        if hosts and name not in hosts:
+            yield place, f"no host is called {shown(name)}; {meant(name, hosts)}"
+        elif name == main:
+            yield place, f"{shown(name)} is main, without which no job goes on; choose another spare or main"
+        elif name in names[:index]:
+            yield place, f"host {shown(name)} is listed twice; keep one of them"
+    if hosts and set(hosts) <= {*names, main} and hosts.get(str(main), {}).get("slots") == 0:
+        yield ("spares",), "leave no host for ranks; remove one"
 
 
 def _same_names(places: list[tuple[str, Path, Mapping[str, Any]]]) -> Iterator[Fault]:

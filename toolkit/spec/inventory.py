@@ -60,6 +60,7 @@ class Inventory:
         main: the name of the host on which the launcher runs.
         pull: ``never`` (the image is sent to hosts that lack it), ``missing`` or ``always``.
         hosts: in the file's order, main included.
+        spares: names of hosts that take no ranks until a job is started again without one of its own.
         worker_port_fixed: True when the file names the port: then it is never moved.
         mounts: what containers see of the hosts' own files.
         data: what is staged to the hosts from here; see ``all_mounts``.
@@ -76,6 +77,7 @@ class Inventory:
     image: str
     main: str
     hosts: tuple[Host, ...]
+    spares: tuple[str, ...] = ()
     worker_port: int = DEFAULT_WORKER_PORT
     worker_port_fixed: bool = False
     mounts: tuple[Mount, ...] = ()

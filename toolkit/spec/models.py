@@ -191,6 +191,9 @@ class HostsFile(_Strict):
     )
     main: HostName = _absent(str, "The host where the launcher runs; the first one if absent.")
     hosts: Hosts = Field(description="The machines: a mapping of names to settings, or a list of names.")
+    spares: list[HostName] | None = _absent(
+        list, "Hosts that take no ranks until a job is started again without one of its own."
+    )
     worker_port: WorkerPort = Field(
         default=DEFAULT_WORKER_PORT,
         description="The port of the workers' sshd. Written here it is never moved, even when it is busy.",

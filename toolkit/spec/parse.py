@@ -97,6 +97,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         image=_familiar(image if isinstance(image, str) else image.name),
         main=model.main or next(iter(hosts)),
         hosts=tuple(_host(name, settings) for name, settings in hosts.items()),
+        spares=tuple(model.spares or ()),
         worker_port=model.worker_port,
         worker_port_fixed="worker_port" in model.model_fields_set,
         mounts=tuple(

@@ -1,0 +1,96 @@
+"""Jobs that lose a host or a rank and go on by themselves."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import hosts_file
+from tests.e2e.world import Toolkit, marked, on, wait_until
+
+pytestmark = pytest.mark.lab
+
+DIGITS = ("--workdir", "examples/digits", "--launcher", "torchrun", "train_ddp.py", "--epochs", "40")
+
+
+@pytest.fixture(scope="module")
+def again(lab: Path, folder: Path) -> Toolkit:
+    """Two hosts for ranks and a spare, up."""
+    path = hosts_file(lab, folder, "again", ("box1", "box2", "box3"))
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"spares": ["box3"]}))
+    toolkit = Toolkit(path, folder)
+    toolkit.run("up", check=True)
+    return toolkit
+
+
+def read_until(process: subprocess.Popen[str], pattern: str, lines: list[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if re.search(pattern, line):
+            return
+    raise AssertionError("".join(lines))
+
+
+def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Toolkit) -> None:
+    process, lines = again.start("run", "--max-restarts", "2", *DIGITS), []
+    read_until(process, r"epoch 5/40", lines)
+    on("box2", "docker", "kill", "toolkit-again-worker")
+    read_until(process, "goes on after step", lines)
+    running = again.run("jobs", "--json", check=True).json[-1]
+    assert running["hosts"] == {"box1": [0], "box3": [0]} and running["state"] == "running"
+    read_until(process, r"test accuracy \S+ on 2 ranks", lines)
+    assert process.wait(60) == 0
+    said = "".join(lines) + (process.stdout.read() if process.stdout else "")
+    # Whichever is seen first, the host's end or that of the rank on it.
+    assert re.search(r"\[toolkit\] .*box2.*; restart 1 of 2 in 1 s", said), said
+    assert "[toolkit] restart 1: 2 ranks on box1, box3" in said
+    first = int(re.findall(r"goes on after step (\d+)", said)[0])
+    accuracy = float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0])
+    assert first >= 5 * 22 and accuracy >= 0.97
+    (job,) = re.findall(r"job (\S+): succeeded", said)
+    assert not marked("box1", f"TOOLKIT_JOB={job}") and not marked("box3", f"TOOLKIT_JOB={job}")
+    again.run("up", check=True)
+
+
+def test_ranks_that_fail_are_told_apart_and_the_last_reason_stays(again: Toolkit) -> None:
+    here = ("--workdir", "examples", "--launcher", "mpirun")
+    kill = (
+        "import os, time; print('alive', flush=True)\n"
+        "os.environ['RANK'] == '1' and os.kill(os.getpid(), 9)\n"
+        "time.sleep(60)"
+    )
+    done = again.run("run", "--max-restarts", "1", *here, "--", "python", "-c", kill)
+    assert done.status == 137
+    assert "rank 1 on box2 was killed by SIGKILL; restart 1 of 1 in 1 s" in done.out
+    assert "rank 1 on box2 was killed by SIGKILL; given up after 1 restart of 1" in done.err
+    assert "    alive\n" in done.err
+
+
+def test_a_rank_without_memory_and_too_few_hosts(again: Toolkit) -> None:
+    eat = (
+        "import os, time; x = []\nwhile os.environ['RANK'] == '1': x.append(bytearray(10**7))\ntime.sleep(60)"
+    )
+    here = ("--workdir", "examples", "--launcher", "mpirun")
+    on("box2", "docker", "update", "--memory", "300m", "--memory-swap", "300m", "toolkit-again-worker")
+    try:
+        done = again.run("run", *here, "--", "python", "-c", eat)
+    finally:
+        on("box2", "docker", "rm", "-f", "toolkit-again-worker")
+        again.run("up", check=True)
+    assert done.status == 137 and "rank 1 on box2 was killed for lack of memory" in done.err
+    process, lines = (
+        again.start("run", "--max-restarts", "1", "--exclude", "box3", *here, "--", "sleep", "60"),
+        [],
+    )
+    read_until(process, r"job \S+: 2 ranks", lines)
+    job = re.findall(r"job (\S+): 2 ranks", lines[-1])[0]
+    wait_until(lambda: marked("box2", f"TOOLKIT_JOB={job}"))
+    on("box2", "docker", "kill", "toolkit-again-worker")
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode != 0 and "no restart: box1 alone answers, and --min-hosts is 2" in said, said
+    again.run("up", check=True)

@@ -1,0 +1,112 @@
+"""make faults: cases one after another by seed and number, a history of them, the figures.
+
+A second call goes on after the last case that was recorded of the same seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tests.faults.arena import Arena, commit
+from tests.faults.catalogue import FAULTS, PHASES
+from tests.faults.history import Outcome, figures, next_index, outcome_of, parse_history, table
+from tests.faults.model import Case, Fault, case_at, combinations
+from tests.faults.runner import Trial
+
+PAGE = Path("docs/faults.md")
+BEGIN, END = "<!-- written by make faults -->", "<!-- end -->"
+
+
+def lacks(fault: Fault) -> bool:
+    """Whether this machine lacks what the fault is done with."""
+    return bool(fault.needs) and not Path(fault.needs).is_file()
+
+
+def try_case(arena: Arena, case: Case, only: str) -> Outcome:
+    start = time.monotonic()
+    trial = Trial(arena, case)
+    return outcome_of(case, trial.answer, trial.run(), commit(), time.monotonic() - start, only)
+
+
+def told(row: Outcome) -> str:
+    """One line about a case, and one for each broken invariant."""
+    seconds = f", ended after {row.end_s:.1f} s" if row.end_s is not None else ""
+    how = f"exit {row.exit}, {row.state or 'no job'}{seconds}" if row.injected else "not reached"
+    head = f"{row.index:4d}  {row.fault} in {row.phase} on {row.host} ({row.launcher}): {how}"
+    head += f"; {row.took_s:.0f} s in all"
+    return "\n".join([head, *(f"        {line}" for line in row.broken)])
+
+
+def with_table(page: str, rows: list[Outcome]) -> str:
+    """Return the page with the table and the figures of these outcomes in their place."""
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
+    text = [f"Seeds {seeds}:", "", *(f"- {line}" for line in figures(rows).lines()), "", *table(FAULTS, rows)]
+    return "\n".join([f"{head}{BEGIN}", "", *text, "", f"{END}{tail}"])
+
+
+def listing() -> str:
+    lines = [f"{phase.name:12} {phase.about}" for phase in PHASES]
+    lines.append("")
+    for fault in FAULTS:
+        lines.append(f"{fault.name:22} {fault.about}; in {', '.join(fault.answers)}")
+    return "\n".join([*lines, "", f"{len(FAULTS)} faults, {len(combinations(FAULTS))} combinations"])
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make faults", description=__doc__)
+    parser.add_argument("-n", type=int, default=50, help="how many cases of this seed in all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", metavar="FAULT[/PHASE]", help="these alone; /PHASE: of all")
+    parser.add_argument("--lab", default="lab", help="a practice cluster of three hosts that is up")
+    parser.add_argument("--folder", type=Path, help="the lab's folder; .lab/LAB by default")
+    parser.add_argument("--history", type=Path, default=Path(".faults/history.jsonl"))
+    parser.add_argument("--list", action="store_true", help="print faults and phases, do nothing")
+    parser.add_argument("--report", action="store_true", help="figures, and docs/faults.md anew")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse()
+    if args.list:
+        print(listing())
+        return 0
+    text = args.history.read_text() if args.history.exists() else ""
+    history = parse_history(text)
+    if args.report:
+        PAGE.write_text(with_table(PAGE.read_text(), history))
+        print("\n".join(figures(history).lines()))
+        return 0
+    faults = [fault for fault in FAULTS if not lacks(fault)]
+    for fault in FAULTS:
+        if fault not in faults:
+            print(f"{fault.name} is left out: there is no {fault.needs} here", file=sys.stderr)
+    first = next_index(history, args.seed, args.only)
+    cases = [case_at(faults, args.seed, index, args.only) for index in range(first, args.n)]
+    if cases:
+        # Ended from outside, it takes its clusters with it; behind nohup or & SIGINT would be ignored.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: sys.exit(143))
+        args.history.parent.mkdir(parents=True, exist_ok=True)
+        place = (args.folder or Path(".lab", args.lab)).resolve()
+        with Arena(place / "hosts.yaml", place / "faults", args.lab) as arena:
+            for case in cases:
+                row = try_case(arena, case, args.only)
+                with args.history.open("a") as file:
+                    file.write(row.line() + "\n")
+                history.append(row)
+                print(told(row), flush=True)
+    own = [row for row in history if row.seed == args.seed and row.only == args.only]
+    found = figures(own)
+    print(f"seed {args.seed}" + (f", {args.only}" if args.only else ""))
+    print("\n".join(found.lines()))
+    return 1 if found.broken or found.lab else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

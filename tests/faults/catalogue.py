@@ -1,0 +1,592 @@
+"""Every fault and every phase. Adding one is a row here; docs/faults.md is written from it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from tests.faults.model import (
+    ANY,
+    COMMAND,
+    MAIN,
+    WORKER,
+    Answer,
+    Before,
+    Fault,
+    Line,
+    Login,
+    Machine,
+    Moment,
+    NewFile,
+    Operator,
+    Phase,
+    Process,
+    Second,
+    Shell,
+    Signal,
+    ToCommand,
+)
+
+# Where the hosts see one folder, and where each has a small disk of its own.
+SHARED, DISK = "/srv/shared/faults", "/srv/faults-disk"
+# Above what `toolkit check` takes for full.
+DISK_BYTES = 160 << 20
+FAKETIME = os.environ.get("TOOLKIT_TEST_FAKETIME", "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+PHASES = (
+    Phase("connect", "up", Before(), "before `up` begins"),
+    Phase("preflight", "up", Login(), "`up` has logged in, its questions are asked"),
+    Phase("start", "up", Line(r"(done|as is)  {host}: write who may log in where"), "containers start"),
+    Phase("send", "send", Process(mark="TOOLKIT_RELAY"), "an image is on its way"),
+    Phase("launch-before", "run", Before(), "before `run` begins"),
+    Phase("launch", "run", Process(mark="TOOLKIT_JOB"), "the first process of the job is there"),
+    Phase("step", "run", NewFile(f"{SHARED}/{{case}}/step-[456]"), "the job has made some steps"),
+    Phase("checkpoint", "run", NewFile(f"{SHARED}/{{case}}/half-*"), "rank 0 writes a checkpoint"),
+    Phase("stop", "stop", NewFile("/home/trainer/.local/state/toolkit/tried/*/jobs/*/stopping"), "`stop`"),
+    Phase("down", "down", Line(r"(done|as is)  \S+: "), "`down` has done something while a job runs"),
+    Phase("moment-up", "up", Moment(), "any moment of `up`"),
+    Phase("moment-run", "run", Moment(), "any moment of `run`"),
+    Phase("moment-down", "down", Moment(), "any moment of `down`"),
+)
+PHASE = {phase.name: phase for phase in PHASES}
+
+UP, RUN, END, MOMENTS = (
+    ("connect", "preflight", "start"),
+    ("launch", "step", "checkpoint"),
+    ("stop", "down"),
+    ("moment-up", "moment-run", "moment-down"),
+)
+
+_RANK = Process(r"train\.py", "TOOLKIT_RANK")
+_RANK_PY = Process(r"^\S*python\S* \S*/rank\.py", "TOOLKIT_JOB")
+_LAUNCHER = Process(r"^(\S*mpirun|\S*python\S* \S*torchrun) ", "TOOLKIT_JOB")
+_SUPERVISOR = Process(r"/supervisor\.py", "TOOLKIT_SUPERVISOR")
+_LEASE = Process(r"^\S*python\S* \S*/lease\.py", "TOOLKIT_JOB")
+
+# R1: a rank that dies ends the job everywhere within 3 s, and is named.
+_CRASH = Answer(r"[1-9]\d*", ("failed",), r"\brank {rank} on {host}\b", notice=3, end=3, gone=3)
+# R2: a host that is lost is told within 5 s, the job ended wherever reachable within 8 s; there within 15 s.
+_LOST = Answer(r"[1-9]\d*", ("failed",), r"\b{host} is lost\b", notice=5, end=8, gone=8, own=15)
+# The host is named, whatever is said of it.
+_NAMED = replace(_LOST, cause=r"\b{host}\b")
+# A host that has never answered is waited for as long as ssh takes to give up: 20 s.
+_UNHEARD = replace(_NAMED, notice=22, end=25, gone=25, own=25)
+_SURVIVES = Answer(states=("succeeded",))
+# Main itself goes: nobody is left to end the job but the leases, and the command can only say so.
+_MAIN_GONE = Answer(r"[1-9]\d*", ("failed", "lost", "stopped"), r"\b{host}\b", gone=15, own=15)
+# With `up`, `send`, `stop` and `down`: it works all the same, or fails and names the host.
+_MAY_FAIL = Answer(r"0|[1-9]\d*", cause=r"\b{host}\b")
+_MUST_FAIL = Answer(r"[1-9]\d*", cause=r"\b{host}\b")
+_WORKS = Answer("0")
+
+
+def _in(phases: tuple[str, ...], answer: Answer) -> dict[str, Answer]:
+    return dict.fromkeys(phases, answer)
+
+
+_ALL = (*UP, "send", *RUN, *END)
+
+# Shell of faults. The bystander's traffic passes: what is broken is the tried cluster's network.
+_PASS = "-p tcp {} $PORT -j RETURN"
+
+
+def _between(rules: str, chains: str = "INPUT OUTPUT") -> Shell:
+    """Rules for what goes between this host and the others, in a chain of their own."""
+    make = f"""
+iptables -N FAULT || exit 1
+iptables -A FAULT {_PASS.format("--sport")} && iptables -A FAULT {_PASS.format("--dport")} || exit 1
+for peer in $PEERS; do for way in -s -d; do
+{rules}
+done; done
+for chain in {chains}; do iptables -I $chain -j FAULT || exit 1; done
+"""
+    mend = f"""
+for chain in {chains}; do iptables -D $chain -j FAULT; done
+iptables -F FAULT; iptables -X FAULT
+"""
+    return Shell(make, mend)
+
+
+_DROP = "iptables -A FAULT $way $peer -j DROP || exit 1"
+_SSH = "INPUT -p tcp --dport 22 -s $OPERATOR -j"
+# As the host itself started it; containers that run are ended by an engine that comes back.
+_ENGINE_LINE = "tr '\\0' '\\n' </proc/$(cat /run/docker.pid)/cmdline >/run/dockerd.args; "
+_ENGINE_START = r"""
+kill -9 $(cat /run/docker.pid) 2>/dev/null; sleep 0.2; rm -f /run/docker.pid
+(IFS='
+'; exec setsid $(cat /run/dockerd.args) >>/var/log/dockerd.log 2>&1 </dev/null) &
+for i in $(seq 300); do timeout 5 docker info >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1
+"""
+_SSHD = "kill -{} $(cat /run/sshd.pid)"
+_SSHD_START = """
+test -e /proc/$(cat /run/sshd.pid) && exit 0
+setsid /usr/sbin/sshd -D -E /var/log/sshd.log </dev/null >/dev/null 2>&1 & sleep 0.3
+"""
+
+_COMMAND = (
+    Fault(
+        "command-kill",
+        "SIGKILL of the command",
+        COMMAND,
+        ToCommand(("KILL",)),
+        {
+            **_in((*UP, "send", *END), Answer("-9")),
+            **_in(RUN, Answer("-9", ("succeeded", ""), goes_on=True)),
+            **_in(MOMENTS, Answer("-9|0")),
+        },
+    ),
+    Fault(
+        "command-stop",
+        "SIGSTOP of the command for 3 s",
+        COMMAND,
+        ToCommand(("STOP", "CONT"), 3.0),
+        {**_in((*UP, "send", *END), _WORKS), **_in(RUN, _SURVIVES)},
+    ),
+    Fault(
+        "command-term",
+        "SIGTERM to the command",
+        COMMAND,
+        ToCommand(("TERM",)),
+        {
+            **_in((*UP, "send", *END), Answer("143|130|0")),
+            **_in(RUN, Answer("143|130", ("succeeded", ""), goes_on=True)),
+        },
+    ),
+    Fault(
+        "command-hup",
+        "its terminal is closed",
+        COMMAND,
+        ToCommand(("HUP",)),
+        {
+            **_in((*UP, "send", *END), Answer("129|130|0")),
+            **_in(RUN, Answer("129|130", ("succeeded", ""), goes_on=True)),
+        },
+    ),
+    *(
+        Fault(
+            f"command-ctrl-c-{times}",
+            f"Ctrl-C, {times} times",
+            COMMAND,
+            ToCommand(("INT",) * times, 0.4),
+            {
+                **_in((*UP, "send"), Answer("130|0")),
+                **_in(RUN, Answer("130", ("stopped", ""), gone=20)),
+                **_in(END, Answer("130|0")),
+            },
+        )
+        for times in (1, 2, 3)
+    ),
+    Fault(
+        "command-twice",
+        "the same command once more at the same time",
+        COMMAND,
+        Second(),
+        {"preflight": Answer(r"0|[13]"), **_in(("step",), _SURVIVES), **_in(END, Answer(r"0|[13]"))},
+        settle=True,
+    ),
+    Fault(
+        "command-wrong-key",
+        "the key is another one",
+        WORKER,
+        Operator("key"),
+        {"connect": _MUST_FAIL},
+    ),
+    Fault(
+        "command-changed-key",
+        "the host shows another key than the recorded one",
+        WORKER,
+        Operator("known"),
+        {"connect": _MUST_FAIL},
+    ),
+)
+
+_PROCESSES = (
+    Fault("rank-kill", "SIGKILL of a rank", ANY, Signal(_RANK, "SIGKILL"), _in(RUN[1:], _CRASH)),
+    Fault("rank-segv", "SIGSEGV of a rank", ANY, Signal(_RANK, "SIGSEGV"), _in(RUN[1:], _CRASH)),
+    Fault(
+        "rank-exit",
+        "a rank ends with exit code 3",
+        ANY,
+        Shell("touch $SHARED/$CASE/exit-$RANK"),
+        {"step": replace(_CRASH, cause=r"\brank {rank} on {host} ended with exit code 3")},
+    ),
+    Fault(
+        "rank-memory",
+        "a rank takes more memory than its container has",
+        ANY,
+        Shell(
+            "docker update --memory 400m --memory-swap 400m $NAME && touch $SHARED/$CASE/balloon-$RANK",
+            # An engine without swap accounting refuses -1; the limit goes with the container then.
+            "docker update --memory 0 --memory-swap -1 $NAME || true",
+        ),
+        # How long it takes to fill the memory is not the toolkit's affair.
+        {"step": replace(_CRASH, notice=20, end=20, gone=20)},
+        settle=True,
+    ),
+    Fault(
+        "rank-stop",
+        "SIGSTOP of a rank for 3 s",
+        ANY,
+        Signal(_RANK, "SIGSTOP", "SIGCONT"),
+        _in(RUN[1:], _SURVIVES),
+        hold=3,
+    ),
+    Fault(
+        "wrapper-kill",
+        "SIGKILL of rank.py",
+        ANY,
+        Signal(_RANK_PY, "SIGKILL"),
+        _in(RUN[1:], replace(_CRASH, cause=r"\b{host}\b")),
+    ),
+    Fault(
+        "launcher-kill",
+        "SIGKILL of mpirun, or of a host's torchrun",
+        MAIN,
+        Signal(_LAUNCHER, "SIGKILL"),
+        _in(RUN, replace(_CRASH, cause=r"\b{host}\b")),
+    ),
+    Fault(
+        "supervisor-kill",
+        "SIGKILL of the supervisor",
+        MAIN,
+        Signal(_SUPERVISOR, "SIGKILL"),
+        {**_in(RUN, replace(_MAIN_GONE, cause="supervisor|{host}")), "stop": _MAY_FAIL},
+    ),
+    Fault(
+        "supervisor-stop",
+        "SIGSTOP of the supervisor for 4 s",
+        MAIN,
+        Signal(_SUPERVISOR, "SIGSTOP", "SIGCONT"),
+        {**_in(RUN, _SURVIVES), "stop": _WORKS},
+        hold=4,
+    ),
+    Fault(
+        "lease-kill",
+        "SIGKILL of a lease",
+        ANY,
+        Signal(_LEASE, "SIGKILL"),
+        {**_in(RUN, _NAMED), "stop": _MAY_FAIL},
+    ),
+    Fault(
+        "lease-stop",
+        "SIGSTOP of a lease for 3 s",
+        WORKER,
+        Signal(_LEASE, "SIGSTOP", "SIGCONT"),
+        _in(RUN, _SURVIVES),
+        hold=3,
+    ),
+)
+
+_CONTAINERS = (
+    Fault(
+        "main-kill",
+        "SIGKILL of main's container",
+        MAIN,
+        Shell("docker kill $NAME"),
+        {**_in(RUN, _MAIN_GONE), **_in(END, _MAY_FAIL)},
+        settle=True,
+    ),
+    Fault(
+        "main-stop",
+        "main's container is frozen for 12 s",
+        MAIN,
+        Shell("docker pause $NAME", "docker unpause $NAME"),
+        # Its own ranks cannot end while they are frozen.
+        {**_in(RUN, replace(_MAIN_GONE, gone=15, own=30)), "stop": _MAY_FAIL},
+        hold=12,
+        settle=True,
+    ),
+    Fault(
+        "main-remove",
+        "main's container is removed",
+        MAIN,
+        Shell("docker rm -f $NAME"),
+        {**_in(RUN, _MAIN_GONE), **_in(END, _MAY_FAIL)},
+        settle=True,
+    ),
+    Fault(
+        "worker-kill",
+        "SIGKILL of a worker's container",
+        WORKER,
+        Shell("docker kill $NAME"),
+        {**_in(RUN, _NAMED), "launch": _UNHEARD, **_in(END, _MAY_FAIL)},
+        settle=True,
+    ),
+    Fault(
+        "worker-stop",
+        "a worker's container is frozen",
+        WORKER,
+        Shell("docker pause $NAME", "docker unpause $NAME"),
+        {
+            **_in(RUN, replace(_LOST, own=None)),
+            "launch": replace(_UNHEARD, own=None),
+            **_in(END, _MAY_FAIL),
+        },
+        settle=True,
+    ),
+    Fault(
+        "worker-remove",
+        "a worker's container is removed",
+        WORKER,
+        Shell("docker rm -f $NAME"),
+        {**_in(RUN, _NAMED), "launch": _UNHEARD, **_in(END, _MAY_FAIL)},
+        settle=True,
+    ),
+)
+
+_MACHINES = (
+    Fault(
+        "host-off",
+        "the host loses power and comes back",
+        WORKER,
+        Machine("kill", "start"),
+        {**_in(UP[:1], _MUST_FAIL), **_in(RUN[1:], replace(_LOST, own=None)), **_in(END, _MAY_FAIL)},
+        strikes=True,
+        settle=True,
+    ),
+    Fault(
+        "host-stop",
+        "the host is frozen for at most 20 s",
+        WORKER,
+        Machine("pause", "unpause"),
+        {**_in(("connect", "start"), _MAY_FAIL), **_in(RUN[1:], replace(_LOST, own=None))},
+        hold=20,
+        strikes=True,
+        settle=True,
+    ),
+    Fault(
+        "dockerd-kill",
+        "SIGKILL of the engine, which is started again after 3 s and ends all containers",
+        ANY,
+        Shell(_ENGINE_LINE + "kill -9 $(cat /run/docker.pid)", _ENGINE_START),
+        {
+            **_in(UP, _MAY_FAIL),
+            # While it is away nothing ends; the limit holds from when it has ended the containers.
+            "step": replace(_NAMED, notice=20, end=25, gone=25, own=25),
+            **_in(END, _MAY_FAIL),
+        },
+        hold=3,
+        strikes=True,
+        settle=True,
+    ),
+    Fault(
+        "dockerd-stop",
+        "SIGSTOP of the engine for 4 s",
+        ANY,
+        Shell("kill -STOP $(cat /run/docker.pid)", "kill -CONT $(cat /run/docker.pid)"),
+        {**_in(UP, _MAY_FAIL), **_in(RUN[1:], _SURVIVES), **_in(END, _WORKS)},
+        hold=4,
+    ),
+    Fault(
+        "sshd-kill",
+        "SIGKILL of the host's sshd; connections that are open stay",
+        ANY,
+        Shell(_SSHD.format("KILL"), _SSHD_START),
+        {
+            "connect": _MUST_FAIL,
+            **_in(("preflight", "start"), _WORKS),
+            "step": _SURVIVES,
+            **_in(END, _MAY_FAIL),
+        },
+        hold=3,
+    ),
+    Fault(
+        "sshd-stop",
+        "SIGSTOP of the host's sshd",
+        ANY,
+        Shell(_SSHD.format("STOP"), _SSHD.format("CONT")),
+        {"connect": _MUST_FAIL, **_in(("preflight", "start"), _WORKS), "step": _SURVIVES},
+    ),
+)
+
+_NETWORK = (
+    Fault(
+        "link-cut",
+        "nothing passes between this host and the others, both ways",
+        WORKER,
+        _between(_DROP),
+        {"start": _MAY_FAIL, **_in(RUN, _LOST), "launch": _UNHEARD, **_in(END, _MAY_FAIL)},
+        settle=True,
+    ),
+    Fault(
+        "link-cut-in",
+        "nothing from the others reaches this host",
+        WORKER,
+        _between(_DROP, "INPUT"),
+        {**_in(RUN, _LOST), "launch": _UNHEARD},
+        settle=True,
+    ),
+    Fault(
+        "link-cut-out",
+        "nothing from this host reaches the others",
+        WORKER,
+        _between(_DROP, "OUTPUT"),
+        {**_in(RUN, _LOST), "launch": _UNHEARD},
+        settle=True,
+    ),
+    Fault(
+        "link-cut-main",
+        "nothing passes between main and the others",
+        MAIN,
+        _between(_DROP),
+        # Every worker is lost at once, and the first one is named.
+        _in(RUN[1:], replace(_LOST, cause=r"\bbox[23] is lost\b", gone=15)),
+        settle=True,
+    ),
+    Fault(
+        "link-reset",
+        "every connection between this host and the others is reset",
+        WORKER,
+        _between(
+            # Or the resets themselves would not get out.
+            "iptables -A FAULT $way $peer -p tcp --tcp-flags RST RST -j RETURN || exit 1\n"
+            "iptables -A FAULT $way $peer -p tcp -j REJECT --reject-with tcp-reset || exit 1"
+        ),
+        {"start": _MAY_FAIL, **_in(RUN, _NAMED), "launch": _UNHEARD},
+        settle=True,
+    ),
+    Fault(
+        "link-loss-1",
+        "1 % of the packets between this host and the others is lost for 4 s",
+        ANY,
+        _between(
+            "iptables -A FAULT $way $peer -m statistic --mode random --probability 0.01 -j DROP || exit 1"
+        ),
+        {"start": _WORKS, **_in(RUN, _SURVIVES)},
+        hold=4,
+    ),
+    Fault(
+        "link-loss-10",
+        "10 % of the packets between this host and the others is lost for 4 s",
+        ANY,
+        _between(
+            "iptables -A FAULT $way $peer -m statistic --mode random --probability 0.1 -j DROP || exit 1"
+        ),
+        {"start": _WORKS, **_in(RUN, _SURVIVES)},
+        hold=4,
+    ),
+    Fault(
+        "link-slow",
+        "the host sends at most 1 Mb/s for 4 s",
+        ANY,
+        Shell(
+            "for card in $(ls /sys/class/net | grep -v -e '^lo$' -e docker -e veth -e br-); do"
+            " tc qdisc replace dev $card root tbf rate 1mbit burst 32kb latency 400ms || exit 1; done",
+            "for card in $(ls /sys/class/net | grep -v -e '^lo$' -e docker -e veth -e br-); do"
+            " tc qdisc del dev $card root; done",
+        ),
+        {**_in(UP, _WORKS), **_in(RUN, _SURVIVES), **_in(END, _WORKS)},
+        hold=4,
+    ),
+    Fault(
+        "ssh-drop",
+        "the host's ssh port drops what comes from here",
+        ANY,
+        Shell(f"iptables -I {_SSH} DROP", f"iptables -D {_SSH} DROP"),
+        {"connect": _MUST_FAIL, **_in(("preflight", "start", "send"), _MAY_FAIL), "down": _MAY_FAIL},
+        hold=15,
+    ),
+    Fault(
+        "ssh-reset",
+        "the host's ssh port resets what comes from here",
+        ANY,
+        Shell(
+            f"iptables -I {_SSH} REJECT --reject-with tcp-reset",
+            f"iptables -D {_SSH} REJECT --reject-with tcp-reset",
+        ),
+        {"connect": _MUST_FAIL, **_in(("preflight", "start", "send"), _MAY_FAIL), "down": _MAY_FAIL},
+        hold=15,
+    ),
+    Fault(
+        "ssh-reset-run",
+        "the same while a job runs: the command loses sight of it, the job goes on",
+        MAIN,
+        Shell(
+            f"iptables -I {_SSH} REJECT --reject-with tcp-reset",
+            f"iptables -D {_SSH} REJECT --reject-with tcp-reset",
+        ),
+        {"step": Answer(r"[1-9]\d*", ("succeeded",), r"\b{host}\b", goes_on=True)},
+        hold=4,
+    ),
+)
+
+_STATE = "/home/trainer/.local/state"
+_DISKS = (
+    Fault(
+        "disk-full",
+        "the disk of the checkpoints is full",
+        MAIN,
+        Shell(f"head -c {2 * DISK_BYTES} /dev/zero >{DISK}/full 2>/dev/null; true", f"rm -f {DISK}/full"),
+        _in(RUN[1:], replace(_CRASH, notice=5, end=5, gone=5)),
+    ),
+    Fault(
+        "disk-read-only",
+        "the disk of the checkpoints becomes read-only",
+        MAIN,
+        Shell(
+            # A mount with a file open for writing stays as it is: once more until it takes.
+            f"for i in $(seq 99); do mount -o remount,ro {DISK} 2>/dev/null && exit; sleep 0.05; done; false",
+            f"mount -o remount,rw {DISK}",
+        ),
+        {"step": replace(_CRASH, notice=8, end=8, gone=8)},
+    ),
+    Fault(
+        "disk-state-full",
+        "the disk of the toolkit's state is full",
+        ANY,
+        Shell(
+            f"install -d -o trainer -g trainer {_STATE}; mount -t tmpfs -o size=64k,mode=777 none {_STATE}",
+            f"umount {_STATE}",
+        ),
+        {"connect": _MUST_FAIL},
+    ),
+    Fault(
+        "disk-state-read-only",
+        "the disk of the toolkit's state is read-only",
+        ANY,
+        Shell(
+            f"install -d -o trainer -g trainer {_STATE}; mount -t tmpfs -o ro,mode=777 none {_STATE}",
+            f"umount {_STATE}",
+        ),
+        {"connect": _MUST_FAIL},
+    ),
+)
+
+_OTHER = (
+    Fault(
+        "keys-gone",
+        "the cluster's key may no longer log in at a worker",
+        WORKER,
+        Shell(
+            "f=$(ls /home/trainer/.local/state/toolkit/tried/*/conf/authorized_keys | head -n 1);"
+            ' cp -p "$f" /run/faults-keys && echo "$f" >/run/faults-where && : >"$f"',
+            'cat /run/faults-keys >"$(cat /run/faults-where)"; rm -f /run/faults-keys /run/faults-where',
+        ),
+        {"launch-before": _UNHEARD, "step": _SURVIVES},
+    ),
+    Fault(
+        "clock",
+        "the clock in a host's container is 15 minutes ahead, by libfaketime",
+        ANY,
+        Shell(
+            "docker cp /root/libfaketime.so.1 $NAME:/usr/local/lib/faults-clock.so && "
+            "printf '+15m\\n' >/run/faketimerc && docker cp /run/faketimerc $NAME:/etc/faketimerc && "
+            "echo /usr/local/lib/faults-clock.so >/run/ld.so.preload && "
+            "docker cp /run/ld.so.preload $NAME:/etc/ld.so.preload",
+            "docker exec -u 0 $NAME rm -f /etc/ld.so.preload /etc/faketimerc",
+        ),
+        {"launch-before": _SURVIVES},
+        needs=FAKETIME,
+        settle=True,
+    ),
+)
+
+FAULTS: tuple[Fault, ...] = (
+    *_COMMAND,
+    *_PROCESSES,
+    *_CONTAINERS,
+    *_MACHINES,
+    *_NETWORK,
+    *_DISKS,
+    *_OTHER,
+)

@@ -1,0 +1,99 @@
+"""The job that is tried: an all-reduce each step, a checkpoint each few steps, until it is asked to finish.
+
+In FOLDER, which all hosts see, rank 0 leaves a mark for each step. A file there named exit-RANK makes a rank
+exit, balloon-RANK makes it take memory without end, and finish ends the job with 0. DISK is where checkpoints
+go, FOLDER when it is not set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+FOLDER = Path(os.environ["FOLDER"])
+DISK = Path(os.environ.get("DISK", FOLDER))
+STEP_S = 0.15
+LONGEST_S = 150  # so that a job that nobody ends goes by itself
+EVERY, PIECES, PIECE = 3, 10, 200_000
+
+
+def by_mpi() -> Callable[[float], float]:
+    from mpi4py import MPI  # type: ignore[import-not-found]
+
+    world = MPI.COMM_WORLD
+    return lambda value: float(world.allreduce(value))
+
+
+def by_gloo() -> Callable[[float], float]:
+    import torch  # type: ignore[import-not-found]
+    import torch.distributed as dist  # type: ignore[import-not-found]
+
+    dist.init_process_group("gloo")
+
+    def total(value: float) -> float:
+        tensor = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(tensor)
+        return float(tensor[0])
+
+    return total
+
+
+def save(step: int) -> None:
+    """Write a checkpoint so that a crash leaves it whole or not there, and keep two."""
+    body = f"step {step} ".encode() * (PIECES * PIECE // 10)
+    half = DISK / f"half-{step}"
+    (FOLDER / half.name).touch()
+    with half.open("wb") as file:
+        file.write(hashlib.sha256(body).hexdigest().encode())
+        for start in range(0, len(body), PIECE):
+            file.write(body[start : start + PIECE])
+            file.flush()
+            time.sleep(0.02)
+        os.fsync(file.fileno())
+    half.rename(DISK / f"ckpt-{step}")
+    for old in sorted(DISK.glob("ckpt-*"), key=lambda path: int(path.name.split("-")[1]))[:-2]:
+        old.unlink()
+
+
+def asked() -> None:
+    if (FOLDER / f"exit-{RANK}").exists():
+        print("a file asks this rank to exit")
+        sys.exit(3)
+    if (FOLDER / f"balloon-{RANK}").exists():
+        print("a file asks this rank to take memory")
+        taken: list[Any] = []
+        while True:
+            taken.append(os.urandom(1 << 20) * 16)
+
+
+def main() -> None:
+    def end(_signum: int, _frame: object) -> None:
+        time.sleep(0.4)
+        sys.exit(143)
+
+    signal.signal(signal.SIGTERM, end)
+    total = by_gloo() if os.environ.get("TORCHELASTIC_RUN_ID") else by_mpi()
+    started = time.monotonic()
+    finish, step = 0.0, 0
+    while finish == 0 and time.monotonic() < started + LONGEST_S:
+        step += 1
+        asked()
+        time.sleep(STEP_S)
+        finish = total(float(RANK == 0 and (FOLDER / "finish").exists()))
+        if RANK == 0:
+            (FOLDER / f"step-{step}").touch()
+            print(f"step {step}")
+            if step % EVERY == 0:
+                save(step)
+    print(f"finished at step {step}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""What follows upon the end of an attempt: how often, how soon, on which hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.inside_world import INSIDE, JOB, World, host_entry, python, wait_for
+from toolkit.inputs import inside_programs
+
+SHARED = ("attempt", "child", "common", "launches", "leases", "lines", "logs", "memory", "records")
+
+
+@pytest.fixture
+def restarts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module as the programs see it: by its bare name, from its own folder."""
+    monkeypatch.syspath_prepend(str(INSIDE))
+    import restarts as module
+
+    yield module
+    for name in (*SHARED, "restarts", "sweep"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def a_job(**changes: Any) -> dict[str, Any]:
+    hosts = [host_entry(), host_entry(name="gpu2", address="10.77.0.3")]
+    spares = [host_entry(name="gpu9", address="10.77.0.9")]
+    job = {"max_restarts": 3, "min_hosts": 0, "hosts": hosts, "spares": spares}
+    return {**job, **changes}
+
+
+def failed(restarts: Any, host: str, state: str = "failed") -> Any:
+    return restarts.End(state, 1, "it broke", host)
+
+
+def names(hosts: list[dict[str, Any]]) -> list[str]:
+    return [host["name"] for host in hosts]
+
+
+def test_a_failure_is_followed_as_often_as_asked(restarts: Any) -> None:
+    end = failed(restarts, "gpu1")
+    job = a_job(max_restarts=2)
+    plan = restarts.Restarts(job)
+    for _ in range(2):
+        assert plan.may_follow(end) and not plan.why_not(failed(restarts, "", "stopped"))
+        plan.note(end, job["hosts"], 1.0)
+    assert not plan.may_follow(end)
+    assert plan.why_not(end) == "; given up after 2 restarts of 2"
+    assert not restarts.Restarts(a_job(max_restarts=0)).why_not(end)
+
+
+@pytest.mark.parametrize("state", ["stopped", "timeout", "succeeded"])
+def test_what_somebody_wanted_is_not_done_again(restarts: Any, state: str) -> None:
+    assert not restarts.Restarts(a_job()).may_follow(failed(restarts, "gpu1", state))
+
+
+def test_each_wait_is_longer_until_an_attempt_has_lasted(restarts: Any) -> None:
+    job = a_job(max_restarts=99)
+    plan = restarts.Restarts(job)
+    end = failed(restarts, "gpu1")
+    assert [plan.note(end, job["hosts"], 5.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [plan.note(end, job["hosts"], lasted) for lasted in (3600.0, 5.0)] == [1, 2]
+
+
+def test_a_host_that_fails_twice_gives_way_to_a_spare(restarts: Any) -> None:
+    job = a_job()
+    plan = restarts.Restarts(job)
+    assert names(plan.candidates()) == ["gpu1", "gpu2", "gpu9"]
+    plan.note(failed(restarts, "gpu1"), job["hosts"], 1.0)
+    assert names(plan.candidates()) == ["gpu1", "gpu2", "gpu9"]
+    plan.note(failed(restarts, "gpu1"), job["hosts"], 1.0)
+    assert names(plan.candidates()) == ["gpu2", "gpu9", "gpu1"]
+
+
+def test_too_few_hosts_are_told_by_name(restarts: Any) -> None:
+    one, two = a_job()["hosts"]
+    assert restarts.too_few([], 1) == "no host answers, and --min-hosts is 1"
+    assert restarts.too_few([one], 2) == "gpu1 alone answers, and --min-hosts is 2"
+    assert restarts.too_few([one, two], 3) == "gpu1, gpu2 alone answer, and --min-hosts is 3"
+
+
+def test_the_launchers_that_travel_need_nothing_else(tmp_path: Path, world: World) -> None:
+    for name, text in inside_programs().items():
+        path = tmp_path / "there" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for launcher in ("mpirun", "horovodrun", "torchrun"):
+        folder = world.job(
+            f"{JOB}-{launcher}", launcher=launcher, networks=["10.77.0.0/24"], command=["true"]
+        )
+        text = (
+            "import json, sys; sys.path.insert(0, sys.argv[1]); import restarts\n"
+            "job = json.load(open(sys.argv[2]))\n"
+            "spare = dict(job['hosts'][0], name='gpu9', address='10.77.0.9', slots=2, taken=[0, 1])\n"
+            "made = restarts.next_job(job, [spare], 1, 29501)\n"
+            "print(json.dumps(restarts.part_of_attempt(made)))\n"
+        )
+        argv = [sys.executable, "-I", "-S", "-c", text, str(tmp_path / "there"), str(folder / "job.json")]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, env=dict(os.environ))
+        part = json.loads(done.stdout)
+        about = (part["attempt"], part["world_size"], part["master_address"], part["master_port"])
+        assert about == (1, 2, "10.77.0.9", 29501)
+        assert part["launches"][0]["argv"][0] == launcher and "env" not in part
+        assert any("gpu9:2" in word or word == "10.77.0.9" for word in part["launches"][0]["argv"])
+
+
+def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
+    text = (
+        "import os; n = os.environ['TOOLKIT_RESTART']; print('try', n, os.environ['TOKEN'])\n"
+        "raise SystemExit(0 if n == '1' else 9)"
+    )
+    argv, env = world.rank_argv(), {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    world.job(command=python(text), env={"TOKEN": "s3cret"}, max_restarts=3, networks=[], launcher="mpirun")
+    fake = world.root / "bin"
+    fake.mkdir()
+    # What a restart makes is an mpirun of its own: here one that starts the rank and nothing else.
+    (fake / "mpirun").write_text(
+        "#!/bin/sh\nexport " + " ".join(f"{k}={v}" for k, v in env.items()) + f"\nexec {' '.join(argv)}\n"
+    )
+    (fake / "mpirun").chmod(0o755)
+    world.call("supervisor.py", JOB, PATH=f"{fake}:{os.environ['PATH']}")
+    status = world.status()
+    assert (status["state"], status["exit_code"], len(status["restarts"])) == ("succeeded", 0, 1)
+    log = world.log().decode()
+    assert "[gpu1 0] try 0 s3cret" in log and "[gpu1 0] try 1 s3cret" in log
+    assert "rank 0 on gpu1 ended with exit code 9; restart 1 of 3 in 1 s" in log
+    assert "restart 1: 1 rank on gpu1" in log
+    assert json.loads((world.folder() / "job.json").read_text())["env"] == {}
+    assert "s3cret" not in (world.folder() / "attempt.json").read_text()
+
+
+def test_a_job_that_says_nothing_is_looked_at_once(world: World) -> None:
+    world.job(command=python("import time; print('begun'); time.sleep(4); print('done')"), stall_after=1.0)
+    world.call("supervisor.py", JOB)
+    assert world.status()["state"] == "succeeded"
+    told = [line for line in world.log().decode().splitlines() if "no rank has printed for" in line]
+    assert len(told) == 1 and f"toolkit why {JOB}" in told[0], world.log()
+    assert [path.name for path in (world.folder() / "evidence").iterdir()]
+
+
+def test_a_stop_between_two_attempts_ends_the_job(world: World) -> None:
+    world.job(command=python("raise SystemExit(9)"), max_restarts=9)
+    process = world.start("supervisor.py", JOB)
+    wait_for(lambda: world.status()["state"] == "restarting")
+    process.terminate()
+    process.wait(20)
+    status = world.status()
+    assert (status["state"], status["exit_code"], status["reason"]) == ("stopped", 143, "stopped by SIGTERM")

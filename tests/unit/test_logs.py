@@ -1,0 +1,19 @@
+"""What is said when a log cannot be followed to its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.core.result import Result
+from toolkit.errors import ToolkitError
+from toolkit.logs import _heard_out
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [("[toolkit] there is no such log\n", "there is no such log"), ("", "as when its container goes down")],
+)
+def test_the_reason_is_never_empty(stderr: str, words: str) -> None:
+    with pytest.raises(ToolkitError, match=words) as told:
+        _heard_out(Result(137, "", stderr, 0.1), "the-job", "gpu1")
+    assert told.value.host == "gpu1" and told.value.fix

@@ -1,0 +1,1 @@
+"""What training jobs print when something is wrong: rows of name, words, cause and cure."""

@@ -1,0 +1,209 @@
+"""One attempt at a job: its leases and launches, until something ends it, and its end on every host."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Thread
+
+from common import EXIT_LOST, Job, exit_code_of, grace_of
+from launches import Running
+from leases import Leases
+from records import Record, blame, first_cause, words
+
+TICK_S = 0.05
+DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
+# For ranks whose peers are gone: they wait for what never comes, and cannot save anything together.
+FAILED_GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended.
+
+    Args:
+        state: a final state.
+        host: where the cause lies, empty where it lies nowhere or is not known.
+        record: of the rank that failed first.
+        wanted: somebody asked for it, so ranks have the whole of their grace.
+    """
+
+    state: str
+    code: int
+    reason: str
+    host: str = ""
+    record: Record = field(default_factory=dict)
+    wanted: bool = False
+
+
+class Attempt:
+    """From the start of the launches to the sweep of all hosts.
+
+    Args:
+        write: takes output of the ranks.
+        over: says why all is to end, None while it is not.
+    """
+
+    def __init__(
+        self, job: Job, leases: Leases, write: Callable[[bytes], None], over: Callable[[], End | None]
+    ) -> None:
+        self.job = job
+        self.leases = leases
+        self._write = write
+        self._over = over
+        self._running: list[Running] = []
+        self._selector = selectors.DefaultSelector()
+        self._end: End | None = None
+        self._stopping: float | None = None  # since when
+        self._ending: Thread | None = None  # the ranks, while their output is still copied
+        self._killing: Thread | None = None  # everything, when somebody will not wait for the grace
+        self._launcher_failed = False  # then it is ending its ranks already
+
+    def start(self) -> None:
+        for index in range(len(self.job["launches"])):
+            running = Running(self.job, index)
+            self._running.append(running)
+            assert running.process.stdout is not None
+            os.set_blocking(running.process.stdout.fileno(), False)
+            self._selector.register(running.process.stdout, selectors.EVENT_READ, running)
+
+    def run(self, again: Callable[[End], bool]) -> tuple[End, dict[str, str | None]]:
+        """Go on to the end; returns it, and by host None or why nobody can say that nothing is left there.
+
+        Args:
+            again: whether another attempt follows upon such an end: then hosts keep what it needs.
+        """
+        while any(running.code is None for running in self._running):
+            self._step()
+        end = self._end or End("succeeded", 0, "")
+        grace = self._grace()
+        for running in self._running:
+            running.stop(grace)
+        if self._stopping is not None:  # they have had their TERM and some of the grace
+            grace = max(min(1.0, grace), self._stopping + grace - time.monotonic())
+        grace = self._rest(grace)
+        left = self.leases.end(grace, keep=again(end))
+        for running in self._running:
+            self._drain(running)
+        self._selector.close()
+        return end, left
+
+    def abandon(self) -> None:
+        """Let the launches end, whatever has become of us."""
+        for running in self._running:
+            running.stop(0.0)
+
+    def _grace(self) -> float:
+        grace = grace_of(self.job)
+        return grace if self._end is None or self._end.wanted else min(grace, FAILED_GRACE_S)
+
+    def _rest(self, grace: float) -> float:
+        """The grace of what is left when ranks have had theirs.
+
+        In a job that has failed it has nothing to save; and Open MPI 4.1, asked to end while it is about to
+        by itself, crashes with a trace in everybody's log.
+        """
+        return 0.0 if self._ending is not None and self._end is not None and not self._end.wanted else grace
+
+    def _step(self) -> None:
+        for key, _ in self._selector.select(TICK_S):
+            self._read(key.data)
+        now = time.monotonic()
+        for running in self._running:
+            if running.code is not None:
+                continue
+            returncode = running.process.poll()
+            if returncode is None:
+                continue
+            running.ended = running.ended or now
+            if self._is_open(running) and now < running.ended + DRAIN_S:
+                continue
+            running.code = exit_code_of(returncode)
+            if running.code != 0 and self._end is None:
+                self._end = self._failed(running, running.code)
+                self._launcher_failed = True
+        if self._end is None:
+            self._end = self._over() or self._lost() or self._died()
+        if self._end is not None:
+            self._bring_to_end(now)
+
+    def _failed(self, running: Running, code: int) -> End:
+        """How a launch has failed, by the first of its causes that can be told."""
+        # A launcher sees a host go, too; but it cannot say why, nor that it was the host.
+        if lost := self._lost():
+            return lost
+        records = self.leases.records()
+        code, reason, record = blame(self.job, records, running.launch["host"], running.name, code)
+        return End("failed", code, reason, record.get("host", running.launch["host"]), record)
+
+    def _lost(self) -> End | None:
+        lost = self.leases.lost()
+        return End("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}", lost[0]) if lost else None
+
+    def _died(self) -> End | None:
+        """A rank has failed; launchers see that late, or never when another one hangs."""
+        record = first_cause(self.job, self.leases.deaths())
+        if record is None:
+            return None
+        return End("failed", int(record["exit_code"]), words(record), record["host"], record)
+
+    def _bring_to_end(self, now: float) -> None:
+        """End the ranks first, then the launcher, then what heeds neither."""
+        assert self._end is not None
+        grace = self._grace()
+        if grace == 0 and self._end.wanted and self._killing is None:
+            self._killing = Thread(target=self.leases.end, args=(0.0,), daemon=True)
+            self._killing.start()
+        if self._stopping is None and self._ranks_have_ended(grace):
+            self._stopping = now
+            for running in self._running:
+                running.stop(self._rest(grace))
+        # launch.py keeps the grace itself; through ssh it may not be reachable to do so
+        patience = 5.0 if self._end.wanted else 1.0
+        for running in self._running:
+            late = self._stopping is not None and now > self._stopping + grace + patience
+            # The way to a host that is lost leads nowhere: what stands at this end of it would wait for ever.
+            astray = self.leases.is_lost(running.launch["host"])
+            if (late or astray) and running.process.poll() is None:
+                running.process.kill()
+
+    def _ranks_have_ended(self, grace: float) -> bool:
+        """When we are the ones to end the job, its ranks get their grace before the launcher knows.
+
+        Told first, a launcher gives them less: Open MPI one second, and torchrun a TERM of its own.
+        """
+        if self._launcher_failed or self._killing is not None:
+            return True
+        if self._ending is None:
+            self._ending = Thread(target=self.leases.end, args=(grace, True), daemon=True)
+            self._ending.start()
+        return not self._ending.is_alive()
+
+    def _is_open(self, running: Running) -> bool:
+        return running.process.stdout in self._selector.get_map()
+
+    def _read(self, running: Running) -> bool:
+        stdout = running.process.stdout
+        assert stdout is not None
+        try:
+            data = os.read(stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return False
+        if data:
+            self._write(running.merger.feed(data))
+        else:
+            self._selector.unregister(stdout)
+            self._write(running.merger.close())
+            with suppress(subprocess.TimeoutExpired):  # its end comes a moment after that of its output
+                running.process.wait(TICK_S)
+        return bool(data)
+
+    def _drain(self, running: Running) -> None:
+        while self._is_open(running) and self._read(running):
+            pass
+        self._write(running.merger.close())
