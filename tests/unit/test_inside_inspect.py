@@ -116,6 +116,19 @@ def test_dumps_of_this_job_come_along(world: World) -> None:
     assert inspect(world, JOB, **env)["ranks"][0]["dumps"] == {}, "an earlier job's"
 
 
+def test_after_a_restart_its_own_hosts_and_ends_count(world: World) -> None:
+    folder = world.job()
+    (folder / "logs").mkdir()
+    (folder / "logs" / "rank-0.log").write_text("token")
+    ended = {"rank": 0, "attempt": 0, "exit_code": 1, "ended": 1000.0}
+    (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended))
+    assert inspect(world, JOB)["ranks"][0]["exit_code"] == 1
+    own = {"attempt": 1, "hosts": [{"name": "gpu9", "address": "10.77.0.9", "slots": 1, "gpus": []}]}
+    (folder / "attempt.json").write_text(json.dumps(own))
+    said = inspect(world, JOB)
+    assert said["ranks"][0]["exit_code"] is None and said["job"]["hosts"][0]["name"] == "gpu9"
+
+
 def test_everything_is_kept_by_collect(world: World) -> None:
     rank_of(world, SLEEPER)
     status, out, _ = world.call("collect.py", JOB, "--why", "no rank has printed for 9 s")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+# Of a thread that waits for one thing, within half a second.
 _WAKES = 3
 
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, fail, job_folder, load_host
+from common import ATTEMPT, ROOT, fail, job_folder, load_host
 from logs import pieces
 from processes import environ_of, look, ranks_of, sockets_of
 from stacks import finder, is_python, stack_of
@@ -81,6 +81,9 @@ def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str,
     log = folder / "logs" / f"rank-{rank}.log"
     text = tail(log, TAIL_BYTES)
     record = read(log.with_suffix(".exit"))
+    attempt = (read(folder / ATTEMPT) or {}).get("attempt", 0)
+    if record and record.get("attempt", attempt) != attempt:
+        record = None  # it ended before the job was restarted
     return {
         "rank": rank,
         "age": age(log, now),
@@ -227,6 +230,7 @@ def masked(value: Any, secrets: set[str]) -> Any:
 def about(folder: Path) -> dict[str, Any]:
     """The job, without what may be secret."""
     job = read(folder / "record.json") or read(folder / "job.json") or {}
+    job |= read(folder / ATTEMPT) or {}  # a restarted job may have other hosts
     hosts = [
         {name: host.get(name) for name in ("name", "address", "slots", "gpus")}
         for host in job.get("hosts", ())
