@@ -410,7 +410,7 @@ def test_a_running_job_holds_a_lease_that_says_what_it_has_taken(world: World) -
     (pid,) = leases(world)
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
     about = ["--cluster", "t", "--owner", "alice", "--slots", "2,3", "--gpus", "GPU-a,GPU-b"]
-    assert words[2:] == [JOB, *about]
+    assert words[2:] == [JOB, *about, "--attempt", "0"]
     assert b"[gpu1 0] GPU-a,GPU-b\n" in world.log()
     supervisor.terminate()
     finish(world)

@@ -53,6 +53,7 @@ def test_full_example() -> None:
         image="registry.example.com:5000/team/trainer:1.0",
         main="head",
         hosts=(Host("head", "head.example.com", slots=0), gpu1, gpu2, Host("gpu3", "gpu3")),
+        spares=("gpu3",),
         worker_port=12345,
         worker_port_fixed=True,
         mounts=(Mount("/data/imagenet", "/data", True), Mount("/scratch/checkpoints", "/checkpoints", False)),
