@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -358,3 +359,23 @@ def test_a_command_that_is_killed_is_no_lost_connection(ssh: Ssh) -> None:
         runner.run(command("sh", "-c", "kill -9 $(ps -o ppid= -p $PPID) $PPID; sleep 20"), 30)
     assert "run the same command again" in caught.value.fix
     runner.close()
+
+
+def test_a_host_that_says_nothing_any_more_is_given_up(ssh: Ssh) -> None:
+    ssh.config()
+    runner = SshRunner(resolve_target("gpu", "gpu"), silence=2.0)
+    runner.open()
+    # What stands behind this very connection stops, and its kernel goes on acknowledging.
+    stop = (
+        "p=$PPID; until grep -q sshd /proc/$p/comm; do p=$(ps -o ppid= -p $p | tr -d ' '); done; "
+        "echo $p >/tmp/stopped; "
+        "nohup sh -c 'sleep 1; kill -STOP $(cat /tmp/stopped)' >/dev/null 2>&1 & sleep 40"
+    )
+    start = time.monotonic()
+    try:
+        with pytest.raises(Unreachable, match=r"it has not answered for \d+ s"):
+            runner.run(command("sh", "-c", stop), 60)
+        assert time.monotonic() - start < 20
+    finally:
+        runner.close()
+        sh(HOST, "kill -CONT $(cat /tmp/stopped); rm /tmp/stopped")

@@ -18,6 +18,7 @@ import paramiko
 
 from toolkit.core.command import Command
 from toolkit.core.result import TIMED_OUT, Result
+from toolkit.effects.pulse import SILENCE_S
 from toolkit.effects.runner import Sink
 from toolkit.effects.ssh_config import Target
 from toolkit.effects.ssh_connect import Link
@@ -92,10 +93,16 @@ class _Framed:
 class SshRunner:
     """Runs commands on one host over one connection; see ``toolkit.effects.runner.Runner``."""
 
-    def __init__(self, target: Target, connect_timeout: float = 10.0, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        connect_timeout: float = 10.0,
+        trace: Trace | None = None,
+        silence: float = SILENCE_S,
+    ) -> None:
         self.target = target
         self._trace = trace
-        self._link = Link(target, connect_timeout)
+        self._link = Link(target, connect_timeout, silence)
         self._closed = False
 
     @property
@@ -174,12 +181,14 @@ class SshRunner:
         except (OSError, EOFError, paramiko.SSHException) as error:
             if error in broken:
                 raise
-            why = "the connection was closed" if self._closed else f"the connection was lost: {error}"
+            lost = f"the connection was lost: {self._link.lost or error}"
+            why = "the connection was closed" if self._closed else lost
             raise Unreachable(why, _AGAIN, self.name) from error
         if broken:
             raise broken[0]
         if status == -1 and self._is_lost():
-            raise Unreachable("the connection was lost before the command ended", _AGAIN, self.name)
+            why = f": {self._link.lost}" if self._link.lost else ""
+            raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
         if status == -1:
             status, why = _KILLED, "killed on the host, perhaps because it has run out of memory"
             errors.append(f"\n{why}".encode())

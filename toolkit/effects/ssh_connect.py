@@ -12,6 +12,7 @@ from typing import Any
 import fabric
 import paramiko
 
+from toolkit.effects import pulse
 from toolkit.effects.host_keys import judge, key_shown, plain_socket, prefer_recorded, record
 from toolkit.effects.known_hosts import Record
 from toolkit.effects.ssh_auth import KeyLogin
@@ -21,8 +22,8 @@ from toolkit.errors import Unreachable
 
 # 2 MiB in flight: paramiko's default window stalls a fast link at every round trip.
 _WINDOW = 2**21
-# Seconds between keepalives, and after which a silent host counts as gone.
-_KEEPALIVE, _SILENCE = 15, 60
+# Seconds after which a host that acknowledges nothing is gone; pulse.py has those for one that is mute.
+_SILENCE = 60
 # Authenticated ciphers first: AES-GCM needs no second pass over the data for an HMAC, AES-CTR does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
@@ -72,8 +73,11 @@ class _Proxy:
 class Link:
     """One ssh connection, with the way to the host: jump hosts, or a ProxyCommand."""
 
-    def __init__(self, target: Target, connect_timeout: float = 10.0) -> None:
-        self.target, self._timeout = target, connect_timeout
+    def __init__(
+        self, target: Target, connect_timeout: float = 10.0, silence: float = pulse.SILENCE_S
+    ) -> None:
+        self.target, self._timeout, self._silence = target, connect_timeout, silence
+        self._pulse: pulse.Pulse | None = None
         self._gateway = Link(target.jump[-1], connect_timeout) if target.jump else None
         self._proxy: _Proxy | None = None
         self._known = record(target)
@@ -117,12 +121,17 @@ class Link:
             # Not left to wait: sshd counts connections that never log in against our address.
             self.connection.client.close()
             raise explain(self.target, error, self._proxy_words()) from error
-        self.transport.set_keepalive(_KEEPALIVE)
+        self._pulse = pulse.Pulse(self.transport, silence=self._silence)
         under = self.transport.sock
         if self._proxy is None and isinstance(under, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
-            # paramiko does not look whether its keepalives are answered; unanswered, the kernel ends the
-            # connection to a host that has lost its power after this time and not after 15 minutes.
+            # Unanswered, the kernel ends the connection to a host that has lost its power after this time
+            # and not after 15 minutes.
             under.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
+
+    @property
+    def lost(self) -> str:
+        """Why it was given up, empty while it was not."""
+        return self._pulse.lost if self._pulse else ""
 
     def shown_key(self) -> Any:
         """Return the key that the host shows; nobody logs in there.

@@ -1,0 +1,44 @@
+"""A connection whose other end stops answering."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from toolkit.effects.pulse import Pulse
+
+
+class Transport:
+    """Answers so many questions, and then none until it is closed."""
+
+    def __init__(self, answers: int) -> None:
+        self.left, self.asked = answers, 0
+        self.closed = threading.Event()
+
+    def is_active(self) -> bool:
+        return not self.closed.is_set()
+
+    def global_request(self, kind: str, data: Iterable[Any] | None = None, wait: bool = True) -> None:
+        self.asked += 1
+        if self.asked > self.left:
+            self.closed.wait()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_silence_ends_the_connection() -> None:
+    transport = Transport(3)
+    pulse = Pulse(transport, every=0.02, silence=0.1)
+    assert transport.closed.wait(5) and transport.asked == 4
+    assert pulse.lost.startswith("it has not answered for ")
+
+
+def test_answers_keep_it() -> None:
+    transport = Transport(10**6)
+    pulse = Pulse(transport, every=0.01, silence=0.2)
+    time.sleep(0.6)
+    assert transport.is_active() and not pulse.lost and transport.asked > 10
+    transport.close()
