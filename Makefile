@@ -21,7 +21,7 @@ test-all: venv base  ## the same and the rare ones: long, about what seldom chan
 	@sh scripts/test.sh $(BIN) -m ''
 
 unit: venv       ## tests that need no Docker; seconds
-	$(BIN)/pytest tests/unit -q
+	$(BIN)/pytest tests/unit -q -n auto
 
 pythons:         ## the unit tests on every Python from 3.10 on that this machine has
 	@sh scripts/pythons.sh

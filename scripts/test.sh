@@ -9,4 +9,6 @@ start=$(date +%s)
 "$bin/toolkit" image build --flavour cpu
 printf 'test: image ready after %d s\n' $(($(date +%s) - start)) >&2
 [ $# -gt 0 ] || set -- -m 'not rare'
-exec "$bin/pytest" tests --durations=15 "$@"
+# Unit tests on all cores at once; the others share a practice cluster, and with it the cores.
+"$bin/pytest" tests/unit -q -n auto
+exec "$bin/pytest" tests/integration tests/e2e --durations=15 "$@"

@@ -95,7 +95,10 @@ def with_docker(host: str, role: str, rendered: Path) -> str:
 
 @pytest.mark.parametrize(
     ("target", "start", "launchers"),
-    [("compose", with_compose, ("horovodrun", "mpirun", "torchrun")), ("docker", with_docker, ())],
+    [
+        ("compose", with_compose, ("horovodrun", "mpirun", "torchrun")),
+        pytest.param("docker", with_docker, (), marks=pytest.mark.rare),
+    ],
 )
 def test_a_cluster_that_was_started_by_hand(
     hand: Toolkit,
@@ -397,7 +400,7 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
 # Image stores
 
 
-@pytest.mark.parametrize("host", ["box2", "box3"])
+@pytest.mark.parametrize("host", ["box2", pytest.param("box3", marks=pytest.mark.rare)])
 def test_an_image_that_lost_its_names_does_not_travel_again(
     lab: Path, tmp_path: Path, up: Toolkit, host: str
 ) -> None:

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.lab
 CASES = (
     ("rank-kill", "step", "box2", "mpirun"),
     ("rank-segv", "checkpoint", "box3", "torchrun"),
-    ("rank-stop", "step", "box1", "mpirun"),
     ("lease-kill", "step", "box3", "mpirun"),
     ("command-kill", "launch", "box1", "mpirun"),
     ("link-cut-out", "step", "box2", "mpirun"),

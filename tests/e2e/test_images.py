@@ -177,7 +177,7 @@ def send_altered(tool: Toolkit, alter: Alter, number: int = 1) -> list[Outcome]:
         return list(session.execute(plan).outcomes)
 
 
-@pytest.mark.parametrize("alter", [flip, cut_off])
+@pytest.mark.parametrize("alter", [flip, pytest.param(cut_off, marks=pytest.mark.rare)])
 def test_damage_on_the_way_is_refused(base: ImageParts, first: Made, tool: Call, alter: Alter) -> None:
     made = make(base, alter.__name__, [layer(alter.__name__, 2 * MIB), layer("last", 2 * MIB, 3)])
     for outcome in send_altered(tool(made), alter, number=2):

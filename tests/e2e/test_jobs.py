@@ -25,7 +25,11 @@ ACCURACY = re.compile(r"^\[(box\d) (\d)\] rank (\d): test accuracy (\d\.\d+)$", 
 
 @pytest.mark.parametrize(
     ("launcher", "script"),
-    [("horovodrun", "train_horovod.py"), ("mpirun", "train_horovod.py"), ("torchrun", "train_ddp.py")],
+    [
+        ("horovodrun", "train_horovod.py"),
+        pytest.param("mpirun", "train_horovod.py", marks=pytest.mark.rare),
+        ("torchrun", "train_ddp.py"),
+    ],
 )
 def test_a_model_learns_digits_across_both_hosts(up: Toolkit, launcher: str, script: str) -> None:
     with watched_processes() as seen:

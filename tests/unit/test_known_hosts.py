@@ -36,7 +36,8 @@ def line(names: str, key: Any) -> str:
 
 
 def hashed(name: str) -> str:
-    text: str = paramiko.HostKeys.hash_host(name)
+    # A salt that is always the same: cases are named after it, and every process must find the same names.
+    text: str = paramiko.HostKeys.hash_host(name, "|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|")
     return text
 
 
