@@ -25,7 +25,7 @@ STOPPING = "stopping"
 
 # In a job's folder on each of its hosts: until when, by that host's monotonic clock, ranks may run.
 LEASE = "lease"
-BEAT_S = 1.0  # how often main says that it is there
+BEAT_S = 0.5  # how often main says that it is there
 LOST_S = 4.0  # a host that has not answered for so long is lost
 LEASE_S = 10.0  # a host that has not heard from main for so long ends its ranks
 # In a job's folder on main: the grace that a person gave with `stop`, in seconds.

@@ -31,7 +31,7 @@ class Memory:
         return max(map(kills, OWN)), kills(HOST)
 
     def look(self) -> None:
-        """Called once a second or so."""
+        """Called now and then, a second apart at most."""
         self._before, self._latest = self._latest, self._look()
 
     def has_killed(self) -> bool:
