@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,14 @@ DIGITS = ("--workdir", "examples/digits", "--launcher", "torchrun", "train_ddp.p
 
 
 @pytest.fixture(scope="module")
-def again(lab: Path, folder: Path) -> Toolkit:
+def again(lab: Path, folder: Path) -> Iterator[Toolkit]:
     """Two hosts for ranks and a spare, up."""
     path = hosts_file(lab, folder, "again", ("box1", "box2", "box3"))
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"spares": ["box3"]}))
     toolkit = Toolkit(path, folder)
     toolkit.run("up", check=True)
-    return toolkit
+    yield toolkit
+    toolkit.run("down", check=True)
 
 
 def read_until(process: subprocess.Popen[str], pattern: str, lines: list[str]) -> None:
