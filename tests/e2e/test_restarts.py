@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, marked, on, wait_until
+from tests.e2e.world import Toolkit, marked, on, sh, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -66,7 +66,11 @@ def test_ranks_that_fail_are_told_apart_and_the_last_reason_stays(again: Toolkit
         "os.environ['RANK'] == '1' and os.kill(os.getpid(), 9)\n"
         "time.sleep(60)"
     )
-    done = again.run("run", "--max-restarts", "1", *here, "--", "python", "-c", kill)
+    done = again.run(
+        "run", "--max-restarts", "1", "--env", "TOKEN=s3cret-1", *here, "--", "python", "-c", kill
+    )
+    for host in ("box1", "box2", "box3"):
+        assert not sh(host, "grep -rls s3cret-1 /home/*/.local/state/toolkit/again").strip(), host
     assert done.status == 137
     assert "rank 1 on box2 was killed by SIGKILL; restart 1 of 1 in 1 s" in done.out
     assert "rank 1 on box2 was killed by SIGKILL; given up after 1 restart of 1" in done.err

@@ -86,6 +86,15 @@ def test_a_host_that_fails_twice_gives_way_to_a_spare(restarts: Any) -> None:
     assert names(plan.candidates()) == ["gpu2", "gpu9", "gpu1"]
 
 
+def test_hosts_without_a_part_in_the_last_attempt_are_swept_too(restarts: Any) -> None:
+    job = a_job()
+    plan = restarts.Restarts(job)
+    assert names(plan.idle(job["hosts"], ())) == ["gpu9"]
+    assert names(plan.idle([job["hosts"][0], job["spares"][0]], ())) == ["gpu2"]
+    assert not plan.idle([job["hosts"][0], job["spares"][0]], {"gpu2"})
+    assert not restarts.Restarts(a_job(spares=[])).idle(job["hosts"], ())
+
+
 def test_too_few_hosts_are_told_by_name(restarts: Any) -> None:
     one, two = a_job()["hosts"]
     assert restarts.too_few([], 1) == "no host answers, and --min-hosts is 1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 from attempt import End
@@ -59,6 +59,12 @@ class Restarts:
         trusted = [host for host in own if self._failed[host["name"]] < SUSPECT]
         suspect = [host for host in own if self._failed[host["name"]] >= SUSPECT]
         return [*trusted, *spares, *suspect]
+
+    def idle(self, hosts: Sequence[Host], unswept: Collection[str]) -> list[Host]:
+        """Hosts that have the job's file and no part in its last attempt, those out of reach left out."""
+        last = {host["name"] for host in hosts}
+        every = (*self._job["hosts"], *self._job["spares"])
+        return [host for host in every if host["name"] not in last and host["name"] not in unswept]
 
 
 def muster(

@@ -109,6 +109,9 @@ class Supervisor:
                 self.attempt.abandon()
             self._swept(end_everywhere(self.job, 1.0))
         self.watchdog.close()
+        # Spares, and hosts that were given up, have the person's variables too until they are swept.
+        if idle := self.restarts.idle(self.job["hosts"], self.unswept):
+            self._swept(end_everywhere({**self.job, "hosts": idle}, 0.0))
         for host, why in self.unswept.items():
             self.say(f"cannot say that nothing is left on {host}: {why}")
         if end.reason:
