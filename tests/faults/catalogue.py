@@ -148,7 +148,9 @@ _COMMAND = (
         COMMAND,
         ToCommand(("TERM",)),
         {
-            **_in((*UP, "send", *END), Answer("143|130|0")),
+            **_in((*UP, "send"), Answer("143|130|0")),
+            # Nothing to tidy up here: it dies of the signal, which a shell tells as 143.
+            **_in(END, Answer("-15|143|130|0")),
             **_in(RUN, Answer("143|130", ("succeeded", ""), goes_on=True)),
         },
     ),

@@ -448,6 +448,21 @@ def test_a_job_that_loses_a_host_fails_and_says_which(world: World) -> None:
     assert status["reason"].startswith("gpu1 is lost: ")
 
 
+def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> None:
+    world.job(command=python("import time; time.sleep(60)"))
+    supervisor = world.start("supervisor.py", JOB)
+    wait_for(lambda: world.status()["state"] == "running" and (world.folder() / "lease").exists())
+    wait_for(lambda: list(world.folder().glob("logs/rank-0.run")))
+    supervisor.send_signal(signal.SIGSTOP)
+    time.sleep(11)
+    supervisor.send_signal(signal.SIGCONT)
+    wait_for(lambda: world.status()["state"] == "failed")
+    reason = world.status()["reason"]
+    assert reason.startswith("gpu1 stood still for 1"), reason
+    assert reason.endswith(" s, and the job's ranks have been ended")
+    assert world.status()["exit_code"] == 69
+
+
 def test_a_grace_that_a_person_gives(world: World) -> None:
     world.job(command=python(STUBBORN), grace=30.0)
     world.start("supervisor.py", JOB)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Thread
 
-from common import EXIT_LOST, Job, exit_code_of, grace_of
+from common import BEAT_S, EXIT_LOST, LEASE_S, Job, exit_code_of, grace_of
 from launches import Running
 from leases import Leases
 from records import Record, blame, first_cause, words
@@ -129,17 +129,28 @@ class Attempt:
                 self._launcher_failed = True
         if self._end is None:
             self._end = self._over() or self._lost() or self._died()
+            if self._end is not None and not self._end.wanted:
+                self._end = self._stood_still() or self._end
         if self._end is not None:
             self._bring_to_end(now)
 
     def _failed(self, running: Running, code: int) -> End:
         """How a launch has failed, by the first of its causes that can be told."""
         # A launcher sees a host go, too; but it cannot say why, nor that it was the host.
-        if lost := self._lost():
+        if lost := self._stood_still() or self._lost():
             return lost
         records = self.leases.records()
         code, reason, record = blame(self.job, records, running.launch["host"], running.name, code)
         return End("failed", code, reason, record.get("host", running.launch["host"]), record)
+
+    def _stood_still(self) -> End | None:
+        """When main stood still for so long that the hosts have ended their ranks, whatever that looks like."""
+        seconds = self.leases.stood_still()
+        if seconds < LEASE_S - 2 * BEAT_S:
+            return None
+        main = self.job["main"]
+        reason = f"{main} stood still for {seconds:.0f} s, and the job's ranks have been ended"
+        return End("failed", EXIT_LOST, reason, main)
 
     def _lost(self) -> End | None:
         lost = self.leases.lost()

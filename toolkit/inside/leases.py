@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import selectors
@@ -21,6 +22,8 @@ from sweep import CONNECT_S, KILL_ROUNDS, end_on
 
 TICK_S = 0.1
 SETTLE_S = 0.25  # over the time between two looks of a lease at its ranks
+# For how long a standstill of ours explains what is found broken after it.
+STOOD_S = 5.0
 # A host that has begun to answer is asked what it thinks within this time.
 ASK_S = 15.0
 
@@ -110,6 +113,8 @@ class Leases:
         self._deaths: list[tuple[float, Record]] = []
         self._number = 0
         self._closing = False
+        self._beaten = time.monotonic()  # when we last went round
+        self._stood = (0.0, -math.inf)  # for how long we stood still, and until when
         self._wake = os.pipe()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -123,6 +128,12 @@ class Leases:
 
     def is_lost(self, host: str) -> bool:
         return host in self._held and bool(self._held[host].lost)
+
+    def stood_still(self) -> float:
+        """For how many seconds we ourselves stood still a moment ago; 0 for not at all."""
+        now = time.monotonic()
+        seconds, until = max(self._stood, (now - self._beaten, now))
+        return seconds if seconds > 2 * BEAT_S and now < until + STOOD_S else 0.0
 
     def all_heard(self, hosts: Iterable[str] = ()) -> bool:
         """Whether each host, or each of these, has answered or is lost."""
@@ -219,17 +230,18 @@ class Leases:
         for held in self._held.values():
             assert held.process.stdout is not None
             selector.register(held.process.stdout, selectors.EVENT_READ, held)
-        beat, before = 0.0, time.monotonic()
+        beat = 0.0
         while not self._closing:
             for key, _ in selector.select(TICK_S):
                 if key.data is not None:
                     self._read(selector, key.data)
             now = time.monotonic()
-            if now > before + 2 * BEAT_S:
+            if now > self._beaten + 2 * BEAT_S:
                 # We stood still ourselves, so the silence of that time was not theirs.
+                self._stood = (now - self._beaten, now)
                 for held in self._held.values():
-                    held.heard += now - before
-            before = now
+                    held.heard += now - self._beaten
+            self._beaten = now
             if now >= beat + BEAT_S:
                 beat = now
                 with self._lock:
