@@ -15,7 +15,7 @@ EXIT_CODES: dict[int, str] = {
     2: "bad input: the hosts file or the command line; nothing was contacted",
     3: "the cluster is not in the state that the command needs (not up, half up, no such job)",
     4: "this machine lacks a program or a service that the command needs",
-    130: "interrupted",
+    130: "interrupted; 143 by SIGTERM, 129 when the terminal was closed",
 }
 
 

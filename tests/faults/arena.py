@@ -66,6 +66,13 @@ class Running:
             self.changed.wait_for(lambda: self.ended is not None, seconds)
         return self.process.returncode if self.ended is not None else None
 
+    def dump(self) -> str:
+        """Return all that it has said, and where each of its threads stands; that ends it."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGABRT)
+        self.wait(5)
+        return self.text
+
     def kill(self) -> None:
         for number in (signal.SIGCONT, signal.SIGKILL):
             with suppress(ProcessLookupError):
@@ -104,7 +111,9 @@ class Arena:
     def _cluster(self, name: str, **changes: object) -> Toolkit:
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump({**self.data, "cluster": name, **changes}))
-        return Toolkit(path, self.folder)
+        # So that one that hangs says where, when it is aborted.
+        env = {**os.environ, "TOOLKIT_HOSTS": str(path), "PYTHONFAULTHANDLER": "1"}
+        return Toolkit(path, self.folder, env=env)
 
     # Setting up
 

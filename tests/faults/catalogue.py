@@ -148,10 +148,8 @@ _COMMAND = (
         COMMAND,
         ToCommand(("TERM",)),
         {
-            **_in((*UP, "send"), Answer("143|130|0")),
-            # Nothing to tidy up here: it dies of the signal, which a shell tells as 143.
-            **_in(END, Answer("-15|143|130|0")),
-            **_in(RUN, Answer("143|130", ("succeeded", ""), goes_on=True)),
+            **_in((*UP, "send", *END), Answer("143|0")),
+            **_in(RUN, Answer("143", ("succeeded", ""), goes_on=True)),
         },
     ),
     Fault(
@@ -160,8 +158,8 @@ _COMMAND = (
         COMMAND,
         ToCommand(("HUP",)),
         {
-            **_in((*UP, "send", *END), Answer("129|130|0")),
-            **_in(RUN, Answer("129|130", ("succeeded", ""), goes_on=True)),
+            **_in((*UP, "send", *END), Answer("129|0")),
+            **_in(RUN, Answer("129", ("succeeded", ""), goes_on=True)),
         },
     ),
     *(

@@ -283,7 +283,9 @@ class Trial:
             self.arena.touch(self.case.folder, "finish")
         seen.exit = command.wait(max(self.answer.end or 0, limit))
         if seen.exit is None:
-            seen.slow.append(f"toolkit {self.phase.verb} did not end within {limit:.0f} s")
+            stuck = self.arena.folder / f"stuck-{self.case.folder}.txt"
+            stuck.write_text(command.dump())
+            seen.slow.append(f"toolkit {self.phase.verb} did not end within {limit:.0f} s, see {stuck.name}")
             command.kill()
         at = self.at if self.at is not None else command.lines[0][0] if command.lines else time.time()
         seen.ended = None if command.ended is None else command.ended - at

@@ -254,6 +254,10 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
             paramiko.SSHException("Error reading SSH protocol banner"),
             "what answers at 10.0.0.1 port 2222 is no sshd",
         ),
+        (
+            paramiko.SSHException("No existing session"),
+            "10.0.0.1 port 2222 takes the connection and then says nothing",
+        ),
         (EOFError(), "what answers at 10.0.0.1 port 2222 is no sshd, or one that hangs up at once"),
         (
             paramiko.SSHException("no acceptable kex"),

@@ -34,6 +34,7 @@ from toolkit.cli import (
     version,
     why,
 )
+from toolkit.cli.signals import Signals
 
 if TYPE_CHECKING:
     from toolkit.errors import ToolkitError
@@ -43,15 +44,22 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class Verbs(TyperGroup):
-    """All verbs; Ctrl-C in one of them is an error like others, so that it too is told in JSON."""
+    """All verbs; Ctrl-C in one of them is an error like others, so that it too is told in JSON.
+
+    SIGTERM and a closed terminal are the same to them: what is under way is cut off, and told.
+    """
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            from toolkit.errors import Interrupted
+        from toolkit.errors import Interrupted
 
-            raise Interrupted("interrupted") from None
+        with Signals() as signals:
+            try:
+                return super().invoke(ctx)
+            except (KeyboardInterrupt, Interrupted) as error:
+                told = error if isinstance(error, Interrupted) else Interrupted("interrupted")
+                if signals.got:
+                    told.exit_code = 128 + signals.got
+                raise told from None
 
 
 app = typer.Typer(
@@ -60,7 +68,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed on a host, 2 bad input, 3 cluster not up, 4 tool missing here, "
-    "130 interrupted; `run` ends with the job's own code once the job has started.",
+    "130 interrupted, 143 by SIGTERM, 129 by a closed terminal; `run` ends with the job's own code once the job has started.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Signals that end a command without a word, such as a closed terminal; what they mean is up to the verb."""
+"""Signals that would end a command without a word, such as a closed terminal: they arrive like Ctrl-C."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import subprocess
@@ -68,6 +69,10 @@ class _Proxy:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
         self._said.close()
+
+
+# It writes what we tell in our own words to standard error, with a trace, unless somebody listens.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class Link:

@@ -50,6 +50,10 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
     if isinstance(error, TimeoutError) or any(getattr(e, "errno", 0) in gone for e in causes):
         what = f"no answer from {host} port {port}: off, cut off, or behind a firewall"
         return Unreachable(what, by_hand, name)
+    # paramiko's words for a handshake that was not done in time, and for the first line of one.
+    if str(error) == "No existing session" or isinstance(error.__context__, TimeoutError):
+        what = f"{host} port {port} takes the connection and then says nothing: frozen, or far too busy"
+        return Unreachable(what, f"look at its console; {by_hand}; without it: --exclude {name}", name)
     if "banner" in str(error) or isinstance(error, EOFError):
         what = f"what answers at {host} port {port} is no sshd, or one that hangs up at once: {error}"
         return Unreachable(what.removesuffix(": "), f"is port: right? {by_hand}", name)
