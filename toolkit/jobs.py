@@ -99,7 +99,10 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
     ask = command("python3", str(INSIDE / "stop.py"), *flags, job)
     result = session.main.run(ask, 120 + 2 * (grace or 0))
     if not result.ok:
-        raise ToolkitError(f"cannot end {job}: {result.output}", "toolkit down ends everything")
+        # 137: the engine's word for a container that was killed under the program.
+        why = result.output or f"main's program ended with {result.status}, without a word"
+        why = "main's container was killed meanwhile" if result.status == 137 else why
+        raise ToolkitError(f"cannot end {job}: {why}", "toolkit down ends everything", session.inventory.main)
     return job_status(session, job)
 
 

@@ -18,7 +18,7 @@ from toolkit.core.names import job_id
 from toolkit.effects.tree import read_tree
 from toolkit.errors import BadInput, NotReady, Problem
 from toolkit.inputs import choose_hosts, inside_programs, is_file, is_folder, read_secrets
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import ELASTIC, LAUNCHERS
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.network.choose import cidrs
@@ -44,7 +44,7 @@ class Request:
         workdir: local folder whose files become the job's snapshot; None sends nothing.
         ranks: None means one per slot.
         launcher: empty means the hosts file's.
-        max_restarts, min_hosts, stall_after: see ``Job``.
+        max_restarts, min_hosts, stall_after, elastic: see ``Job``.
         with_spares: let spares take ranks like other hosts.
         share: take slots and GPUs whoever has them.
         secrets: hand the hosts file's secrets to the ranks.
@@ -63,6 +63,7 @@ class Request:
     max_restarts: int = 0
     min_hosts: int = 0
     stall_after: float | None = None
+    elastic: bool = False
     with_spares: bool = False
     share: bool = False
     secrets: bool = True
@@ -131,6 +132,8 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
     if request.launcher and request.launcher not in LAUNCHERS:
         known = ", ".join(sorted(LAUNCHERS))
         problems.append(Problem("--launcher", f"is one of {known}, found {request.launcher}"))
+    if request.elastic:
+        problems += _elastic_problems(inventory, request)
     declared = [inventory.host(name).slots for name in chosen] if inventory is not None else []
     if request.ranks and chosen and all(s is not None for s in declared):
         total = sum(s or 0 for s in declared)
@@ -152,6 +155,29 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
             sources.insert(0, error.source)
     if problems:
         raise BadInput(" and ".join(sources), tuple(problems))
+
+
+def _elastic_problems(inventory: Inventory | None, request: Request) -> list[Problem]:
+    problems = []
+    launcher = request.launcher or (inventory.launcher if inventory is not None else "")
+    if launcher in LAUNCHERS and launcher not in ELASTIC:
+        known = " or ".join(f"--launcher {name}" for name in ELASTIC)
+        problems.append(Problem("--elastic", f"{launcher} cannot start ranks again by itself; {known}"))
+    if not request.max_restarts:
+        problems.append(Problem("--elastic", "say how often ranks may be started again: --max-restarts N"))
+    return problems
+
+
+def launcher_findings(job: Job) -> tuple[Finding, ...]:
+    """Return what is to be known about the way in which a job is started."""
+    if not (job.elastic and job.launcher == "horovodrun"):
+        return ()
+    what = (
+        "Elastic Horovod meets at an HTTP server on main that asks for no password and unpickles what it "
+        "gets: whoever reaches main's data address can run programs as you (CVE-2024-10190)"
+    )
+    fix = "only on a network that you trust; else --launcher torchrun, or without --elastic"
+    return (Finding("launcher", "warning", what, fix, job.main),)
 
 
 def environment_findings(inventory: Inventory, request: Request | None = None) -> tuple[Finding, ...]:
@@ -224,6 +250,7 @@ def make_job(session: Session, request: Request) -> Job:
         max_restarts=request.max_restarts,
         min_hosts=request.min_hosts,
         stall_after=request.stall_after,
+        elastic=request.elastic,
     )
 
 

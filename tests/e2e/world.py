@@ -71,9 +71,14 @@ class Toolkit:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            # Where the tests run in the background of a shell, SIGINT is ignored, and that is inherited.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=heed_signals,
         )
+
+
+def heed_signals() -> None:
+    """Undo what a program inherits from a shell that runs the tests in the background, or from nohup."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def outer(host: str, lab: str = LAB) -> str:

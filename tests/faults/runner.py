@@ -155,7 +155,8 @@ class Trial:
             self._mark(time.time())
         if isinstance(trigger, Before) and isinstance(self.fault.effect, ToCommand):
             self._start()
-            time.sleep(self.case.moment)  # it imports, reads its input, calls
+            # It imports, reads its input, calls; before that Python itself starts, and ends in its own words.
+            time.sleep(0.3 + self.case.moment)
             self._strike()
         elif isinstance(trigger, Before):
             if not isinstance(self.fault.effect, Operator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,11 +28,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["toolkit", *words])
+        on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             cli.main()
             status = 0
         except SystemExit as end:
             status = int(end.code or 0)
+        finally:
+            signal.signal(signal.SIGINT, on_interrupt)
         out, err = capsys.readouterr()
         return status, out, err
 

@@ -60,10 +60,12 @@ class World:
             "max_restarts": 0,
             "min_hosts": 0,
             "stall_after": None,
+            "elastic": False,
             "attempt": 0,
             "launches": [{"host": "gpu1", "argv": self.rank_argv(job_id), "env": rank_env()}],
             **changes,
         }
+        job.setdefault("world_sizes", [job["world_size"], job["world_size"]])
         (folder / "job.json").write_text(json.dumps(job))
         return folder
 

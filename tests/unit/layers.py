@@ -16,6 +16,7 @@ ORDER = (
 PURE = ORDER[: ORDER.index("execute")]
 # Modules at the top that belong to a layer of another name.
 BELONGS = {
+    "__main__": "cli",
     "executors": "execute",
     "show_data": "show",
     "show_gpus": "show",

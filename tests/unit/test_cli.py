@@ -269,7 +269,7 @@ def test_help_needs_none_of_the_heavy_packages() -> None:
 def test_the_command_itself(tmp_path: Path) -> None:
     """As a program of its own: no traceback, the status that the table says."""
     root = Path(__file__).resolve().parents[2]
-    argv = [sys.executable, "-m", "toolkit.cli.app", "up", "--hosts", str(tmp_path / "missing.yaml")]
+    argv = [sys.executable, "-m", "toolkit", "up", "--hosts", str(tmp_path / "missing.yaml")]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "missing.yaml: 1 problem" in done.stderr and "Traceback" not in done.stderr

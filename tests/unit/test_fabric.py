@@ -76,6 +76,7 @@ def told(fabric: Fabric, facts: Facts, path: DataPath = PATH) -> dict[str, str]:
 def test_what_ranks_are_told_without_rdma() -> None:
     assert told(TCP, world.facts()) == {
         "GLOO_SOCKET_IFNAME": "eth1",
+        "HOROVOD_GLOO_IFACE": "eth1",
         "NCCL_SOCKET_IFNAME": "=eth1",
         "OMPI_MCA_btl_tcp_if_include": "10.77.0.0/24,10.78.0.0/24",
         "TP_SOCKET_IFNAME": "eth1",

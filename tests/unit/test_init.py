@@ -201,7 +201,7 @@ def test_version(run: Run) -> None:
     status, out, err = run("version", "--no-engine")
     assert (status, err) == (0, "") and out.startswith(f"toolkit {__version__}\n  Python 3.")
     # A process of its own may try to reach an engine; for unit tests there is none.
-    argv = [sys.executable, "-m", "toolkit.cli.app", "version", "--json"]
+    argv = [sys.executable, "-m", "toolkit", "version", "--json"]
     told = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
     assert told["toolkit"] == __version__ and told["engine"] == ""
     assert {"typer", "pydantic", "fabric"} <= set(told["libraries"]) and "pytest" not in told["libraries"]

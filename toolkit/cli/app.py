@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import gc as gc_module
+import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -68,7 +71,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed on a host, 2 bad input, 3 cluster not up, 4 tool missing here, "
-    "130 interrupted, 143 by SIGTERM, 129 by a closed terminal; `run` ends with the job's own code once the job has started.",
+    "130 interrupted, 143 by SIGTERM, 129 by a closed terminal; `run` ends with the job's own code once the "
+    "job has started.",
 )
 
 
@@ -138,9 +142,16 @@ def fail(error: ToolkitError, words: list[str]) -> NoReturn:
     """Say what went wrong, in JSON too if the command line asks for it, and exit."""
     from toolkit.cli.failure import asks_for_json, tell
 
+    end_at_once(error.exit_code)
     tell(error, asks_for_json(typer.main.get_command(app), words))
     sys.exit(error.exit_code)
 
 
-if __name__ == "__main__":
-    main()
+def end_at_once(exit_code: int) -> None:
+    """Let a further Ctrl-C end us without a word: all is told or being told, and threads may take long."""
+
+    def leave(_number: int, _frame: object) -> NoReturn:
+        os._exit(exit_code)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, leave)

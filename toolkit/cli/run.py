@@ -80,6 +80,12 @@ def run(
             metavar="N", help="Restart on fewer hosts, at least so many; else on as many as before."
         ),
     ] = None,
+    elastic: Annotated[
+        bool,
+        typer.Option(
+            "--elastic", help="Let torchrun or horovodrun start ranks again by itself, where SCRIPT can."
+        ),
+    ] = False,
     stall_after: Annotated[
         str | None,
         typer.Option(metavar="SECONDS", help="Keep what ranks do when none has printed for so long."),
@@ -110,6 +116,7 @@ def run(
         check_request,
         code_findings,
         environment_findings,
+        launcher_findings,
         make_job,
         plan_run,
     )
@@ -128,6 +135,7 @@ def run(
         max_restarts=line.whole("--max-restarts", max_restarts, least=0) or 0,
         min_hosts=line.whole("--min-hosts", min_hosts) or 0,
         stall_after=line.seconds("--stall-after", stall_after),
+        elastic=elastic,
         share=share,
     )
     inventory = line.hosts(hosts)
@@ -140,8 +148,8 @@ def run(
         session.require_some()
         job = make_job(session, request)
         plan = plan_run(session, job, request.workdir)
-        warn(about_code := code_findings(plan))
-        findings = (*findings, *about_code)
+        warn(about_job := (*launcher_findings(job), *code_findings(plan)))
+        findings = (*findings, *about_job)
         if dry_run:
             show_plans((plan,), as_json, as_warnings(findings))
             return

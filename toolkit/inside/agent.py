@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from common import EXIT_USAGE, JOB_MARK, ROOT, fail, job_folder, temporary_folder
+from common import EXIT_USAGE, HOST_MARK, JOB_MARK, ROOT, fail, job_folder, temporary_folder
 
 TAKES_A_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")  # of ssh(1)'s options
 
@@ -50,6 +50,7 @@ def main() -> None:
         argv = agent_args(sys.argv[1:], job_id)
     except ValueError as error:
         fail(EXIT_USAGE, str(error))
+    os.environ[HOST_MARK] = argv[3]
     os.execvp(argv[0], argv)
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Thread
 
-from common import BEAT_S, EXIT_LOST, LEASE_S, Job, exit_code_of, grace_of
+from common import BEAT_S, EXIT_LOST, LEASE_S, Host, Job, exit_code_of, grace_of
+from elastic import host_that_goes, launcher_goes_on, members_of, reserve_of, say_who_is_there
 from launches import Running
 from leases import Leases
 from records import Record, blame, first_cause, words
+from sweep import hang_up
 
 TICK_S = 0.05
 DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
+LATEST_S = 1.0  # how long a launcher that fails is ahead of what is heard of its ranks
 # For ranks whose peers are gone: they wait for what never comes, and cannot save anything together.
 FAILED_GRACE_S = 2.0
 
@@ -46,16 +50,30 @@ class Attempt:
 
     Args:
         write: takes output of the ranks.
+        say: takes a line of ours: why all is to end, as soon as it is.
         over: says why all is to end, None while it is not.
+        may_go_on: whether an elastic launcher may go on after this end of some ranks, on these hosts; then
+            it is told to everybody.
     """
 
     def __init__(
-        self, job: Job, leases: Leases, write: Callable[[bytes], None], over: Callable[[], End | None]
+        self,
+        job: Job,
+        leases: Leases,
+        write: Callable[[bytes], None],
+        say: Callable[[str], None],
+        over: Callable[[], End | None],
+        may_go_on: Callable[[End, Sequence[Host]], bool],
     ) -> None:
         self.job = job
         self.leases = leases
         self._write = write
+        self._say = say
         self._over = over
+        self._may_go_on = may_go_on
+        self._members = members_of(job) if job["elastic"] else None
+        self._left: dict[str, str | None] = {}  # why nobody can say that hosts that are out have nothing left
+        self._since = -math.inf  # when ranks were last started again
         self._running: list[Running] = []
         self._selector = selectors.DefaultSelector()
         self._end: End | None = None
@@ -65,12 +83,19 @@ class Attempt:
         self._launcher_failed = False  # then it is ending its ranks already
 
     def start(self) -> None:
-        for index in range(len(self.job["launches"])):
-            running = Running(self.job, index)
-            self._running.append(running)
-            assert running.process.stdout is not None
-            os.set_blocking(running.process.stdout.fileno(), False)
-            self._selector.register(running.process.stdout, selectors.EVENT_READ, running)
+        if self._members is not None:
+            say_who_is_there(self.job, self._members.hosts)
+        reserve = {host["name"] for host in reserve_of(self.job)}
+        for index, launch in enumerate(self.job["launches"]):
+            if launch["host"] not in reserve:
+                self._launch(index)
+
+    def _launch(self, index: int) -> None:
+        running = Running(self.job, index)
+        self._running.append(running)
+        assert running.process.stdout is not None
+        os.set_blocking(running.process.stdout.fileno(), False)
+        self._selector.register(running.process.stdout, selectors.EVENT_READ, running)
 
     def run(self, again: Callable[[End], bool]) -> tuple[End, dict[str, str | None]]:
         """Go on to the end; returns it, and by host None or why nobody can say that nothing is left there.
@@ -87,7 +112,7 @@ class Attempt:
         if self._stopping is not None:  # they have had their TERM and some of the grace
             grace = max(min(1.0, grace), self._stopping + grace - time.monotonic())
         grace = self._rest(grace)
-        left = self.leases.end(grace, keep=again(end))
+        left = {**self._left, **self.leases.end(grace, keep=again(end))}
         for running in self._running:
             self._drain(running)
         self._selector.close()
@@ -124,13 +149,18 @@ class Attempt:
             if self._is_open(running) and now < running.ended + DRAIN_S:
                 continue
             running.code = exit_code_of(returncode)
-            if running.code != 0 and self._end is None:
-                self._end = self._failed(running, running.code)
-                self._launcher_failed = True
-        if self._end is None:
-            self._end = self._over() or self._lost() or self._died()
-            if self._end is not None and not self._end.wanted:
-                self._end = self._stood_still() or self._end
+            if running.code != 0 and self._end is None and not running.out:
+                end = self._failed(running, running.code)
+                if not (
+                    launcher_goes_on(self.job, running.code) and self._goes_on(end, running.launch["host"])
+                ):
+                    self._ends(end)
+                    self._launcher_failed = True
+        if self._end is None and (end := self._over() or self._lost() or self._died()) is not None:
+            end = end if end.wanted else self._stood_still() or end
+            gone = host_that_goes(self.job, end.host, end.code == EXIT_LOST)
+            if end.wanted or not self._goes_on(end, gone):
+                self._ends(end)
         if self._end is not None:
             self._bring_to_end(now)
 
@@ -139,12 +169,67 @@ class Attempt:
         # A launcher sees a host go, too; but it cannot say why, nor that it was the host.
         if lost := self._stood_still() or self._lost():
             return lost
-        records = self.leases.records()
+        if self._members is None:
+            records = self.leases.records()
+        else:
+            records = self._latest(running.launch["host"])
+            if lost := self._lost():
+                return lost
         code, reason, record = blame(self.job, records, running.launch["host"], running.name, code)
         return End("failed", code, reason, record.get("host", running.launch["host"]), record)
 
+    def _ends(self, end: End) -> None:
+        self._end = end
+        self._say(end.reason)
+
+    def _goes_on(self, end: End, gone: str) -> bool:
+        """Let an elastic launcher start its ranks again, without the host that is gone, where it can.
+
+        Args:
+            gone: the host that is out, empty where all are there.
+        """
+        if self._members is None:
+            return False
+        members = self._members
+        if gone:
+            left = members.without(gone, self.leases.there())
+            if left is None:
+                return False
+            members = left
+        if not self._may_go_on(end, members.hosts):
+            return False
+        before, self._members, self._since = self._members, members, time.monotonic()
+        if gone:
+            self._leave_out(gone)
+            for host in members.hosts:
+                if host not in before.hosts:
+                    self._take_in(host["name"])
+            say_who_is_there(self.job, members.hosts)
+            # Those of torchrun would wait for the ones that are gone as long as Gloo or NCCL does; those of
+            # Horovod are not to be killed, for they keep what they have learned.
+            if self.job["launcher"] == "torchrun":
+                self.leases.interrupt(set(before.names) - {gone})
+        return True
+
+    def _leave_out(self, host: str) -> None:
+        for running in self._running:
+            if running.launch["host"] == host:
+                running.out = True
+                running.process.kill()
+        hang_up(self.job["id"], host)
+        if self.leases.is_lost(host):
+            self._left[host] = "it was lost and left out"
+            self.leases.leave(host)
+        else:
+            self.leases.interrupt([host])
+
+    def _take_in(self, host: str) -> None:
+        for index, launch in enumerate(self.job["launches"]):
+            if launch["host"] == host:
+                self._launch(index)
+
     def _stood_still(self) -> End | None:
-        """When main stood still for so long that the hosts have ended their ranks, whatever that looks like."""
+        """When main stood still for so long that hosts have ended their ranks, whatever that looks like."""
         seconds = self.leases.stood_still()
         if seconds < LEASE_S - 2 * BEAT_S:
             return None
@@ -152,13 +237,28 @@ class Attempt:
         reason = f"{main} stood still for {seconds:.0f} s, and the job's ranks have been ended"
         return End("failed", EXIT_LOST, reason, main)
 
+    def _latest(self, host: str) -> list[Record]:
+        """The ranks that have failed since ranks were last started again; waits until they are heard of.
+
+        Args:
+            host: of the launch that has failed; those of other hosts fail for its sake.
+        """
+        several = len(self.job["launches"]) > 1
+        until = time.monotonic() + LATEST_S
+        while True:
+            found = self.leases.deaths(self._since)
+            own = [record for record in found if record["host"] == host or not several]
+            if own or self.leases.is_lost(host) or time.monotonic() > until:
+                return own
+            time.sleep(TICK_S)
+
     def _lost(self) -> End | None:
-        lost = self.leases.lost()
+        lost = self.leases.lost(self._members.names if self._members else ())
         return End("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}", lost[0]) if lost else None
 
     def _died(self) -> End | None:
         """A rank has failed; launchers see that late, or never when another one hangs."""
-        record = first_cause(self.job, self.leases.deaths())
+        record = first_cause(self.job, self.leases.deaths(self._since))
         if record is None:
             return None
         return End("failed", int(record["exit_code"]), words(record), record["host"], record)

@@ -19,6 +19,8 @@ JOB_MARK = "TOOLKIT_JOB"  # carried by every process of a job
 RANK_MARK = "TOOLKIT_RANK"  # by the user's command alone: not rank.py, not the launcher
 SUPERVISOR_MARK = "TOOLKIT_SUPERVISOR"  # by the supervisor, which the sweep must spare
 
+HOST_MARK = "TOOLKIT_TO"  # by the ssh of a launcher on main: the host to which it leads
+
 # In a job's folder while its ranks are being ended. A launcher kills all ranks within a second once
 # one has ended, so rank.py stays until the others have had their whole grace as well.
 STOPPING = "stopping"
@@ -89,6 +91,8 @@ class Job(TypedDict):
     max_restarts: int
     min_hosts: int
     stall_after: float | None
+    elastic: bool
+    world_sizes: list[int]  # the least and the most ranks that there may be at once
     attempt: int  # 0, then how often it was started again
 
 

@@ -16,6 +16,7 @@ from common import (
     exit_code_of,
     fail,
     grace_of,
+    load_host,
     load_job,
     temporary_folder,
 )
@@ -23,6 +24,9 @@ from common import (
 # The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
 # when the supervisor, its host or the connection dies: a launch never outlives its supervisor. A number
 # in front of it is the grace to be used, in seconds.
+
+# In a launch's words; see toolkit/launchers/job.py.
+INTERFACE = "{interface}"
 
 
 def main() -> int:
@@ -39,9 +43,10 @@ def main() -> int:
     asked: list[int] = []
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda number, _frame: asked.append(number))
+    interface = load_host()["interface"]
     try:
         child = subprocess.Popen(
-            launch["argv"],
+            [word.replace(INTERFACE, interface) for word in launch["argv"]],
             stdin=subprocess.DEVNULL,
             env=env,
             cwd=job["workdir"],

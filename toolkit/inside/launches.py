@@ -20,6 +20,7 @@ class Running:
         self.merger = Merger()
         self.code: int | None = None
         self.ended = 0.0
+        self.out = False  # its host is left out, so that its end is nobody's failure
         argv = [sys.executable, program("launch.py"), job["id"], str(index)]
         if self.launch["host"] != job["main"]:
             remote = ["python3", *argv[1:]]

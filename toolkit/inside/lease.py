@@ -33,7 +33,7 @@ from common import (
     write_json,
 )
 from records import own_records
-from sweep import end
+from sweep import end, find, send
 
 # So that a host that is cut off has ended its ranks a moment after the lease.
 LAPSE_GRACE_S = 3.0
@@ -77,11 +77,12 @@ class Lease:
 
     def report_deaths(self) -> None:
         """Tell main of each rank that has failed, once, as soon as it has."""
-        told: set[int] = set()
+        told: set[tuple[int, int]] = set()
         while not self.released:
             for record in own_records(self.folder, self.host, self.attempt):
-                if record["exit_code"] != 0 and record["rank"] not in told:
-                    told.add(record["rank"])
+                who = record["rank"], record["pid"]
+                if record["exit_code"] != 0 and who not in told:
+                    told.add(who)
                     self.say({"n": 0, "death": record})
             time.sleep(DEATH_S)
 
@@ -100,6 +101,9 @@ class Lease:
         try:
             if request["do"] == "end":
                 reply["left"] = end(self.job_id, request["grace"], request["ranks"], request["keep"])
+            elif request["do"] == "interrupt":
+                for process in find(self.job_id, ranks=True):
+                    send(process["pid"], self.job_id, signal.SIGKILL)
             elif request["do"] == "records":
                 reply["records"] = own_records(self.folder, self.host, self.attempt)
             elif request["do"] == "port":

@@ -17,11 +17,15 @@ from contextlib import suppress
 from typing import Any
 
 from common import BEAT_S, JOB_MARK, LOST_S, SUPERVISOR_MARK, Job, program, ssh_args
+from elastic import hosts_of
 from records import Record
 from sweep import CONNECT_S, KILL_ROUNDS, end_on
 
 TICK_S = 0.1
 SETTLE_S = 0.25  # over the time between two looks of a lease at its ranks
+# For how long ranks may end of a trouble after which others have been started again.
+TROUBLE_S = 15.0
+DEATH_S = 0.5  # over the time in which a death is heard of
 # For how long a standstill of ours explains what is found broken after it.
 STOOD_S = 5.0
 # A host that has begun to answer is asked what it thinks within this time.
@@ -88,16 +92,21 @@ class _Held:
         text = self.process.stderr.read().decode(errors="replace").strip().splitlines()
         if code == 0 and not text:
             return "it had not heard from main for too long, and has ended its ranks"
-        return text[-1] if text else f"its lease ended with exit code {code}"
+        return text[-1].rstrip(".") if text else f"its lease ended with exit code {code}"
 
 
 def lease_words(job: Job, host: str) -> list[str]:
     """The command of a host's lease; everybody on the host can read it, so it says who has taken what."""
-    own = next((each for each in job["hosts"] if each["name"] == host), None)
+    own = next((each for each in hosts_of(job) if each["name"] == host), None)
     slots = ",".join(map(str, own["taken"])) if own else ""
     gpus = ",".join(own["gpus"]) if own else ""
     about = ["--cluster", job["cluster"], "--owner", job["owner"], "--slots", slots, "--gpus", gpus]
     return ["python3", program("lease.py"), job["id"], *about, "--attempt", str(job["attempt"])]
+
+
+def _of_before(heard: float, record: Record, since: float) -> bool:
+    began = heard - record["lasted"]
+    return began < since - DEATH_S and heard < since + TROUBLE_S
 
 
 class Leases:
@@ -105,7 +114,7 @@ class Leases:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        names = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
+        names = list(dict.fromkeys([job["main"], *(host["name"] for host in hosts_of(job))]))
         self._held = {name: _Held(job, name) for name in names}
         self._lock = threading.Lock()
         self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
@@ -119,10 +128,11 @@ class Leases:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def lost(self) -> tuple[str, str] | None:
-        """The first host that is lost, and why."""
+    def lost(self, among: Iterable[str] = ()) -> tuple[str, str] | None:
+        """The first host that is lost, of all or of these, and why."""
+        wanted = set(among) or self._held.keys()
         for host, held in self._held.items():
-            if held.lost:
+            if held.lost and host in wanted:
                 return host, held.lost
         return None
 
@@ -152,16 +162,23 @@ class Leases:
         for held in others:
             held.release()
 
+    def leave(self, host: str) -> None:
+        """Give up the lease of this host."""
+        self.keep([name for name in self._held if name != host])
+
     def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
         """A host's answer; empty when it has none in time."""
         return self._ask(host, request, ASK_S) or {}
 
-    def deaths(self) -> list[Record]:
+    def deaths(self, since: float = -math.inf) -> list[Record]:
         """The ranks that have failed, in the order in which we heard of them.
 
         Empty until all that failed together have had the time to be heard of.
+
+        Args:
+            since: when ranks began to be started again; those from before that end of the same trouble.
         """
-        told = list(self._deaths)
+        told = [(heard, record) for heard, record in self._deaths if not _of_before(heard, record, since)]
         settled = told and time.monotonic() > told[0][0] + SETTLE_S
         return [record for _, record in told] if settled else []
 
@@ -183,6 +200,12 @@ class Leases:
             # It ends its ranks by itself, but nobody can say so until it is back.
             return self._held[host].lost
         return end_on(self._job, host, grace, ranks, keep)
+
+    def interrupt(self, hosts: Iterable[str]) -> None:
+        """Kill the ranks on these hosts: they wait for others that are gone, unknown to their launcher."""
+        with self._lock:
+            for host in hosts:
+                self._held[host].send({"n": 0, "do": "interrupt"})
 
     def records(self) -> list[dict[str, Any]]:
         """How ranks have ended, from all hosts that answer."""

@@ -14,8 +14,9 @@ BAR_S = 5.0  # how often a progress bar, which writes over its own line, is show
 
 LINE_END = re.compile(rb"\r\n|\n|\r")
 # `mpirun --tag-output` writes one at the start of each line, and where it goes on after a cut: it
-# cuts output every 4096 bytes, whatever stands there, and sends other ranks' in between.
-TAG = re.compile(rb"(\[\d+,\d+\]<std(?:out|err|diag)>:)")
+# cuts output every 4096 bytes, whatever stands there, and sends other ranks' in between. horovodrun with
+# Gloo writes `[1]<stdout>:`.
+TAG = re.compile(rb"(\[(?:\d+,)?\d+\]<std(?:out|err|diag)>:)")
 
 
 class Stream:

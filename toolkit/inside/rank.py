@@ -30,11 +30,13 @@ from common import (
     write_json,
     write_text,
 )
+from elastic import hosts_of
 from lines import Stream, write_lines
 from logs import Log, last_lines
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
+QUIET = "TORCH_CPP_LOG_LEVEL"
 
 
 class Place(NamedTuple):
@@ -76,7 +78,7 @@ def tuned_env(job: Job) -> dict[str, str]:
 
 def own_gpus(job: Job, host: str) -> dict[str, str]:
     """CUDA_VISIBLE_DEVICES where the job has some of this container's GPUs and other jobs the rest."""
-    visible = next((each["visible"] for each in job["hosts"] if each["name"] == host), "")
+    visible = next((each["visible"] for each in hosts_of(job) if each["name"] == host), "")
     return {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
 
 
@@ -89,6 +91,10 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
     given = {**host["network"], **own_gpus(job, host["host"])}
     env = {**base, **tuned_env(job), **given, **job["env"], **host["env"], **job["override"]}
     env.pop(SUPERVISOR_MARK, None)
+    # Of torchrun itself, and not for what it starts.
+    launch = next((each["env"] for each in job["launches"] if each["host"] == host["host"]), {})
+    if env.get(QUIET, "") == launch.get(QUIET):
+        del env[QUIET]
     # The launcher's: what ranks keep for the next run (compiled kernels) is to stay.
     if env.get("TMPDIR") == str(temporary_folder(job["id"])):
         del env["TMPDIR"]
@@ -118,10 +124,12 @@ def main() -> int:
     if place is None:
         fail(EXIT_USAGE, f"{host['host']}: the launcher has set no rank and no world size")
     name = f"{host['host']} {place.rank}"
-    if place.size != job["world_size"]:
+    least, most = job["world_sizes"]
+    if not least <= place.size <= most:
+        wanted = f"{least}" if least == most else f"{least} to {most}"
         fail(
             EXIT_USAGE,
-            f"{name}: the launcher made a world of {place.size} ranks, the job asked for {job['world_size']}",
+            f"{name}: the launcher made a world of {place.size} ranks, the job asked for {wanted}",
         )
     if not Path(job["workdir"]).is_dir():
         fail(EXIT_NO_INPUT, f"{name}: there is no folder {job['workdir']}")
@@ -134,8 +142,9 @@ def main() -> int:
     streams = (Stream(1, prefix), Stream(2, prefix))
     path = logs / f"rank-{place.rank}.log"
     # So that lease.py can tell when we are killed and leave no record.
-    who = {"rank": place.rank, "attempt": job["attempt"]}
-    write_json(logs / f"rank-{place.rank}.run", {**who, "pid": os.getpid()})
+    began = time.monotonic()
+    who = {"rank": place.rank, "attempt": job["attempt"], "pid": os.getpid()}
+    write_json(logs / f"rank-{place.rank}.run", {**who, "began": began})
     with closing(Log(path, job["log_bytes"])) as log:
         child = None
         try:
@@ -152,6 +161,7 @@ def main() -> int:
     how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
     last = last_lines(path) if code else []
     record = {**who, "host": host["host"], **how, "ended": time.time(), "last": last}
+    record["lasted"] = time.monotonic() - began
     write_json(logs / f"rank-{place.rank}.exit", record)
     if child is not None:
         child.hold(folder / STOPPING, 2 * job["grace"])

@@ -13,8 +13,9 @@ from typing import Any
 from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
 
 # A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
-# (seconds since the epoch), last (its last lines). Before it comes `logs/rank-N.run`: rank, attempt, and
-# the pid of its rank.py.
+# (seconds since the epoch), lasted (seconds), last (its last lines). Before it comes `logs/rank-N.run`: rank,
+# attempt, and began (by the host's monotonic clock). Both have the pid of its rank.py: in an elastic job the
+# same rank may be started several times.
 Record = dict[str, Any]
 
 
@@ -23,12 +24,12 @@ def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
     logs = folder / "logs"
     ended = {record["rank"]: record for record in _read(logs, "exit", attempt)}
     for run in _read(logs, "run", attempt):
-        rank = run["rank"]
-        if rank in ended or is_marked(run["pid"], JOB_MARK, folder.name):
+        rank, pid = run["rank"], run["pid"]
+        if ended.get(rank, {}).get("pid") == pid or is_marked(pid, JOB_MARK, folder.name):
             continue
         # It writes its record last of all, so it may have done so since we looked.
-        late = [record for record in _read(logs, "exit", attempt) if record["rank"] == rank]
-        ended[rank] = late[0] if late else _vanished(rank, host)
+        late = [record for record in _read(logs, "exit", attempt) if record["pid"] == pid]
+        ended[rank] = late[0] if late else _vanished(run, host)
     return list(ended.values())
 
 
@@ -40,10 +41,11 @@ def _read(logs: Path, kind: str, attempt: int) -> list[Record]:
     return [record for record in records if record["attempt"] == attempt]
 
 
-def _vanished(rank: int, host: str) -> Record:
-    code = 128 + signal.SIGKILL
-    about = {"rank": rank, "host": host, "exit_code": code, "signal": int(signal.SIGKILL), "oom": False}
-    return {**about, "ended": time.time(), "last": [], "vanished": True}
+def _vanished(run: Record, host: str) -> Record:
+    about = {name: run[name] for name in ("rank", "attempt", "pid")}
+    how = {"exit_code": 128 + signal.SIGKILL, "signal": int(signal.SIGKILL), "oom": False, "vanished": True}
+    lasted = time.monotonic() - run["began"]
+    return {**about, "host": host, **how, "ended": time.time(), "lasted": lasted, "last": []}
 
 
 def first_cause(job: Job, found: Sequence[Record], host: str = "", code: int = 0) -> Record | None:

@@ -18,7 +18,17 @@ FIRST_WAIT_S, MOST_WAIT_S = 1.0, 60.0
 CALM_S = 600.0
 # A host on which so many attempts failed gives way to one on which none has.
 SUSPECT = 2
-_OWN = ("attempt", "hosts", "world_size", "launches", "master_address", "master_port", "tuned", "rules")
+_OWN = (
+    "attempt",
+    "hosts",
+    "world_size",
+    "launches",
+    "master_address",
+    "master_port",
+    "tuned",
+    "rules",
+    "world_sizes",
+)
 
 
 class Restarts:

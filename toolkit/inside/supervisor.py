@@ -34,6 +34,7 @@ from common import (
     read_status,
     write_json,
 )
+from elastic import reserve_of
 from leases import Leases
 from logs import Log
 from restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
@@ -54,6 +55,7 @@ class Supervisor:
         self.attempt: Attempt | None = None
         self.unswept: dict[str, str] = {}
         self.asked = 0  # the first TERM or INT
+        self.told = ""  # why the attempt ends, once it does
         self.began = time.monotonic()
         self.status: Status = {
             "state": "starting",
@@ -81,6 +83,11 @@ class Supervisor:
 
     def say(self, message: str) -> None:
         self.write(f"[toolkit] {message}\n".encode())
+
+    def _tell(self, reason: str) -> None:
+        """Say why an attempt ends, at once: its ranks may take a while."""
+        self.told = reason
+        self.say(reason)
 
     def refuse(self, reason: str) -> None:
         """End before anything was started."""
@@ -114,8 +121,9 @@ class Supervisor:
             self._swept(end_everywhere({**self.job, "hosts": idle}, 0.0))
         for host, why in self.unswept.items():
             self.say(f"cannot say that nothing is left on {host}: {why}")
-        if end.reason:
-            self.say(end.reason)
+        # What has been said when it became known is not said again.
+        if rest := end.reason.removeprefix(self.told).removeprefix("; "):
+            self.say(rest)
         if self.leases:
             self.leases.close()
         self.finish(end)
@@ -124,7 +132,9 @@ class Supervisor:
         self.leases = Leases(self.job)
         while True:
             began = time.monotonic()
-            self.attempt = Attempt(self.job, self.leases, self._take_output, self._beat)
+            self.attempt = Attempt(
+                self.job, self.leases, self._take_output, self._tell, self._beat, self._may_go_on
+            )
             self.attempt.start()
             self.watchdog.heard(time.monotonic())
             self.status["state"] = "running"
@@ -145,7 +155,7 @@ class Supervisor:
         number, most = len(self.restarts.done), self.job["max_restarts"]
         self.status["state"] = "restarting"
         self.save()
-        self.say(f"{end.reason}; restart {number} of {most} in {wait:g} s")
+        self.say(f"restart {number} of {most} in {wait:g} s")
         self.leases.close()
         self.leases = None
         until = time.monotonic() + wait
@@ -166,7 +176,8 @@ class Supervisor:
         """Make the job one on these hosts; returns an end where that cannot be."""
         assert self.leases is not None
         names = [host["name"] for host in hosts]
-        self.leases.keep([self.job["main"], *names])
+        reserve = [host["name"] for host in reserve_of({**self.job, "hosts": list(hosts)})]
+        self.leases.keep([self.job["main"], *names, *reserve])
         port = self.leases.tell(names[0], {"do": "port", "from": self.job["master_port"] + 1}).get("port")
         job = next_job(self.job, hosts, number, int(port or self.job["master_port"]))
         with taking():
@@ -175,11 +186,24 @@ class Supervisor:
             write_json(self.folder / ATTEMPT, part_of_attempt(job))
             self.job, self.status["hosts"] = job, taken(hosts)
             self.save()
-        for name in dict.fromkeys([job["main"], *names]):
+        for name in dict.fromkeys([job["main"], *names, *self.leases.there()]):
             if not self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
                 self.say(f"{name} did not take what the restart needs")
         self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {', '.join(names)}")
         return None
+
+    def _may_go_on(self, end: End, hosts: Sequence[Host]) -> bool:
+        """Whether an elastic launcher starts its ranks again by itself, on these hosts, after this end."""
+        if not self.restarts.may_follow(end):
+            return False
+        self.restarts.note(end, self.job["hosts"], math.inf)
+        number, most = len(self.restarts.done), self.job["max_restarts"]
+        self.status["hosts"] = taken(hosts)
+        self.save()
+        names = ", ".join(host["name"] for host in hosts)
+        self.say(f"{end.reason}; restart {number} of {most} by {self.job['launcher']} itself, on {names}")
+        self.watchdog.heard(time.monotonic())
+        return True
 
     def _beat(self) -> End | None:
         """What is done all the time while an attempt runs."""

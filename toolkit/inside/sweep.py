@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from common import (
+    HOST_MARK,
     JOB_MARK,
     STOPPING,
     Job,
@@ -94,6 +95,15 @@ def send(pid: int, job_id: str, signum: int) -> None:
     finally:
         if handle >= 0:
             os.close(handle)
+
+
+def hang_up(job_id: str, host: str) -> None:
+    """End what of the job here leads to this host; it would wait for an answer for a minute."""
+    mark = f"{HOST_MARK}={host}".encode()
+    for process in find(job_id):
+        with suppress(OSError):
+            if mark in Path(f"/proc/{process['pid']}/environ").read_bytes().split(b"\0"):
+                send(process["pid"], job_id, signal.SIGKILL)
 
 
 def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> list[Process]:

@@ -21,11 +21,15 @@ def about_job(job: Job) -> dict[str, Any]:
         "override": dict(job.override),
         "tuned": dict(job.tuned),
         "world_size": job.world_size,
+        "world_sizes": list(job.world_sizes),
         "workdir": job.workdir,
         "master_address": job.hosts[0].address,
         "launches": launches,
     }
 
+
+# Those that can start ranks again by themselves.
+ELASTIC = ("horovodrun", "torchrun")
 
 LAUNCHERS: dict[str, Callable[[Job], tuple[Launch, ...]]] = {
     "horovodrun": horovodrun,

@@ -8,6 +8,9 @@ from typing import Any
 
 from toolkit.core.names import DEFAULT_LOG_BYTES, INSIDE, JOBS
 
+# See ``Launch``; launch.py on the host knows it.
+INTERFACE = "{interface}"
+
 
 @dataclass(frozen=True)
 class JobHost:
@@ -52,6 +55,7 @@ class Job:
         max_restarts: how often it is started again by itself after a failure.
         min_hosts: with how many hosts at least; 0 for as many as at first.
         stall_after: seconds without a line from any rank after which evidence is collected, None for never.
+        elastic: the launcher starts ranks again by itself, in a world of another size if need be.
     """
 
     id: str
@@ -75,10 +79,29 @@ class Job:
     max_restarts: int = 0
     min_hosts: int = 0
     stall_after: float | None = None
+    elastic: bool = False
 
     @property
     def world_size(self) -> int:
         return sum(host.slots for host in self.hosts)
+
+    @property
+    def reserve(self) -> tuple[JobHost, ...]:
+        """The spares that an elastic launcher may take in."""
+        own = {host.name for host in self.hosts}
+        return tuple(host for host in self.spares if host.name not in own) if self.elastic else ()
+
+    @property
+    def least_hosts(self) -> int:
+        return self.min_hosts or len(self.hosts)
+
+    @property
+    def world_sizes(self) -> tuple[int, int]:
+        """The least and the most ranks that there may be at once; the same where the job is not elastic."""
+        if not self.elastic:
+            return self.world_size, self.world_size
+        slots = sorted(host.slots for host in (*self.hosts, *self.reserve))
+        return sum(slots[: self.least_hosts]), sum(slots[-len(self.hosts) :])
 
     @property
     def folder(self) -> str:
@@ -113,7 +136,10 @@ def _host_of(about: Mapping[str, Any]) -> JobHost:
 
 @dataclass(frozen=True)
 class Launch:
-    """One process that the supervisor starts: on main itself, or through the cluster's ssh on a worker."""
+    """One process that the supervisor starts: on main itself, or through the cluster's ssh on a worker.
+
+    A word of ``argv`` that is INTERFACE stands for that host's data interface.
+    """
 
     host: str
     argv: tuple[str, ...]

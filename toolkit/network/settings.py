@@ -56,6 +56,7 @@ def _tcp(path: DataPath, networks: Sequence[str]) -> list[Setting]:
         # NCCL's user guide: without "=" the value is a prefix.
         Setting("NCCL_SOCKET_IFNAME", f"={name}", '"=" is an exact match; without it eth1 also takes eth10'),
         Setting("GLOO_SOCKET_IFNAME", name, "Gloo takes one concrete name and no pattern"),
+        Setting("HOROVOD_GLOO_IFACE", name, "Horovod hands main's own name to all hosts; with Gloo alone"),
         Setting("TP_SOCKET_IFNAME", name, "TensorPipe, for torch.distributed.rpc"),
         # Read when the rank calls MPI_Init.
         Setting("OMPI_MCA_btl_tcp_if_include", ",".join(networks), "Open MPI takes networks, equal on all"),

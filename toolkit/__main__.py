@@ -1,0 +1,19 @@
+"""Starts the command line; here so that Ctrl-C is told in words also while the rest is still imported."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Import the command line and run it."""
+    try:
+        from toolkit.cli.app import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted\n")
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()
