@@ -53,10 +53,57 @@ def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Tool
     assert "[toolkit] restart 1: 2 ranks on box1, box3" in said
     first = int(re.findall(r"goes on after step (\d+)", said)[0])
     accuracy = float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0])
-    assert first >= 5 * 22 and accuracy >= 0.97
+    assert first >= 5 * 22
+    # The very same as of a run that nothing disturbs: weights, momentum and the order of the pictures.
+    whole = again.run("run", *DIGITS, check=True).out
+    assert accuracy == float(re.findall(r"test accuracy (\S+) on 2 ranks", whole)[0]) >= 0.97
     (job,) = re.findall(r"job (\S+): succeeded", said)
     assert not marked("box1", f"TOOLKIT_JOB={job}") and not marked("box3", f"TOOLKIT_JOB={job}")
+
+
+def test_torchrun_starts_its_ranks_again_by_itself_and_takes_a_spare(again: Toolkit) -> None:
     again.run("up", check=True)
+    process, lines = again.start("run", "--elastic", "--max-restarts", "2", *DIGITS), []
+    read_until(process, r"epoch 3/40", lines)
+    kill_ranks("box2", again)
+    read_until(process, r"goes on after step", lines)
+    on("box2", "docker", "kill", "toolkit-again-worker")
+    read_until(process, r"test accuracy \S+ on 2 ranks", lines)
+    assert process.wait(60) == 0
+    said = "".join(lines) + (process.stdout.read() if process.stdout else "")
+    first = "rank 1 on box2 was killed by SIGKILL; restart 1 of 2 by torchrun itself, on box1, box2"
+    assert f"[toolkit] {first}" in said
+    assert re.search(r"\[toolkit\] .*box2.*; restart 2 of 2 by torchrun itself, on box1, box3", said), said
+    assert float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0]) >= 0.97
+
+
+def test_horovod_goes_on_in_memory_and_takes_a_spare(again: Toolkit) -> None:
+    again.run("up", check=True)
+    words = ("--launcher", "horovodrun", "--workdir", "examples/digits", "train_elastic.py", "--epochs", "40")
+    process, lines = again.start("run", "--elastic", "--max-restarts", "1", *words), []
+    read_until(process, r"epoch 3/40", lines)
+    kill_ranks("box2", again)
+    read_until(process, r"test accuracy \S+ on 2 ranks", lines)
+    assert process.wait(60) == 0
+    said = "".join(lines)
+    assert "asks for no password and unpickles what it gets" in said
+    assert "on box2 was killed by SIGKILL; restart 1 of 1 by horovodrun itself, on box1, box3" in said
+    assert int(re.findall(r"goes on after step (\d+) of \d+ on 2 ranks", said)[-1]) >= 3 * 22
+    assert float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0]) >= 0.97
+    (job,) = re.findall(r"job (\S+): 2 ranks", said)
+    assert not any(marked(host, f"TOOLKIT_JOB={job}") for host in ("box1", "box2", "box3"))
+
+
+def kill_ranks(host: str, toolkit: Toolkit) -> None:
+    """SIGKILL of the newest job's ranks on a host, past the toolkit."""
+    job = toolkit.run("jobs", "--json", check=True).json[-1]["id"]
+    text = (
+        "for p in /proc/[0-9]*; do"
+        f" grep -qsxz TOOLKIT_JOB={job} $p/environ && grep -qsz ^TOOLKIT_RANK= $p/environ"
+        " && kill -9 ${p#/proc/};"
+        " done; true"
+    )
+    sh(host, text)
 
 
 def test_ranks_that_fail_are_told_apart_and_the_last_reason_stays(again: Toolkit) -> None:

@@ -23,6 +23,12 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     sys.modules.pop("lines", None)
 
 
+def test_horovodruns_own_tags_go_too(lines: Any) -> None:
+    merger = lines.Merger()
+    said = merger.feed(b"[0]<stdout>:[box1 0] a\n[1]<stderr>:[box2 1] b\nown\n")
+    assert said == b"[box1 0] a\n[box2 1] b\nown\n"
+
+
 def test_lines_are_prefixed_and_an_unfinished_one_waits(lines: Any) -> None:
     stream = lines.Stream(1, b"[gpu1 0] ")
     assert stream.feed(b"one\ntwo\r\n\nthr") == [

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import INSIDE, JOB, World, host_entry, python, wait_for
+from tests.unit.inside_world import INSIDE, JOB, World, host_entry, python, rank_env, wait_for
 from toolkit.inputs import inside_programs
 
-SHARED = ("attempt", "child", "common", "launches", "leases", "lines", "logs", "memory", "records")
+SHARED = ("attempt", "child", "common", "elastic", "launches", "leases", "lines", "logs", "memory", "records")
 
 
 @pytest.fixture
@@ -27,6 +27,11 @@ def restarts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield module
     for name in (*SHARED, "restarts", "sweep"):
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def elastic(restarts: Any) -> Any:
+    return sys.modules["elastic"]
 
 
 @pytest.fixture
@@ -169,3 +174,76 @@ def test_a_stop_between_two_attempts_ends_the_job(world: World) -> None:
     process.wait(20)
     status = world.status()
     assert (status["state"], status["exit_code"], status["reason"]) == ("stopped", 143, "stopped by SIGTERM")
+
+
+def host(name: str, slots: int = 1) -> dict[str, Any]:
+    return {"name": name, "slots": slots}
+
+
+def members(elastic: Any, launcher: str = "torchrun", **changes: Any) -> Any:
+    job = {"launcher": launcher, "hosts": [host("a"), host("b")], "spares": [host("c"), host("d")]}
+    return elastic.members_of({"main": "a", "min_hosts": 0, "elastic": True, **job, **changes})
+
+
+def test_who_goes_on_when_a_host_is_gone(elastic: Any) -> None:
+    before = members(elastic)
+    after = before.without("b", ["a", "d"])
+    assert after.names == ["a", "d"] and [each["name"] for each in after.reserve] == ["c"]
+    assert before.without("a", ["b", "c", "d"]) is None, "torchrun's store stood there"
+    assert before.without("b", ["a"]) is None, "too few"
+    assert members(elastic, min_hosts=1).without("b", ["a"]).names == ["a"]
+    assert members(elastic, "horovodrun", main="m").without("a", ["b", "c"]).names == ["b", "c"]
+    assert members(elastic, spares=[host("b")], min_hosts=1).without("b", ["a", "b"]).names == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "code", "goes_on"),
+    [("torchrun", 137, True), ("torchrun", 255, True), ("torchrun", 1, False), ("horovodrun", 137, False)],
+)
+def test_a_launch_that_ends_takes_its_host_along_or_everything(
+    elastic: Any, launcher: str, code: int, goes_on: bool
+) -> None:
+    assert elastic.launcher_goes_on({"launcher": launcher}, code) is goes_on
+
+
+def test_the_host_of_a_dead_rank_is_out_with_horovod_alone(elastic: Any) -> None:
+    goes = elastic.host_that_goes
+    assert goes({"launcher": "torchrun"}, "b", False) == ""
+    assert goes({"launcher": "torchrun"}, "b", True) == "b"
+    assert goes({"launcher": "horovodrun"}, "b", False) == "b"
+
+
+# What torchrun does as far as we can see it: the rank again, in place.
+AGAIN = "import subprocess, sys\nany(subprocess.call(sys.argv[1:]) == 0 for _ in range(5)) or sys.exit(1)"
+
+
+@pytest.mark.parametrize(("fails", "most", "state"), [(2, 2, "succeeded"), (2, 1, "failed")])
+def test_a_launcher_that_starts_a_rank_again_by_itself(
+    world: World, fails: int, most: int, state: str
+) -> None:
+    count = world.root / "count"
+    code = (
+        f"import pathlib, sys, time; path = pathlib.Path({str(count)!r})\n"
+        "number = len(path.read_text()) if path.exists() else 0\n"
+        "path.write_text('x' * (number + 1)); print('try', number, flush=True); time.sleep(0.8)\n"
+        f"sys.exit(9 if number < {fails} else 0)"
+    )
+    launch = {"host": "gpu1", "argv": [*python(AGAIN), *world.rank_argv()], "env": rank_env()}
+    world.job(command=python(code), launches=[launch], launcher="torchrun", elastic=True, max_restarts=most)
+    assert world.call("supervisor.py", JOB)[0] == 0
+    status, log = world.status(), world.log().decode()
+    assert status["state"] == state, log
+    reason = "rank 0 on gpu1 ended with exit code 9"
+    assert f"[toolkit] {reason}; restart 1 of {most} by torchrun itself, on gpu1" in log
+    assert [each["reason"] for each in status["restarts"]] == [reason] * most
+    if state == "failed":
+        assert status["exit_code"] == 9 and log.endswith("given up after 1 restart of 1\n")
+
+
+def test_a_world_that_an_elastic_job_may_have(world: World) -> None:
+    for size, code in ((1, 64), (2, 0), (3, 0), (4, 64)):
+        world.job(f"{JOB}-{size}", world_sizes=[2, 3], world_size=3, elastic=True)
+        argv = f"{JOB}-{size}"
+        done, _, said = world.call("rank.py", argv, **rank_env(0, size))
+        assert done == code, said
+        assert (b"the job asked for 2 to 3" in said) == bool(code)

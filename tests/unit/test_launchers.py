@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from toolkit.errors import NotReady
-from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.job import JobHost
+from toolkit.launchers import ELASTIC, LAUNCHERS
+from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.plan.job import job_file
 from toolkit.spec import fields
@@ -18,6 +20,7 @@ from toolkit.spec import fields
 GPU1 = JobHost("gpu1", "10.77.0.2", 2, (0, 1))
 GPU2 = JobHost("gpu2", "10.77.0.3", 3, (0, 1, 2))
 ROOMS = (Room("gpu1", "10.77.0.2", 2), Room("gpu2", "10.77.0.3", 3))
+SPARE = JobHost("gpu3", "10.77.0.4", 2, (0, 1))
 SHAPES = {"one-host": (GPU1,), "uneven": (GPU1, GPU2), "main-without-slots": (GPU2,)}
 
 
@@ -26,6 +29,31 @@ SHAPES = {"one-host": (GPU1,), "uneven": (GPU1, GPU2), "main-without-slots": (GP
 def test_every_launcher_has_goldens(launcher: str, shape: str) -> None:
     job = world.job(launcher, SHAPES[shape])
     check_golden(f"launchers/{launcher}/{shape}.json", job_file(job))
+
+
+@pytest.mark.parametrize("launcher", ELASTIC)
+def test_elastic_launchers_have_goldens(launcher: str) -> None:
+    check_golden(f"launchers/{launcher}/elastic.json", job_file(elastic(launcher)))
+
+
+def elastic(launcher: str, **changes: Any) -> Job:
+    changes = {"elastic": True, "max_restarts": 3, "min_hosts": 1, "spares": (SPARE,), **changes}
+    return replace(world.job(launcher, (GPU1, GPU2)), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({}, (2, 5)),
+        ({"min_hosts": 2}, (4, 5)),  # the first two, with the spare in place of the bigger one
+        ({"min_hosts": 0}, (4, 5)),
+        ({"min_hosts": 0, "spares": ()}, (5, 5)),
+        ({"elastic": False}, (5, 5)),
+        ({"spares": (GPU2,)}, (2, 5)),  # an earlier restart has taken it in
+    ],
+)
+def test_how_many_ranks_there_may_be(changes: dict[str, Any], sizes: tuple[int, int]) -> None:
+    assert elastic("torchrun", **changes).world_sizes == sizes
 
 
 @pytest.mark.parametrize("shape", SHAPES)
