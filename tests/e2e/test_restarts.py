@@ -54,6 +54,7 @@ def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Tool
     first = int(re.findall(r"goes on after step (\d+)", said)[0])
     accuracy = float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0])
     assert first >= 5 * 22
+    again.run("up", check=True)
     # The very same as of a run that nothing disturbs: weights, momentum and the order of the pictures.
     whole = again.run("run", *DIGITS, check=True).out
     assert accuracy == float(re.findall(r"test accuracy (\S+) on 2 ranks", whole)[0]) >= 0.97
@@ -62,7 +63,6 @@ def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Tool
 
 
 def test_torchrun_starts_its_ranks_again_by_itself_and_takes_a_spare(again: Toolkit) -> None:
-    again.run("up", check=True)
     process, lines = again.start("run", "--elastic", "--max-restarts", "2", *DIGITS), []
     read_until(process, r"epoch 3/40", lines)
     kill_ranks("box2", again)
@@ -77,6 +77,7 @@ def test_torchrun_starts_its_ranks_again_by_itself_and_takes_a_spare(again: Tool
     assert float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0]) >= 0.97
 
 
+@pytest.mark.rare
 def test_horovod_goes_on_in_memory_and_takes_a_spare(again: Toolkit) -> None:
     again.run("up", check=True)
     words = ("--launcher", "horovodrun", "--workdir", "examples/digits", "train_elastic.py", "--epochs", "40")
