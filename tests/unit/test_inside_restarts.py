@@ -15,7 +15,7 @@ import pytest
 from tests.unit.inside_world import INSIDE, JOB, World, host_entry, python, rank_env, wait_for
 from toolkit.inputs import inside_programs
 
-SHARED = ("attempt", "child", "common", "elastic", "launches", "leases", "lines", "logs", "memory", "records")
+SHARED = tuple(path.stem for path in INSIDE.glob("*.py"))
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def restarts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import restarts as module
 
     yield module
-    for name in (*SHARED, "restarts", "sweep"):
+    for name in SHARED:
         sys.modules.pop(name, None)
 
 

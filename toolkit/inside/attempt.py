@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import os
 import selectors
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from threading import Thread
 
 from common import BEAT_S, EXIT_LOST, LEASE_S, Host, Job, exit_code_of, grace_of
-from elastic import host_that_goes, launcher_goes_on, members_of, reserve_of, say_who_is_there
 from launches import Running
 from leases import Leases
-from records import Record, blame, first_cause, words
-from sweep import hang_up
+from outcome import End
+from records import blame, first_cause, words
+from regroup import Regroup
 
 TICK_S = 0.05
 DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
-LATEST_S = 1.0  # how long a launcher that fails is ahead of what is heard of its ranks
 # For ranks whose peers are gone: they wait for what never comes, and cannot save anything together.
 FAILED_GRACE_S = 2.0
-
-
-@dataclass(frozen=True)
-class End:
-    """How an attempt ended.
-
-    Args:
-        state: a final state.
-        host: where the cause lies, empty where it lies nowhere or is not known.
-        record: of the rank that failed first.
-        wanted: somebody asked for it, so ranks have the whole of their grace.
-    """
-
-    state: str
-    code: int
-    reason: str
-    host: str = ""
-    record: Record = field(default_factory=dict)
-    wanted: bool = False
 
 
 class Attempt:
@@ -70,11 +48,10 @@ class Attempt:
         self._write = write
         self._say = say
         self._over = over
-        self._may_go_on = may_go_on
-        self._members = members_of(job) if job["elastic"] else None
-        self._left: dict[str, str | None] = {}  # why nobody can say that hosts that are out have nothing left
-        self._since = -math.inf  # when ranks were last started again
         self._running: list[Running] = []
+        self._regroup = (
+            Regroup(job, leases, self._launch, self._running, may_go_on) if job["elastic"] else None
+        )
         self._selector = selectors.DefaultSelector()
         self._end: End | None = None
         self._stopping: float | None = None  # since when
@@ -83,11 +60,10 @@ class Attempt:
         self._launcher_failed = False  # then it is ending its ranks already
 
     def start(self) -> None:
-        if self._members is not None:
-            say_who_is_there(self.job, self._members.hosts)
-        reserve = {host["name"] for host in reserve_of(self.job)}
-        for index, launch in enumerate(self.job["launches"]):
-            if launch["host"] not in reserve:
+        if self._regroup is not None:
+            self._regroup.start()
+        else:
+            for index in range(len(self.job["launches"])):
                 self._launch(index)
 
     def _launch(self, index: int) -> None:
@@ -112,7 +88,9 @@ class Attempt:
         if self._stopping is not None:  # they have had their TERM and some of the grace
             grace = max(min(1.0, grace), self._stopping + grace - time.monotonic())
         grace = self._rest(grace)
-        left = {**self._left, **self.leases.end(grace, keep=again(end))}
+        left = self.leases.end(grace, keep=again(end))
+        if self._regroup is not None:
+            left = {**self._regroup.left, **left}
         for running in self._running:
             self._drain(running)
         self._selector.close()
@@ -151,15 +129,12 @@ class Attempt:
             running.code = exit_code_of(returncode)
             if running.code != 0 and self._end is None and not running.out:
                 end = self._failed(running, running.code)
-                if not (
-                    launcher_goes_on(self.job, running.code) and self._goes_on(end, running.launch["host"])
-                ):
+                if self._regroup is None or not self._regroup.survives_launch(end, running, running.code):
                     self._ends(end)
                     self._launcher_failed = True
         if self._end is None and (end := self._over() or self._lost() or self._died()) is not None:
             end = end if end.wanted else self._stood_still() or end
-            gone = host_that_goes(self.job, end.host, end.code == EXIT_LOST)
-            if end.wanted or not self._goes_on(end, gone):
+            if end.wanted or self._regroup is None or not self._regroup.survives(end):
                 self._ends(end)
         if self._end is not None:
             self._bring_to_end(now)
@@ -169,10 +144,10 @@ class Attempt:
         # A launcher sees a host go, too; but it cannot say why, nor that it was the host.
         if lost := self._stood_still() or self._lost():
             return lost
-        if self._members is None:
+        if self._regroup is None:
             records = self.leases.records()
         else:
-            records = self._latest(running.launch["host"])
+            records = self._regroup.latest(running.launch["host"])
             if lost := self._lost():
                 return lost
         code, reason, record = blame(self.job, records, running.launch["host"], running.name, code)
@@ -181,52 +156,6 @@ class Attempt:
     def _ends(self, end: End) -> None:
         self._end = end
         self._say(end.reason)
-
-    def _goes_on(self, end: End, gone: str) -> bool:
-        """Let an elastic launcher start its ranks again, without the host that is gone, where it can.
-
-        Args:
-            gone: the host that is out, empty where all are there.
-        """
-        if self._members is None:
-            return False
-        members = self._members
-        if gone:
-            left = members.without(gone, self.leases.there())
-            if left is None:
-                return False
-            members = left
-        if not self._may_go_on(end, members.hosts):
-            return False
-        before, self._members, self._since = self._members, members, time.monotonic()
-        if gone:
-            self._leave_out(gone)
-            for host in members.hosts:
-                if host not in before.hosts:
-                    self._take_in(host["name"])
-            say_who_is_there(self.job, members.hosts)
-            # Those of torchrun would wait for the ones that are gone as long as Gloo or NCCL does; those of
-            # Horovod are not to be killed, for they keep what they have learned.
-            if self.job["launcher"] == "torchrun":
-                self.leases.interrupt(set(before.names) - {gone})
-        return True
-
-    def _leave_out(self, host: str) -> None:
-        for running in self._running:
-            if running.launch["host"] == host:
-                running.out = True
-                running.process.kill()
-        hang_up(self.job["id"], host)
-        if self.leases.is_lost(host):
-            self._left[host] = "it was lost and left out"
-            self.leases.leave(host)
-        else:
-            self.leases.interrupt([host])
-
-    def _take_in(self, host: str) -> None:
-        for index, launch in enumerate(self.job["launches"]):
-            if launch["host"] == host:
-                self._launch(index)
 
     def _stood_still(self) -> End | None:
         """When main stood still for so long that hosts have ended their ranks, whatever that looks like."""
@@ -237,28 +166,14 @@ class Attempt:
         reason = f"{main} stood still for {seconds:.0f} s, and the job's ranks have been ended"
         return End("failed", EXIT_LOST, reason, main)
 
-    def _latest(self, host: str) -> list[Record]:
-        """The ranks that have failed since ranks were last started again; waits until they are heard of.
-
-        Args:
-            host: of the launch that has failed; those of other hosts fail for its sake.
-        """
-        several = len(self.job["launches"]) > 1
-        until = time.monotonic() + LATEST_S
-        while True:
-            found = self.leases.deaths(self._since)
-            own = [record for record in found if record["host"] == host or not several]
-            if own or self.leases.is_lost(host) or time.monotonic() > until:
-                return own
-            time.sleep(TICK_S)
-
     def _lost(self) -> End | None:
-        lost = self.leases.lost(self._members.names if self._members else ())
+        lost = self.leases.lost(self._regroup.names if self._regroup else ())
         return End("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}", lost[0]) if lost else None
 
     def _died(self) -> End | None:
         """A rank has failed; launchers see that late, or never when another one hangs."""
-        record = first_cause(self.job, self.leases.deaths(self._since))
+        deaths = self.leases.deaths(self._regroup.since) if self._regroup else self.leases.deaths()
+        record = first_cause(self.job, deaths)
         if record is None:
             return None
         return End("failed", int(record["exit_code"]), words(record), record["host"], record)

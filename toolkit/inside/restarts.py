@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
-from attempt import End
 from common import Host, Job
 from leases import Leases
+from outcome import End
 
 MUSTER_S = 8.0  # for hosts to say that they are there, after which it goes on with those that have
 DOUBTFUL_S = 2.0  # for those that were lost a moment ago

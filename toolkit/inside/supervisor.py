@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 
-from attempt import Attempt, End
+from attempt import Attempt
+from claims import taken, taken_by_another, taking
 from common import (
     ATTEMPT,
     EXIT_BROKEN,
     EXIT_LOST,
     EXIT_STARTED,
     EXIT_USAGE,
-    FINAL_STATES,
     JOB_MARK,
-    ROOT,
     SUPERVISOR_MARK,
     Host,
     Job,
     Status,
     fail,
-    is_marked,
     job_folder,
     load_job,
-    read_status,
     write_json,
 )
 from elastic import reserve_of
 from leases import Leases
 from logs import Log
+from outcome import End
 from restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
 from sweep import end_everywhere
 from watchdog import Watchdog
@@ -170,10 +167,11 @@ class Supervisor:
         least = self.job["min_hosts"] or self.restarts.wanted
         if len(there) < least:
             return replace(end, reason=f"{end.reason}; no restart: {too_few(there, least)}")
-        return self._take(there[: self.restarts.wanted], number)
+        other = self._take(there[: self.restarts.wanted], number)
+        return replace(end, reason=f"{end.reason}; no restart: {other}") if other else None
 
-    def _take(self, hosts: Sequence[Host], number: int) -> End | None:
-        """Make the job one on these hosts; returns an end where that cannot be."""
+    def _take(self, hosts: Sequence[Host], number: int) -> str:
+        """Make the job one on these hosts; returns why that cannot be, empty when it is done."""
         assert self.leases is not None
         names = [host["name"] for host in hosts]
         reserve = [host["name"] for host in reserve_of({**self.job, "hosts": list(hosts)})]
@@ -182,7 +180,7 @@ class Supervisor:
         job = next_job(self.job, hosts, number, int(port or self.job["master_port"]))
         with taking():
             if not job["share"] and (other := taken_by_another(job)):
-                return End("failed", EXIT_STARTED, other)
+                return other
             write_json(self.folder / ATTEMPT, part_of_attempt(job))
             self.job, self.status["hosts"] = job, taken(hosts)
             self.save()
@@ -190,7 +188,7 @@ class Supervisor:
             if not self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
                 self.say(f"{name} did not take what the restart needs")
         self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {', '.join(names)}")
-        return None
+        return ""
 
     def _may_go_on(self, end: End, hosts: Sequence[Host]) -> bool:
         """Whether an elastic launcher starts its ranks again by itself, on these hosts, after this end."""
@@ -232,35 +230,6 @@ class Supervisor:
             self.unswept.pop(host, None)
             if why:
                 self.unswept[host] = why
-
-
-def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
-    return {host["name"]: host["taken"] for host in hosts}
-
-
-@contextmanager
-def taking() -> Iterator[None]:
-    """Of jobs that take their slots at the same moment one goes first, and the next one sees it."""
-    with (ROOT / "jobs" / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def taken_by_another(job: Job) -> str:
-    """What another job that runs here has taken of what this one wants, in words; empty when nothing."""
-    for path in (ROOT / "jobs").glob("*/status.json"):
-        other = path.parent.name
-        status = read_status(other)
-        if status is None or other == job["id"] or status["state"] in FINAL_STATES:
-            continue
-        if not is_marked(status["pid"], SUPERVISOR_MARK, other):
-            continue
-        theirs = {host["name"]: host["taken"] for host in load_job(other)["hosts"]}
-        for host in job["hosts"]:
-            both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
-            if both:
-                return f"slot {both[0]} of {host['name']} was taken by job {other} a moment ago"
-    return ""
 
 
 def main() -> int:
