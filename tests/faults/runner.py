@@ -42,6 +42,9 @@ _HINT = re.compile(
     r"|^job \S+: (failed|lost|timeout|stopped)"
 )
 
+# What a fault is done to has gone by itself: then there was no fault.
+_TOO_LATE = re.compile(r"is not running|No such container")
+
 
 class Trial:
     """One case on the lab."""
@@ -211,7 +214,7 @@ class Trial:
     def _done(self, reply: dict[str, Any]) -> None:
         if reply["done"]:
             self._mark(float(reply["at"]))
-        elif isinstance(self.fault.effect, Shell):
+        elif isinstance(self.fault.effect, Shell) and not _TOO_LATE.search(reply["said"]):
             self.seen.lab = f"cannot be done: {reply['said']}"
 
     def _second(self) -> None:

@@ -49,9 +49,9 @@ class Attempt:
         self._say = say
         self._over = over
         self._running: list[Running] = []
-        self._regroup = (
-            Regroup(job, leases, self._launch, self._running, may_go_on) if job["elastic"] else None
-        )
+        self._regroup: Regroup | None = None
+        if job["elastic"]:
+            self._regroup = Regroup(job, leases, self._launch, self._running, may_go_on)
         self._selector = selectors.DefaultSelector()
         self._end: End | None = None
         self._stopping: float | None = None  # since when

@@ -1,4 +1,4 @@
-"""One lease that is held on a host, as the supervisor sees it: a process, what it is told, and its silence."""
+"""One lease on a host as the supervisor sees it: a process, what it is told, and its silence."""
 
 from __future__ import annotations
 
