@@ -132,10 +132,10 @@ class Attempt:
                 if self._regroup is None or not self._regroup.survives_launch(end, running, running.code):
                     self._ends(end)
                     self._launcher_failed = True
-        if self._end is None and (end := self._over() or self._lost() or self._died()) is not None:
-            end = end if end.wanted else self._stood_still() or end
-            if end.wanted or self._regroup is None or not self._regroup.survives(end):
-                self._ends(end)
+        if self._end is None and (cause := self._over() or self._lost() or self._died()) is not None:
+            cause = cause if cause.wanted else self._stood_still() or cause
+            if cause.wanted or self._regroup is None or not self._regroup.survives(cause):
+                self._ends(cause)
         if self._end is not None:
             self._bring_to_end(now)
 
