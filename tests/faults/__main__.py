@@ -9,6 +9,7 @@ import argparse
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from tests.faults.arena import Arena, commit
@@ -46,7 +47,8 @@ def with_table(page: str, rows: list[Outcome]) -> str:
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
-    text = [f"Seeds {seeds}:", "", *(f"- {line}" for line in figures(rows).lines()), "", *table(FAULTS, rows)]
+    commits = ", ".join(f"{name} ({many})" for name, many in Counter(row.commit for row in rows).items())
+    text = [f"Seeds {seeds}; cases by commit: {commits}.", "", *(f"- {line}" for line in figures(rows).lines()), "", *table(FAULTS, rows)]
     return "\n".join([f"{head}{BEGIN}", "", *text, "", f"{END}{tail}"])
 
 

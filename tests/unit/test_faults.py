@@ -192,7 +192,7 @@ def test_the_table_and_the_page() -> None:
     own = next(line for line in lines if line.startswith("| `rank-kill` "))
     assert own.endswith("| 2 | 2.0 s, at most 2.0 | 0.9 s, at most 0.9 | 1: left |")
     page = with_table(f"# Faults\n\n{BEGIN}\nold\n{END}\n\nmore\n", rows)
-    assert "old" not in page and page.endswith("\n\nmore\n") and "Seeds 1:" in page
+    assert "old" not in page and page.endswith("\n\nmore\n") and "Seeds 1; cases by commit: " in page
     assert with_table(page, rows) == page
     assert "not reached" in told(row(injected=False)) and "        left: x" in told(rows[1])
 

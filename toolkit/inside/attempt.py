@@ -85,6 +85,8 @@ class Attempt:
         grace = self._grace()
         for running in self._running:
             running.stop(grace)
+        if self._ending is not None and not end.wanted:
+            self._ending.join()
         if self._stopping is not None:  # they have had their TERM and some of the grace
             grace = max(min(1.0, grace), self._stopping + grace - time.monotonic())
         grace = self._rest(grace)
@@ -203,12 +205,13 @@ class Attempt:
 
         Told first, a launcher gives them less: Open MPI one second, and torchrun a TERM of its own.
         """
-        if self._launcher_failed or self._killing is not None:
+        if self._killing is not None:
             return True
         if self._ending is None:
             self._ending = Thread(target=self.leases.end, args=(grace, True), daemon=True)
             self._ending.start()
-        return not self._ending.is_alive()
+        # A launcher that has failed ends its ranks itself, those that it can still reach.
+        return self._launcher_failed or not self._ending.is_alive()
 
     def _is_open(self, running: Running) -> bool:
         return running.process.stdout in self._selector.get_map()
