@@ -75,11 +75,11 @@ def test_torchrun_starts_its_ranks_again_by_itself_and_takes_a_spare(again: Tool
     assert f"[toolkit] {first}" in said
     assert re.search(r"\[toolkit\] .*box2.*; restart 2 of 2 by torchrun itself, on box1, box3", said), said
     assert float(re.findall(r"test accuracy (\S+) on 2 ranks", said)[0]) >= 0.97
+    again.run("up", check=True)
 
 
 @pytest.mark.rare
 def test_horovod_goes_on_in_memory_and_takes_a_spare(again: Toolkit) -> None:
-    again.run("up", check=True)
     words = ("--launcher", "horovodrun", "--workdir", "examples/digits", "train_elastic.py", "--epochs", "40")
     process, lines = again.start("run", "--elastic", "--max-restarts", "1", *words), []
     read_until(process, r"epoch 3/40", lines)
