@@ -47,8 +47,14 @@ def with_table(page: str, rows: list[Outcome]) -> str:
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
     seeds = ", ".join(map(str, sorted({row.seed for row in rows})))
-    commits = ", ".join(f"{name} ({many})" for name, many in Counter(row.commit for row in rows).items())
-    text = [f"Seeds {seeds}; cases by commit: {commits}.", "", *(f"- {line}" for line in figures(rows).lines()), "", *table(FAULTS, rows)]
+    many = Counter(row.commit for row in rows).items()
+    commits = ", ".join(f"{name} ({count})" for name, count in many)
+    text = [
+        f"Seeds {seeds}; cases by commit: {commits}.",
+        "",
+        *(f"- {line}" for line in figures(rows).lines()),
+    ]
+    text += ["", *table(FAULTS, rows)]
     return "\n".join([f"{head}{BEGIN}", "", *text, "", f"{END}{tail}"])
 
 
