@@ -39,13 +39,15 @@ def refuse_faults(findings: Iterable[Finding]) -> None:
     """Refuse to go on where a job would fail.
 
     Raises:
-        NotReady: says how many faults there are; the findings say which.
+        NotReady: says how many faults there are, and on which hosts; the findings say which.
     """
-    errors = sum(finding.verdict == "error" for finding in findings)
+    errors = [finding for finding in findings if finding.verdict == "error"]
     if errors:
-        what = "1 fault" if errors == 1 else f"{errors} faults"
+        what = "1 fault" if len(errors) == 1 else f"{len(errors)} faults"
+        hosts = ", ".join(dict.fromkeys(finding.host for finding in errors if finding.host))
+        where = f" on {hosts}" if hosts else ""
         raise NotReady(
-            f"{what} would stop or spoil a job", "as said above; or go on all the same: --no-check"
+            f"{what}{where} would stop or spoil a job", "as said above; or go on all the same: --no-check"
         )
 
 

@@ -165,6 +165,7 @@ class Fault:
         strikes: the bystander on that host is struck by the fault itself, as all on a host that loses power.
         settle: the containers are not what they were, so the case ends with `down`.
         needs: a file of this machine without which it cannot be done.
+        env: variables that the job is given for it.
     """
 
     name: str
@@ -176,6 +177,7 @@ class Fault:
     strikes: bool = False
     settle: bool = False
     needs: str = ""
+    env: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ _HINT = re.compile(
 )
 
 # What a fault is done to has gone by itself: then there was no fault.
-_TOO_LATE = re.compile(r"is not running|No such container")
+_TOO_LATE = re.compile(r"is not running|No such container|is already in progress")
 
 
 class Trial:
@@ -108,7 +108,8 @@ class Trial:
             self.toolkit, self.words = arena.sending, ("image", "send")
         else:
             arena.bring_up()
-            self.words = arena.train_words(case.folder, case.launcher)
+            env = [word for pair in self.fault.env for word in ("--env", pair)]
+            self.words = arena.train_words(case.folder, case.launcher, *env)
         if self.phase.verb in ("stop", "down"):
             start = arena.train_words(case.folder, case.launcher, "-d", "--json")
             job = str(arena.tried.run(*start, check=True).json["job"])

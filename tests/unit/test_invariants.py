@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import toolkit.api
+import toolkit.effects.engine
 import toolkit.jobs
 import toolkit.request
 from tests.unit import cluster_world as world
