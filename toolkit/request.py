@@ -177,7 +177,7 @@ def launcher_findings(job: Job) -> tuple[Finding, ...]:
         "gets: whoever reaches main's data address can run programs as you (CVE-2024-10190)"
     )
     fix = "only on a network that you trust; else --launcher torchrun, or without --elastic"
-    return (Finding("launcher", "warning", what, fix, job.main),)
+    return (Finding("launcher", "warning", what, fix, job.main, "--elastic"),)
 
 
 def environment_findings(inventory: Inventory, request: Request | None = None) -> tuple[Finding, ...]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
+
+from tests.e2e.world import heed_signals
 
 HOSTS = """
 cluster: silent
@@ -28,3 +34,26 @@ def test_a_host_that_says_nothing_is_told_in_our_words_alone(tmp_path: Path) -> 
     assert done.returncode != 0
     assert "takes the connection and then says nothing: frozen, or far too busy" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_signal_ends_a_command_that_waits_as_ctrl_c_does(tmp_path: Path, number: int, code: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        path = tmp_path / "hosts.yaml"
+        path.write_text(HOSTS.format(port=listener.getsockname()[1]))
+        process = subprocess.Popen(
+            [str(Path(sys.executable).with_name("toolkit")), "status", "--hosts", str(path)],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=heed_signals,
+        )
+        caller, _ = listener.accept()  # held: closed, it would be an answer
+        with caller:
+            time.sleep(0.3)
+            process.send_signal(number)
+            said = process.communicate(timeout=15)[1]
+    assert process.returncode == code, said
+    assert "interrupted" in said and "Traceback" not in said

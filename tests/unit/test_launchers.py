@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
-from toolkit.errors import NotReady
+from toolkit.errors import BadInput, NotReady
 from toolkit.launchers import ELASTIC, LAUNCHERS
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.plan.job import job_file
+from toolkit.request import Request, check_request, launcher_findings
 from toolkit.spec import fields
 
 GPU1 = JobHost("gpu1", "10.77.0.2", 2, (0, 1))
@@ -149,3 +151,22 @@ def test_ranks_are_told_their_gpus_only_where_others_have_the_rest() -> None:
     assert take_slots((room,), 2)[0].visible == ""
     (host,) = take_slots((room,), 1, (Taken("j", "bob", {"gpu1": (0,)}),))
     assert (host.gpus, host.visible) == (("GPU-b",), "GPU-b")
+
+
+def test_elastic_horovod_warns_and_the_others_do_not() -> None:
+    (finding,) = launcher_findings(elastic("horovodrun"))
+    assert finding.verdict == "warning" and finding.host == "gpu1" and "CVE-2024-10190" in finding.what
+    assert launcher_findings(elastic("torchrun")) == ()
+    assert launcher_findings(elastic("horovodrun", elastic=False)) == ()
+
+
+def test_elastic_is_refused_without_restarts_or_with_a_launcher_that_cannot(tmp_path: Path) -> None:
+    words = ("python3",)
+    with pytest.raises(BadInput) as caught:
+        check_request(
+            world.inventory(), Request(words, tmp_path, launcher="mpirun", elastic=True, secrets=False)
+        )
+    said = [str(problem) for problem in caught.value.problems]
+    assert len(said) == 2 and "mpirun cannot start ranks again" in said[0] and "--max-restarts N" in said[1]
+    good = Request(words, tmp_path, launcher="torchrun", elastic=True, max_restarts=1, secrets=False)
+    check_request(world.inventory(), good)
