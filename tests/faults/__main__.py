@@ -106,7 +106,8 @@ def main() -> int:
             for case in cases:
                 row = try_case(arena, case, args.only)
                 with args.history.open("a") as file:
-                    file.write(row.line() + "\n")
+                    # The history is kept and shown: what it tells of this machine's folders is nobody's.
+                    file.write(row.line().replace(f"{Path.cwd()}/", "") + "\n")
                 history.append(row)
                 print(told(row), flush=True)
     own = [row for row in history if row.seed == args.seed and row.only == args.only]
