@@ -262,11 +262,11 @@ class Arena:
 
     # After a case
 
-    def left(self, renewed: set[str]) -> list[str]:
+    def left(self, renewed: set[str], allowed: str = "") -> list[str]:
         """What is there beyond what was before the case; of a cluster that stands, not its files."""
-        if self.standing is None:
-            return settled(self.containers, self.base, 15, renewed, _BESIDE)
-        return settled(self.containers, self.standing, 15, renewed, _STATE)
+        before, files = (self.base, _BESIDE) if self.standing is None else (self.standing, _STATE)
+        pattern = f"{files}|{allowed}" if allowed else files
+        return settled(self.containers, before, 15, renewed, pattern)
 
     def harmed(self, struck: str = "", off: bool = False) -> list[str]:
         """Who of those beside is not as it was, but for what the fault itself has struck.

@@ -109,6 +109,8 @@ iptables -F FAULT; iptables -X FAULT
 
 _DROP = "iptables -A FAULT $way $peer -j DROP || exit 1"
 _SSH = "INPUT -p tcp --dport 22 -s $OPERATOR -j"
+# Of a connection that has ended on this side alone, of which the host has not heard.
+_SESSION = r": process \d+@\d+ sshd(-session)?: trainer"
 # As the host itself started it; containers that run are ended by an engine that comes back.
 _ENGINE_LINE = "tr '\\0' '\\n' </proc/$(cat /run/docker.pid)/cmdline >/run/dockerd.args; "
 _ENGINE_START = r"""
@@ -292,7 +294,12 @@ _CONTAINERS = (
         MAIN,
         Shell("docker pause $NAME", "docker unpause $NAME"),
         # Its own ranks cannot end while they are frozen.
-        {**_in(RUN, replace(_MAIN_GONE, gone=15, own=30)), "stop": _MAY_FAIL},
+        {
+            **_in(RUN, replace(_MAIN_GONE, gone=15, own=30)),
+            # Before the leases begin nobody misses it.
+            "launch": replace(_MAY_FAIL, states=(*_MAIN_GONE.states, "succeeded")),
+            "stop": _MAY_FAIL,
+        },
         hold=12,
         settle=True,
     ),
@@ -485,6 +492,7 @@ _NETWORK = (
         Shell(f"iptables -I {_SSH} DROP", f"iptables -D {_SSH} DROP"),
         {"connect": _MUST_FAIL, **_in(("preflight", "start", "send"), _MAY_FAIL), "down": _MAY_FAIL},
         hold=15,
+        leaves=_SESSION,
     ),
     Fault(
         "ssh-reset",
@@ -496,6 +504,7 @@ _NETWORK = (
         ),
         {"connect": _MUST_FAIL, **_in(("preflight", "start", "send"), _MAY_FAIL), "down": _MAY_FAIL},
         hold=15,
+        leaves=_SESSION,
     ),
     Fault(
         "ssh-reset-run",
@@ -507,6 +516,7 @@ _NETWORK = (
         ),
         {"step": Answer(r"[1-9]\d*", ("succeeded",), r"\b{host}\b", goes_on=True)},
         hold=4,
+        leaves=_SESSION,
     ),
 )
 

@@ -166,6 +166,7 @@ class Fault:
         settle: the containers are not what they were, so the case ends with `down`.
         needs: a file of this machine without which it cannot be done.
         env: variables that the job is given for it.
+        leaves: pattern of what the fault itself leaves in the census.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Fault:
     settle: bool = False
     needs: str = ""
     env: tuple[str, ...] = ()
+    leaves: str = ""
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -284,7 +284,7 @@ class Trial:
         if fault.hold is not None and self.at is not None:
             command.wait(max(0.0, self.at + fault.hold - time.time()))
             self._heal()
-        if self.phase.verb == "run" and self.answer.states == ("succeeded",) and not self.answer.goes_on:
+        if self.phase.verb == "run" and "succeeded" in self.answer.states and not self.answer.goes_on:
             self.arena.touch(self.case.folder, "finish")
         seen.exit = command.wait(max(self.answer.end or 0, limit))
         if seen.exit is None:
@@ -366,10 +366,10 @@ class Trial:
             done = arena.bring_down()
             if done.status:
                 seen.trouble.append(f"down: {done.status} {done.err.strip()[-300:]}")
-        seen.left = arena.left(self.renewed)
+        seen.left = arena.left(self.renewed, self.fault.leaves)
         off = isinstance(self.fault.effect, Machine)
         seen.harmed = arena.harmed(self.struck, off)
-        if seen.left or seen.harmed or self.struck or self.renewed:
+        if seen.left or seen.harmed or self.struck or self.renewed or self.fault.leaves:
             arena.mend_beside()
             arena.recount()
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,4 +97,13 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # An exit that is left to Python waits in MPI_Finalize for the ranks that go on.
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        os._exit(int(end.code or 0))
+    except BaseException:
+        traceback.print_exc()
+        sys.stdout.flush()
+        os._exit(1)

@@ -556,6 +556,35 @@ def test_the_desk_lists_starts_and_follows(world: World) -> None:
     assert json.loads(err)["state"] == "succeeded" and process.returncode == 0
 
 
+def test_a_supervisor_that_ends_before_its_first_line_is_not_waited_for(world: World) -> None:
+    job = world.job() / "job.json"
+    whole = job.read_text()
+    job.write_text("{")
+    began = time.monotonic()
+    process = desk(world, {"do": "start", "job": JOB}, {"do": "follow", "words": [JOB]})
+    err = process.communicate(timeout=30)[1]
+    assert process.returncode == 70 and b"ended before it began" in err
+    assert time.monotonic() < began + 10
+    (row,) = json.loads(desk(world, {"do": "jobs"}).communicate(timeout=10)[0])["jobs"]
+    assert (row["alive"], row["status"]["state"]) == (False, "starting")
+    job.write_text(whole)
+    status = json.loads(world.call("stop.py", JOB)[1])
+    assert (
+        (status["state"], status["reason"])
+        == ("failed", "the supervisor was lost")
+        == (
+            world.status()["state"],
+            world.status()["reason"],
+        )
+    )
+
+
+def test_the_number_that_the_desk_writes_is_the_supervisors(world: World) -> None:
+    world.job(command=python("import time; time.sleep(0.5)"))
+    desk(world, {"do": "start", "job": JOB}).communicate(timeout=10)
+    assert (world.folder() / "supervisor.pid").read_text() == str(finish(world)["pid"])
+
+
 def test_a_job_goes_on_when_the_desk_that_started_it_is_killed(world: World) -> None:
     world.job(command=python("import time; time.sleep(1); print('done')"))
     process = desk(world, {"do": "start", "job": JOB})

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, cast
 
+from listing import early_status
+
 ROOT = Path(os.environ.get("TOOLKIT_ROOT", "/run/toolkit"))
 
 JOB_MARK = "TOOLKIT_JOB"  # carried by every process of a job
@@ -180,11 +182,12 @@ def grace_of(job: Job) -> float:
 
 
 def read_status(job_id: str) -> Status | None:
-    """status.json, or None where the job has not been started here."""
+    """status.json, or what stands for it until there is one; None where the job was not started here."""
+    folder = job_folder(job_id)
     try:
-        return cast(Status, json.loads((job_folder(job_id) / "status.json").read_bytes()))
+        return cast(Status, json.loads((folder / "status.json").read_bytes()))
     except FileNotFoundError:
-        return None
+        return cast("Status | None", early_status(folder))
 
 
 def write_json(path: Path, value: Any) -> None:

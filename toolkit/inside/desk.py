@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from listing import list_jobs
+from listing import PID, list_jobs
 from snapshot import Caller, Refused, make_folder
 from store import ROOT, prepare
 
@@ -54,10 +54,19 @@ def make_spare(tree: str) -> None:
 
 
 def start(job: str) -> None:
-    """Start the supervisor, marked from its beginning: that saves it a start of its own."""
+    """Start the supervisor, marked from its beginning: that saves it a start of its own.
+
+    Its number is written down as soon as it is the supervisor, whether it lives on or not: one that
+    ends before its first status is told from one that has only begun.
+    """
+    read, write = os.pipe()  # closed by the start of another program
     if not apart():
+        os.close(write)
+        with os.fdopen(read) as told:
+            Path(ROOT, job, PID).write_text(told.read())
         return
     try:
+        os.write(write, str(os.getpid()).encode())
         argv = [sys.executable, program("supervisor.py"), job]
         os.execve(argv[0], argv, {**os.environ, "TOOLKIT_SUPERVISOR": job})
     finally:

@@ -26,6 +26,7 @@ from common import (
 from fold import Fold
 from logs import Reader, offset_at, offset_of_last_lines
 
+LOG = "output.log"
 POLL_S = 0.05
 FOLDED_RANKS = 3  # of two ranks' lines a summary would be as long as what it stands for
 START_S = 30.0  # for how long a job may take to appear
@@ -64,9 +65,13 @@ def prefix_of(host: str) -> bytes:
     return f"[{host} ".encode() if host else b""
 
 
-def _wait_for(path: Path) -> None:
+def _wait_for(path: Path, job_id: str) -> None:
     deadline = time.monotonic() + START_S
     while not path.exists():
+        # The supervisor makes the job's log before all else.
+        status = read_status(job_id) if path.name == LOG else None
+        if status and not is_marked(status["pid"], SUPERVISOR_MARK, job_id) and not path.exists():
+            fail(EXIT_BROKEN, "the supervisor was ended before it began")
         if time.monotonic() > deadline:
             fail(EXIT_NO_INPUT, f"{path} has not appeared within {START_S:.0f} s")
         time.sleep(POLL_S)
@@ -117,11 +122,11 @@ def main() -> int:
     # the reader may leave at any time; dying of SIGPIPE says no word about it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     folder = job_folder(args.job_id)
-    path = folder / "output.log" if args.rank is None else folder / "logs" / f"rank-{args.rank}.log"
+    path = folder / LOG if args.rank is None else folder / "logs" / f"rank-{args.rank}.log"
     end = path.with_suffix(".exit")
     if args.now and not path.exists():
         fail(EXIT_NO_INPUT, f"there is no {path}")
-    _wait_for(path)
+    _wait_for(path, args.job_id)
     log = Reader(path, _start(path, args))
     fold = args.fold and load_job(args.job_id)["world_size"] >= FOLDED_RANKS
     output = Output(fold, args.host, args.silent)

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+PID = "supervisor.pid"  # in a job's folder on main: the supervisor's number, before its first status
+
 
 def read(path: Path) -> Any:
     """What a JSON file holds, None when it cannot be read."""
@@ -32,11 +34,22 @@ def is_alive(pid: object, job: str) -> bool:
     return f"TOOLKIT_SUPERVISOR={job}".encode() in environ.split(b"\0")
 
 
+def early_status(folder: Path) -> dict[str, Any] | None:
+    """status.json of a job whose supervisor has been started and has written none yet; None without one."""
+    try:
+        pid = int((folder / PID).read_bytes())
+        started = (folder / PID).stat().st_mtime
+    except (OSError, ValueError):
+        return None
+    status: dict[str, Any] = {"state": "starting", "exit_code": None, "started": started, "ended": None}
+    return status | {"pid": pid, "reason": "", "unswept": [], "hosts": {}, "restarts": [], "cause": {}}
+
+
 def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
     """The jobs whose folders stand in a folder."""
     found = []
     for folder in sorted(Path(jobs).iterdir()):
-        status = read(folder / "status.json")
+        status = read(folder / "status.json") or early_status(folder)
         if isinstance(status, dict):
             alive = is_alive(status.get("pid"), folder.name)
             # It may have ended between the two looks.
