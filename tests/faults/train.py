@@ -101,6 +101,8 @@ if __name__ == "__main__":
     # ended by Gloo's threads, which are still there: both on purpose, and neither is what is tried here.
     try:
         main()
+        if mpi := sys.modules.get("mpi4py.MPI"):
+            mpi.Finalize()  # without it mpirun calls any end a failure
         sys.stdout.flush()
         os._exit(0)
     except SystemExit as end:
