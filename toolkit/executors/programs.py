@@ -9,6 +9,8 @@ from pathlib import Path
 from toolkit.core.command import Command, script
 
 _INSIDE = Path(__file__).resolve().parent.parent / "inside"
+# What relay.py imports, each after what it imports itself.
+_RELAY = ("frames", "links", "loading", "giving")
 _START = r"""
 no() { echo "{\"missing\": \"$1\"}"; exit; }
 command -v python3 >/dev/null || no "it has no python3"
@@ -39,7 +41,7 @@ def relay_program(cluster: str, address: str) -> Command:
 
     It prints ``{"missing": …}`` where there is none. Address: where other hosts reach it.
     """
-    return script(_START, cluster, address, _packed("relay"))
+    return script(_START, cluster, address, _packed("relay", *_RELAY))
 
 
 def data_program(folder: str, cluster: str, image: str, user: str, *words: str) -> Command:
@@ -57,7 +59,14 @@ def data_program(folder: str, cluster: str, image: str, user: str, *words: str) 
 def data_relay_program(folder: str, cluster: str, image: str, user: str, address: str) -> Command:
     """Return the command that starts relay.py for a data set; arguments as above."""
     return script(
-        _START_IN, folder, cluster, image, user, "host", address, _packed("relay", "data_folder", "unpack")
+        _START_IN,
+        folder,
+        cluster,
+        image,
+        user,
+        "host",
+        address,
+        _packed("relay", *_RELAY, "data_folder", "unpack"),
     )
 
 

@@ -6,12 +6,8 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import os
-import re
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Collection
@@ -21,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from common import ATTEMPT, ROOT, fail, job_folder, load_host
+from devices import flight_dumps, gpus, oom_kills, ras
 from logs import pieces
+from masking import masked, read, secrets_of
 from processes import environ_of, look, ranks_of, sockets_of
 from stacks import finder, is_python, stack_of
 
@@ -31,14 +29,7 @@ SPIES = 4
 TAIL_BYTES = 16384
 OUTPUT_BYTES = 131072
 LINES = 5
-DUMP_BYTES = 1 << 20
 EVIDENCE = "evidence"  # in the job's folder on main: what collect.py has kept
-GPU_QUERY = "index,uuid,utilization.gpu,power.draw,memory.used"
-RAS_ADDRESS = "localhost:28028"  # where NCCL answers by itself, from 2.24 on
-SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-MASK = "***"
-LEAST_SECRET = 4  # a value shorter than this stands in too many places for other reasons
-PLAIN = frozenset(("true", "false", "none", "null", "auto"))  # as of TOKENIZERS_PARALLELISM
 
 
 def newest_job() -> str:
@@ -47,14 +38,6 @@ def newest_job() -> str:
     if not jobs:
         fail(66, f"{load_host()['host']} has no job")
     return max(jobs, key=lambda folder: folder.name).name
-
-
-def read(path: Path) -> Any:
-    """What a JSON file holds, None where there is none that can be read."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def tail(path: Path, most: int) -> str:
@@ -152,79 +135,6 @@ def names_of(threads: list[dict[str, Any]]) -> list[str]:
     """The functions of a process's first thread."""
     first = next((thread for thread in threads if thread["first"]), threads[0])
     return [frame["name"] for frame in first["frames"]]
-
-
-def gpus() -> list[dict[str, Any]]:
-    """Utilisation, power and memory of this host's GPUs; none where there is no nvidia-smi."""
-    ask = ["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
-    found = []
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, text=True)
-        for row in done.stdout.splitlines():
-            cells = [cell.strip() for cell in row.split(",")]
-            if len(cells) == 5:
-                found.append(dict(zip(("index", "uuid", "busy", "watts", "mib"), cells)))  # noqa: B905
-    return found
-
-
-def oom_kills() -> int:
-    """How often the kernel has killed a process of this container for want of memory."""
-    total = 0
-    for name in ("memory.events", "memory/memory.oom_control"):
-        with suppress(OSError, ValueError):
-            for line in (Path("/sys/fs/cgroup") / name).read_text().splitlines():
-                word, _, count = line.partition(" ")
-                total += int(count) if word == "oom_kill" else 0
-    return total
-
-
-def ras(environ: dict[str, str]) -> str:
-    """What NCCL itself says of its communicators, where it answers."""
-    host, _, port = environ.get("NCCL_RAS_ADDR", RAS_ADDRESS).rpartition(":")
-    said = b""
-    with suppress(OSError, ValueError), socket.create_connection((host, int(port)), 1) as talk:
-        talk.settimeout(2)
-        talk.sendall(b"verbose status\n")
-        while len(said) < DUMP_BYTES and (data := talk.recv(65536)):
-            said += data
-    return said.decode(errors="replace")
-
-
-def flight_dumps(folder: Path, rank: int, environ: dict[str, str]) -> dict[str, str]:
-    """What torch's flight recorder has written for this rank of this job; name -> base64."""
-    environ = environ or dict(os.environ)
-    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
-    named = (environ.get("TORCH_FR_DUMP_TEMP_FILE"), environ.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE"))
-    places = (*named, f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_")  # the last before 2.7
-    found = {}
-    for place in filter(None, places):
-        with suppress(OSError):
-            path = Path(f"{place}{rank}")
-            about = path.stat()
-            # An earlier job's may lie there still.
-            if about.st_size <= DUMP_BYTES and about.st_mtime > (folder / "record.json").stat().st_mtime:
-                found[path.name] = base64.b64encode(path.read_bytes()).decode()
-    return found
-
-
-def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[str]) -> set[str]:
-    """Values that nobody else should read: those of variables that are named, or named like a secret."""
-    job, host = read(folder / "job.json") or {}, read(ROOT / "conf" / "host.json") or {}
-    pairs = [pair for env in (*environs, host.get("env") or {}) for pair in env.items()]
-    pairs += [pair for name in ("env", "override") for pair in (job.get(name) or {}).items()]
-    found = {str(value) for name, value in pairs if name in named or SECRET_NAME.search(name)}
-    return {value for value in found if len(value) >= LEAST_SECRET and value.lower() not in PLAIN}
-
-
-def masked(value: Any, secrets: set[str]) -> Any:
-    """The same without these values in any of its texts."""
-    if isinstance(value, str):
-        for secret in sorted(secrets, key=len, reverse=True):
-            value = value.replace(secret, MASK)
-        return value
-    if isinstance(value, dict):
-        return {key: masked(each, secrets) for key, each in value.items()}
-    return [masked(each, secrets) for each in value] if isinstance(value, list) else value
 
 
 def about(folder: Path) -> dict[str, Any]:

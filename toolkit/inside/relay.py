@@ -2,10 +2,10 @@
 
 usage: relay.py ADDRESS    listens there on a port that the kernel chooses
 
-Runs on a host as the ssh user, with the host's own Python (3.8 or newer), for as long as its standard input
-is open. It decides nothing: who gives to whom, and which chunks are right, is told on standard input by
-whoever started it; what happens is told on standard output, one line of JSON each. An image goes to the
-host's engine, a data set into a folder (unpack.py).
+Runs on a host as the ssh user, with the host's own Python (3.8 or newer) and four modules from beside it that
+travel along, for as long as its standard input is open. It decides nothing: who gives to whom, and which
+chunks are right, is told on standard input by whoever started it; what happens is told on standard output,
+one line of JSON each. An image goes to the host's engine, a data set into a folder (unpack.py).
 
 Standard input, and what hosts send to each other, are frames: kind, flags, number, length, content.
     J  an order, as JSON             D  digests of plain chunks, from a number on
@@ -17,64 +17,29 @@ was told which host to expect. A chunk counts only under the digest that came by
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import hashlib
 import json
 import os
 import socket
 import ssl
-import struct
-import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable, Collection
 from typing import Any, BinaryIO, NoReturn
 
-HEAD = struct.Struct(">cBII")
-CHUNK = 2**18
+from frames import CHUNK, HEAD, Fault, Inflater, frame, read_frame, words_of
+from giving import GREET, Child
+from links import family, hang_up, peer, tls, tune, waiting
+from loading import Loading
+
 ORDER = 2**26  # bytes of the longest message on standard input
-ZSTD = 1  # a flag of frames
 # Chunks that a host may be ahead of its engine or of the next host; and that it keeps for another next host.
 AHEAD, KEPT = 128, 288
 REPORT_CHUNKS, REPORT_EACH, BUSY_EACH = 8, 0.1, 1.0  # seconds
 # When so many bytes have come before they are looked for, it is this host that is slow, and not the link to
 # it: from another host, and by standard input. That holds for so many seconds.
 LATE, LATE_INPUT, LATE_FOR = 2**17, 2**15, 1.0
-CONNECT, GREET = 3.0, 5.0
-
-
-class Fault(Exception):
-    """What a person is told."""
-
-
-class Inflater:
-    """Undoes zstd with the system's library, which Debian's and Red Hat's own package tools need."""
-
-    def __init__(self) -> None:
-        self.library: Any = None
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL("libzstd.so.1")
-            library.ZSTD_decompress.restype = ctypes.c_size_t
-            library.ZSTD_decompress.argtypes = (
-                *(ctypes.c_void_p, ctypes.c_size_t),
-                *(ctypes.c_char_p, ctypes.c_size_t),
-            )
-            library.ZSTD_isError.argtypes = (ctypes.c_size_t,)
-            self.library = library
-
-    def plain(self, flags: int, data: bytes) -> bytes:
-        if not flags & ZSTD:
-            return data
-        if self.library is None:
-            raise Fault("a compressed chunk, and this host has no libzstd.so.1")
-        room = ctypes.create_string_buffer(CHUNK)
-        size = self.library.ZSTD_decompress(room, CHUNK, data, len(data))
-        if self.library.ZSTD_isError(size):
-            raise Fault("a damaged chunk")
-        return room.raw[:size]
 
 
 class Relay:
@@ -131,10 +96,10 @@ class Relay:
             import unpack
 
             self.shelf = unpack.Shelf(into, writes, len(loads), self.put_away)
-        self.server = _context(ssl.PROTOCOL_TLS_SERVER, key, cert, ca)
-        self.client = _context(ssl.PROTOCOL_TLS_CLIENT, key, cert, ca)
+        self.server = tls(ssl.PROTOCOL_TLS_SERVER, key, cert, ca)
+        self.client = tls(ssl.PROTOCOL_TLS_CLIENT, key, cert, ca)
         self.at = self.first = self.loaded = loads[0][0]
-        listener = socket.create_server((self.address, 0), family=_family(self.address))
+        listener = socket.create_server((self.address, 0), family=family(self.address))
         self.say(port=listener.getsockname()[1])
         _thread(self.accept, listener)
         _thread(self.load, [(first, end) for first, end in loads])
@@ -144,7 +109,7 @@ class Relay:
         with self.changed:
             self.parent, source, self.source = host, self.source, None
             self.changed.notify_all()
-        _hang_up(source)
+        hang_up(source)
         self.say(takes=host, at=self.at)
 
     def give_to(self, host: str, address: str = "", port: int = 0) -> None:
@@ -188,7 +153,7 @@ class Relay:
 
     def look_behind(self, file: int, most: int) -> None:
         """Note whether this host is behind with what has come."""
-        if _waiting(file) >= most:
+        if waiting(file) >= most:
             self.late = time.monotonic()
 
     def busy(self) -> bool:
@@ -216,24 +181,24 @@ class Relay:
         try:
             caller.settimeout(GREET)
             link = self.server.wrap_socket(caller, server_side=True)
-            who = _peer(link)
+            who = peer(link)
             with self.changed:
                 # Its order may have been quicker than ours.
                 if not self.changed.wait_for(lambda: self.parent == who, GREET):
                     raise Fault(f"{who} is not expected")
                 old, self.source = self.source, link
-            _hang_up(old)
-            _tune(link)
+            hang_up(old)
+            tune(link)
             link.sendall(HEAD.pack(b"H", 0, self.at, 0))
             while self.source is link:
-                kind, flags, number, data = _read_frame(link)
+                kind, flags, number, data = read_frame(link)
                 self.look_behind(link.fileno(), LATE)
                 if kind == b"C" and self.may_keep(link):
                     self.keep(number, flags, data)
         except (OSError, Fault, EOFError) as error:
             # Whoever gives is told by its own broken connection; why is known here alone.
             if who and self.source is not None:
-                self.say(refused=who, why=_words(error))
+                self.say(refused=who, why=words_of(error))
         finally:
             (link or caller).close()
 
@@ -243,7 +208,7 @@ class Relay:
         """Feed the archives to the engine, one after another; the next is spooled while one is unpacked."""
         before: Any = None
         for number, (first, end) in enumerate(archives):
-            loading = self.shelf.open(number) if self.shelf else Loading(number, self)
+            loading = self.shelf.open(number) if self.shelf else Loading(number, self.put_away)
             for chunk in range(first, end):
                 data = self.next_plain(chunk)
                 if chunk == end - 1 and before is not None and not before.good():
@@ -279,184 +244,6 @@ class Relay:
                 told, then = now, time.monotonic()
 
 
-class Loading:
-    """One `docker load`."""
-
-    def __init__(self, number: int, relay: Relay) -> None:
-        self.number, self.relay = number, relay
-        self.done = threading.Event()
-        self.status = -1
-        self.process = subprocess.Popen(
-            ["docker", "load", "--quiet"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self.open = True
-
-    def write(self, data: bytes) -> None:
-        """Once it has ended, what was for it is dropped: the next host still needs it."""
-        assert self.process.stdin is not None
-        if self.open:
-            try:
-                self.process.stdin.write(data)
-            except OSError:
-                self.open = False
-
-    def finish(self) -> Loading:
-        _thread(self.wait)
-        return self
-
-    def wait(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        said = self.process.stdout.read()
-        self.status = self.process.wait()
-        self.done.set()
-        self.relay.put_away(self.number, self.status, said[-4000:].decode("utf-8", errors="replace"))
-
-    def good(self) -> bool:
-        self.done.wait()
-        return self.status == 0
-
-    def kill(self) -> None:
-        self.open = False
-        self.process.kill()
-
-
-class Child:
-    """The next host: gets what it needs, from the chunk on that it names."""
-
-    def __init__(self, relay: Relay, host: str) -> None:
-        self.relay, self.host = relay, host
-        self.at: int | None = None  # the chunk it needs next, once it has said so
-        self.ended = False
-        self.link: ssl.SSLSocket | None = None
-
-    def give(self, address: str, port: int) -> None:
-        relay = self.relay
-        begun = False
-        try:
-            here = (relay.address, 0)
-            caller = socket.create_connection((address, port), CONNECT, source_address=here)
-            self.link = link = relay.client.wrap_socket(caller)
-            if _peer(link) != self.host:
-                raise Fault(f"{_peer(link)} answers there")
-            link.settimeout(GREET)
-            _, _, number, _ = _read_frame(link)
-            _tune(link)
-            begun = True
-            while not self.ended:
-                with relay.changed:
-                    self.at = number
-                    relay.changed.notify_all()
-                    while not self.ended and number >= relay.at:
-                        relay.changed.wait()
-                    if self.ended:
-                        return
-                    if number not in relay.wire:
-                        relay.say(lost=self.host, begun=True, gone=relay.first, why="it fell behind")
-                        return
-                    flags, data = relay.wire[number]
-                link.sendall(HEAD.pack(b"C", flags, number, len(data)))
-                link.sendall(data)
-                number += 1
-        except (OSError, Fault, EOFError) as error:
-            if not self.ended:
-                relay.say(lost=self.host, begun=begun, why=_words(error))
-        finally:
-            self.end()
-            with relay.changed:
-                if relay.child is self:
-                    relay.child = None
-                relay.changed.notify_all()
-
-    def end(self) -> None:
-        self.ended = True
-        _hang_up(self.link)
-
-
-# Sockets
-
-
-def _context(protocol: ssl._SSLMethod, key: str, cert: str, ca: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.check_hostname = False  # the name of a host is compared with its certificate's, see _peer
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(cadata=ca)
-    # Python takes a key from a file alone; this one is in no folder, and goes with the process.
-    memory = os.memfd_create("key")
-    with os.fdopen(memory, "wb") as file:
-        file.write(f"{key}\n{cert}\n".encode())
-        file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{memory}")
-    return context
-
-
-def _peer(link: ssl.SSLSocket) -> str:
-    """The name in the other side's certificate, which has been verified."""
-    subject: Any = (link.getpeercert() or {}).get("subject", ())
-    return next((value for part in subject for name, value in part if name == "commonName"), "")
-
-
-def _tune(link: ssl.SSLSocket) -> None:
-    link.settimeout(None)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # What waits in the kernel is lost to the next host when this one goes, and late for it when it is slow.
-    link.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), CHUNK)
-    # A host that was cut off says nothing; by itself TCP would wait for a quarter of an hour.
-    link.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 15_000)
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
-
-
-def _frame(read: Callable[[int], bytes], most: int) -> tuple[bytes, int, int, bytes]:
-    kind, flags, number, size = HEAD.unpack(read(HEAD.size))
-    if size > most:
-        raise Fault("what came is no frame")
-    return kind, flags, number, read(size)
-
-
-def _read_frame(link: ssl.SSLSocket) -> tuple[bytes, int, int, bytes]:
-    # No other host is let fill this one's memory.
-    return _frame(lambda count: _receive(link, count), CHUNK)
-
-
-def _receive(link: ssl.SSLSocket, count: int) -> bytes:
-    room = memoryview(bytearray(count))
-    done = 0
-    while done < count:
-        size = link.recv_into(room[done:])
-        if not size:
-            raise EOFError("it hung up")
-        done += size
-    return bytes(room)
-
-
-def _waiting(file: int) -> int:
-    """Bytes that have come and were not read."""
-    count = bytearray(4)
-    with contextlib.suppress(OSError, ValueError):
-        fcntl.ioctl(file, termios.FIONREAD, count)
-    return int.from_bytes(count, sys.byteorder)
-
-
-def _hang_up(link: socket.socket | None) -> None:
-    if link is not None:
-        with contextlib.suppress(OSError):
-            # Not SSLSocket's own, which takes from a thread that reads what it reads with.
-            socket.socket.shutdown(link, socket.SHUT_RDWR)
-
-
-def _words(error: BaseException) -> str:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(reason).split())
-
-
 def _thread(work: Callable[..., object], *words: object) -> None:
     threading.Thread(target=work, args=words, daemon=True).start()
 
@@ -474,7 +261,7 @@ def main(argv: list[str]) -> NoReturn:
     with os.fdopen(0, "rb", CHUNK, closefd=False) as stdin:
         try:
             while True:
-                kind, flags, number, data = _frame(read, ORDER)
+                kind, flags, number, data = frame(read, ORDER)
                 if kind == b"J":
                     relay.order(json.loads(data))
                 elif kind == b"D":
@@ -488,7 +275,7 @@ def main(argv: list[str]) -> NoReturn:
         except EOFError:
             status = 0
         except Exception as error:
-            sys.stderr.write(f"{_words(error)}\n")
+            sys.stderr.write(f"{words_of(error)}\n")
             status = 3
     if relay.shelf is not None:
         # Whoever sent is gone: what has come by now need not come again.
