@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from toolkit.core.command import command
+from toolkit.core.imports import files_of, imports_of
 from toolkit.effects.ssh_config import Target, resolve_target
 from toolkit.errors import BadInput, Problem
 from toolkit.spec.draft import DraftHost
@@ -19,6 +21,8 @@ from toolkit.spec.yaml import MAX_BYTES
 
 # Linux takes at most 128 KiB for one variable with its name.
 MAX_SECRET = 64 * 1024
+# Of a program that is looked through for its imports: files, and bytes of each.
+_MANY_SOURCES, _LONG_SOURCE = 200, 1 << 20
 
 INSIDE_FOLDER = Path(__file__).resolve().parent / "inside"
 _LAUNCHERS_NEED = ("__init__.py", "core/__init__.py", "core/names.py", "core/openmpi.py")
@@ -91,6 +95,32 @@ def _secret(path: Path) -> str:
     if "\0" in text:
         raise ValueError(f"{path} holds a NUL byte, which no variable can")
     return text
+
+
+def read_sources(folder: Path, script: str) -> dict[str, str]:
+    """Return a Python script and what it imports from its folder or from ``folder``, by path, itself first.
+
+    What cannot be read, or is no text, is passed over; of much only the first is read.
+    """
+    found: dict[str, str] = {}
+    waiting = [script]
+    while waiting and len(found) < _MANY_SOURCES:
+        path = waiting.pop(0)
+        if path in found or not is_file(folder / path):
+            continue
+        try:
+            with (folder / path).open("rb") as file:
+                found[path] = file.read(_LONG_SOURCE).decode(errors="replace")
+        except OSError:
+            continue
+        beside = path.rpartition("/")[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Python thinks of a person's code is not our affair
+            names = imports_of(found[path])
+        for name in sorted(names):
+            places = {beside} if name.startswith(".") else {beside, script.rpartition("/")[0], ""}
+            waiting += [each for place in sorted(places) for each in files_of(name, place)]
+    return found
 
 
 def is_file(path: str | Path) -> bool:

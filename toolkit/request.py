@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import getpass
-import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,16 +16,16 @@ from toolkit.core.finding import Finding, graver_first
 from toolkit.core.names import job_id
 from toolkit.effects.tree import read_tree
 from toolkit.errors import BadInput, NotReady, Problem
-from toolkit.inputs import choose_hosts, inside_programs, is_file, is_folder, read_secrets
-from toolkit.launchers import ELASTIC, LAUNCHERS
+from toolkit.inputs import choose_hosts, inside_programs, is_folder, read_secrets
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
+from toolkit.launching import AUTO, Start, elastic_problems, how_to_start, launcher_problems
 from toolkit.network.choose import cidrs
 from toolkit.network.lint import lint_inventory
 from toolkit.network.tuning import rules_text, tuned_for
 from toolkit.network.tuning_json import parse_tunings
 from toolkit.plan.holders import refuse_held
-from toolkit.plan.job import plan_job, require_running, rooms
+from toolkit.plan.job import plan_job, require_launcher, require_running, rooms
 from toolkit.plan.layout import Layout
 from toolkit.plan.ports import master_port
 from toolkit.plan.programs import require_programs
@@ -70,45 +69,6 @@ class Request:
     tuned: bool = True
 
 
-def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
-    """Return what each rank executes: a Python script through ``python``, another file as itself.
-
-    Raises:
-        BadInput: nothing was given, or a script that is not in the folder that is sent.
-    """
-    if not words:
-        raise BadInput("command line", (Problem("", "say what to run: toolkit run SCRIPT [ARGS…]"),))
-    first, rest = words[0], tuple(words[1:])
-    local = workdir / first if workdir is not None else None
-    if local is not None and is_file(local):
-        try:
-            relative = _below(local, workdir)
-        except BadInput:
-            if first.startswith("/") and not first.endswith(".py"):
-                return (first, *rest)  # a program of the image that this machine happens to have too
-            raise
-        if first.endswith(".py"):
-            return ("python", relative, *rest)
-        return (f"./{relative}", *rest)
-    if first.endswith((".py", ".sh")) and not first.startswith("/"):
-        problem = Problem(first, f"there is no such file in {workdir}; another folder: --workdir DIR")
-        raise BadInput("command line", (problem,))
-    return (first, *rest)
-
-
-def _below(path: Path, folder: Path | None) -> str:
-    base = (folder or Path()).resolve()
-    try:
-        # Not resolved at first: a link in the folder is sent as a link, and runs under its own name.
-        return Path(os.path.normpath(path.absolute())).relative_to(base).as_posix()
-    except ValueError:
-        try:
-            return path.resolve().relative_to(base).as_posix()
-        except ValueError:
-            problem = Problem(str(path), f"is outside {base}, the folder that is sent; see --workdir")
-            raise BadInput("command line", (problem,)) from None
-
-
 def check_request(inventory: Inventory | None, request: Request) -> None:
     """Refuse what is known to be wrong before any host is contacted, all of it at once.
 
@@ -129,11 +89,9 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
     if chosen and request.min_hosts > len(chosen):
         many = f"{request.min_hosts} hosts asked for at least, but the job has {len(chosen)}"
         problems.append(Problem("--min-hosts", many))
-    if request.launcher and request.launcher not in LAUNCHERS:
-        known = ", ".join(sorted(LAUNCHERS))
-        problems.append(Problem("--launcher", f"is one of {known}, found {request.launcher}"))
-    if request.elastic:
-        problems += _elastic_problems(inventory, request)
+    launcher = request.launcher or (inventory.launcher if inventory is not None else "")
+    if request.launcher:
+        problems += launcher_problems(request.launcher)
     declared = [inventory.host(name).slots for name in chosen] if inventory is not None else []
     if request.ranks and chosen and all(s is not None for s in declared):
         total = sum(s or 0 for s in declared)
@@ -143,9 +101,11 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
         problems.append(Problem("--workdir", f"{request.workdir} is not a folder"))
     else:
         try:
-            rank_command(request.words, request.workdir)
+            launcher = start_of(inventory, request).launcher
         except BadInput as error:
             problems += error.problems
+    if request.elastic:
+        problems += elastic_problems(launcher, request.max_restarts)
     sources = ["command line"] if problems else []
     if request.secrets and inventory is not None:
         try:
@@ -155,29 +115,6 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
             sources.insert(0, error.source)
     if problems:
         raise BadInput(" and ".join(sources), tuple(problems))
-
-
-def _elastic_problems(inventory: Inventory | None, request: Request) -> list[Problem]:
-    problems = []
-    launcher = request.launcher or (inventory.launcher if inventory is not None else "")
-    if launcher in LAUNCHERS and launcher not in ELASTIC:
-        known = " or ".join(f"--launcher {name}" for name in ELASTIC)
-        problems.append(Problem("--elastic", f"{launcher} cannot start ranks again by itself; {known}"))
-    if not request.max_restarts:
-        problems.append(Problem("--elastic", "say how often ranks may be started again: --max-restarts N"))
-    return problems
-
-
-def launcher_findings(job: Job) -> tuple[Finding, ...]:
-    """Return what is to be known about the way in which a job is started."""
-    if not (job.elastic and job.launcher == "horovodrun"):
-        return ()
-    what = (
-        "Elastic Horovod meets at an HTTP server on main that asks for no password and unpickles what it "
-        "gets: whoever reaches main's data address can run programs as you (CVE-2024-10190)"
-    )
-    fix = "only on a network that you trust; else --launcher torchrun, or without --elastic"
-    return (Finding("launcher", "warning", what, fix, job.main, "--elastic"),)
 
 
 def environment_findings(inventory: Inventory, request: Request | None = None) -> tuple[Finding, ...]:
@@ -201,6 +138,7 @@ def make_job(session: Session, request: Request) -> Job:
     """
     inventory = session.inventory
     check_request(inventory, request)
+    start = start_of(inventory, request)
     chosen = _chosen(inventory, request)
     _refuse_lost(session, (inventory.main, *chosen))
     layout = session.layout(local_image=False)
@@ -208,6 +146,7 @@ def make_job(session: Session, request: Request) -> Job:
     left_out = (*chosen, *request.exclude)
     spare = _usable_spares(session, layout, left_out) if request.max_restarts else ()
     concerned = list(dict.fromkeys((inventory.main, *chosen, *spare)))
+    require_launcher(layout, start.launcher)
     require_running(layout, concerned)
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
     running = () if request.share else taken_slots(job_statuses(session))
@@ -232,8 +171,8 @@ def make_job(session: Session, request: Request) -> Job:
         id=name,
         cluster=inventory.cluster,
         owner=getpass.getuser(),
-        launcher=request.launcher or inventory.launcher,
-        command=rank_command(request.words, request.workdir),
+        launcher=start.launcher,
+        command=start.command,
         hosts=hosts,
         main=inventory.main,
         master_port=master_port(name, first, hosts[0].address),
@@ -251,7 +190,19 @@ def make_job(session: Session, request: Request) -> Job:
         min_hosts=request.min_hosts,
         stall_after=request.stall_after,
         elastic=request.elastic,
+        local_rank_word=start.local_rank_word,
     )
+
+
+def start_of(inventory: Inventory | None, request: Request) -> Start:
+    """Return how the request's ranks are started.
+
+    Raises:
+        BadInput: see ``how_to_start``.
+    """
+    launcher = request.launcher or (inventory.launcher if inventory is not None else AUTO)
+    alone = request.ranks == 1
+    return how_to_start(request.words, request.workdir, launcher, bool(request.launcher), alone)
 
 
 def _chosen(inventory: Inventory, request: Request) -> tuple[str, ...]:

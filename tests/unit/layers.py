@@ -24,6 +24,7 @@ BELONGS = {
     "show_network": "show",
     "show_why": "show",
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
+    **dict.fromkeys(("launching",), "api"),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
     **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
 }
@@ -31,7 +32,16 @@ BELONGS = {
 # What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
 PURE_STDLIB = frozenset(
     (
-        *("__future__", "base64", "collections", "collections.abc", "dataclasses", "datetime", "difflib"),
+        *(
+            "__future__",
+            "ast",
+            "base64",
+            "collections",
+            "collections.abc",
+            "dataclasses",
+            "datetime",
+            "difflib",
+        ),
         *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
         *("shlex", "string", "struct", "typing", "zlib"),
     )
@@ -41,6 +51,7 @@ PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}
 READS_PACKAGE = ("toolkit.render.templates", "toolkit.network.variables")
 # Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
 MEASURED = {
+    "toolkit.inside.accelerated": {"accelerate"},
     "toolkit.inside.allreduce": {"torch"},
     "toolkit.inside.bench_algorithms": {"mpi4py"},
     "toolkit.inside.bench_network": {"mpi4py", "numpy", "torch"},

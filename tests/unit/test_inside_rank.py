@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
-from .inside_world import JOB, World, is_alive, python, rank_env, wait_for
+from .inside_world import JOB, World, host_entry, is_alive, python, rank_env, wait_for
 
 SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -51,6 +52,30 @@ def test_torchruns_own_master_is_kept(world: World) -> None:
     world.job(command=python(SHOW_ENV), env={"MASTER_PORT": "1"})
     env = shown_env(world, **rank_env(), MASTER_ADDR="10.9.9.9", MASTER_PORT="1234")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.9.9.9", "1234")
+
+
+@pytest.mark.parametrize(
+    ("env", "gpus", "told"),
+    [({}, [], "true"), ({"ACCELERATE_USE_CPU": "false"}, [], "false"), ({}, ["GPU-1"], None)],
+)
+def test_accelerate_is_told_that_there_is_no_gpu(
+    world: World, env: dict[str, str], gpus: list[str], told: str | None
+) -> None:
+    world.job(command=python(SHOW_ENV), env=env, hosts=[host_entry(gpus=gpus)])
+    assert shown_env(world, **rank_env()).get("ACCELERATE_USE_CPU") == told
+
+
+def test_deepspeeds_word_stands_in_front_of_the_scripts_own_arguments(world: World) -> None:
+    folder = world.job(command=[sys.executable, "show.py", "--epochs", "3"], local_rank_word=True)
+    (folder / "code" / "show.py").write_text("import sys; print(*sys.argv)")
+    assert world.call("rank.py", JOB, **rank_env())[0] == 0
+    assert (folder / "logs" / "rank-0.log").read_text() == "show.py --local_rank=0 --epochs 3\n"
+
+
+def test_a_launcher_may_say_what_the_rank_executes(world: World) -> None:
+    world.job(command=["accelerate", "launch", "--cpu", "x.py"])
+    assert world.call("rank.py", JOB, *python("print('plain')"), **rank_env())[0] == 0
+    assert (world.folder() / "logs" / "rank-0.log").read_text() == "plain\n"
 
 
 RULES = "OMPI_MCA_coll_tuned_dynamic_rules_filename"

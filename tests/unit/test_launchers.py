@@ -12,11 +12,12 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from toolkit.errors import BadInput, NotReady
-from toolkit.launchers import ELASTIC, LAUNCHERS
+from toolkit.launchers import BY_AGENT, ELASTIC, LAUNCHERS
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
+from toolkit.launching import launcher_findings
 from toolkit.plan.job import job_file
-from toolkit.request import Request, check_request, launcher_findings
+from toolkit.request import Request, check_request
 from toolkit.spec import fields
 
 GPU1 = JobHost("gpu1", "10.77.0.2", 2, (0, 1))
@@ -76,6 +77,23 @@ def test_every_launcher_starts_every_rank_through_the_rank_program(launcher: str
         assert not any("StrictHostKeyChecking" in token for token in launch.argv)
 
 
+@pytest.mark.parametrize("launcher", BY_AGENT)
+def test_many_hosts_are_started_side_by_side_and_from_main_alone(launcher: str) -> None:
+    """Open MPI builds a tree from 65 hosts on: hosts that start others would need main's key."""
+    hosts = tuple(JobHost(f"gpu{n}", f"10.77.{n // 200}.{n % 200 + 1}", 1, (0,)) for n in range(1, 101))
+    (launch,) = LAUNCHERS[launcher](world.job(launcher, hosts))
+    env = dict(launch.env)
+    for name in ("OMPI_MCA_plm_rsh", "PRTE_MCA_plm_ssh"):
+        assert (env[f"{name}_no_tree_spawn"], env[f"{name}_num_concurrent"]) == ("1", "100")
+    assert launch.argv[launch.argv.index("-H") + 1].count(",") == 99
+
+
+def test_one_host_of_horovods_gloo_is_left_to_find_loopback_itself() -> None:
+    (alone,) = LAUNCHERS["horovodrun-gloo"](world.job("horovodrun-gloo", (GPU1,)))
+    (two,) = LAUNCHERS["horovodrun-gloo"](world.job("horovodrun-gloo", (GPU1, GPU2)))
+    assert "--network-interfaces" not in alone.argv and "--network-interfaces" in two.argv
+
+
 def test_job_file_is_what_its_readers_expect() -> None:
     told = json.loads(job_file(world.job("torchrun", (GPU2,))))
     assert told["main"] == "gpu1"
@@ -87,7 +105,7 @@ def test_job_file_is_what_its_readers_expect() -> None:
 
 
 def test_the_hosts_file_knows_the_same_launchers() -> None:
-    assert set(fields.LAUNCHERS) == set(LAUNCHERS)
+    assert set(fields.LAUNCHERS) == {"auto", *LAUNCHERS}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, uncheck
 from toolkit.checks.places import PLACES, Place, place
 from toolkit.core.finding import Finding
 from toolkit.core.names import IDENTITY_REPOSITORY
+from toolkit.launchers import BY_AGENT
 
 GIB, MIB = 2**30, 2**20
 # At the most: the containerd store keeps layers as they came beside the unpacked ones. With overlay2 it is
@@ -108,10 +109,10 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif "noexec" in there.options:
         # Seen: mpirun and horovodrun end with "Permission denied", torchrun works.
         fix = f"{elsewhere} that is not; or: sudo mount -o remount,exec MOUNTPOINT"
-        if scene.inventory.launcher == "torchrun":
-            yield warning(f"{there.path} is mounted noexec: mpirun and horovodrun would fail", fix)
-        else:
+        if scene.inventory.launcher in BY_AGENT:
             yield error(f"{there.path} is mounted noexec, and mpirun executes a program from there", fix)
+        else:
+            yield warning(f"{there.path} is mounted noexec: mpirun and horovodrun would fail", fix)
     elif there.size and there.free < NOTHING:
         yield error(
             f"{there.path} has {_size(there.free)} free: no room for keys and job records", _usage(there)

@@ -47,7 +47,7 @@ def run(
         str,
         typer.Option(
             metavar="NAME",
-            help="horovodrun, mpirun or torchrun; else the file's.",
+            help="What starts the ranks: auto, horovodrun, torchrun …; else the file's.",
             autocompletion=complete.launchers,
         ),
     ] = "",
@@ -109,6 +109,7 @@ def run(
     from toolkit.cli.watch import watch
     from toolkit.datasets import refuse_lacking
     from toolkit.jobs import start
+    from toolkit.launching import launcher_findings
     from toolkit.logs import Excerpt
     from toolkit.preflight import questions
     from toolkit.request import (
@@ -116,9 +117,9 @@ def run(
         check_request,
         code_findings,
         environment_findings,
-        launcher_findings,
         make_job,
         plan_run,
+        start_of,
     )
 
     line = CommandLine()
@@ -147,8 +148,11 @@ def run(
     with Signals() as signals, connect(inventory, verbose, None, asked, desks=True) as session:
         session.require_some()
         job = make_job(session, request)
+        how = start_of(inventory, request)
+        if how.why:
+            say(f"launcher {how.launcher}: {how.why}")
         plan = plan_run(session, job, request.workdir)
-        warn(about_job := (*launcher_findings(job), *code_findings(plan)))
+        warn(about_job := (*launcher_findings(job, how), *code_findings(plan)))
         findings = (*findings, *about_job)
         if dry_run:
             show_plans((plan,), as_json, as_warnings(findings))

@@ -94,6 +94,7 @@ class Job(TypedDict):
     min_hosts: int
     stall_after: float | None
     elastic: bool
+    local_rank_word: bool
     world_sizes: list[int]  # the least and the most ranks that there may be at once
     attempt: int  # 0, then how often it was started again
 

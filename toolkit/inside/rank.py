@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -82,6 +82,15 @@ def own_gpus(job: Job, host: str) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
 
 
+def without_gpus(job: Job, host: str) -> dict[str, str]:
+    """What ranks need to be told where the job has no GPU.
+
+    Accelerate makes a world of one rank of every rank there, and says nothing (state.py of 1.15).
+    """
+    gpus = next((each["gpus"] for each in hosts_of(job) if each["name"] == host), [])
+    return {} if gpus else {"ACCELERATE_USE_CPU": "true"}
+
+
 def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) -> dict[str, str]:
     """The user's command's environment; what is nearer to the person and the host comes later and wins:
 
@@ -89,7 +98,8 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
     line's, ours.
     """
     given = {**host["network"], **own_gpus(job, host["host"])}
-    env = {**base, **tuned_env(job), **given, **job["env"], **host["env"], **job["override"]}
+    least = {**without_gpus(job, host["host"]), **tuned_env(job)}
+    env = {**base, **least, **given, **job["env"], **host["env"], **job["override"]}
     env.pop(SUPERVISOR_MARK, None)
     # Of torchrun itself, and not for what it starts.
     launch = next((each["env"] for each in job["launches"] if each["host"] == host["host"]), {})
@@ -115,9 +125,19 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
     return env
 
 
+def command_of(job: Job, given: Sequence[str], place: Place) -> list[str]:
+    """What this rank executes: the job's command, or what a launcher has made of it."""
+    words = list(given or job["command"])
+    if job["local_rank_word"]:
+        # Where DeepSpeed's launcher puts it: in front of the script's own arguments.
+        script = next(number for number, word in enumerate(words) if word.endswith(".py"))
+        words.insert(script + 1, f"--local_rank={place.local_rank}")
+    return words
+
+
 def main() -> int:
-    if len(sys.argv) != 2:
-        fail(EXIT_USAGE, "usage: rank.py JOB")
+    if len(sys.argv) < 2:
+        fail(EXIT_USAGE, "usage: rank.py JOB [COMMAND...]")
     job = load_job(sys.argv[1])
     host = load_host()
     place = find_place(os.environ)
@@ -133,6 +153,7 @@ def main() -> int:
         )
     if not Path(job["workdir"]).is_dir():
         fail(EXIT_NO_INPUT, f"{name}: there is no folder {job['workdir']}")
+    command = command_of(job, sys.argv[2:], place)
     folder = job_folder(job["id"])
     logs = folder / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -149,10 +170,10 @@ def main() -> int:
         child = None
         try:
             env = rank_env(os.environ, host, job, place)
-            child = Child(job["command"], job["workdir"], env, folder / LEASE)
+            child = Child(command, job["workdir"], env, folder / LEASE)
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
-            text = f"[toolkit] cannot start {job['command'][0]}: {error.strerror}\n".encode()
+            text = f"[toolkit] cannot start {command[0]}: {error.strerror}\n".encode()
             log.write(text)
             write_lines(2, streams[1].feed(text))
         else:

@@ -18,6 +18,9 @@ from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
 # same rank may be started several times.
 Record = dict[str, Any]
 
+# Launchers that end with the exit code of the first rank to fail.
+_TRUE_CODE = frozenset(("deepspeed", "horovodrun", "mpirun", "python"))
+
 
 def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
     """The records of an attempt's ranks that have ended on this host; `folder` is the job's."""
@@ -60,9 +63,9 @@ def first_cause(job: Job, found: Sequence[Record], host: str = "", code: int = 0
 
     def lateness(numbered: tuple[int, Record]) -> tuple[bool, bool, bool, float, int]:
         number, record = numbered
-        # mpirun's own code is that of the first rank to fail; torchrun's is always 1
+        # The others' own is 1, whatever their ranks'.
         other_host = bool(host) and several and record["host"] != host
-        other_code = bool(code) and job["launcher"] != "torchrun" and record["exit_code"] != code
+        other_code = bool(code) and job["launcher"] in _TRUE_CODE and record["exit_code"] != code
         # A launcher that has lost one rank ends the others by SIGTERM.
         ended_by_others = record["exit_code"] == 128 + signal.SIGTERM
         return (other_host, other_code, ended_by_others, record["ended"] if host else 0.0, number)

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from toolkit.launchers.accelerate import accelerate
+from toolkit.launchers.deepspeed import deepspeed
 from toolkit.launchers.horovodrun import horovodrun
+from toolkit.launchers.horovodrun_gloo import horovodrun_gloo
 from toolkit.launchers.job import Job, Launch
 from toolkit.launchers.mpirun import mpirun
+from toolkit.launchers.python import python
 from toolkit.launchers.torchrun import torchrun
 
 
@@ -28,11 +32,18 @@ def about_job(job: Job) -> dict[str, Any]:
     }
 
 
+# Those that reach other hosts by ssh of their own, for which a program of ours stands in.
+BY_AGENT = ("horovodrun", "horovodrun-gloo", "mpirun")
+
 # Those that can start ranks again by themselves.
 ELASTIC = ("horovodrun", "torchrun")
 
 LAUNCHERS: dict[str, Callable[[Job], tuple[Launch, ...]]] = {
+    "accelerate": accelerate,
+    "deepspeed": deepspeed,
     "horovodrun": horovodrun,
+    "horovodrun-gloo": horovodrun_gloo,
     "mpirun": mpirun,
+    "python": python,
     "torchrun": torchrun,
 }

@@ -56,6 +56,7 @@ class Job:
         min_hosts: with how many hosts at least; 0 for as many as at first.
         stall_after: seconds without a line from any rank after which evidence is collected, None for never.
         elastic: the launcher starts ranks again by itself, in a world of another size if need be.
+        local_rank_word: the script is given ``--local_rank=N``, as DeepSpeed's launcher does.
     """
 
     id: str
@@ -80,6 +81,7 @@ class Job:
     min_hosts: int = 0
     stall_after: float | None = None
     elastic: bool = False
+    local_rank_word: bool = False
 
     @property
     def world_size(self) -> int:

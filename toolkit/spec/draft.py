@@ -191,7 +191,7 @@ hosts:
 # The size of /dev/shm, which data loaders share.
 # shm_size: 8g
 
-# What starts the ranks: horovodrun, mpirun or torchrun.
+# What starts the ranks: horovodrun, mpirun, torchrun, accelerate, deepspeed, python; auto reads the script.
 # launcher: horovodrun
 
 # The hosts' ssh keys; `toolkit trust` records them here.

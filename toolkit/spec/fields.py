@@ -7,8 +7,17 @@ import re
 
 from toolkit.spec.words import fits, meant, require, shown
 
-# Names of toolkit.launchers' registry; spec may not import it, and a test there compares the two.
-LAUNCHERS = ("horovodrun", "mpirun", "torchrun")
+# Names of toolkit.launchers' registry, and auto; spec may not import it, and a test there compares the two.
+LAUNCHERS = (
+    "accelerate",
+    "auto",
+    "deepspeed",
+    "horovodrun",
+    "horovodrun-gloo",
+    "mpirun",
+    "python",
+    "torchrun",
+)
 # What ranks use between hosts; toolkit.network.fabric says what each stands for.
 NETWORKS = ("auto", "ethernet", "infiniband", "efa")
 

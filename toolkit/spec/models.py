@@ -216,7 +216,9 @@ class HostsFile(_Strict):
     log_size: LogSize = Field(
         default="64m", description="The most that one log of a job takes on a disk: each rank's, the merged."
     )
-    launcher: Launcher = Field(default="horovodrun", description="What starts the ranks.")
+    launcher: Launcher = Field(
+        default="horovodrun", description="What starts the ranks; auto: what the script's imports ask for."
+    )
     network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
     state_dir: StateDir = _absent(
         str, "Folder on the hosts' local disks; keys and jobs go to one per user there, not to the home."

@@ -1,0 +1,98 @@
+"""What a script imports, and the launcher that follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.core.imports import Choice, files_of, imports_of, launcher_for, takes_local_rank
+from toolkit.inputs import read_sources
+from toolkit.launchers import LAUNCHERS
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import a.b, c as d", {"a.b", "c"}),
+        ("from a.b import c, d", {"a.b", "a.b.c", "a.b.d"}),
+        ("from a import (\n  b,  # one\n  c)", {"a", "a.b", "a.c"}),
+        ("from . import b\nfrom .c import d\nfrom .. import *", {".", ".b", ".c", ".c.d", ".."}),
+        ("def f():\n    import late", {"late"}),
+        ('"""import words"""\n# import comment\nx = "import text"', set()),
+        # Of another Python: line by line.
+        ("import a, b\nprint 'old'\n    from c.d import e\n", {"a", "b", "c.d"}),
+        ("import a\n\0", {"a"}),
+        ("", set()),
+    ],
+)
+def test_the_names_that_are_imported(source: str, names: set[str]) -> None:
+    assert imports_of(source) == names
+
+
+@pytest.mark.parametrize(
+    ("names", "choice"),
+    [
+        ({"horovod.torch", "torch"}, Choice("horovodrun", "horovod")),
+        ({"horovod", "torch.distributed"}, Choice("horovodrun", "horovod")),
+        ({"deepspeed", "torch.distributed", "torch"}, Choice("deepspeed", "deepspeed")),
+        ({"accelerate", "accelerate.Accelerator", "deepspeed"}, Choice("accelerate", "accelerate")),
+        ({"torch.distributed.fsdp"}, Choice("torchrun", "torch.distributed")),
+        ({"torch", "torch.nn.parallel.DistributedDataParallel"}, None),
+        ({"transformers", "transformers.Trainer"}, Choice("torchrun", "transformers")),
+        ({"mpi4py.MPI", "numpy"}, Choice("mpirun", "mpi4py")),
+        ({"torch", "horovodish", "ray_tracer"}, Choice("python")),
+        (set(), Choice("python")),
+    ],
+)
+def test_the_launcher_that_follows(names: set[str], choice: Choice | None) -> None:
+    assert launcher_for(names) == (choice or Choice("torchrun", "torch.nn.parallel.DistributedDataParallel"))
+
+
+def test_every_launcher_that_may_follow_is_there() -> None:
+    words = ("horovod", "accelerate", "deepspeed", "lightning", "transformers", "mpi4py", "numpy")
+    assert {launcher_for({word}).launcher for word in words} <= set(LAUNCHERS)
+
+
+def test_the_files_that_a_name_may_stand_for() -> None:
+    assert files_of("a.b", "") == ("a/b.py", "a/b/__init__.py", "a.py", "a/__init__.py")
+    assert files_of(".a", "lib/x") == ("lib/x/a.py", "lib/x/a/__init__.py")
+    assert files_of("..a", "lib/x") == ("lib/a.py", "lib/a/__init__.py")
+    assert files_of(".", "lib") == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "takes"),
+    [
+        ('p.add_argument("--local_rank", type=int)', True),
+        ("p.add_argument('--local-rank', type=int)", True),
+        ('os.environ["LOCAL_RANK"]', False),
+        ("# --local_rank", False),
+    ],
+)
+def test_scripts_that_take_local_rank(source: str, takes: bool) -> None:
+    assert takes_local_rank(source) is takes
+
+
+def test_a_script_is_read_with_what_it_imports_beside_it(tmp_path: Path) -> None:
+    files = {
+        "src/train.py": "import model\nfrom lib.data import load\nimport torch",
+        "src/model.py": "import train, horovod.torch",
+        "lib/__init__.py": "from . import data",
+        "lib/data.py": "import numpy",
+        "torch.txt": "import no",
+        "other.py": "import never",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = read_sources(tmp_path, "src/train.py")
+    assert list(found) == ["src/train.py", "lib/data.py", "lib/__init__.py", "src/model.py"]
+    assert launcher_for(frozenset().union(*map(imports_of, found.values()))).launcher == "horovodrun"
+
+
+def test_many_files_that_import_each_other_are_read_to_a_bound(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / f"m{number}.py").write_text(f"import m{number + 1}")
+    assert len(read_sources(tmp_path, "m0.py")) == 200
+    assert read_sources(tmp_path, "gone.py") == {}

@@ -1,0 +1,102 @@
+"""What a Python script imports, and the launcher that such a script expects."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+# Words that are tried one after another: who uses the first has no use for the later.
+_EXPECTED = (
+    ("ray", "ray"),
+    ("horovod", "horovodrun"),
+    ("accelerate", "accelerate"),
+    ("deepspeed", "deepspeed"),
+    ("lightning", "torchrun"),
+    ("pytorch_lightning", "torchrun"),
+    ("transformers", "torchrun"),
+    ("torch.distributed", "torchrun"),
+    ("torch.nn.parallel.DistributedDataParallel", "torchrun"),
+    ("mpi4py", "mpirun"),
+)
+# Where nothing says that ranks meet, nothing is to be started but them.
+FALLBACK = "python"
+
+# For what this Python's grammar does not know.
+_IMPORT = re.compile(
+    r"^[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+([\w.]+)[ \t]+import)", re.M
+)
+_LOCAL_RANK = re.compile(r"""["']--local[-_]rank["'=]""")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A launcher and why it was chosen.
+
+    Args:
+        module: whose import decided; empty where none did.
+    """
+
+    launcher: str
+    module: str = ""
+
+
+def imports_of(source: str) -> frozenset[str]:
+    """Return the dotted names that a Python source imports, relative ones with their dots in front.
+
+    Of ``from a.b import c`` both ``a.b`` and ``a.b.c``, since ``c`` may be a module.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset(_by_lines(source))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            dot = "" if base.endswith(".") else "."
+            found.add(base)
+            found.update(f"{base}{dot}{alias.name}" for alias in node.names if alias.name != "*")
+    return frozenset(found)
+
+
+def _by_lines(source: str) -> Iterator[str]:
+    for several, one in _IMPORT.findall(source):
+        yield from (name.strip() for name in several.split(",") if name.strip())
+        if one:
+            yield one
+
+
+def files_of(name: str, folder: str) -> tuple[str, ...]:
+    """Return the files that an imported name may stand for beside a script, as paths below the same root.
+
+    Args:
+        name: as ``imports_of`` gives it.
+        folder: the importing file's own, ``""`` for the root.
+    """
+    level = len(name) - len(name.lstrip("."))
+    parts = [part for part in name.split(".") if part]
+    where = [part for part in folder.split("/") if part]
+    if level > 1:
+        where = where[: -(level - 1)]
+    found = []
+    for length in range(len(parts), 0, -1):
+        base = "/".join((*where, *parts[:length]))
+        found += [f"{base}.py", f"{base}/__init__.py"]
+    return tuple(found)
+
+
+def launcher_for(names: Collection[str]) -> Choice:
+    """Return the launcher for a script that imports these."""
+    for module, launcher in _EXPECTED:
+        if any(name == module or name.startswith(f"{module}.") for name in names):
+            return Choice(launcher, module)
+    return Choice(FALLBACK)
+
+
+def takes_local_rank(source: str) -> bool:
+    """Return whether a script declares the option ``--local_rank``, which DeepSpeed's launcher gives."""
+    return bool(_LOCAL_RANK.search(source))
