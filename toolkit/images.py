@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 from toolkit.api import Session
 from toolkit.core.build import ImageBuild
@@ -15,11 +16,20 @@ from toolkit.effects.image_build import (
     build_image,
     default_cache,
     read_sources,
+    resolve,
     source_folder,
     wheelhouse_files,
 )
 from toolkit.errors import ImageError
-from toolkit.plan.image import CONTEXT_FILES, PROXY_VARIABLES, ImageRecipe, plan_image, wheelhouse_of
+from toolkit.plan.extras import resolve_command, resolved_pins
+from toolkit.plan.image import (
+    CONTEXT_FILES,
+    PROXY_VARIABLES,
+    ImageRecipe,
+    held_pins,
+    plan_image,
+    wheelhouses_of,
+)
 from toolkit.plan.images import QUESTION, HeldImage, ImageRow, image_rows, parse_held, plan_prune
 from toolkit.plan.layout import reference_image
 from toolkit.plan.probe import probe_answers
@@ -37,20 +47,28 @@ def pick_flavour() -> str:
     return "cpu"
 
 
-def make_build(recipe: ImageRecipe, certificate: str = "") -> ImageBuild:
-    """Return what would be done to build the image, given what is in the wheelhouse already.
+def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "") -> ImageBuild:
+    """Return what would be done to build the image, given what is in the wheelhouses already.
+
+    Args:
+        requirements: path of a person's own requirements file, for which pip is asked for exact versions.
 
     Raises:
-        BadInput: an ARG that the Dockerfile lacks.
+        BadInput: an ARG that the Dockerfile lacks, or what cannot be added.
+        ImageError: pip finds no versions that go with what the image has.
     """
     name = f"Dockerfile.{recipe.flavour}"
     sources = read_sources(source_folder(), (name, *CONTEXT_FILES))
     cache = default_cache(os.environ)
-    wheelhouse = wheelhouse_of(recipe, sources[name], cache)
+    if requirements:
+        held, target = held_pins(recipe, sources)
+        base, *_ = wheelhouses_of(recipe, sources[name], cache)
+        asked = resolve_command(requirements, held, target, base, sys.executable)
+        recipe = replace(recipe, own=resolved_pins(resolve(asked, requirements), held))
     return plan_image(
         recipe,
         sources,
-        wheelhouse_files(wheelhouse),
+        {folder: wheelhouse_files(folder) for folder in wheelhouses_of(recipe, sources[name], cache)},
         cache=cache,
         python=sys.executable,
         proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],

@@ -7,10 +7,11 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from toolkit.core.build import Fetch, ImageBuild
+from toolkit.core.build import CONTEXT_FOLDERS, Fetch, ImageBuild, Wheelhouse
 from toolkit.core.command import Command, command
 from toolkit.effects.image_build import (
     assemble_context,
@@ -33,9 +34,7 @@ def build_in(folder: Path, **changes: object) -> ImageBuild:
     values: dict[str, object] = {
         "flavour": "cpu",
         "tag": "toolkit:cpu",
-        "wheelhouse": str(folder / "wheels"),
-        "discard": (),
-        "fetches": (),
+        "wheelhouses": (house(folder),),
         "context": str(folder / "context"),
         "files": (("Dockerfile", "FROM x\n"), ("image/a.txt", "a")),
         "certificate": "",
@@ -43,6 +42,10 @@ def build_in(folder: Path, **changes: object) -> ImageBuild:
         "limit_bytes": 0,
     }
     return ImageBuild(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def house(folder: Path, name: str = "wheels", **changes: Any) -> Wheelhouse:
+    return Wheelhouse(str(folder / name), **{"into": name, **changes})
 
 
 def quiet(title: str, line: str) -> None:
@@ -73,14 +76,14 @@ def test_the_first_alternative_that_succeeds_is_enough(tmp_path: Path) -> None:
         "no thing",
         "make one",
     )
-    fill_wheelhouse(build_in(tmp_path, fetches=(fetch,)), quiet)
+    fill_wheelhouse(build_in(tmp_path, wheelhouses=(house(tmp_path, fetches=(fetch,)),)), quiet)
     assert mark.read_text() == "secret"
 
 
 def test_when_none_succeeds_the_error_says_what_to_set(tmp_path: Path) -> None:
     fetch = Fetch("thing", (python("print('ERROR: nothing'); raise SystemExit(1)"),), "no thing", "set X")
     with pytest.raises(ImageError) as caught:
-        fill_wheelhouse(build_in(tmp_path, fetches=(fetch,)), quiet)
+        fill_wheelhouse(build_in(tmp_path, wheelhouses=(house(tmp_path, fetches=(fetch,)),)), quiet)
     assert caught.value.what == "no thing\n    ERROR: nothing"
     assert caught.value.fix == "set X"
 
@@ -98,6 +101,20 @@ def test_the_context_is_made_anew_from_files_wheels_and_certificate(tmp_path: Pa
         str(p.relative_to(tmp_path / "context")) for p in (tmp_path / "context").rglob("*") if p.is_file()
     }
     assert files == {"Dockerfile", "image/a.txt", "wheels/a-1.whl", "certs/site.crt"}
+    assert {path.name for path in (tmp_path / "context").iterdir() if path.is_dir()} == {
+        "image",
+        *CONTEXT_FOLDERS,
+    }
+
+
+def test_wheels_that_two_lists_want_are_in_the_context_once(tmp_path: Path) -> None:
+    for name, files in {"wheels": ["a-1.whl"], "one": ["b-1.whl", "c-1.whl"], "two": ["c-1.whl"]}.items():
+        (tmp_path / name).mkdir()
+        for file in files:
+            (tmp_path / name / file).write_text(name)
+    more = (house(tmp_path, "one", into="more"), house(tmp_path, "two", into="more"))
+    assemble_context(build_in(tmp_path, wheelhouses=(house(tmp_path), *more)))
+    assert sorted(path.name for path in (tmp_path / "context/more").iterdir()) == ["b-1.whl", "c-1.whl"]
 
 
 def test_a_certificate_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:

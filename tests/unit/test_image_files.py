@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from toolkit.checks.cuda import satisfied
+from toolkit.core.build import CONTEXT_FOLDERS
+from toolkit.plan.extras import EXTRAS, Extra, extra_pins
 from toolkit.plan.image import CONTEXT_FILES, FLAVOURS, Flavour, parse_arguments
 from toolkit.plan.wheelhouse import parse_pins
 
@@ -33,7 +35,7 @@ def test_both_have_the_same_stages() -> None:
     assert (
         stages(DOCKERFILES["cpu"])
         == stages(DOCKERFILES["gpu"])
-        == ["tools", "builder", "horovod", "libraries", "runtime"]
+        == ["tools", "builder", "horovod", "more", "libraries", "runtime"]
     )
 
 
@@ -77,7 +79,7 @@ def test_the_last_stage_has_no_compiler_and_checks_what_it_holds(flavour: Flavou
     parts = re.search(r"for part in ([^;]*);", runtime)
     assert parts is not None
     wanted = {"PyTorch", "MPI", "Gloo"} | ({"NCCL"} if flavour == "gpu" else set())
-    assert set(parts[1].split()) == wanted
+    assert set(parts[1].split()) == {*wanted, "$wants"}
     assert "horovodrun --check-build" in runtime
     assert f"toolkit.flavour={flavour}" in runtime
 
@@ -93,7 +95,9 @@ def test_every_copied_file_is_in_the_context(flavour: Flavour) -> None:
     for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILES[flavour], re.MULTILINE):
         for source in line.split()[:-1]:
             pattern = re.escape(source).replace(r"\*", "[^/]*")
-            assert source in ("certs/", "wheels/") or any(re.fullmatch(pattern, f) for f in CONTEXT_FILES)
+            folders = {f"{name}/" for name in CONTEXT_FOLDERS}
+            named = any(re.match(pattern, f) for f in CONTEXT_FILES)
+            assert source in folders or named
 
 
 def test_context_files_exist() -> None:
@@ -111,18 +115,38 @@ def test_every_requirement_is_an_exact_pin(flavour: Flavour) -> None:
     assert torch == ("torch==2.13.0+cpu" if flavour == "cpu" else "torch===2.13.0")
 
 
+@pytest.mark.parametrize("extra", EXTRAS.values(), ids=str)
+def test_what_can_be_added_is_a_closed_list_that_holds_to_what_the_image_has(extra: Extra) -> None:
+    arguments = parse_arguments(DOCKERFILES["cpu"])
+    base = {pin.key: pin for pin in parse_pins((ROOT / "image/requirements.txt").read_text(), arguments)}
+    pins = parse_pins((ROOT / extra.file).read_text(), arguments)
+    keys = [pin.key for pin in pins]
+    assert len(set(keys)) == len(keys) and not set(keys) & {*base, "torch"}
+    assert extra.source or extra.name in {key.removesuffix("-cpu") for key in keys}
+    if extra.source:
+        assert {f"{extra.source.upper()}_VERSION", f"{extra.source.upper()}_SHA256"} <= set(arguments)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_all_that_can_be_added_goes_together(flavour: Flavour) -> None:
+    names = [name for name, extra in EXTRAS.items() if flavour in extra.flavours]
+    sources = {extra.file: (ROOT / extra.file).read_text() for extra in EXTRAS.values()}
+    assert set(extra_pins(names, sources, parse_arguments(DOCKERFILES[flavour]))) == set(names)
+
+
 def test_the_only_addresses_named_are_public_ones() -> None:
     texts = [*DOCKERFILES.values(), *((ROOT / name).read_text() for name in CONTEXT_FILES)]
     texts += [(ROOT / "image/base.sh").read_text(), (ROOT / "toolkit/plan/wheelhouse.py").read_text()]
     hosts = {host for text in texts for host in re.findall(r"https?://([^/\s\"']+)", text)}
     assert hosts <= {"deb.debian.org", "download.pytorch.org", "peps.python.org"}
-    assert not any(re.search(r"/opt/(?!venv|horovod)|/root/", text) for text in texts)
+    assert not any(re.search(r"/opt/(?!venv|horovod|more)|/root/", text) for text in texts)
 
 
 def horovod_tree(folder: Path) -> Path:
     for name, text in {
         "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)\n",
         "horovod/torch/CMakeLists.txt": "    set(CMAKE_CXX_STANDARD 14)\n",
+        "horovod/tensorflow/CMakeLists.txt": "list(APPEND a.cc)\nlist(APPEND xla_mpi_ops.cc)\n",
         "setup.py": "'Debug' if debug else 'RelWithDebInfo'\n",
         "horovod/runner/util/remote.py": REMOTE,
     }.items():
@@ -143,17 +167,25 @@ def test_the_edits_of_horovod_apply(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "horovod/torch/CMakeLists.txt").read_text() == "    set(CMAKE_CXX_STANDARD 20)\n"
     assert (tmp_path / "setup.py").read_text() == "'Debug' if debug else 'Release'\n"
+    assert (tmp_path / "horovod/tensorflow/CMakeLists.txt").read_text() == "list(APPEND a.cc)\n"
     assert "StrictHostKeyChecking=yes" in (tmp_path / "horovod/runner/util/remote.py").read_text()
 
 
 @pytest.mark.parametrize(
-    "name", ["CMakeLists.txt", "horovod/torch/CMakeLists.txt", "setup.py", "horovod/runner/util/remote.py"]
+    "name",
+    [
+        "CMakeLists.txt",
+        "horovod/torch/CMakeLists.txt",
+        "horovod/tensorflow/CMakeLists.txt",
+        "setup.py",
+        "horovod/runner/util/remote.py",
+    ],
 )
 def test_an_edit_that_no_longer_applies_fails_and_names_the_file(tmp_path: Path, name: str) -> None:
     (horovod_tree(tmp_path) / name).write_text("something else\n")
     done = edit(tmp_path)
     assert done.returncode != 0
-    assert f"is not in {name}: this edit no longer applies" in done.stderr
+    assert name in done.stderr and "this edit no longer applies" in done.stderr
 
 
 def test_another_place_that_turns_host_key_checking_off_fails_the_edit(tmp_path: Path) -> None:

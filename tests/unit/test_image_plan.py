@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from toolkit.core.build import ImageBuild
-from toolkit.errors import BadInput
+from toolkit.errors import BadInput, ImageError
+from toolkit.plan.extras import resolve_command, resolved_pins
 from toolkit.plan.image import (
     CONTEXT_FILES,
     ImageRecipe,
     build_progress,
+    held_pins,
     parse_arguments,
     plan_image,
-    wheelhouse_of,
+    wheelhouses_of,
 )
 from toolkit.plan.wheelhouse import Pin, parse_pins, torch_sources, wheel_platforms
 
@@ -27,6 +30,9 @@ ARG HOROVOD_VERSION=0.28.1
 ARG HOROVOD_SHA256=abc
 ARG HOROVOD_ARCH_FLAGS="-mavx -mfma"
 ARG CUDA_NVCC_VERSION=
+ARG WITH=
+ARG DEEPSPEED_VERSION=0.19.8
+ARG DEEPSPEED_SHA256=def
 FROM ${BASE_IMAGE} AS tools
 ARG TORCH_VERSION
 """
@@ -38,6 +44,10 @@ SOURCES = {
     "image/requirements-cpu.txt": "torch==${TORCH_VERSION}+cpu\n",
     "image/requirements-gpu.txt": "torch===${TORCH_VERSION}\n",
     "image/requirements-gpu-build.txt": "nvidia-cuda-nvcc==${CUDA_NVCC_VERSION}\n",
+    "image/with/accelerate.txt": "accelerate==1.15.0\nclick==8.5.1\n",
+    "image/with/transformers.txt": "transformers==5.23.0\naccelerate==1.15.0\n",
+    "image/with/deepspeed.txt": "hjson==3.1.0\n",
+    "image/with/ray.txt": "ray==2.60.0\nclick==8.5.0\n",
 }
 COMPLETE = {
     "pyyaml-6.0.3-cp311-cp311-manylinux2014_x86_64.whl": True,
@@ -49,7 +59,9 @@ COMPLETE = {
 
 
 def plan(recipe: ImageRecipe, present: dict[str, bool] | None = None, **kwargs: Any) -> ImageBuild:
-    given = COMPLETE if present is None else present
+    """The build of a recipe; ``present`` is what the image's own wheelhouse has."""
+    own = f"/cache/wheels/{recipe.flavour}-py3.11-x86_64"
+    given = {own: COMPLETE if present is None else present, **kwargs.pop("more", {})}
     return plan_image(recipe, SOURCES, given, cache="/cache", python="/py", **kwargs)
 
 
@@ -87,14 +99,15 @@ def test_a_file_is_told_by_name_and_version(filename: str, there: bool) -> None:
 def test_a_complete_wheelhouse_needs_no_fetch() -> None:
     build = plan(ImageRecipe("cpu"))
     assert build.fetches == ()
-    assert build.discard == ()
+    assert [house.discard for house in build.wheelhouses] == [()]
     assert build.lines() == ("docker build --network=host --tag toolkit:cpu /cache/context-cpu",)
 
 
 def test_only_what_is_missing_is_fetched_and_what_is_damaged_or_old_goes() -> None:
     present = {**COMPLETE, "setuptools-84.2.1-py3-none-any.whl": False, "numpy-1.0-py3-none-any.whl": True}
     build = plan(ImageRecipe("cpu"), present)
-    assert build.discard == ("numpy-1.0-py3-none-any.whl", "setuptools-84.2.1-py3-none-any.whl")
+    (house,) = build.wheelhouses
+    assert house.discard == ("numpy-1.0-py3-none-any.whl", "setuptools-84.2.1-py3-none-any.whl")
     (fetch,) = build.fetches
     tokens = fetch.alternatives[0].argv
     assert tokens[-1] == "setuptools==84.2.1"
@@ -102,7 +115,7 @@ def test_only_what_is_missing_is_fetched_and_what_is_damaged_or_old_goes() -> No
     assert "--no-deps" in tokens and ":all:" in tokens
     assert tokens[tokens.index("--python-version") + 1] == "3.11"
     assert "manylinux_2_28_x86_64" in tokens
-    assert tokens[tokens.index("--dest") + 1] == build.wheelhouse == "/cache/wheels/cpu-py3.11-x86_64"
+    assert tokens[tokens.index("--dest") + 1] == house.folder == "/cache/wheels/cpu-py3.11-x86_64"
 
 
 def test_from_nothing_torch_is_asked_for_by_itself_and_never_as_the_cuda_build() -> None:
@@ -162,7 +175,7 @@ def test_the_tools_stage_needs_no_wheels_and_does_not_take_the_images_name() -> 
 
 def test_another_python_or_machine_has_another_wheelhouse() -> None:
     recipe = ImageRecipe("cpu", arch="aarch64", arguments=(("PYTHON_VERSION", "3.13"),))
-    assert wheelhouse_of(recipe, DOCKERFILE, "/c") == "/c/wheels/cpu-py3.13-aarch64"
+    assert wheelhouses_of(recipe, DOCKERFILE, "/c") == ("/c/wheels/cpu-py3.13-aarch64",)
     assert "HOROVOD_ARCH_FLAGS=" in argv(plan(recipe))
 
 
@@ -188,6 +201,84 @@ def test_the_context_holds_the_dockerfile_and_every_file() -> None:
 def test_the_same_inputs_give_the_same_build() -> None:
     backwards = dict(reversed(COMPLETE.items()))
     assert plan(ImageRecipe("cpu")) == plan(ImageRecipe("cpu"), backwards)
+
+
+# What is added
+
+
+def test_each_extra_has_a_wheelhouse_of_its_own() -> None:
+    build = plan(ImageRecipe("cpu", extras=("transformers", "accelerate", "transformers")))
+    base, accelerate, transformers = build.wheelhouses
+    assert base == plan(ImageRecipe("cpu")).wheelhouses[0]
+    assert (accelerate.folder, accelerate.into) == ("/cache/more/cpu-py3.11-x86_64/accelerate", "more")
+    assert [fetch.title for fetch in build.fetches] == [
+        "2 wheels for accelerate",
+        "2 wheels for transformers",
+    ]
+    assert transformers.fetches[0].alternatives[0].argv[-2:] == ("transformers==5.23.0", "accelerate==1.15.0")
+    assert "WITH=accelerate,transformers" in argv(build)
+    assert build.limit_bytes == 0
+
+
+def test_what_an_extra_has_already_is_not_fetched_and_what_it_no_longer_wants_goes() -> None:
+    there = {"accelerate-1.15.0-py3-none-any.whl": True, "click-8.0-py3-none-any.whl": True}
+    build = plan(ImageRecipe("cpu", extras=("accelerate",)), more={f"{MORE}/accelerate": there})
+    house = build.wheelhouses[1]
+    assert house.discard == ("click-8.0-py3-none-any.whl",)
+    assert house.fetches[0].alternatives[0].argv[-1] == "click==8.5.1"
+
+
+def test_deepspeed_is_built_from_its_released_source() -> None:
+    build = plan(ImageRecipe("cpu", extras=("deepspeed",)))
+    _, tools, source = build.wheelhouses[1].fetches
+    assert "/cache/wheels/cpu-py3.11-x86_64" in tools.alternatives[0].argv
+    assert source.alternatives[0].stdin == b"deepspeed==0.19.8 --hash=sha256:def\n"
+    there = {"hjson-3.1.0-py3-none-any.whl": True, "deepspeed-0.19.8.tar.gz": True}
+    assert plan(ImageRecipe("cpu", extras=("deepspeed",)), more={f"{MORE}/deepspeed": there}).fetches == ()
+
+
+def test_what_cannot_be_added_is_refused_all_at_once() -> None:
+    recipe = ImageRecipe("gpu", extras=("tensorflow", "mxnet"), arguments=(("WITH", "x"),))
+    with pytest.raises(BadInput) as caught:
+        plan(recipe)
+    said = [str(problem) for problem in caught.value.problems]
+    assert said[0] == "WITH: is set by --with"
+    assert said[1] == "--with: tensorflow goes with flavour cpu alone, found gpu"
+    assert said[2].startswith("--with: is among accelerate, deepspeed,") and said[2].endswith("found mxnet")
+    with pytest.raises(BadInput, match=r"accelerate wants click 8\.5\.1, ray wants 8\.5\.0"):
+        plan(ImageRecipe("cpu", extras=("ray", "accelerate")))
+
+
+def test_a_persons_own_packages_are_a_list_like_the_others() -> None:
+    recipe = ImageRecipe("cpu", extras=("accelerate",), own="einops==0.8.2\n")
+    build = plan(recipe)
+    assert build.files[-1] == ("image/with/own.txt", "einops==0.8.2\n")
+    assert "WITH=accelerate,own" in argv(build)
+    assert build.wheelhouses[-1].folder == f"{MORE}/own"
+    assert build.fetches[-1].title == "1 wheels for your own requirements"
+
+
+def test_a_persons_requirements_are_resolved_for_the_image_and_beside_what_it_has() -> None:
+    held, target = held_pins(ImageRecipe("cpu", extras=("accelerate",)), SOURCES)
+    assert [pin.line for pin in held][-3:] == ["torch==2.13.0+cpu", "accelerate==1.15.0", "click==8.5.1"]
+    asked = resolve_command("/home/me/more.txt", held, target, "/wheels", "/py")
+    assert asked.argv[-2:] == ("--requirement", "/home/me/more.txt")
+    assert asked.stdin is not None and b"torch==2.13.0+cpu\n" in asked.stdin
+    assert "--dry-run" in asked.argv and "manylinux_2_28_x86_64" in asked.argv
+    report = {"install": [{"metadata": {"name": n, "version": v}} for n, v in PICKED]}
+    assert resolved_pins(json.dumps(report), held) == "Einops==0.8.2\nzarr==3\n"
+    with pytest.raises(ImageError, match="no installation report"):
+        resolved_pins("WARNING", held)
+
+
+PICKED = (
+    ("zarr", "3"),
+    ("PyYAML", "6.0.3"),
+    ("Einops", "0.8.2"),
+    ("torch", "2.13.0+cpu"),
+    ("Click", "8.5.1"),
+)
+MORE = "/cache/more/cpu-py3.11-x86_64"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Remembered
 from toolkit.errors import NotReady
 from toolkit.plan.down import plan_down
-from toolkit.plan.job import require_running, rooms
+from toolkit.plan.job import require_launcher, require_running, rooms
 from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
 from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Upload
@@ -169,6 +169,30 @@ def test_a_job_needs_running_containers() -> None:
     del said["cpu3"]
     with pytest.raises(NotReady, match=r"on gpu2 \(it was never started\), cpu3"):
         require_running(make_layout(world.inventory(), said, None), ["gpu1", "gpu2", "cpu3"])
+
+
+@pytest.mark.parametrize(
+    ("added", "launcher", "refused"),
+    [
+        ("", "deepspeed", True),
+        ("accelerate,ray", "deepspeed", True),
+        ("deepspeed", "deepspeed", False),
+        ("transformers", "accelerate", False),
+        ("own", "deepspeed", False),  # of what a person has added nothing is known
+        (None, "deepspeed", False),  # nor of an image that is not ours
+        ("", "torchrun", False),
+    ],
+)
+def test_a_launcher_that_the_image_lacks(added: str | None, launcher: str, refused: bool) -> None:
+    place = world.layout()
+    env = (("PATH", "/bin"), *((("TOOLKIT_WITH", added),) if added is not None else ()))
+    place = replace(place, image=replace(place.image, env=env))
+    if not refused:
+        require_launcher(place, launcher)
+        return
+    with pytest.raises(NotReady, match=f"was built without {launcher}") as caught:
+        require_launcher(place, launcher)
+    assert caught.value.fix == f"toolkit image build --with {launcher}; toolkit up"
 
 
 def test_down_looks_at_the_port_only_if_it_is_nobody_elses() -> None:

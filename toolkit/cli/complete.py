@@ -40,6 +40,14 @@ def flavours(incomplete: str) -> list[str]:
     return _matching(FLAVOURS, incomplete)
 
 
+def extras(incomplete: str) -> list[str]:
+    """What can be added to the image, alone or behind others and a comma."""
+    from toolkit.plan.extras import EXTRAS
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in _matching(EXTRAS, last)]
+
+
 def engines(incomplete: str) -> list[str]:
     """Kinds of engine, alone or behind others and a comma."""
     from toolkit.lab.spec import ENGINES

@@ -33,6 +33,18 @@ def build(
     build_arg: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An ARG of the Dockerfile; repeatable.")
     ] = None,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="NAME[,NAME]",
+            help="Add a framework: deepspeed, transformers …; repeatable.",
+            autocompletion=complete.extras,
+        ),
+    ] = None,
+    pip: Annotated[
+        str, typer.Option("--pip", metavar="FILE", help="Add the packages of a requirements file.")
+    ] = "",
     torch_index: Annotated[
         str,
         typer.Option(
@@ -65,6 +77,9 @@ def build(
     for argument in build_arg or []:
         if not re.match("[^=]+=", argument):
             line.refuse(f"--build-arg {argument}", "is written NAME=VALUE")
+    extras = tuple(name for words in with_ or [] for name in words.split(",") if name)
+    if pip and not is_file(pip):
+        line.refuse("--pip", f"there is no file {pip}")
     if certificate and not is_file(certificate):
         line.refuse("--certificate", f"there is no file {certificate}")
     line.end()
@@ -73,9 +88,9 @@ def build(
     if base_image:
         arguments.append(("BASE_IMAGE", base_image))
     recipe = ImageRecipe(
-        known, tag, tuple(arguments), arch=_arch(), torch_index=torch_index, no_cache=no_cache
+        known, tag, tuple(arguments), arch=_arch(), torch_index=torch_index, no_cache=no_cache, extras=extras
     )
-    subject = make_build(recipe, certificate)
+    subject = make_build(recipe, certificate, pip)
     if dry_run:
         if as_json:
             put_json({"title": f"image build {subject.tag}", "dry_run": True, "plan": list(subject.lines())})

@@ -25,14 +25,33 @@ class Fetch:
 
 
 @dataclass(frozen=True)
+class Wheelhouse:
+    """A folder of packages on this machine, kept between builds, and what is done to it before one.
+
+    Args:
+        folder: absolute.
+        into: the folder of the context in which its files go.
+        discard: names of files that no requirement names any more, or that are damaged.
+        fetches: what it lacks; empty when it is complete.
+    """
+
+    folder: str
+    into: str
+    discard: tuple[str, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
+
+
+# The folders of a context that a Dockerfile copies, whether or not there is anything in them.
+CONTEXT_FOLDERS = ("certs", "more", "tensorflow", "wheels")
+
+
+@dataclass(frozen=True)
 class ImageBuild:
     """Everything that is done to build one image; all paths are absolute and on this machine.
 
     Args:
         tag: the reference under which the engine will know the image.
-        wheelhouse: folder of wheels, kept between builds.
-        discard: file names in the wheelhouse that no requirement names any more, or that are damaged.
-        fetches: what the wheelhouse lacks; empty when it is complete.
+        wheelhouses: the image's own first, then those of what is added to it.
         context: folder that is made for the build and removed after it.
         files: files of the context as (path relative to it, text).
         certificate: path of a CA bundle that the build shall trust, empty for none.
@@ -41,14 +60,17 @@ class ImageBuild:
 
     flavour: str
     tag: str
-    wheelhouse: str
-    discard: tuple[str, ...]
-    fetches: tuple[Fetch, ...]
+    wheelhouses: tuple[Wheelhouse, ...]
     context: str
     files: tuple[tuple[str, str], ...]
     certificate: str
     command: Command
     limit_bytes: int
+
+    @property
+    def fetches(self) -> tuple[Fetch, ...]:
+        """Everything that is fetched, in order."""
+        return tuple(fetch for house in self.wheelhouses for fetch in house.fetches)
 
     def lines(self) -> tuple[str, ...]:
         """Return the command lines in order; of several alternatives, the first."""

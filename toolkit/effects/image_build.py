@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from toolkit.core.build import Fetch, ImageBuild
+from toolkit.core.build import CONTEXT_FOLDERS, Fetch, ImageBuild
 from toolkit.core.command import Command
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 
@@ -90,37 +90,59 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
     return size
 
 
+def resolve(asked: Command, requirements: str) -> str:
+    """Return pip's installation report for a person's requirements.
+
+    Raises:
+        ImageError: pip finds no versions that go together.
+    """
+    argv = [str(token) for token in asked.argv]
+    done = subprocess.run(argv, input=asked.stdin, capture_output=True, check=False)
+    if done.returncode == 0:
+        return done.stdout.decode(errors="replace")
+    said = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    errors = [line for line in said if not line.startswith("WARNING")] or said
+    detail = "".join(f"\n    {line}" for line in errors[-8:])
+    raise ImageError(
+        f"pip finds no versions for {requirements} that go with what the image has{detail}",
+        "other versions there; or another one of the image: --build-arg NUMPY_VERSION=…",
+    )
+
+
 def fill_wheelhouse(build: ImageBuild, notify: Notify) -> None:
-    """Bring every package that the wheelhouse lacks, and remove what it no longer needs."""
-    wheelhouse = Path(build.wheelhouse)
-    wheelhouse.mkdir(parents=True, exist_ok=True)
-    for name in build.discard:
-        (wheelhouse / name).unlink(missing_ok=True)
+    """Bring every package that the wheelhouses lack, and remove what they no longer need."""
+    for house in build.wheelhouses:
+        Path(house.folder).mkdir(parents=True, exist_ok=True)
+        for name in house.discard:
+            Path(house.folder, name).unlink(missing_ok=True)
     if build.fetches and importlib.util.find_spec("pip") is None:
         raise MissingTool(
             "the wheels of the image are fetched with pip, and this Python has none",
             "python3 -m ensurepip, or make the virtual environment anew with: python3 -m venv",
         )
-    try:
-        for fetch in build.fetches:
-            _fetch(fetch, notify)
-    finally:
-        shutil.rmtree(wheelhouse / "build-tools", ignore_errors=True)
+    for house in build.wheelhouses:
+        try:
+            for fetch in house.fetches:
+                _fetch(fetch, notify)
+        finally:
+            shutil.rmtree(Path(house.folder, "build-tools"), ignore_errors=True)
 
 
 def assemble_context(build: ImageBuild) -> None:
     """Make the context folder anew: the files of the build, the wheels, and the certificate if any."""
     context = Path(build.context)
     shutil.rmtree(context, ignore_errors=True)
-    for name in ("wheels", "certs"):
+    for name in CONTEXT_FOLDERS:
         (context / name).mkdir(parents=True)
     for name, text in build.files:
         path = context / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    for path in Path(build.wheelhouse).iterdir():
-        if path.is_file():
-            _link(path, context / "wheels" / path.name)
+    for house in build.wheelhouses:
+        for path in Path(house.folder).iterdir():
+            there = context / house.into / path.name
+            if path.is_file() and not there.exists():  # two may want the same one
+                _link(path, there)
     if build.certificate:
         try:
             shutil.copyfile(build.certificate, context / "certs" / "site.crt")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from toolkit.core.build import ImageBuild
+from toolkit.core.build import ImageBuild, Wheelhouse
 from toolkit.core.command import Command, command
 from toolkit.errors import BadInput, Problem
-from toolkit.plan.wheelhouse import Pin, Target, horovod_fetches, parse_pins, wheel_fetches
+from toolkit.plan.extras import EXTRAS, OWN, extra_pins, extra_problems
+from toolkit.plan.wheelhouse import Pin, Source, Target, parse_pins, source_fetches, wheel_fetches
 
 Flavour = Literal["cpu", "gpu"]
 FLAVOURS: tuple[Flavour, ...] = ("cpu", "gpu")
@@ -19,6 +20,7 @@ FLAVOURS: tuple[Flavour, ...] = ("cpu", "gpu")
 # What a build needs beside its Dockerfile, as paths in the source folder and in the context alike.
 CONTEXT_FILES = (
     "image/edit-horovod.sh",
+    "image/install-more.sh",
     "image/openmpi-mca-params.conf",
     "image/profile.sh",
     "image/requirements.txt",
@@ -26,6 +28,7 @@ CONTEXT_FILES = (
     "image/requirements-gpu.txt",
     "image/requirements-gpu-build.txt",
     "image/ssh_config",
+    *(extra.file for extra in EXTRAS.values()),
 )
 
 # Ceilings with a little air above what was measured; an image is sent to every host.
@@ -37,6 +40,7 @@ PROXY_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 
+_WITH = "WITH"  # the ARG that says what is added
 _ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"\n]*)"?$', re.MULTILINE)
 _LEGACY_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)")
 _BUILDKIT_STEP = re.compile(r"^#\d+ \[\s*(\S+) +(\d+)/(\d+)\] (.*)")
@@ -53,6 +57,8 @@ class ImageRecipe:
         torch_index: where the CPU wheel of torch comes from: an index URL, a folder, or empty for
             what pip itself is configured for and then PyTorch's public index.
         target: build only up to this stage.
+        extras: names of ``EXTRAS`` that are added.
+        own: a person's own packages that are added, as exact pins; see ``resolved_pins``.
     """
 
     flavour: Flavour
@@ -62,6 +68,13 @@ class ImageRecipe:
     torch_index: str = ""
     no_cache: bool = False
     target: str = ""
+    extras: tuple[str, ...] = ()
+    own: str = ""
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The names of all that is added, as the image's label has them."""
+        return (*sorted(set(self.extras)), *((OWN,) if self.own else ()))
 
     @property
     def reference(self) -> str:
@@ -78,7 +91,7 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     """Return the value of every ARG in this build.
 
     Raises:
-        BadInput: the recipe names an ARG that the Dockerfile lacks, or an unknown architecture.
+        BadInput: the recipe names an ARG that the Dockerfile lacks, an unknown architecture or extra.
     """
     known = parse_arguments(dockerfile)
     problems = [
@@ -86,19 +99,23 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
         for name, _ in recipe.arguments
         if name not in known
     ]
+    if _WITH in dict(recipe.arguments):
+        problems.append(Problem(_WITH, "is set by --with"))
+    problems += extra_problems(recipe.extras, recipe.flavour)
     if recipe.arch not in ("x86_64", "aarch64"):
         problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
     if problems:
         raise BadInput("image build", tuple(problems))
     # The default flags name x86 instructions, which no other compiler accepts.
     foreign = {} if recipe.arch == "x86_64" else {"HOROVOD_ARCH_FLAGS": ""}
-    return {**known, **foreign, **dict(recipe.arguments)}
+    added = {_WITH: ",".join(recipe.added)} if recipe.added else {}
+    return {**known, **foreign, **dict(recipe.arguments), **added}
 
 
 def plan_image(
     recipe: ImageRecipe,
     sources: Mapping[str, str],
-    present: Mapping[str, bool],
+    present: Mapping[str, Mapping[str, bool]],
     *,
     cache: str,
     python: str,
@@ -109,7 +126,7 @@ def plan_image(
 
     Args:
         sources: text of ``Dockerfile.<flavour>`` and of each of ``CONTEXT_FILES``, by path.
-        present: files in the wheelhouse (``wheelhouse_of``) by name; False for a damaged one.
+        present: by wheelhouse (``wheelhouses_of``) its files by name; False for a damaged one.
         cache: absolute folder for wheelhouses and contexts.
         python: interpreter on this machine whose pip does the fetching.
         proxies: names of the proxy variables that are set on this machine.
@@ -119,39 +136,78 @@ def plan_image(
     """
     dockerfile = sources[f"Dockerfile.{recipe.flavour}"]
     arguments = arguments_of(recipe, dockerfile)
-    wheelhouse = wheelhouse_of(recipe, dockerfile, cache)
-    pins = _pins(recipe, sources, arguments)
-    horovod = Pin("horovod", arguments["HOROVOD_VERSION"], "")
-    good = [name for name, intact in present.items() if intact]
-    wanted = [name for name in good if any(pin.is_in(name) for pin in (*pins, horovod))]
-    missing = tuple(pin for pin in pins if not any(pin.is_in(name) for name in wanted))
     target = Target(arguments["PYTHON_VERSION"], recipe.arch)
-    fetches = wheel_fetches(missing, target, wheelhouse, python, recipe.torch_index)
-    if not any(horovod.is_in(name) for name in wanted):
-        digest = arguments["HOROVOD_SHA256"]
-        fetches += horovod_fetches(horovod.version, digest, wheelhouse, python)
-    if recipe.target == "tools":
-        fetches = ()  # that stage installs no wheel
+    base, *_ = folders = wheelhouses_of(recipe, dockerfile, cache)
+    houses = []
+    for folder, content in zip(folders, _contents(recipe, sources, arguments), strict=True):
+        there = present.get(folder, {})
+        packages = (*content.pins, *((content.source.pin,) if content.source else ()))
+        wanted = [n for n, intact in there.items() if intact and any(pin.is_in(n) for pin in packages)]
+        missing = [pin for pin in packages if not any(pin.is_in(name) for name in wanted)]
+        wheels = [pin for pin in missing if pin in content.pins]
+        fetches = wheel_fetches(wheels, target, folder, python, recipe.torch_index, content.about)
+        if content.source and content.source.pin in missing:
+            fetches += source_fetches(content.source, folder, python, base)
+        if recipe.target == "tools":
+            fetches = ()  # that stage installs no wheel
+        houses.append(Wheelhouse(folder, content.into, tuple(sorted(set(there) - set(wanted))), fetches))
     context = str(PurePosixPath(cache) / f"context-{recipe.flavour}")
-    files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES))
+    own = ((f"image/with/{OWN}.txt", recipe.own),) if recipe.own else ()
+    files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES), *own)
     return ImageBuild(
         flavour=recipe.flavour,
         tag=recipe.reference,
-        wheelhouse=wheelhouse,
-        discard=tuple(sorted(set(present) - set(wanted))),
-        fetches=fetches,
+        wheelhouses=tuple(houses),
         context=context,
         files=files,
         certificate=certificate,
         command=build_command(recipe, arguments, parse_arguments(dockerfile), context, proxies),
-        limit_bytes=0 if recipe.target else LIMIT_BYTES[recipe.flavour],
+        limit_bytes=0 if recipe.target or recipe.added else LIMIT_BYTES[recipe.flavour],
     )
 
 
-def wheelhouse_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> str:
-    """Return the absolute path of the wheelhouse that this recipe uses."""
+class _Content(NamedTuple):
+    """What one wheelhouse holds, where in the context it goes, and for whom it is."""
+
+    pins: tuple[Pin, ...]
+    source: Source | None = None
+    into: str = "wheels"
+    about: str = ""
+
+
+def _contents(
+    recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]
+) -> Iterator[_Content]:
+    """Yield what is in each of ``wheelhouses_of``, in the same order."""
+
+    def source_of(name: str) -> Source:
+        return Source(name, arguments[f"{name.upper()}_VERSION"], arguments[f"{name.upper()}_SHA256"])
+
+    yield _Content(_pins(recipe, sources, arguments), source_of("horovod"))
+    for name, pins in extra_pins(sorted(set(recipe.extras)), sources, arguments).items():
+        extra = EXTRAS[name]
+        yield _Content(pins, source_of(extra.source) if extra.source else None, extra.into, name)
+    if recipe.own:
+        yield _Content(parse_pins(recipe.own, {}), None, "more", "your own requirements")
+
+
+def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[str, ...]:
+    """Return the absolute paths of the wheelhouses that this recipe uses: the image's own, then one for each
+    that is added, so that another choice fetches nothing anew.
+    """
     target = Target(arguments_of(recipe, dockerfile)["PYTHON_VERSION"], recipe.arch)
-    return str(PurePosixPath(cache) / "wheels" / f"{recipe.flavour}-{target.folder}")
+    folder = f"{recipe.flavour}-{target.folder}"
+    base = PurePosixPath(cache)
+    more = (base / "more" / folder / name for name in recipe.added)
+    return (str(base / "wheels" / folder), *map(str, more))
+
+
+def held_pins(recipe: ImageRecipe, sources: Mapping[str, str]) -> tuple[tuple[Pin, ...], Target]:
+    """Return what the image has, extras included, before a person's own packages, and what it is for."""
+    arguments = arguments_of(recipe, sources[f"Dockerfile.{recipe.flavour}"])
+    more = extra_pins(sorted(set(recipe.extras)), sources, arguments).values()
+    pins = (*_pins(recipe, sources, arguments), *(pin for each in more for pin in each))
+    return pins, Target(arguments["PYTHON_VERSION"], recipe.arch)
 
 
 def build_command(

@@ -12,6 +12,7 @@ from toolkit.errors import NotReady
 from toolkit.launchers import about_job
 from toolkit.launchers.job import Job
 from toolkit.launchers.slots import Room
+from toolkit.plan.extras import OWN
 from toolkit.plan.gpus import ordered_uuids
 from toolkit.plan.layout import Layout, ours
 from toolkit.plan.standing import why_not_running
@@ -26,6 +27,10 @@ def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
     return tuple(Room(p.name, p.path.address, p.slots, ordered_uuids(p.gpus, p.facts)) for p in places)
 
 
+# What is to be added to an image for a launcher: one of these. The image's ENV says what was.
+_COMES_WITH = {"accelerate": ("accelerate", "transformers"), "deepspeed": ("deepspeed",)}
+
+
 def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     """Refuse to go on unless the containers of these hosts run.
 
@@ -36,6 +41,20 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     if missing:
         what = f"no running container on {', '.join(missing)}"
         raise NotReady(what, "toolkit up (or leave a host out: --exclude HOST)")
+
+
+def require_launcher(layout: Layout, launcher: str) -> None:
+    """Refuse a launcher that the image lacks; of an image that is not ours nothing is known.
+
+    Raises:
+        NotReady: the image was built without it.
+    """
+    added = dict(layout.image.env).get("TOOLKIT_WITH")
+    wanted = _COMES_WITH.get(launcher)
+    if added is None or wanted is None or {OWN, *wanted} & set(added.split(",")):
+        return
+    what = f"the image {layout.inventory.image} was built without {launcher}"
+    raise NotReady(what, f"toolkit image build --with {launcher}; toolkit up")
 
 
 def _missing(layout: Layout, host: str) -> str:

@@ -28,6 +28,11 @@ class Pin:
     version: str
     line: str
 
+    @property
+    def key(self) -> str:
+        """Its name as indexes write it, for comparing; see https://peps.python.org/pep-0503/."""
+        return _normal(self.name)
+
     def is_in(self, filename: str) -> bool:
         """Tell whether a wheel or sdist of this name is this package in this version."""
         stem = filename.removesuffix(".tar.gz").removesuffix(".whl")
@@ -53,6 +58,24 @@ class Target:
 
     def __str__(self) -> str:
         return f"Python {self.python} on {self.arch}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A package that is built from its released source.
+
+    Args:
+        name: as PyPI has it.
+        digest: SHA-256 of its archive, hexadecimal.
+    """
+
+    name: str
+    version: str
+    digest: str
+
+    @property
+    def pin(self) -> Pin:
+        return Pin(self.name, self.version, f"{self.name}=={self.version}")
 
 
 def parse_pins(requirements: str, versions: Mapping[str, str]) -> tuple[Pin, ...]:
@@ -85,8 +108,17 @@ def wheel_platforms(arch: str) -> tuple[str, ...]:
     return (*modern, *(f"{name}_{arch}" for name in older))
 
 
+def wheel_tags(target: Target) -> tuple[str, ...]:
+    """Return pip's options by which it takes wheels for the image's Python and not for its own."""
+    return (
+        *("--only-binary", ":all:", "--python-version", target.python, "--implementation", "cp"),
+        *(token for tag in (target.abi, "abi3", "none") for token in ("--abi", tag)),
+        *(t for platform in wheel_platforms(target.arch) for t in ("--platform", platform)),
+    )
+
+
 def wheel_fetches(
-    missing: Collection[Pin], target: Target, wheelhouse: str, python: str, torch_index: str
+    missing: Collection[Pin], target: Target, wheelhouse: str, python: str, torch_index: str, about: str = ""
 ) -> tuple[Fetch, ...]:
     """Return what brings the missing wheels, torch's CPU wheel by itself.
 
@@ -94,12 +126,11 @@ def wheel_fetches(
         wheelhouse: absolute folder.
         python: interpreter whose pip does the fetching.
         torch_index: see ``torch_sources``.
+        about: for whom they are, where it is not the image as such.
     """
     base = (
-        *(python, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"),
-        *("--python-version", target.python, "--implementation", "cp"),
-        *(token for tag in (target.abi, "abi3", "none") for token in ("--abi", tag)),
-        *(t for platform in wheel_platforms(target.arch) for t in ("--platform", platform)),
+        *(python, "-m", "pip", "download", "--no-deps"),
+        *wheel_tags(target),
         *("--dest", wheelhouse),
     )
     # torch's CPU wheels are not on PyPI, so that one package has sources of its own.
@@ -108,7 +139,7 @@ def wheel_fetches(
     if rest := [pin.line for pin in missing if pin not in apart]:
         fetches.append(
             Fetch(
-                f"{len(rest)} wheels for {target}",
+                f"{len(rest)} wheels for {about or target}",
                 (command(*base, *rest),),
                 "pip cannot fetch the wheels of the image",
                 "look at pip's configuration on this machine (index, proxy, certificate), or "
@@ -140,19 +171,24 @@ def torch_sources(setting: str) -> tuple[tuple[str, ...], ...]:
     return ((), ("--retries", "1", "--timeout", "15", "--index-url", TORCH_CPU_INDEX))
 
 
-def horovod_fetches(version: str, digest: str, wheelhouse: str, python: str) -> tuple[Fetch, ...]:
-    """Return what brings Horovod's source of this sha256; the wheelhouse must hold setuptools by then."""
-    # pip asks an sdist for its metadata, which runs Horovod's setup.py. That imports setuptools and
-    # packaging, and this machine may have neither; the wheelhouse has both as pure Python wheels.
+def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str) -> tuple[Fetch, ...]:
+    """Return what brings a package's source.
+
+    Args:
+        tools_from: a wheelhouse that holds setuptools, wheel and packaging by then.
+    """
+    name, version, digest = source.name, source.version, source.digest
+    # pip asks an sdist for its metadata, which runs its setup.py. That imports setuptools and packaging,
+    # and this machine may have neither; the wheelhouse has both as pure Python wheels.
     tools = str(PurePosixPath(wheelhouse) / "build-tools")
-    requirement = f"horovod=={version} --hash=sha256:{digest}\n"
-    fix = f"put horovod-{version}.tar.gz, as PyPI has it, into {wheelhouse} yourself"
+    requirement = f"{name}=={version} --hash=sha256:{digest}\n"
+    fix = f"put {name}-{version}.tar.gz, as PyPI has it, into {wheelhouse} yourself"
     return (
         Fetch(
-            "build tools for Horovod's metadata",
+            f"build tools for the metadata of {name}",
             (
                 command(
-                    *(python, "-m", "pip", "install", "--no-index", "--find-links", wheelhouse),
+                    *(python, "-m", "pip", "install", "--no-index", "--find-links", tools_from),
                     *("--no-deps", "--upgrade", "--target", tools),
                     *("setuptools", "wheel", "packaging"),
                 ),
@@ -161,7 +197,7 @@ def horovod_fetches(version: str, digest: str, wheelhouse: str, python: str) -> 
             fix,
         ),
         Fetch(
-            f"the source of Horovod {version}",
+            f"the source of {name} {version}",
             (
                 command(
                     *("env", f"PYTHONPATH={tools}", python, "-m", "pip", "download"),
@@ -170,7 +206,7 @@ def horovod_fetches(version: str, digest: str, wheelhouse: str, python: str) -> 
                     stdin=requirement.encode(),
                 ),
             ),
-            f"pip cannot fetch Horovod's source with sha256 {digest}",
+            f"pip cannot fetch the source of {name} {version} with sha256 {digest}",
             fix,
         ),
     )

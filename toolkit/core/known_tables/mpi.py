@@ -172,4 +172,12 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "toolkit up proves the logins, toolkit check the ports; launcher: mpirun in hosts.yaml does "
         "without helpers",
     ),
+    (
+        "horovod-bfloat16",
+        "Tensor type torch.BFloat16Tensor is not supported | "
+        "Tensor type torch.cuda.BFloat16Tensor is not supported",
+        "Horovod 0.28.1 has no bfloat16 in its binding for PyTorch.",
+        "passes in bf16 with weights in fp32, by torch.autocast; or DistributedDataParallel: toolkit run "
+        "--launcher torchrun",
+    ),
 )
