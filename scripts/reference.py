@@ -1,7 +1,8 @@
-"""Writes docs/reference/ from commands, models of hosts.yaml and known errors. usage: reference.py"""
+"""Writes docs/reference/ from commands, models, known errors and examples. usage: reference.py"""
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from toolkit.spec.parse import json_schema
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 EXAMPLE = ROOT / "examples" / "hosts.full.yaml"
+DIGITS = ROOT / "examples" / "digits"
 MADE = "<!-- Written by `make docs`, and compared by a test: change what it is made from, not this page. -->"
 
 
@@ -28,7 +30,64 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(typer.main.get_command(app)),
         "hosts-yaml.md": hosts_page(json_schema(), example),
         "known-errors.md": errors_page(KNOWN_ERRORS),
+        "porting.md": porting_page(DIGITS),
     }
+
+
+# From one GPU to several
+
+
+_PORTS = (
+    (
+        "train_single.py",
+        "train_horovod.py",
+        "Horovod",
+        "Six steps: join and take the GPU with the rank's number on its host; scale the learning rate; let "
+        "the optimizer average gradients; go on from what rank 0 has read; begin with rank 0's weights; "
+        "learn from this rank's part of the data. Rank 0 alone writes.",
+    ),
+    (
+        "train_single.py",
+        "train_ddp.py",
+        "DistributedDataParallel",
+        "The same steps, with a wrapper around the model in place of one around the optimizer. It hands rank "
+        "0's weights to all by itself.",
+    ),
+    (
+        "train_ddp.py",
+        "train_fsdp.py",
+        "FSDP",
+        "From DDP on: each layer's weights, gradients and momentum are split among the ranks. A checkpoint "
+        "is brought together from all of them, so all take part in it.",
+    ),
+    (
+        "train_ddp.py",
+        "train_accelerate.py",
+        "Accelerate",
+        "From DDP on: what wraps the model, and how exactly it computes, is left to Accelerate's settings.",
+    ),
+    (
+        "train_ddp.py",
+        "train_deepspeed.py",
+        "DeepSpeed",
+        "From DDP on: an engine holds model and optimizer, and splits what its configuration says. It writes "
+        "checkpoints of its own, every rank its part.",
+    ),
+)
+
+
+def porting_page(folder: Path) -> str:
+    """Return the page that shows what each example has that the one before it lacks."""
+    lines = [
+        *("# From one GPU to several", "", MADE, ""),
+        "`examples/digits/train_single.py` trains on one GPU, or none. What the others need beyond it, as",
+        "`diff -u` shows it; each runs as it is, on one rank or several.",
+    ]
+    for before, after, title, about in _PORTS:
+        old, new = ((folder / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
+        difference = difflib.unified_diff(old, new, before, after, lineterm="")
+        lines += ["", f"## {title}", "", about, "", "```diff", *difference, "```"]
+    return "\n".join(lines) + "\n"
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
