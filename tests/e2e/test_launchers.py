@@ -1,0 +1,149 @@
+"""Every launcher across real hosts: what ranks are told, exit codes, what `auto` chooses, others' code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import hosts_file
+from tests.e2e.world import Toolkit, sh
+
+pytestmark = pytest.mark.lab
+
+# By what is in the image as it comes.
+PLAIN = ("horovodrun", "horovodrun-gloo", "mpirun", "torchrun", "python")
+EVERY = (*PLAIN, "accelerate", "deepspeed")
+PLACE = (
+    "import os; print('PLACE', *(os.environ[n] for n in "
+    "('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_PORT')))"
+)
+ACCURACY = re.compile(r"rank (\d): test accuracy (\d\.\d+)")
+TAG = "toolkit:frameworks"
+
+
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    return standing
+
+
+def places(done: str) -> dict[int, tuple[int, ...]]:
+    rows = re.findall(r"^\[box\d (\d)\] PLACE ([\d ]+)$", done, re.MULTILINE)
+    return {int(rank): tuple(map(int, words.split())) for rank, words in rows}
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun-gloo", "python"])
+def test_every_rank_is_told_its_place(up: Toolkit, launcher: str) -> None:
+    words = ("run", "--launcher", launcher, "--workdir", "examples", "--", "python", "-c", PLACE)
+    done = up.run(*words, check=True)
+    found = places(done.out)
+    assert {rank: row[:4] for rank, row in found.items()} == {0: (0, 2, 0, 1), 1: (1, 2, 0, 1)}
+    assert len({row[4] for row in found.values()}) == 1
+    assert ("CVE-2024-10190" in done.err) == (launcher == "horovodrun-gloo")
+
+
+@pytest.mark.parametrize("launcher", ["horovodrun-gloo", "python"])
+def test_a_rank_that_fails_ends_the_job_with_its_exit_code(up: Toolkit, launcher: str) -> None:
+    text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(7); time.sleep(60)"
+    words = ("run", "--launcher", launcher, "--workdir", "examples", "--", "python", "-c", text)
+    done = up.run(*words, timeout=60)
+    assert done.status == 7 and "rank 1 on box2 ended with exit code 7" in done.out + done.err
+
+
+def test_auto_says_what_it_chose_and_it_trains(up: Toolkit) -> None:
+    done = up.run(
+        "run",
+        "--launcher",
+        "auto",
+        "--workdir",
+        "examples/digits",
+        "train_ddp.py",
+        "--epochs",
+        "2",
+        check=True,
+    )
+    assert "launcher torchrun: train_ddp.py imports torch.distributed" in done.err
+    assert len(ACCURACY.findall(done.out)) == 2
+
+
+def test_a_launcher_within_a_launcher_is_refused_before_anything_is_contacted(up: Toolkit) -> None:
+    done = up.run("run", "--", "torchrun", "--nproc-per-node", "2", "train.py")
+    assert done.status == 2 and "toolkit run --launcher torchrun SCRIPT" in done.err
+
+
+def test_a_launcher_that_the_image_lacks_is_refused(up: Toolkit) -> None:
+    done = up.run("run", "--launcher", "deepspeed", "--workdir", "examples/digits", "train_ddp.py")
+    assert done.status == 3 and "toolkit image build --with deepspeed" in done.err
+
+
+# With the frameworks in the image
+
+
+@pytest.fixture(scope="module")
+def frameworks(lab: Path, folder: Path) -> Iterator[Toolkit]:
+    """A cluster of three hosts, with uneven slots, from an image that has Accelerate and DeepSpeed."""
+    file = hosts_file(lab, folder, "frameworks", ("box1", "box2", "box3"))
+    data = yaml.safe_load(file.read_text())
+    data["image"] = TAG
+    data["hosts"]["box2"]["slots"] = 2
+    data["mounts"] = ["/srv/shared:/shared"]
+    sh("box1", "install -d -o trainer /srv/shared/launchers")
+    file.write_text(yaml.safe_dump(data))
+    cluster = Toolkit(file, folder)
+    cluster.run("image", "build", "--with", "accelerate,deepspeed", "--tag", TAG, check=True, timeout=1800)
+    cluster.run("up", check=True, timeout=600)
+    yield cluster
+    cluster.run("down", "--no-save", check=True)
+    sh("box1", "rm -rf /srv/shared/launchers")
+
+
+def train(cluster: Toolkit, launcher: str, script: str, *more: str) -> list[tuple[str, str]]:
+    words = ("run", "--no-fold", *more, "--launcher", launcher, "--workdir", "examples/digits", script)
+    return ACCURACY.findall(cluster.run(*words, check=True, timeout=240).out)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("hosts", [("box1",), ("box1", "box2"), ("box1", "box2", "box3")], ids=len)
+@pytest.mark.parametrize(
+    ("launcher", "script"),
+    [
+        *((launcher, "train_ddp.py") for launcher in EVERY),
+        *((launcher, "train_horovod.py") for launcher in ("horovodrun", "horovodrun-gloo", "mpirun")),
+        ("torchrun", "train_fsdp.py"),
+        ("accelerate", "train_accelerate.py"),
+        ("torchrun", "train_accelerate.py"),
+        ("deepspeed", "train_deepspeed.py"),
+        ("torchrun", "train_deepspeed.py"),
+    ],
+)
+def test_a_model_learns(frameworks: Toolkit, launcher: str, script: str, hosts: tuple[str, ...]) -> None:
+    only = tuple(word for host in hosts for word in ("--only", host))
+    rows = train(frameworks, launcher, script, *only)
+    assert [int(rank) for rank, _ in sorted(rows)] == list(range({1: 1, 2: 3, 3: 4}[len(hosts)]))
+    assert len({accuracy for _, accuracy in rows}) == 1 and float(rows[0][1]) >= 0.95
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("launcher", EVERY)
+def test_somebody_elses_script_runs_as_it_is(frameworks: Toolkit, launcher: str) -> None:
+    """Accelerate's own test of a setup, from its wheel: it wants a folder that all hosts see, no toolkit."""
+    script = "cd /shared/launchers && exec python -m accelerate.test_utils.scripts.test_script"
+    two = ("--only", "box1", "--only", "box3", "--no-fold", "--workdir", "examples/digits")
+    words = ("run", "--launcher", launcher, *two, "--", "sh", "-c", script)
+    out = frameworks.run(*words, check=True, timeout=240).out
+    assert out.count("Num processes: 2") >= 2 and "DistributedType.MULTI_CPU" in out
+
+
+@pytest.mark.rare
+def test_accelerates_own_command_and_its_settings(frameworks: Toolkit) -> None:
+    words = ("accelerate", "launch", "--mixed_precision", "bf16", "train_accelerate.py", "--epochs", "2")
+    done = frameworks.run("run", "--no-fold", "--workdir", "examples/digits", "--", *words, check=True)
+    assert len(ACCURACY.findall(done.out)) == 4
+    text = "import accelerate as x; a = x.Accelerator(); print('SET', a.mixed_precision, a.num_processes)"
+    (frameworks.folder / "examples/digits/show.py").write_text(text)
+    words = ("accelerate", "launch", "--mixed_precision", "bf16", "--num_processes", "9", "show.py")
+    done = frameworks.run("run", "--no-fold", "--workdir", "examples/digits", "--", *words, check=True)
+    assert done.out.count("SET bf16 4") == 4
