@@ -251,7 +251,7 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
     (tmp_path / "docker").write_text(f"#!/bin/sh\ncat >{tmp_path}/loaded; echo done\n")
     (tmp_path / "docker").chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    words = [sys.executable, "-I", "-S", str(program), "127.0.0.9"]
+    words = [sys.executable, "-S", str(program), "127.0.0.9"]
     with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
 
