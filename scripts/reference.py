@@ -62,6 +62,12 @@ _PORTS = (
     ),
     (
         "train_ddp.py",
+        "train_ray.py",
+        "Ray Train",
+        "From DDP on: Ray starts the workers, joins them and gives each a device; the script drives them.",
+    ),
+    (
+        "train_ddp.py",
         "train_accelerate.py",
         "Accelerate",
         "From DDP on: what wraps the model, and how exactly it computes, is left to Accelerate's settings.",

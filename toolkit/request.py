@@ -17,6 +17,7 @@ from toolkit.core.names import job_id
 from toolkit.effects.tree import read_tree
 from toolkit.errors import BadInput, NotReady, Problem
 from toolkit.inputs import choose_hosts, inside_programs, is_folder, read_secrets
+from toolkit.launchers import WITH_TOKEN
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.launching import AUTO, Start, elastic_problems, how_to_start, launcher_problems
@@ -191,6 +192,7 @@ def make_job(session: Session, request: Request) -> Job:
         stall_after=request.stall_after,
         elastic=request.elastic,
         local_rank_word=start.local_rank_word,
+        token=secrets.token_hex(32) if start.launcher in WITH_TOKEN else "",
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, sh
+from tests.e2e.world import Toolkit, marked, on, sh, wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -22,7 +22,6 @@ PLACE = (
     "('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_PORT')))"
 )
 ACCURACY = re.compile(r"rank (\d): test accuracy (\d\.\d+)")
-TAG = "toolkit:frameworks"
 
 
 @pytest.fixture
@@ -82,22 +81,26 @@ def test_a_launcher_that_the_image_lacks_is_refused(up: Toolkit) -> None:
 # With the frameworks in the image
 
 
-@pytest.fixture(scope="module")
-def frameworks(lab: Path, folder: Path) -> Iterator[Toolkit]:
-    """A cluster of three hosts, with uneven slots, from an image that has Accelerate and DeepSpeed."""
-    file = hosts_file(lab, folder, "frameworks", ("box1", "box2", "box3"))
+def with_image(lab: Path, folder: Path, name: str, extras: str) -> Iterator[Toolkit]:
+    """A cluster of three hosts, with uneven slots, from an image that has more."""
+    file = hosts_file(lab, folder, name, ("box1", "box2", "box3"))
     data = yaml.safe_load(file.read_text())
-    data["image"] = TAG
+    data["image"] = f"toolkit:{name}"
     data["hosts"]["box2"]["slots"] = 2
     data["mounts"] = ["/srv/shared:/shared"]
     sh("box1", "install -d -o trainer /srv/shared/launchers")
     file.write_text(yaml.safe_dump(data))
     cluster = Toolkit(file, folder)
-    cluster.run("image", "build", "--with", "accelerate,deepspeed", "--tag", TAG, check=True, timeout=1800)
+    cluster.run("image", "build", "--with", extras, "--tag", data["image"], check=True, timeout=1800)
     cluster.run("up", check=True, timeout=600)
     yield cluster
     cluster.run("down", "--no-save", check=True)
     sh("box1", "rm -rf /srv/shared/launchers")
+
+
+@pytest.fixture(scope="module")
+def frameworks(lab: Path, folder: Path) -> Iterator[Toolkit]:
+    yield from with_image(lab, folder, "frameworks", "accelerate,deepspeed")
 
 
 def train(cluster: Toolkit, launcher: str, script: str, *more: str) -> list[tuple[str, str]]:
@@ -147,3 +150,110 @@ def test_accelerates_own_command_and_its_settings(frameworks: Toolkit) -> None:
     words = ("accelerate", "launch", "--mixed_precision", "bf16", "--num_processes", "9", "show.py")
     done = frameworks.run("run", "--no-fold", "--workdir", "examples/digits", "--", *words, check=True)
     assert done.out.count("SET bf16 4") == 4
+
+
+# Ray
+
+
+@pytest.fixture(scope="module")
+def ray(lab: Path, folder: Path) -> Iterator[Toolkit]:
+    yield from with_image(lab, folder, "ray", "ray")
+
+
+HANGS = """
+import ray, time
+
+ray.init()
+
+@ray.remote
+def wait():
+    time.sleep(600)
+
+waiting = [wait.remote() for _ in range(4)]
+time.sleep(3)
+print("all wait")
+ray.get(waiting)
+"""
+STRANGER = """
+import ray, sys
+try:
+    ray.init(address=sys.argv[1])
+    print("INSIDE", len(ray.nodes()))
+except Exception as error:
+    print("OUTSIDE", type(error).__name__)
+"""
+
+
+def hanging(cluster: Toolkit) -> str:
+    """A job whose four workers of Ray wait; its id, once they do."""
+    code = cluster.folder / "hangs"
+    code.mkdir(exist_ok=True)
+    (code / "hang.py").write_text(HANGS)
+    words = ("run", "-d", "--json", "--launcher", "auto", "--workdir", "hangs", "hang.py")
+    job = str(cluster.run(*words, check=True).json["job"])
+    wait_until(lambda: "all wait" in cluster.run("logs", job, check=True).out, 120)
+    return job
+
+
+def inside(host: str, text: str) -> str:
+    """What a shell in Ray's container on a host prints."""
+    name = "toolkit-ray-main" if host == "box1" else "toolkit-ray-worker"
+    return on(host, "docker", "exec", name, "sh", "-c", text)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("hosts", [("box1",), ("box1", "box2"), ("box1", "box2", "box3")], ids=len)
+def test_a_model_learns_with_ray_train(ray: Toolkit, hosts: tuple[str, ...]) -> None:
+    only = tuple(word for host in hosts for word in ("--only", host))
+    # Ray itself hides lines that are alike.
+    rows = train(ray, "ray", "train_ray.py", *only, "--env", "RAY_DEDUP_LOGS=0")
+    assert [int(rank) for rank, _ in sorted(rows)] == list(range({1: 1, 2: 3, 3: 4}[len(hosts)]))
+    assert len({accuracy for _, accuracy in rows}) == 1 and float(rows[0][1]) >= 0.95
+
+
+@pytest.mark.rare
+def test_rays_own_example_runs_as_it_is(ray: Toolkit) -> None:
+    """From its wheel; its results go to the home folder, which is one that all hosts see."""
+    script = ("python", "-m", "ray.train.examples.pytorch.torch_linear_example", "--num-workers", "2")
+    two = ("--only", "box1", "--only", "box3", "--env", "HOME=/shared/launchers", "--no-fold")
+    words = ("run", "--launcher", "ray", *two, "--workdir", "examples/digits", "--", *script)
+    out = ray.run(*words, check=True, timeout=240).out
+    assert "world_rank=1, local_rank=0, node_rank=1" in out and re.search(r"\{'loss': \d", out)
+
+
+@pytest.mark.rare
+def test_a_stranger_does_not_get_into_rays_cluster(ray: Toolkit) -> None:
+    job = hanging(ray)
+    head = (
+        inside("box1", "ps -eo args | grep -o 'gcs_server_port=[0-9]*' | head -n 1").strip().partition("=")[2]
+    )
+    address = f"{sh('box1', 'hostname -i').split()[0]}:{head}"
+    assert head
+    inside("box2", f"cat >/tmp/stranger.py <<'END'\n{STRANGER}\nEND")
+    for token in ("", "RAY_AUTH_MODE=token RAY_AUTH_TOKEN=0123456789abcdef0123456789abcdef"):
+        said = inside("box2", f"env {token} timeout 100 python /tmp/stranger.py {address}")
+        assert "OUTSIDE" in said and "INSIDE" not in said
+    assert ray.run("jobs", "--json", check=True).json[-1]["state"] == "running"
+    ray.run("stop", job, check=True)
+
+
+@pytest.mark.rare
+def test_a_node_of_ray_that_dies_ends_the_job_and_nothing_is_left(ray: Toolkit) -> None:
+    job = hanging(ray)
+    inside("box3", "kill -9 $(ps -eo pid,comm | awk '$2 == \"raylet\" {print $1}')")
+    done = ray.run("wait", job, "--timeout", "20")
+    assert done.status == 1 and "Ray on box3 ended with exit code 1" in done.err
+    for host in ("box1", "box2", "box3"):
+        assert not marked(host, f"TOOLKIT_JOB={job}")
+        left = inside(host, "ls /tmp").split()
+        assert not [name for name in left if re.fullmatch(r"toolkit-[0-9a-f]{12}|pymp-.*", name)]
+
+
+@pytest.mark.rare
+def test_two_jobs_have_two_clusters_of_ray(ray: Toolkit) -> None:
+    job = hanging(ray)
+    words = ("run", "--share", "--launcher", "ray", "--only", "box1", "--workdir", "examples/digits")
+    done = ray.run(*words, "train_ray.py", "--epochs", "1", check=True, timeout=240)
+    assert "on 1 ranks" in done.out
+    assert ray.run("jobs", "--json", check=True).json[-2]["state"] == "running"
+    ray.run("stop", job, check=True)

@@ -135,6 +135,7 @@ _COMMAND = (
             **_in((*UP, "send", *END), Answer("-9")),
             **_in(RUN, Answer("-9", ("succeeded", ""), goes_on=True)),
             **_in(MOMENTS, Answer("-9|0")),
+            "moment-run": Answer("-9|0", goes_on=True),
         },
     ),
     Fault(

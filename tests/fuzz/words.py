@@ -8,6 +8,7 @@ from collections.abc import Callable
 GOOD_HOSTS = (
     b"cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
     b"data:\n  - {source: ./folder, path: /scratch/x, target: /data}\n"
+    b"services: {board: {command: tensorboard, ports: [6006]}, plain: {command: x}}\n"
 )
 FILES = {
     "hosts.yaml": GOOD_HOSTS,
@@ -97,6 +98,8 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("stop", "x", "--now"),
     ("get", "out", "*.pt", "--job", "x", "--host", "gpu2", "-o", "folder", "--dry-run", "--json"),
     ("get", "--all-hosts", "--force", "/data/x", "-v"),
+    ("forward", "board", "--port", "7000", "--json", "-v"),
+    ("logs", "--service", "board", "-f", "--tail", "3"),
     ("shell", "gpu2", "-v"),
     ("exec", "gpu1", "--", "ls", "-l"),
     ("exec", "--all", "--timeout", "5", "--json", "hostname"),
@@ -299,6 +302,11 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
         _option("--rank", "-1", "x", "1.5"),
         _option("--since", "yesterday", "1x", "-5m", "9" * 400 + "h", "2026-99-01"),
         _option("--host", "gpu9", "é"),
+        _option("--service", "bord", "é"),
+    ),
+    "forward": (
+        *(_UNKNOWN, _NO_HOSTS, _option("--port", "0", "65536", "x", "-1")),
+        lambda rng, words: [*words, rng.choice(("bord", "plain", "é"))],
     ),
     "wait": (_UNKNOWN, _NO_HOSTS, _NO_TIME, _extra),
     "why": (_UNKNOWN, _NO_HOSTS, _extra, _option("--save", "kept", "folder", ".tar.gz", "x.tar")),

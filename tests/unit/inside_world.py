@@ -62,11 +62,13 @@ class World:
             "stall_after": None,
             "elastic": False,
             "local_rank_word": False,
+            "token": "",
             "attempt": 0,
             "launches": [{"host": "gpu1", "argv": self.rank_argv(job_id), "env": rank_env()}],
             **changes,
         }
         job.setdefault("world_sizes", [job["world_size"], job["world_size"]])
+        job["launches"] = [{"env": {}, "serves": False, "name": "", **each} for each in job["launches"]]
         (folder / "job.json").write_text(json.dumps(job))
         return folder
 

@@ -22,9 +22,10 @@ BELONGS = {
     "show_gpus": "show",
     "show_jobs": "show",
     "show_network": "show",
+    "show_services": "show",
     "show_why": "show",
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
-    **dict.fromkeys(("launching",), "api"),
+    **dict.fromkeys(("forwarding", "launching", "services"), "api"),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
     **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
 }
@@ -55,6 +56,7 @@ MEASURED = {
     "toolkit.inside.allreduce": {"torch"},
     "toolkit.inside.bench_algorithms": {"mpi4py"},
     "toolkit.inside.bench_network": {"mpi4py", "numpy", "torch"},
+    "toolkit.inside.rayed": {"ray"},
     "toolkit.inside.steptime": {"torch"},
 }
 # `up` brings the launchers along (toolkit.inputs.inside_programs); only a job that starts again needs them.

@@ -207,6 +207,22 @@ CASES: dict[str, str | bytes] = {
     "data paths in one another": GOOD
     + "data: [{source: x, path: /a/b, target: /c}, {source: y, path: /a/, target: /d},"
     + " {source: y, path: /a/bc, target: /e}]\n",
+    # Services
+    "services is a list": GOOD + "services: [tensorboard]\n",
+    "service is nothing": GOOD + "services: {tb: }\n",
+    "service names": GOOD + "services: {TB: {command: x}, a_b: {command: x}, '': {command: x}}\n",
+    "service keys": GOOD
+    + "services: {tb: {command: x, port: 1, cluster: x, mounts: [{source: /a, target: /b, mode: x}]}}\n",
+    "service commands": GOOD + "services: {a: {command: ''}, b: {command: []}, c: {command: [x, 3]}}\n",
+    "more service commands": GOOD + 'services: {d: {command: "it\'s"}, e: {command: 3}}\n',
+    "service without a command": GOOD + "services: {a: {ports: [80]}, b: {image: x:1}}\n",
+    "service values": GOOD
+    + "services: {a: {command: x, host: gpu9, ports: 80, gpus: two, health: healthz, start_within: 0}}\n",
+    "service ports": GOOD + "services: {a: {command: x, ports: [80, 0, 70000, '81', 80]}}\n",
+    "service health without a port": GOOD + "services: {a: {command: x, health: /}}\n",
+    "service environment": GOOD + "services: {a: {command: x, env: {TOKEN: 1234, =x: y}, gpus: [0, 0]}}\n",
+    "service mount twice": GOOD
+    + "mounts: [/a:/x, /b:/x]\nservices: {s: {command: x, mounts: [/c:/x, /d:/y, /e:/y]}}\n",
     # All at once, in the file's order, whatever layer finds them
     "many": (
         "cluster: Demo\nimage: trainer:1\nmain: gpu9\nhosts:\n  gpu1: {slots: '8', port: 22:22}\n"

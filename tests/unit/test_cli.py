@@ -49,6 +49,7 @@ WITH_HOSTS = {
     "why": (),
     "stop": (),
     "get": ("x",),
+    "forward": (),
     "shell": (),
     "trust": (),
     "image send": (),

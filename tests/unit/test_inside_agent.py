@@ -27,7 +27,8 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_the_mark_goes_in_front_of_the_command(agent: Any) -> None:
     argv = agent.agent_args(["gpu2", "orted", "-mca", "ess", '"env"'], "j1")
-    own = "mkdir -p -m 700 /tmp/toolkit-j1; export TMPDIR=/tmp/toolkit-j1 TOOLKIT_JOB=j1"
+    folder = agent.temporary_folder("j1")
+    own = f"mkdir -p -m 700 {folder}; export TMPDIR={folder} TOOLKIT_JOB=j1"
     assert argv == [*SSH, "gpu2", f'{own}; orted -mca ess "env"']
 
 

@@ -448,6 +448,29 @@ def test_a_job_that_loses_a_host_fails_and_says_which(world: World) -> None:
     assert status["reason"].startswith("gpu1 is lost: ")
 
 
+def test_a_launch_that_ends_because_its_host_is_lost_says_so(world: World) -> None:
+    """As its ssh does, a moment before the lease: the host is the cause, not the launcher."""
+    code = (
+        "import os, pathlib, signal, subprocess, sys, time\n"
+        "def lease():\n"
+        "    for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
+        "        try: words = path.read_bytes().split(b'\\0')\n"
+        "        except OSError: continue\n"
+        f"        if {JOB.encode()!r} in words and any(w.endswith(b'/lease.py') for w in words):\n"
+        "            return int(path.parent.name)\n"
+        "while not (pid := lease()): time.sleep(0.05)\n"
+        "time.sleep(1)\n"
+        "os.kill(pid, signal.SIGSTOP)\n"
+        "subprocess.Popen(['sh', '-c', f'sleep 0.7; kill -9 {pid}'], stdout=subprocess.DEVNULL,\n"
+        "    stderr=subprocess.DEVNULL, start_new_session=True, env={})\n"
+        "sys.exit(255)"
+    )
+    world.job(launches=[{"host": "gpu1", "argv": python(code), "env": {}}])
+    world.call("supervisor.py", JOB)
+    status = world.status()
+    assert status["exit_code"] == 69 and status["reason"].startswith("gpu1 is lost: ")
+
+
 def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> None:
     world.job(command=python("import time; time.sleep(60)"))
     supervisor = world.start("supervisor.py", JOB)

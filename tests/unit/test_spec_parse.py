@@ -15,7 +15,7 @@ from tests.unit.spec_cases import CASES, GOOD, HEAD
 from toolkit.core.container import Mount, Ulimit
 from toolkit.errors import BadInput, Problem
 from toolkit.spec import fields
-from toolkit.spec.inventory import DataSet, Host, Inventory
+from toolkit.spec.inventory import DataSet, Host, Inventory, Service
 from toolkit.spec.parse import MAX_PROBLEMS, json_schema, parse_inventory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -48,6 +48,17 @@ def test_full_example() -> None:
         env=(("OMP_NUM_THREADS", "8"),),
     )
     gpu2 = Host("gpu2", "gpu2", gpus=2, gpu_ids=("0", "2"))
+    board = Service(
+        name="tensorboard",
+        host="gpu1",
+        image="registry.example.com:5000/team/tensorboard:2",
+        argv=("tensorboard", "--logdir", "/checkpoints/runs", "--host", "0.0.0.0", "--port", "6006"),
+        ports=(6006,),
+        health="/",
+        start_within=60,
+        env=(("TF_CPP_MIN_LOG_LEVEL", "2"),),
+        mounts=(Mount("/data/embeddings", "/embeddings", True),),
+    )
     assert inventory == Inventory(
         cluster="demo",
         image="registry.example.com:5000/team/trainer:1.0",
@@ -67,6 +78,7 @@ def test_full_example() -> None:
         launcher="horovodrun",
         state_dir="/scratch",
         known_hosts="~/.ssh/known_hosts_cluster",
+        services=(board,),
         pull="missing",
     )
 
@@ -77,6 +89,24 @@ def test_full_example_has_every_key() -> None:
     models = [schema, *schema["$defs"].values()]
     for key in (key for model in models for key in model["properties"]):
         assert f"{key}:" in text, f"{key} is not shown"
+
+
+def test_services_in_every_form() -> None:
+    text = (
+        "cluster: demo\nimage: x:1\nmain: b\nhosts: [a, b]\nservices:\n"
+        "  one: {command: \"sh -c 'sleep 3'\"}\n"
+        "  two: {image: nginx, host: a, ports: [80, 443], gpus: [1, 0]}\n"
+        "  three: {command: [x, 'a b'], gpus: 2}\n"
+    )
+    inventory = parse_inventory(text, "hosts.yaml")
+    assert inventory.services == (
+        Service("one", "b", argv=("sh", "-c", "sleep 3")),
+        Service("two", "a", "nginx:latest", ports=(80, 443), gpus=2, gpu_ids=("1", "0")),
+        Service("three", "b", argv=("x", "a b"), gpus=2),
+    )
+    assert inventory.services_on("a") == (inventory.service("two"),)
+    with pytest.raises(KeyError):
+        inventory.service("four")
 
 
 def test_hosts_as_list_and_as_mapping_are_equal() -> None:

@@ -11,7 +11,7 @@ from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
 from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
 from toolkit.plan.fix import Stray
-from toolkit.plan.ownership import ours
+from toolkit.plan.ownership import ours, services_of
 
 # Every process of a job carries these; the kernel shows the environment of one's own processes alone. One
 # grep reads them all, because a busy host has thousands.
@@ -104,7 +104,8 @@ def own_containers(seen: Seen, scene: Scene) -> tuple[ContainerFacts, ...]:
     """Return this cluster's containers; another user's cluster of that name has a check of its own."""
     assert seen.facts is not None
     user = seen.facts.user
-    found = ours(scene.inventory.cluster, seen.facts)
+    cluster = scene.inventory.cluster
+    found = (*ours(cluster, seen.facts), *services_of(cluster, seen.facts))
     return tuple(c for c in found if c.labels.get(LABEL_OWNER, user) == user)
 
 

@@ -19,6 +19,7 @@ from toolkit.cli import (
     data,
     down,
     enter,
+    forward,
     gc,
     get,
     image,
@@ -102,6 +103,7 @@ app.command()(jobs.wait)
 app.command()(why.why)
 app.command()(jobs.stop)
 app.command()(get.get)
+app.command()(forward.forward)
 app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)

@@ -14,6 +14,11 @@ def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching(_names(str(ctx.params.get("hosts") or "")), incomplete)
 
 
+def services(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of services, from the same file."""
+    return _matching(_names(str(ctx.params.get("hosts") or ""), "services"), incomplete)
+
+
 def first_host(ctx: typer.Context, incomplete: str) -> list[str]:
     """The same for a verb whose first word may be a host; what follows is another program's."""
     return [] if ctx.params.get("words") else hosts(ctx, incomplete)
@@ -76,8 +81,8 @@ def _matching(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
 
 
-def _names(path: str) -> list[str]:
-    """The names in a hosts file, none when it cannot be read: nobody wants errors while typing."""
+def _names(path: str, key: str = "hosts") -> list[str]:
+    """The names below a key of a hosts file, none when it cannot be read: no errors while typing."""
     from pathlib import Path
 
     from toolkit.spec.yaml import MAX_BYTES, read_yaml
@@ -87,5 +92,5 @@ def _names(path: str) -> list[str]:
             data = read_yaml(file.read(MAX_BYTES + 1)).data
     except (OSError, ValueError):
         return []
-    found = (data or {}).get("hosts")
+    found = (data or {}).get(key)
     return [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else []

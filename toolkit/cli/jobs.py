@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from toolkit.api import Session
     from toolkit.cli.line import CommandLine
     from toolkit.core.job_status import JobStatus
+    from toolkit.spec.inventory import Inventory
 
 Job = Annotated[
     str, typer.Argument(metavar="[JOB]", help="A job's id, or the last part of it; the newest one if absent.")
@@ -105,9 +106,13 @@ def logs(
     save: Annotated[
         str, typer.Option(metavar="DIR", help="Print nothing; bring every rank's whole log to DIR/JOB/HOST.")
     ] = "",
+    service: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="A service's output, no job's.", autocompletion=complete.services),
+    ] = "",
     verbose: Verbose = False,
 ) -> None:
-    """Print a job's output, merged of all ranks or of one; Ctrl-C leaves the job alone."""
+    """Print a job's output, merged of all ranks or of one, or a service's; Ctrl-C leaves it alone."""
     from toolkit.cli.get import bring_logs
     from toolkit.cli.line import CommandLine
     from toolkit.cli.moments import since as moment
@@ -126,6 +131,16 @@ def logs(
         line.refuse("--save", f"{save!r} is not a folder")
     if inventory is not None and host and host not in inventory.names:
         line.refuse("--host", f"{host} is not a host of the file; there are: {', '.join(inventory.names)}")
+    if service:
+        for option, given in {"JOB": job, "--rank": rank, "--host": host, "--save": save}.items():
+            if given:
+                line.refuse(option, "is about jobs; leave it out beside --service")
+        if inventory is not None and service not in (known := [each.name for each in inventory.services]):
+            line.refuse("--service", f"{service} is not a service of the file; there are: {', '.join(known)}")
+        words = [*(["--follow"] if follow_on else []), *(["--tail", str(lines)] if lines is not None else [])]
+        words += ["--since", f"{ago:.0f}s" if ago else f"{epoch:.3f}"] if ago or epoch else []
+        _service_log(line.accept(inventory), service, words, verbose)
+        return
     inventory = line.accept(inventory)
     what = Excerpt(number, host, ago, epoch, lines, fold and number is None)
     names = list(inventory.names) if number is not None or save else [inventory.main]
@@ -139,6 +154,17 @@ def logs(
             say(f"job {wanted.id}: {wanted.state}")
         try:
             show_log(session, wanted, to_stdout, what, follow_on and not wanted.final)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _service_log(inventory: Inventory, name: str, words: list[str], verbose: bool) -> None:
+    from toolkit.services import show_log
+
+    service = inventory.service(name)
+    with connect(inventory, verbose, [service.host]) as session:
+        try:
+            show_log(session, service, to_stdout, words)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 

@@ -17,27 +17,34 @@ _SHOWN = 5
 
 
 def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
-    """Show hosts, who holds which GPU, and the cluster's jobs; exits with 3 when the cluster is not up."""
+    """Show hosts, services, GPUs with their holders, and jobs; exits with 3 when the cluster is not up."""
     from dataclasses import asdict
 
+    from toolkit.services import states as service_states
     from toolkit.show import table
     from toolkit.show_gpus import gpus_json, gpus_text
     from toolkit.show_jobs import job_json, jobs_table
+    from toolkit.show_services import services_text
 
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
         rows = session.host_states()
+        services = service_states(session)
         jobs, silent = _jobs(session)
         facts = tuple(session.facts.values())
+    up = all(r.ok for r in rows) and all(s.ok for s in services)
     if as_json:
-        value: dict[str, Any] = {"cluster": inventory.cluster, "up": all(r.ok for r in rows)}
+        value: dict[str, Any] = {"cluster": inventory.cluster, "up": up}
         value |= {"hosts": [asdict(r) for r in rows], "gpus": gpus_json(facts)}
+        value["services"] = [asdict(s) for s in services]
         put_json(value | {"jobs": [job_json(j) for j in jobs]})
     else:
         cells = [(r.host, r.role, r.state, r.address, r.image, r.docker, r.note) for r in rows]
         print(table(("host", "role", "state", "data address", "image", "docker", "note"), cells), end="")
         for fix in dict.fromkeys(r.fix for r in rows if r.fix):
             print(f"fix for {', '.join(r.host for r in rows if r.fix == fix)}: {fix}")
+        if services:
+            print(f"\n{services_text(services)}", end="")
         if held := gpus_text(facts):
             print(f"\n{held}", end="")
         shown = [job for index, job in enumerate(jobs) if not job.final or index >= len(jobs) - _SHOWN]
@@ -45,7 +52,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
             print("\n" + jobs_table(shown), end="")
         if silent:
             print(f"\n{silent}")
-    if not all(r.ok for r in rows):
+    if not up:
         raise typer.Exit(3)
 
 

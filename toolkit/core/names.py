@@ -11,6 +11,8 @@ LABEL_CLUSTER = "toolkit.cluster"
 LABEL_ROLE = "toolkit.role"
 LABEL_HOST = "toolkit.host"
 LABEL_OWNER = "toolkit.owner"
+# On a service's container: its name in the hosts file.
+LABEL_SERVICE = "toolkit.service"
 LABEL_PORT = "toolkit.port"
 LABEL_CONFIG = "toolkit.config"
 LABEL_VERSION = "toolkit.version"
@@ -18,7 +20,7 @@ LABEL_DIGEST = "toolkit.digest"
 # On images: the identity of the image that this one is a part of.
 LABEL_PART = "toolkit.part"
 
-MAIN, WORKER = "main", "worker"
+MAIN, WORKER, SERVICE = "main", "worker", "service"
 
 # A repository name that no registry owns: images that we have verified carry a tag made of their identity.
 IDENTITY_REPOSITORY = "toolkit.local/verified"
@@ -38,6 +40,11 @@ DEFAULT_LOG_BYTES = 64 * 1024**2
 def container_name(cluster: str, role: str) -> str:
     """Return the name of a cluster's container on a host; one of ours per cluster and host."""
     return f"toolkit-{cluster}-{role}"
+
+
+def service_container(cluster: str, service: str) -> str:
+    """Return the name of a service's container."""
+    return container_name(cluster, f"{SERVICE}-{service}")
 
 
 def job_id(start: datetime, program: str, token: str) -> str:

@@ -22,9 +22,10 @@ from toolkit.effects.pulse import SILENCE_S
 from toolkit.effects.runner import Sink
 from toolkit.effects.ssh_config import Target
 from toolkit.effects.ssh_connect import Link
-from toolkit.errors import Unreachable
+from toolkit.errors import NotReady, ToolkitError, Unreachable
 
 _CHUNK = 2**15
+_DIAL_S = 15.0
 _KILLED = 128 + 9
 _AGAIN = "when the host is back, run the same command again: it goes on from what is there"
 
@@ -135,6 +136,34 @@ class SshRunner:
             source = _pieces(command.stdin)
         self._tell(command)
         return self._exec(wire(command), sink, source, None)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return not self._closed and self._link.connection.is_connected
+
+    def dial(self, address: tuple[str, int]) -> paramiko.Channel:
+        """Return a connection from the host to an address (RFC 4254, 7.2).
+
+        Raises:
+            NotReady: the host reaches nobody there.
+            ToolkitError: the host's sshd lets nobody through.
+            Unreachable: the connection to the host is lost.
+        """
+        where = f"{address[0]}:{address[1]}"
+        try:
+            here = ("127.0.0.1", 0)
+            return self._link.transport.open_channel("direct-tcpip", address, here, timeout=_DIAL_S)
+        except paramiko.ChannelException as error:
+            if error.code == 1:  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
+                fix = (
+                    f"on {self.name}: AllowTcpForwarding yes (or local) in /etc/ssh/sshd_config, restart sshd"
+                )
+                raise ToolkitError("its sshd forbids forwarding", fix, self.name) from error
+            raise NotReady(f"nothing answers at {where}", "toolkit status", self.name) from error
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            why = f"the connection was lost: {self._link.lost or error}"
+            raise Unreachable(why, _AGAIN, self.name) from error
 
     def interactive(self, command: Command) -> int:
         """Run with a terminal of ours joined to one over there; return the status."""

@@ -79,7 +79,7 @@ class Attempt:
         Args:
             again: whether another attempt follows upon such an end: then hosts keep what it needs.
         """
-        while any(running.code is None for running in self._running):
+        while self._is_under_way():
             self._step()
         end = self._end or End("succeeded", 0, "")
         grace = self._grace()
@@ -102,6 +102,9 @@ class Attempt:
         """Let the launches end, whatever has become of us."""
         for running in self._running:
             running.stop(0.0)
+
+    def _is_under_way(self) -> bool:
+        return any(running.code is None for running in self._running if not running.launch["serves"])
 
     def _grace(self) -> float:
         grace = grace_of(self.job)
@@ -129,7 +132,9 @@ class Attempt:
             if self._is_open(running) and now < running.ended + DRAIN_S:
                 continue
             running.code = exit_code_of(returncode)
-            if running.code != 0 and self._end is None and not running.out:
+            # What serves the others is not to end before them, whatever it has to say.
+            failed = running.code != 0 or (running.launch["serves"] and self._is_under_way())
+            if failed and self._end is None and not running.out:
                 end = self._failed(running, running.code)
                 if self._regroup is None or not self._regroup.survives_launch(end, running, running.code):
                     self._ends(end)
@@ -148,6 +153,10 @@ class Attempt:
             return lost
         if self._regroup is None:
             records = self.leases.records()
+            told = any(each["exit_code"] for each in records if each["host"] == running.launch["host"])
+            # ssh may end a moment before the lease beside it does; by now the lease has been asked, too.
+            if not told and (lost := self._lost()):
+                return lost
         else:
             records = self._regroup.latest(running.launch["host"])
             if lost := self._lost():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -64,6 +65,8 @@ class Launch(TypedDict):
     host: str
     argv: list[str]
     env: dict[str, str]
+    serves: bool  # ended when the others have ended; its own end before that is a failure
+    name: str  # what a person calls it; empty for the program's own name
 
 
 class Job(TypedDict):
@@ -95,6 +98,7 @@ class Job(TypedDict):
     stall_after: float | None
     elastic: bool
     local_rank_word: bool
+    token: str  # what a launcher's own daemons know each other by
     world_sizes: list[int]  # the least and the most ranks that there may be at once
     attempt: int  # 0, then how often it was started again
 
@@ -140,8 +144,11 @@ def job_folder(job_id: str) -> Path:
 
 
 def temporary_folder(job_id: str) -> Path:
-    """Where launchers put their own files on this host: what they leave when they are killed goes with it."""
-    return Path("/tmp", f"toolkit-{job_id}")
+    """Where launchers put their own files on this host: what they leave when they are killed goes with it.
+
+    Its name is short: sockets below it may have names of 107 letters in all.
+    """
+    return Path("/tmp", f"toolkit-{hashlib.sha256(job_id.encode()).hexdigest()[:12]}")
 
 
 def load_job(job_id: str) -> Job:
@@ -157,12 +164,12 @@ def load_job(job_id: str) -> Job:
 
 
 def forget_variables(job_id: str) -> None:
-    """Take the person's variables, secrets among them, out of job.json on this host."""
+    """Take the person's variables and all that is secret out of job.json on this host."""
     path = job_folder(job_id) / "job.json"
     with suppress(OSError, ValueError):  # not here, or gone: then there is nothing to forget
         job = json.loads(path.read_bytes())
-        if job["env"] or job["override"]:
-            write_json(path, {**job, "env": {}, "override": {}})
+        if job["env"] or job["override"] or job.get("token"):
+            write_json(path, {**job, "env": {}, "override": {}, "token": ""})
 
 
 def load_host() -> HostFile:

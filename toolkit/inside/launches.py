@@ -38,7 +38,7 @@ class Running:
 
     @property
     def name(self) -> str:
-        return f"{Path(self.launch['argv'][0]).name} on {self.launch['host']}"
+        return f"{self.launch['name'] or Path(self.launch['argv'][0]).name} on {self.launch['host']}"
 
     def stop(self, grace: float) -> None:
         """Order the launch to end: TERM to its group, KILL after the grace."""

@@ -30,6 +30,8 @@ def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[s
     pairs = [pair for env in (*environs, host.get("env") or {}) for pair in env.items()]
     pairs += [pair for name in ("env", "override") for pair in (job.get(name) or {}).items()]
     found = {str(value) for name, value in pairs if name in named or SECRET_NAME.search(name)}
+    if job.get("token"):
+        found.add(job["token"])
     return {value for value in found if len(value) >= LEAST_SECRET and value.lower() not in PLAIN}
 
 

@@ -120,6 +120,8 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
         TOOLKIT_HOST=host["host"],
         TOOLKIT_RESTART=str(job["attempt"]),
         PYTHONUNBUFFERED="1",
+        # setproctitle would write over /proc/PID/environ, by which what a job has started is found.
+        SPT_NOENV="1",
     )
     env[JOB_MARK], env[RANK_MARK] = job["id"], str(place.rank)
     return env

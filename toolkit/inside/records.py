@@ -19,7 +19,7 @@ from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
 Record = dict[str, Any]
 
 # Launchers that end with the exit code of the first rank to fail.
-_TRUE_CODE = frozenset(("deepspeed", "horovodrun", "mpirun", "python"))
+_TRUE_CODE = frozenset(("deepspeed", "horovodrun", "mpirun", "python", "ray"))
 
 
 def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
@@ -97,8 +97,7 @@ def signal_name(number: int) -> str:
 
 def blame(job: Job, found: Sequence[Record], host: str, launch: str, code: int) -> tuple[int, str, Record]:
     """Exit code, reason and record of a failed launch: those of the first rank to fail, if there is one."""
-    code = code or EXIT_BROKEN
-    first = first_cause(job, found, host, code)
+    first = first_cause(job, found, host, code or EXIT_BROKEN)
     if first is None:
-        return code, f"{launch} ended with exit code {code}", {}
+        return code or EXIT_BROKEN, f"{launch} ended with exit code {code}", {}
     return int(first["exit_code"]), words(first), first

@@ -13,6 +13,7 @@ from toolkit.launchers.horovodrun_gloo import horovodrun_gloo
 from toolkit.launchers.job import Job, Launch
 from toolkit.launchers.mpirun import mpirun
 from toolkit.launchers.python import python
+from toolkit.launchers.ray import ray
 from toolkit.launchers.torchrun import torchrun
 
 
@@ -38,6 +39,9 @@ BY_AGENT = ("horovodrun", "horovodrun-gloo", "mpirun")
 # Those that can start ranks again by themselves.
 ELASTIC = ("horovodrun", "torchrun")
 
+# Those with daemons of their own, which know each other by a token.
+WITH_TOKEN = ("ray",)
+
 LAUNCHERS: dict[str, Callable[[Job], tuple[Launch, ...]]] = {
     "accelerate": accelerate,
     "deepspeed": deepspeed,
@@ -45,5 +49,6 @@ LAUNCHERS: dict[str, Callable[[Job], tuple[Launch, ...]]] = {
     "horovodrun-gloo": horovodrun_gloo,
     "mpirun": mpirun,
     "python": python,
+    "ray": ray,
     "torchrun": torchrun,
 }

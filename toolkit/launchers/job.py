@@ -57,6 +57,7 @@ class Job:
         stall_after: seconds without a line from any rank after which evidence is collected, None for never.
         elastic: the launcher starts ranks again by itself, in a world of another size if need be.
         local_rank_word: the script is given ``--local_rank=N``, as DeepSpeed's launcher does.
+        token: what a launcher's own daemons know each other by; a secret of this job alone.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Job:
     stall_after: float | None = None
     elastic: bool = False
     local_rank_word: bool = False
+    token: str = field(default="", repr=False)
 
     @property
     def world_size(self) -> int:
@@ -141,8 +143,14 @@ class Launch:
     """One process that the supervisor starts: on main itself, or through the cluster's ssh on a worker.
 
     A word of ``argv`` that is INTERFACE stands for that host's data interface.
+
+    Args:
+        serves: it is there for the others: it is ended when they have ended, and is not to end before.
+        name: what a person calls it; empty for the program's own name.
     """
 
     host: str
     argv: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
+    serves: bool = False
+    name: str = ""

@@ -63,24 +63,28 @@ def gpu_failures(host: str) -> tuple[Failure, ...]:
     return tuple(Failure(says, what, fix.format(host=host)) for says, what, fix in _FAILURES)
 
 
-def given_gpus(host: Host, facts: Facts) -> tuple[str, ...]:
-    """Return the GPUs that the host's container gets, as indexes or UUIDs.
+def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
+    """Return the GPUs that a host's container gets, as indexes or UUIDs.
+
+    Args:
+        key: where in the file they are declared; the host's own place by default.
 
     Raises:
         NotReady: the file declares GPUs that nvidia-smi on the host does not list.
     """
+    key = key or f"hosts/{host.name}/gpus"
     if host.gpus is not None and host.gpus > len(facts.gpus) and not host.gpu_ids:
-        raise _missing(f"{host.gpus} GPUs are declared", facts)
+        raise _missing(f"{host.gpus} GPUs are declared", facts, key)
     if not host.gpu_ids:
         return tuple(str(gpu.index) for gpu in facts.gpus[: host.gpus])
     known = _names(facts.gpus)
     if absent := [name for name in host.gpu_ids if name not in known]:
-        raise _missing(f"gpus: names {', '.join(absent)}", facts)
+        raise _missing(f"gpus: names {', '.join(absent)}", facts, key)
     for gpu in facts.gpus:
         parts = [mig.uuid for mig in gpu.migs if mig.uuid in host.gpu_ids]
         if parts and gpu.uuid in host.gpu_ids:
             what = f"{parts[0]} is a part of {gpu.uuid}, and both are declared"
-            raise NotReady(what, f"keep one of them in hosts/{host.name}/gpus", host.name)
+            raise NotReady(what, f"keep one of them in {key}", host.name)
     return host.gpu_ids
 
 
@@ -90,7 +94,7 @@ def renewal(facts: Facts) -> str:
     return (_GENERATE if by_cdi else _REINSTALL).format(host=facts.host)
 
 
-def _missing(declared: str, facts: Facts) -> NotReady:
+def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     if not facts.gpus:
         what, fix = explain(facts.gpu_trouble, facts.host)
         fix = f"{fix}; without GPUs: gpus: 0 in the hosts file"
@@ -101,7 +105,7 @@ def _missing(declared: str, facts: Facts) -> NotReady:
     )
     trouble = f"; it also says: {facts.gpu_trouble}" if facts.gpu_trouble else ""
     what = f"{declared}, nvidia-smi on the host lists {len(facts.gpus)}: {listed}{trouble}"
-    fix = f"correct hosts/{facts.host}/gpus; on {facts.host}: nvidia-smi -L"
+    fix = f"correct {key}; on {facts.host}: nvidia-smi -L"
     return NotReady(what, fix, facts.host)
 
 

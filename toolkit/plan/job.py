@@ -28,7 +28,7 @@ def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
 
 
 # What is to be added to an image for a launcher: one of these. The image's ENV says what was.
-_COMES_WITH = {"accelerate": ("accelerate", "transformers"), "deepspeed": ("deepspeed",)}
+_COMES_WITH = {"accelerate": ("accelerate", "transformers"), "deepspeed": ("deepspeed",), "ray": ("ray",)}
 
 
 def require_running(layout: Layout, hosts: Sequence[str]) -> None:
@@ -95,7 +95,7 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
             source,
             tree,
             job_file(job),
-            job_file(replace(job, env=(), override=())),
+            job_file(replace(job, env=(), override=(), token="")),
         )
         for name in names
     )

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, container_name
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, container_name
 from toolkit.errors import NotReady
 
 
 def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
-    """Return the host's containers of this cluster."""
-    return tuple(c for c in facts.containers if c.labels.get(LABEL_CLUSTER) == cluster)
+    """Return the host's containers of this cluster in which ranks run; its services are not among them."""
+    return tuple(c for c in _all(cluster, facts) if LABEL_SERVICE not in c.labels)
+
+
+def services_of(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
+    """Return the containers of this cluster's services on a host."""
+    return tuple(c for c in _all(cluster, facts) if LABEL_SERVICE in c.labels)
+
+
+def _all(cluster: str, facts: Facts) -> Iterator[ContainerFacts]:
+    return (c for c in facts.containers if c.labels.get(LABEL_CLUSTER) == cluster)
 
 
 def running(cluster: str, role: str, facts: Facts) -> ContainerFacts | None:
@@ -22,7 +31,7 @@ def running(cluster: str, role: str, facts: Facts) -> ContainerFacts | None:
 
 def foreign(cluster: str, facts: Facts) -> Iterator[tuple[ContainerFacts, str, str]]:
     """Yield each container of another user's cluster of this name, what is wrong with that, and the fix."""
-    for container in ours(cluster, facts):
+    for container in _all(cluster, facts):
         owner = container.labels.get(LABEL_OWNER, facts.user)
         if owner != facts.user:
             what = f"a cluster named {cluster} of user {owner} is there already"

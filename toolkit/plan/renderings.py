@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from toolkit.core.names import SERVICE
 from toolkit.plan.containers import cluster_container, worker_sshd_config
 from toolkit.plan.layout import Layout
+from toolkit.plan.services import service_of
 from toolkit.render.compose import compose_file
 from toolkit.render.docker import docker_run_script
 from toolkit.render.ssh import ssh_config
 
 
 def docker_files(layout: Layout) -> dict[str, str]:
-    """Return one script per host with its `docker run` line."""
-    return {
-        f"{place.name}/{place.role}.sh": docker_run_script(cluster_container(layout, place))
-        for place in layout.places
-    }
+    """Return one script per host with its `docker run` line, and one for each service."""
+    files = {}
+    for place in layout.places:
+        files[f"{place.name}/{place.role}.sh"] = docker_run_script(cluster_container(layout, place))
+        for service in layout.inventory.services_on(place.name):
+            script = docker_run_script(service_of(layout, place, service), place.name)
+            files[f"{place.name}/{SERVICE}-{service.name}.sh"] = script
+    return files
 
 
 def compose_files(layout: Layout) -> dict[str, str]:
     """Return one compose file per host."""
-    return {
-        f"{place.name}/compose.yaml": compose_file(cluster_container(layout, place), place.role)
-        for place in layout.places
-    }
+    files = {}
+    for place in layout.places:
+        services = [service_of(layout, place, one) for one in layout.inventory.services_on(place.name)]
+        container = cluster_container(layout, place)
+        files[f"{place.name}/compose.yaml"] = compose_file(container, place.role, services)
+    return files
 
 
 def ssh_files(layout: Layout) -> dict[str, str]:

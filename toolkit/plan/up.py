@@ -1,4 +1,4 @@
-"""What `up` does: image, keys, files, workers, then main, then the proof that main reaches them all."""
+"""What `up` does: image, keys, files, workers, then main, the proof that it reaches them, services."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 
 from toolkit import __version__
-from toolkit.core.causes import RUNTIME_HICCUPS
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
 from toolkit.core.shards import Content
 from toolkit.network.settings import variables
-from toolkit.plan.containers import cluster_container, start_failures, worker_sshd_config
+from toolkit.plan.containers import cluster_container, worker_sshd_config
 from toolkit.plan.data import folder_steps, plan_data
 from toolkit.plan.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_step
 from toolkit.plan.layout import Layout, Place
-from toolkit.plan.standing import why_start
+from toolkit.plan.services import service_folders, service_phases
+from toolkit.plan.starting import REMOVE_OWN, start_step
 from toolkit.plan.steps import Failure, File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
-from toolkit.render.docker import docker_run_args
 from toolkit.render.etc import group_file, hosts_file, passwd_file
 from toolkit.render.ssh import ssh_config
 from toolkit.spec.inventory import DataSet
@@ -28,17 +27,10 @@ _OF_ROLE = {
     MAIN: (CLUSTER_KEY, f"{CLUSTER_KEY}.pub"),
     WORKER: (HOST_KEY, f"{HOST_KEY}.pub", "authorized_keys", "sshd_config"),
 }
-# Somebody else may have made a container of this name since the host was asked: then it stays, and ours is
-# refused by its name. Arguments: the container, whose it must be.
-_REMOVE_OWN = r"""
-owner=$(docker container inspect --format '{{index .Config.Labels "toolkit.owner"}}' "$1" 2>/dev/null)
-[ "$owner" != "$2" ] || docker rm --force "$1" >/dev/null 2>&1
-shift 2
-"""
 # What a folder of the hosts file holds under our name may be somebody's who waits for our keys there.
 # Arguments: the container of the other role, its owner, a folder that must be ours or "", folders to be
 # there, "--", files not to be there.
-_MAKE_FOLDERS = f"""umask 077{_REMOVE_OWN}base=$1; shift
+_MAKE_FOLDERS = f"""umask 077{REMOVE_OWN}base=$1; shift
 if [ -n "$base" ]; then
   mkdir -p "$base" || exit
   [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to somebody else" >&2; exit 1; }}
@@ -81,10 +73,11 @@ def plan_up(
     ]
     if not prepare:
         phases += [
-            Phase("workers", tuple(_start_step(layout, p) for p in workers)),
+            Phase("workers", tuple(start_step(cluster_container(layout, p), p.facts) for p in workers)),
             Phase("sshd", tuple(_wait_step(layout, p) for p in workers)),
-            Phase("main", (_start_step(layout, main),) if main else ()),
+            Phase("main", (start_step(cluster_container(layout, main), main.facts),) if main else ()),
             Phase("login", (_prove_step(layout, main),) if main and workers else ()),
+            *service_phases(layout),
         ]
     return Plan(f"up {layout.inventory.cluster}", tuple(p for p in phases if p.steps))
 
@@ -122,7 +115,7 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
 
 def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tuple[Step, ...]:
     state, facts = place.state, place.facts
-    folders = [f"{state}/{name}" for name in _FOLDERS]
+    folders = [f"{state}/{name}" for name in (*_FOLDERS, *service_folders(layout.inventory, place.name))]
     # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
     role = WORKER if place.role == MAIN else MAIN
     stale = [f"{state}/conf/{name}" for name in _OF_ROLE[role]]
@@ -157,36 +150,6 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
     return (
         Run(place.name, "make the state folders", make, unless=there),
         Upload(place.name, "write the configuration", tuple(files)),
-    )
-
-
-def _start_step(layout: Layout, place: Place) -> Step:
-    container = cluster_container(layout, place)
-    running = script(
-        'test "$(docker inspect --format '
-        '"{{.State.Running}} {{index .Config.Labels \\"toolkit.digest\\"}}" "$1")" = "true $2"',
-        container.name,
-        container.digest(),
-    )
-    # What stands there under this name is stopped, dead or made from another specification.
-    start = script(
-        f'{_REMOVE_OWN}exec "$@"',
-        container.name,
-        place.facts.user,
-        *docker_run_args(container),
-    )
-    return Run(
-        place.name,
-        f"start container {container.name}",
-        start,
-        unless=running,
-        reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
-        saves="container",
-        hiccups=RUNTIME_HICCUPS,
-        failures=start_failures(container, place.name),
-        fix=f"toolkit render docker -o DIR writes it as a script to try on {place.name};"
-        f" there, sudo journalctl -u docker -n 20 says more",
-        why=why_start(container, place.facts),
     )
 
 

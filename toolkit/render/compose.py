@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from toolkit.core.container import Container
 from toolkit.render.templates import render_template
 
 
-def compose_file(container: Container, role: str) -> str:
+def compose_file(container: Container, role: str, services: Sequence[Container] = ()) -> str:
     """Return the compose file of one host.
 
     Args:
-        role: ``main`` or ``worker``; also the name of the service.
+        role: ``main`` or ``worker``.
+        services: what runs there beside training.
     """
-    return render_template(f"compose/{role}.yaml.j2", container=container, role=role)
+    return render_template(f"compose/{role}.yaml.j2", container=container, role=role, services=services)

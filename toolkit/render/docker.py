@@ -68,8 +68,12 @@ def gpu_args(gpus: str, cdi: Sequence[str]) -> list[str]:
     return args
 
 
-def docker_run_script(container: Container) -> str:
-    """Return a shell script with one option per line; the engine's own words, ready to be changed by hand."""
+def docker_run_script(container: Container, host: str = "") -> str:
+    """Return a shell script with one option per line; the engine's own words, ready to be changed by hand.
+
+    Args:
+        host: where it is to run, when the container's hostname is another.
+    """
     args = docker_run_args(container)
     command = len(args) - len(container.argv) - 1
     lines: list[str] = []
@@ -79,5 +83,5 @@ def docker_run_script(container: Container) -> str:
         else:
             lines[-1] += " " + shlex.quote(token)
     lines.append(shlex.join(args[command:]))
-    head = _HEAD.format(host=container.hostname)
+    head = _HEAD.format(host=host or container.hostname)
     return head + "exec " + " \\\n    ".join(lines) + "\n"

@@ -27,10 +27,11 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _same_names(places)
     yield from _same_addresses(hosts)
     yield from _slots(hosts, main)
-    yield from _same_targets(data.get("mounts"), data.get("data"))
+    yield from _same_targets(*_mounting(data))
     yield from _same_paths(data.get("data"))
     yield from _same_variables(data, hosts)
     yield from _limits(data.get("ulimits"))
+    yield from _services(data, hosts)
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
@@ -140,19 +141,46 @@ def _limit(value: Any) -> float | None:
     return value if type(value) is int else None
 
 
-def _same_targets(mounts: Any, data: Any) -> Iterator[Fault]:
-    items = [("mounts", n, item) for n, item in enumerate(mounts if isinstance(mounts, list) else [])]
-    items += [("data", n, item) for n, item in enumerate(data if isinstance(data, list) else [])]
+def _mounting(data: Mapping[str, Any]) -> list[tuple[Path, Any]]:
+    return [((key,), data.get(key)) for key in ("mounts", "data")]
+
+
+def _same_targets(*lists: tuple[Path, Any], last: bool = False) -> Iterator[Fault]:
+    """Faults of what several lists mount in one container; with ``last`` those of the last list alone."""
     seen: dict[str, Path] = {}
-    for key, index, item in items:
-        try:
-            text = isinstance(item, str)
-            target = mount_fields.mount(item).target if text else mount_fields.target(item["target"])
-        except (ValueError, TypeError, KeyError, AttributeError):
+    for number, (key, items) in enumerate(lists):
+        for index, item in enumerate(items if isinstance(items, list) else []):
+            try:
+                text = isinstance(item, str)
+                target = mount_fields.mount(item).target if text else mount_fields.target(item["target"])
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue
+            place: Path = (*key, index)
+            first = seen.setdefault(target, place)
+            if first != place and (not last or number == len(lists) - 1):
+                yield place, f"{shown(target)} is the target of {path_text(first)} already"
+
+
+def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fault]:
+    services = data.get("services")
+    for name, item in services.items() if isinstance(services, dict) else ():
+        place: Path = ("services", name)
+        if not isinstance(item, dict):
             continue
-        place: Path = (key, index)
-        if (first := seen.setdefault(target, place)) != place:
-            yield place, f"{shown(target)} is the target of {path_text(first)} already"
+        host, ports = item.get("host"), item.get("ports")
+        if hosts and isinstance(host, str) and host not in hosts:
+            yield (*place, "host"), f"no host is called {shown(host)}; {meant(host, hosts)}"
+        if "command" not in item and not item.get("image"):
+            yield place, "the cluster's image does nothing by itself; write a command, or another image"
+        if item.get("health") and not ports:
+            yield (*place, "health"), "is asked on the first of its ports; write them too"
+        if isinstance(item.get("gpus"), list):
+            yield from _gpu_list((*place, "gpus"), item["gpus"])
+        numbers = [port for port in ports if type(port) is int] if isinstance(ports, list) else []
+        for index, port in enumerate(numbers):
+            if port in numbers[:index]:
+                yield (*place, "ports", index), f"{port} is listed twice; keep one of them"
+        yield from _same_targets(*_mounting(data), ((*place, "mounts"), item.get("mounts")), last=True)
 
 
 def _same_paths(data: Any) -> Iterator[Fault]:

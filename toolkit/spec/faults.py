@@ -41,6 +41,7 @@ _FORMS = {
     ("gpus", 1): "an index or a UUID",
     ("ulimits", 1): "a number, unlimited, or a mapping with soft and hard",
     ("ulimits", 2): "a number or unlimited",
+    ("command", 0): "words, or text that is split at blanks",
 }
 # Below these keys may stand secrets, or what a person took for the place of one: never shown.
 _HIDDEN = {
@@ -79,16 +80,21 @@ def fault(
 def _unknown(path: Path, keys: Mapping[str, tuple[str, ...]], model_of: Mapping[str, str]) -> str:
     key = str(path[-1])
     cluster, host = model_of[""], model_of["hosts"]
-    model = cluster if len(path) == 1 else model_of[str(path[0])]
+    model = cluster if len(path) == 1 else model_of[_holder(path)]
     if model == cluster and key in keys[host]:
         return f"belongs to a host; write it as hosts/NAME/{key}"
-    if model == host and key in keys[cluster]:
+    if model in (host, model_of["services"]) and key in keys[cluster]:
         return "belongs to the cluster; write it at the top level"
     return f"unknown key; {meant(key, keys[model])}"
 
 
+def _holder(path: Path) -> str:
+    """The key below which a key stands: a service has mounts too."""
+    return "mounts" if path[0] == "services" and len(path) > 3 else str(path[0])
+
+
 def _wrong_sort(path: Path, sort: str, value: object) -> str:
-    own = path[2:] if path[0] == "hosts" and len(path) > 2 else path
+    own = path[2:] if path[0] in ("hosts", "services") and len(path) > 2 else path
     key, depth = str(own[0]), len(own) - 1
     if key in _HIDDEN:
         form, item, nothing = _HIDDEN[key]
@@ -99,6 +105,10 @@ def _wrong_sort(path: Path, sort: str, value: object) -> str:
         if key == "image" and isinstance(value, int | float):
             hint = "; put it in quotes"
         return f"should be {_FORMS[key, depth]}, found {shown(value)}{hint}"
+    if sort == "too_short":
+        return "should name at least one word, found an empty list"
+    if sort == "model_type" and path[0] == "services":
+        return f"should be settings such as 'command: …', found {shown(value)}"
     if sort == "model_type":
         return f"should be settings such as 'address: 10.0.0.1', or nothing, found {shown(value)}"
     message = f"should be {_SORTS.get(sort, 'something else')}, found {shown(value)}"

@@ -16,6 +16,7 @@ LAUNCHERS = (
     "horovodrun-gloo",
     "mpirun",
     "python",
+    "ray",
     "torchrun",
 )
 # What ranks use between hosts; toolkit.network.fabric says what each stands for.

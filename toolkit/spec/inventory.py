@@ -53,6 +53,34 @@ class DataSet:
 
 
 @dataclass(frozen=True)
+class Service:
+    """A container beside training, on one host.
+
+    Args:
+        image: empty for the cluster's own.
+        argv: empty for what the image says.
+        ports: where it listens, in its own network namespace.
+        gpus: how many of the host's GPUs it gets.
+        gpu_ids: which ones, as indexes or UUIDs; empty means that only the number counts.
+        health: path of a URL on the first port; empty for none.
+        start_within: seconds until ``health`` is to be answered.
+        mounts: on top of the cluster's.
+    """
+
+    name: str
+    host: str
+    image: str = ""
+    argv: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    gpus: int = 0
+    gpu_ids: tuple[str, ...] = ()
+    health: str = ""
+    start_within: int = 120
+    env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+
+@dataclass(frozen=True)
 class Inventory:
     """One cluster.
 
@@ -66,6 +94,7 @@ class Inventory:
         data: what is staged to the hosts from here; see ``all_mounts``.
         secrets: variables and the files that hold their values; relative to the hosts file's folder.
         labels: more labels for every container.
+        services: by name, in the file's order.
         log_bytes: the most that each log of a job takes on a disk.
         network: what ranks use between hosts: auto, ethernet, infiniband or efa.
         state_dir: folder on the hosts below which each ssh user has one; empty means the user's state folder.
@@ -92,6 +121,7 @@ class Inventory:
     network: str = "auto"
     state_dir: str = ""
     known_hosts: str = ""
+    services: tuple[Service, ...] = ()
     pull: str = "never"
     # Two files that say the same describe the same cluster.
     source: str = field(default="", compare=False)
@@ -110,6 +140,21 @@ class Inventory:
         for host in self.hosts:
             if host.name == name:
                 return host
+        raise KeyError(name)
+
+    def services_on(self, host: str) -> tuple[Service, ...]:
+        """Return the services of a host."""
+        return tuple(service for service in self.services if service.host == host)
+
+    def service(self, name: str) -> Service:
+        """Return the service of that name.
+
+        Raises:
+            KeyError: no service is called so.
+        """
+        for service in self.services:
+            if service.name == name:
+                return service
         raise KeyError(name)
 
     def role(self, name: str) -> str:

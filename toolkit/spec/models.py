@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from toolkit.core.names import DEFAULT_WORKER_PORT
-from toolkit.spec import container_fields, fields, mount_fields
+from toolkit.spec import container_fields, fields, mount_fields, service_fields
 from toolkit.spec.faults import FORM, fault
 from toolkit.spec.words import Path
 
@@ -37,6 +37,7 @@ def _mount(text: str) -> str:
 
 
 _PORT, _WORKER_PORT, _COUNT = _range(1, 65535), _range(1024, 65535), _range(0, 1024)
+_START = _range(1, 86400)
 _MAPPING, _LIST, _TEXT, _NUMBER = (Tag(f"{FORM}{form}") for form in ("mapping", "list", "text", "number"))
 
 Cluster = Annotated[str, AfterValidator(fields.cluster), _text(fields.CLUSTER)]
@@ -53,6 +54,7 @@ Image = Annotated[str, AfterValidator(fields.image), _text(fields.IMAGE)]
 Port = Annotated[int, _PORT[0], _PORT[1]]
 WorkerPort = Annotated[int, _WORKER_PORT[0], _WORKER_PORT[1]]
 Count = Annotated[int, _COUNT[0], _COUNT[1]]
+StartWithin = Annotated[int, _START[0], _START[1]]
 ShmSize = Annotated[str, AfterValidator(fields.shm_size), _text(fields.SHM_SIZE)]
 LogSize = Annotated[str, AfterValidator(fields.log_size), _text(fields.SHM_SIZE)]
 Launcher = Annotated[
@@ -90,6 +92,9 @@ LimitText = Annotated[
 ]
 GpuId = Annotated[str, AfterValidator(container_fields.gpu_id), _text(container_fields.GPU_ID)]
 LabelName = Annotated[str, AfterValidator(container_fields.label_name), _text(container_fields.LABEL)]
+ServiceName = Annotated[str, AfterValidator(service_fields.name), _text(service_fields.NAME)]
+Health = Annotated[str, AfterValidator(service_fields.health), _text(service_fields.HEALTH)]
+CommandText = Annotated[str, AfterValidator(service_fields.command)]
 LabelValue = Annotated[str, AfterValidator(container_fields.label_value)]
 
 
@@ -171,10 +176,36 @@ class LimitSettings(_Strict):
     hard: Limit = Field(description="How far a process may raise it.")
 
 
+Words = Annotated[list[str], Field(min_length=1)]
+CommandItem = Annotated[Annotated[CommandText, _TEXT] | Annotated[Words, _LIST], _ONE_OF]
+MountItem = Annotated[Annotated[MountText, _TEXT] | Annotated[MountSettings, _MAPPING], _ONE_OF]
+
+
+class ServiceSettings(_Strict):
+    """A container beside training: TensorBoard, a notebook, an inference server."""
+
+    image: Image = _absent(str, "The image it is made from; the cluster's if absent.")
+    command: CommandItem = _absent(
+        str, "What it executes: words, or text that is split at blanks; what the image says if absent."
+    )
+    host: HostName = _absent(str, "The host that it runs on; main if absent.")
+    ports: list[Port] | None = _absent(
+        list, "Where it listens in its container. Nobody outside of the host reaches them: `toolkit forward`."
+    )
+    gpus: Gpus = _absent(int, "How many of the host's GPUs it is given, or which. None if absent.")
+    health: Health = _absent(str, "Path of a URL on its first port, answered with 200 to 399 once it serves.")
+    start_within: StartWithin = Field(
+        default=120, description="Seconds for that, from the start of its container on."
+    )
+    env: Env | None = _absent(dict, "Variables for it; values are text. Ranks' variables are not for it.")
+    mounts: list[MountItem] | None = _absent(
+        list, "What it sees of its host's files, on top of what ranks do: /source:/target[:ro]."
+    )
+
+
 Hosts = Annotated[
     Annotated[dict[HostName, HostSettings | None], _MAPPING] | Annotated[list[HostName], _LIST], _ONE_OF
 ]
-MountItem = Annotated[Annotated[MountText, _TEXT] | Annotated[MountSettings, _MAPPING], _ONE_OF]
 ImageItem = Annotated[Annotated[Image, _TEXT] | Annotated[ImageSettings, _MAPPING], _ONE_OF]
 LimitItem = Annotated[
     Annotated[LimitNumber, _NUMBER] | Annotated[LimitText, _TEXT] | Annotated[LimitSettings, _MAPPING],
@@ -220,6 +251,9 @@ class HostsFile(_Strict):
         default="horovodrun", description="What starts the ranks; auto: what the script's imports ask for."
     )
     network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
+    services: dict[ServiceName, ServiceSettings] | None = _absent(
+        dict, "Containers beside training, by name; reached by `toolkit forward`."
+    )
     state_dir: StateDir = _absent(
         str, "Folder on the hosts' local disks; keys and jobs go to one per user there, not to the home."
     )
@@ -233,6 +267,7 @@ _MODELS: dict[str, type[_Strict]] = {
     "data": DataSettings,
     "image": ImageSettings,
     "ulimits": LimitSettings,
+    "services": ServiceSettings,
 }
 _MODEL_OF = {key: model.__name__ for key, model in _MODELS.items()}
 _KEYS = {model.__name__: tuple(model.model_fields) for model in _MODELS.values()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.container import Mount, Ulimit
@@ -10,12 +10,13 @@ from toolkit.errors import BadInput, Problem
 from toolkit.spec import fields, mount_fields
 from toolkit.spec.checks import check_across
 from toolkit.spec.container_fields import limit
-from toolkit.spec.inventory import DataSet, Host, Inventory
+from toolkit.spec.inventory import DataSet, Host, Inventory, Service
+from toolkit.spec.service_fields import words
 from toolkit.spec.words import Path, path_text
 from toolkit.spec.yaml import KEY, Document, read_yaml
 
 if TYPE_CHECKING:
-    from toolkit.spec.models import HostSettings, HostsFile, LimitSettings
+    from toolkit.spec.models import HostSettings, HostsFile, LimitSettings, MountSettings, ServiceSettings
 
 # More than anybody reads; a file that is something else altogether has thousands.
 MAX_PROBLEMS = 100
@@ -91,21 +92,16 @@ def _ordered(problems: Collection[Problem]) -> tuple[Problem, ...]:
 
 def _inventory(model: HostsFile, source: str) -> Inventory:
     hosts = model.hosts if isinstance(model.hosts, dict) else dict.fromkeys(model.hosts)
-    image = model.image
+    image, main = model.image, model.main or next(iter(hosts))
     return Inventory(
         cluster=model.cluster,
         image=_familiar(image if isinstance(image, str) else image.name),
-        main=model.main or next(iter(hosts)),
+        main=main,
         hosts=tuple(_host(name, settings) for name, settings in hosts.items()),
         spares=tuple(model.spares or ()),
         worker_port=model.worker_port,
         worker_port_fixed="worker_port" in model.model_fields_set,
-        mounts=tuple(
-            mount_fields.mount(item)
-            if isinstance(item, str)
-            else Mount(item.source, item.target, item.read_only)
-            for item in model.mounts or ()
-        ),
+        mounts=_mounts(model.mounts),
         data=tuple(DataSet(item.source, item.path, item.target, item.read_only) for item in model.data or ()),
         env=_pairs(model.env),
         secrets=_pairs(model.secrets),
@@ -116,6 +112,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         launcher=model.launcher,
         network=model.network,
         state_dir=model.state_dir,
+        services=tuple(_service(name, item, main) for name, item in (model.services or {}).items()),
         known_hosts=model.known_hosts,
         pull="never" if isinstance(image, str) else image.pull,
         source=source,
@@ -124,12 +121,38 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
 
 def _host(name: str, settings: HostSettings | None) -> Host:
     values = {key: getattr(settings, key) for key in settings.model_fields_set} if settings else {}
-    gpus = values.pop("gpus", None)
-    if isinstance(gpus, list):
-        values |= {"gpus": len(gpus), "gpu_ids": tuple(map(str, gpus))}
-    elif gpus is not None:
-        values["gpus"] = gpus
+    if "gpus" in values:
+        values["gpus"], values["gpu_ids"] = _gpus(values["gpus"])
     return Host(**{"name": name, "address": name, **values, "env": _pairs(values.get("env"))})
+
+
+def _gpus(value: int | list[int | str]) -> tuple[int, tuple[str, ...]]:
+    """How many, and which where that is said."""
+    return (len(value), tuple(map(str, value))) if isinstance(value, list) else (value, ())
+
+
+def _service(name: str, item: ServiceSettings, main: str) -> Service:
+    count, ids = _gpus(item.gpus)
+    return Service(
+        name=name,
+        host=item.host or main,
+        image=_familiar(item.image) if item.image else "",
+        argv=words(item.command),
+        ports=tuple(item.ports or ()),
+        gpus=count,
+        gpu_ids=ids,
+        health=item.health,
+        start_within=item.start_within,
+        env=_pairs(item.env),
+        mounts=_mounts(item.mounts),
+    )
+
+
+def _mounts(items: Sequence[str | MountSettings] | None) -> tuple[Mount, ...]:
+    return tuple(
+        mount_fields.mount(item) if isinstance(item, str) else Mount(item.source, item.target, item.read_only)
+        for item in items or ()
+    )
 
 
 def _ulimit(name: str, item: int | str | LimitSettings) -> Ulimit:

@@ -1,0 +1,93 @@
+"""The nodes of Ray that a job has: their command, their environment, the token."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .inside_world import INSIDE, host_entry
+
+HOSTS = [
+    host_entry(slots=2, taken=[0, 1]),
+    host_entry(name="gpu2", address="10.77.0.3", slots=3, taken=[0, 1, 2]),
+]
+JOB: dict[str, Any] = {
+    "id": "20261122-000000-a-rather-long-name-here-abcd",
+    "hosts": HOSTS,
+    "master_address": "10.77.0.2",
+    "master_port": 29500,
+    "world_size": 5,
+    "token": "t0ken",
+    "env": {"EPOCHS": "3"},
+    "override": {},
+    "tuned": {},
+    "rules": "",
+    "spares": [],
+    "elastic": False,
+    "launches": [],
+    "attempt": 0,
+}
+
+
+@pytest.fixture
+def rayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """The module as the programs see it: by its bare name, from its own folder."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(INSIDE))
+    monkeypatch.setenv("TOOLKIT_ROOT", str(tmp_path))
+    import rayed as module
+
+    monkeypatch.setattr(module, "free_port", lambda: 41000)
+    yield module
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def host(name: str) -> dict[str, Any]:
+    return {"cluster": "t", "host": name, "address": "", "interface": "eth0", "network": {}, "env": {}}
+
+
+def test_the_first_host_is_the_head_and_a_slot_is_a_cpu(rayed: Any) -> None:
+    head, other = rayed.node_argv(JOB, host("gpu1")), rayed.node_argv(JOB, host("gpu2"))
+    assert {"--head", "--port=29500", "--num-cpus=2", "--num-gpus=0", "--node-ip-address=10.77.0.2"} <= {
+        *head
+    }
+    assert {"--address=10.77.0.2:29500", "--num-cpus=3", "--node-ip-address=10.77.0.3"} <= {*other}
+    assert "--head" not in other and not any(word.startswith("--temp-dir") for word in other)
+    assert "t0ken" not in [*head, *other]
+
+
+def test_with_gpus_ray_counts_those_and_the_hosts_own_cpus(rayed: Any) -> None:
+    job = {**JOB, "hosts": [host_entry(slots=2, gpus=["GPU-a", "GPU-b"])]}
+    argv = rayed.node_argv(job, host("gpu1"))
+    assert "--num-gpus=2" in argv and not any(word.startswith("--num-cpus") for word in argv)
+
+
+def test_sockets_have_room_below_the_temporary_folder(rayed: Any) -> None:
+    (folder,) = [
+        w.partition("=")[2] for w in rayed.node_argv(JOB, host("gpu1")) if w.startswith("--temp-dir")
+    ]
+    assert len(f"{folder}/session_2026-11-22_05-33-16_921004_1234567/sockets/plasma_store") < 107
+
+
+def test_rays_workers_have_no_place_of_ours_but_all_else(rayed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    env = rayed.node_env(JOB, host("gpu2"))
+    assert env["EPOCHS"] == "3" and env["TOOLKIT_JOB"] == JOB["id"] and env["SPT_NOENV"] == "1"
+    assert env["TMPDIR"] == str(rayed.temporary_folder(JOB["id"]))
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TOOLKIT_RANK"} & {*env}
+
+
+def test_the_token_stands_in_a_file_of_ours_alone(
+    rayed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rayed, "temporary_folder", lambda job_id: tmp_path)
+    for _ in range(2):  # an attempt after the first one finds the file of the one before
+        env = rayed.token_env(JOB)
+        path = Path(env["RAY_AUTH_TOKEN_PATH"])
+        assert path.read_text() == "t0ken" and path.stat().st_mode & 0o777 == 0o600
+    assert env["RAY_AUTH_MODE"] == "token" and "t0ken" not in env.values()

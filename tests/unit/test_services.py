@@ -1,0 +1,180 @@
+"""Services: their containers, what `up` does about them, how they stand; refusals before any contact."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.golden import check_golden
+from tests.unit import cluster_world as world
+from tests.unit.conftest import Run
+from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.names import service_container
+from toolkit.errors import NotReady, Unreachable
+from toolkit.plan.layout import make_layout
+from toolkit.plan.ownership import ours, services_of
+from toolkit.plan.renderings import TARGETS
+from toolkit.plan.service_standing import service_states, to_ask
+from toolkit.plan.services import service_of
+from toolkit.plan.up import plan_up
+from toolkit.show import plan_text
+from toolkit.show_services import services_text
+from toolkit.spec.inventory import Inventory
+
+HOSTS = (
+    world.HOSTS
+    + """\
+services:
+  board:
+    command: tensorboard --logdir /out/runs --host 0.0.0.0 --port 6006
+    ports: [6006]
+    health: /
+  triton:
+    image: nvcr.io/nvidia/tritonserver:26.10-py3
+    command: [tritonserver, --model-repository, /models]
+    host: gpu1
+    ports: [8000, 8001]
+    gpus: 1
+    health: /v2/health/ready
+    start_within: 600
+    mounts: [/srv/models:/models:ro]
+  plain:
+    command: [sleep, infinity]
+    host: gpu2
+    env: {COLOUR: it's $5}
+"""
+)
+
+
+def inventory() -> Inventory:
+    return world.inventory(HOSTS)
+
+
+def service(name: str, host: str, state: str = "running", **changes: object) -> ContainerFacts:
+    found = world.running("demo", host, f"service-{name}", service=name)
+    return replace(found, state=state, **changes)  # type: ignore[arg-type]
+
+
+def facts(**services: ContainerFacts) -> dict[str, Facts]:
+    """The cluster as it runs, with these services; by name, on main unless the label says another host."""
+    said = world.facts_when_up()
+    for found in services.values():
+        host = found.labels["toolkit.host"]
+        said[host] = replace(said[host], containers=(*said[host].containers, found))
+    return said
+
+
+def test_up_with_services() -> None:
+    check_golden("plan/up-services.txt", plan_text(plan_up(world.layout(HOSTS), world.INSIDE)))
+
+
+@pytest.mark.parametrize("target", ["compose", "docker"])
+def test_services_are_rendered_with_their_host(target: str) -> None:
+    files = {name: text for name, text in TARGETS[target](world.layout(HOSTS)).items() if "cpu3" not in name}
+    assert ("gpu1/service-triton.sh" in files) == (target == "docker")
+    for name, text in files.items():
+        if target == "compose" or "service" in name:
+            check_golden(f"render/services/{target}/{name}", text)
+
+
+def test_nothing_of_a_service_is_published_and_it_sees_no_key() -> None:
+    layout = world.layout(HOSTS)
+    for wanted in layout.inventory.services:
+        place = layout.place(wanted.host)
+        assert place is not None
+        container = service_of(layout, place, wanted)
+        assert container.network == "bridge" and container.cap_drop == ("ALL",)
+        assert container.user == f"{place.facts.uid}:{place.facts.gid}"
+        assert not any("/conf" in mount.source or "/jobs" in mount.source for mount in container.mounts)
+    for files in (TARGETS["docker"](layout), TARGETS["compose"](layout)):
+        assert not any("publish" in text or "ports:" in text for text in files.values())
+
+
+def test_a_service_gets_its_gpus_and_no_others() -> None:
+    layout = world.layout(HOSTS)
+    main = layout.main
+    assert main is not None
+    triton = service_of(layout, main, layout.inventory.service("triton"))
+    board = service_of(layout, main, layout.inventory.service("board"))
+    assert (triton.gpus, board.gpus) == ("0", "")
+    assert ("NVIDIA_VISIBLE_DEVICES", "void") in board.env
+    for changes in ({"gpus": 3}, {"gpus": 2, "gpu_ids": ("0", "7")}):
+        with pytest.raises(NotReady) as caught:
+            service_of(layout, main, replace(layout.inventory.service("triton"), **changes))  # type: ignore[arg-type]
+        assert "services/triton/gpus" in caught.value.fix
+
+
+def test_one_that_the_file_does_not_name_any_more_goes() -> None:
+    said = facts(old=service("old", "gpu2"), board=service("board", "gpu1"))
+    plan = plan_up(make_layout(inventory(), said, None), world.INSIDE)
+    titles = [(step.host, step.title) for step in plan.steps if step.title.startswith("remove ")]
+    assert titles == [("gpu2", "remove toolkit-demo-service-old, which the hosts file does not name here")]
+
+
+def test_services_are_no_places_for_ranks() -> None:
+    said = facts(board=service("board", "gpu1"))["gpu1"]
+    assert [c.name for c in ours("demo", said)] == ["toolkit-demo-main"]
+    assert [c.name for c in services_of("demo", said)] == [service_container("demo", "board")]
+
+
+def test_how_services_stand() -> None:
+    said = facts(
+        board=service("board", "gpu1"), triton=service("triton", "gpu1"), plain=service("plain", "gpu2")
+    )
+    assert [one.name for one in to_ask(inventory(), said)] == ["board", "triton"]
+    states = service_states(inventory(), said, {}, {"triton": "it answers with 503"})
+    assert [(s.service, s.state, s.ok) for s in states] == [
+        ("board", "healthy", True),
+        ("triton", "not healthy", False),
+        ("plain", "running", True),
+    ]
+    assert "fix for triton: toolkit logs --service triton" in services_text(states)
+
+
+def test_services_that_do_not_run() -> None:
+    ended = service("board", "gpu1", "exited", exit_code=3, started=5.0, ended=9.0)
+    said = facts(board=ended)
+    gone = Unreachable("no route", "look at it", "gpu2")
+    errors = {"gpu2": gone}
+    del said["gpu2"]
+    states = {s.service: s for s in service_states(inventory(), said, errors, {})}
+    assert states["board"].state == "exited (3)" and "exit code 3" in states["board"].note
+    assert states["triton"].state == "no container" and states["triton"].fix == "toolkit up"
+    assert (states["plain"].state, states["plain"].note) == ("unreachable", "no route")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("forward", "bord"), "bord: is not a service of the file; there are: board, triton, plain"),
+        (("forward", "plain"), "plain: has no ports; write them at services/plain/ports"),
+        (("forward", "--port", "7000"), "--port: is for one service; name it"),
+        (("forward", "board", "--port", "0"), "--port: should be a whole number from 1 to 65535"),
+        (("logs", "--service", "bord"), "--service: bord is not a service of the file"),
+        (("logs", "x", "--service", "board"), "JOB: is about jobs"),
+        (("logs", "--service", "board", "--rank", "0"), "--rank: is about jobs"),
+    ],
+)
+def test_refused_before_any_contact(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    status, out, err = run(*words)
+    assert (status, out) == (2, "") and message in err
+
+
+def test_forward_without_services_says_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(world.HOSTS)
+    status, _, err = run("forward")
+    assert status == 2 and "the hosts file has no services" in err
+
+
+def test_compose_leaves_the_images_own_command_alone() -> None:
+    data = yaml.safe_load(HOSTS)
+    data["services"] = {"web": {"image": "nginx:1", "ports": [80]}}
+    text = TARGETS["compose"](world.layout(json.dumps(data)))["gpu1/compose.yaml"]
+    services = yaml.safe_load(text)["services"]
+    assert "command" not in services["toolkit-demo-service-web"]
+    assert services["toolkit-demo-service-web"]["image"] == "nginx:1"

@@ -1,0 +1,84 @@
+"""A port of this machine whose connections are led elsewhere, over whatever opens a way there."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+import paramiko
+
+_CHUNK = 2**16
+# Other users of this machine reach it too; other machines do not.
+LOOPBACK = "127.0.0.1"
+
+
+class Stream(Protocol):
+    """What is needed of a paramiko channel."""
+
+    def recv(self, nbytes: int) -> bytes: ...
+
+    def sendall(self, s: bytes) -> object: ...
+
+    def shutdown_write(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Forward:
+    """Listens at ``LOOPBACK`` until it is closed.
+
+    Args:
+        port: 0 for any that is free.
+        dial: opens the way for one connection, or raises; then the connection is closed.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    def __init__(self, port: int, dial: Callable[[], Stream]) -> None:
+        self._dial = dial
+        self._socket = socket.create_server((LOOPBACK, port))
+        threading.Thread(target=self._serve, name="forward", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        # A thread that waits in accept() hears of this, and of close() alone it would not.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                near, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._lead, args=(near,), name="forward", daemon=True).start()
+
+    def _lead(self, near: socket.socket) -> None:
+        with near, contextlib.suppress(Exception):  # told by `dial`, to whom it matters
+            far = self._dial()
+            back = threading.Thread(target=_pour_back, args=(far, near), name="forward", daemon=True)
+            back.start()
+            with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+                while data := near.recv(_CHUNK):
+                    far.sendall(data)
+                far.shutdown_write()
+            back.join()
+            far.close()
+
+
+def _pour_back(far: Stream, near: socket.socket) -> None:
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        while data := far.recv(_CHUNK):
+            near.sendall(data)
+    # Whoever is at our end may still be sending, to somebody who has gone.
+    with contextlib.suppress(OSError):
+        near.shutdown(socket.SHUT_RDWR)
