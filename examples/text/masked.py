@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
+from collections.abc import Callable
 from pydoc_data.topics import topics
 from typing import NamedTuple
 
@@ -105,8 +106,8 @@ def schedule(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_sch
     return torch.optim.lr_scheduler.LambdaLR(optimizer, share)
 
 
-def accuracy(model: nn.Module, text: Text, device: torch.device) -> float:
-    """The share of hidden words of the test that are found."""
+def accuracy(model: Callable[[Tensor], Tensor], text: Text, device: torch.device) -> float:
+    """The share of hidden words of the test that are found by what gives scores as `Model` does."""
     seen, wanted = hide(text.test, torch.Generator().manual_seed(0))
     right = asked = 0
     with torch.no_grad():

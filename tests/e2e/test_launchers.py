@@ -152,6 +152,56 @@ def test_accelerates_own_command_and_its_settings(frameworks: Toolkit) -> None:
     assert done.out.count("SET bf16 4") == 4
 
 
+@pytest.fixture(scope="module")
+def more(lab: Path, folder: Path) -> Iterator[Toolkit]:
+    yield from with_image(lab, folder, "more", "transformers,lightning")
+
+
+@pytest.fixture(scope="module")
+def tensorflow(lab: Path, folder: Path) -> Iterator[Toolkit]:
+    yield from with_image(lab, folder, "tensorflow", "tensorflow")
+
+
+@pytest.mark.rare
+def test_a_model_learns_with_lightning(more: Toolkit) -> None:
+    rows = train(more, "torchrun", "train_lightning.py", "--only", "box1", "--only", "box3")
+    assert len(rows) == 2 and len({accuracy for _, accuracy in rows}) == 1 and float(rows[0][1]) >= 0.95
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun", "horovodrun-gloo"])
+@pytest.mark.parametrize("hosts", [("box1",), ("box1", "box2"), ("box1", "box2", "box3")], ids=len)
+def test_a_model_learns_with_keras(tensorflow: Toolkit, launcher: str, hosts: tuple[str, ...]) -> None:
+    only = tuple(word for host in hosts for word in ("--only", host))
+    rows = train(tensorflow, launcher, "train_keras.py", *only)
+    assert [int(rank) for rank, _ in sorted(rows)] == list(range({1: 1, 2: 3, 3: 4}[len(hosts)]))
+    assert len({accuracy for _, accuracy in rows}) == 1 and float(rows[0][1]) >= 0.95
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize(
+    ("launcher", "script", "options"),
+    [
+        ("torchrun", "train_ddp.py", ()),
+        ("torchrun", "train_ddp.py", ("--precision", "bf16", "--compress", "bf16", "--bucket-mb", "1")),
+        ("torchrun", "train_ddp.py", ("--compress", "powersgd")),
+        ("mpirun", "train_ddp.py", ("--compress", "fp16")),
+        ("horovodrun", "train_horovod.py", ()),
+        ("horovodrun", "train_horovod.py", ("--precision", "bf16", "--compress", "fp16")),
+        ("torchrun", "train_trainer.py", ()),
+        ("torchrun", "train_trainer.py", ("--precision", "bf16")),
+    ],
+    ids=lambda value: "-".join(value).replace("--", "") if isinstance(value, tuple) else value,
+)
+def test_a_bert_learns(more: Toolkit, launcher: str, script: str, options: tuple[str, ...]) -> None:
+    """Of the hidden words some one in four are commas, dots and articles, which is soon learned."""
+    two = ("--only", "box1", "--only", "box3", "--no-fold", "--workdir", "examples/text")
+    words = ("run", "--launcher", launcher, *two, script, "--steps", "150", *options)
+    out = more.run(*words, check=True, timeout=400).out
+    found = re.search(r"(0\.\d+) of the hidden words found; \d+ pieces/s on 2 ranks", out)
+    assert found is not None and float(found[1]) > 0.2
+
+
 # Ray
 
 
