@@ -147,7 +147,7 @@ def make_job(session: Session, request: Request) -> Job:
     left_out = (*chosen, *request.exclude)
     spare = _usable_spares(session, layout, left_out) if request.max_restarts else ()
     concerned = list(dict.fromkeys((inventory.main, *chosen, *spare)))
-    require_launcher(layout, start.launcher)
+    require_launcher(layout, start.launcher, request.elastic)
     require_running(layout, concerned)
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
     running = () if request.share else taken_slots(job_statuses(session))

@@ -74,7 +74,7 @@ def test_the_legacy_builder_knows_every_word(flavour: Flavour) -> None:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_last_stage_has_no_compiler_and_checks_what_it_holds(flavour: Flavour) -> None:
     runtime = stage(DOCKERFILES[flavour], "runtime")
-    installed = re.findall(r"apt-get install [^;]*", runtime)
+    installed = [line.strip() for line in re.findall(r"apt-get install [^;]*", runtime)]
     assert installed == ["apt-get install -y --no-install-recommends openmpi-bin"]
     parts = re.search(r"for part in ([^;]*);", runtime)
     assert parts is not None

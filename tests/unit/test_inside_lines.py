@@ -102,6 +102,14 @@ def test_the_merger_strips_tags_and_leaves_the_rest_alone(lines: Any) -> None:
     assert merger.feed(b"err>:[gpu2 1] oh\nmpirun: x\n") == b"[gpu2 1] oh\nmpirun: x\n"
 
 
+def test_the_merger_knows_the_tags_of_open_mpi_5(lines: Any) -> None:
+    merger = lines.Merger()
+    said = merger.feed(
+        b"[prterun-gpu1-17@1,0]<stdout>: [gpu1 0] hello\n[prterun-gpu1-17@1,11]<stderr>: [gpu2 11] oh\nown\n"
+    )
+    assert said == b"[gpu1 0] hello\n[gpu2 11] oh\nown\n"
+
+
 def test_the_merger_puts_together_what_open_mpi_has_cut(lines: Any) -> None:
     merger = lines.Merger()
     out = merger.feed(

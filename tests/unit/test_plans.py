@@ -195,6 +195,19 @@ def test_a_launcher_that_the_image_lacks(added: str | None, launcher: str, refus
     assert caught.value.fix == f"toolkit image build --with {launcher}; toolkit up"
 
 
+def test_horovodrun_with_mpi_is_refused_where_open_mpi_is_5() -> None:
+    place = world.layout()
+    place = replace(
+        place, image=replace(place.image, env=(("TOOLKIT_WITH", ""), ("TOOLKIT_OPENMPI", "5.0.11")))
+    )
+    for launcher in ("mpirun", "torchrun", "horovodrun-gloo"):
+        require_launcher(place, launcher)
+    require_launcher(place, "horovodrun", elastic=True)
+    with pytest.raises(NotReady, match=r"has 5\.0\.11") as caught:
+        require_launcher(place, "horovodrun")
+    assert "--launcher mpirun" in caught.value.fix
+
+
 def test_down_looks_at_the_port_only_if_it_is_nobody_elses() -> None:
     def port(facts: Facts) -> str:
         steps = plan_down(world.inventory(), {"gpu2": facts}).steps

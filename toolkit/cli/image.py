@@ -115,7 +115,7 @@ def _arch() -> str:
 
 
 def _notifier(verbose: bool) -> Callable[[str, str], None]:
-    from toolkit.plan.image import build_progress
+    from toolkit.core.build import build_progress
 
     start = time.monotonic()
     last = ""

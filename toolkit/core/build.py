@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from toolkit.core.command import Command
+
+_LEGACY_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)")
+_BUILDKIT_STEP = re.compile(r"^#\d+ \[\s*(\S+) +(\d+)/(\d+)\] (.*)")
 
 
 @dataclass(frozen=True)
@@ -76,3 +80,15 @@ class ImageBuild:
         """Return the command lines in order; of several alternatives, the first."""
         fetches = tuple(fetch.alternatives[0].line() for fetch in self.fetches)
         return (*fetches, self.command.line())
+
+
+def build_progress(line: str) -> str:
+    """Return the step that a line of docker's output begins, such as ``builder 3/9 RUN make``, or nothing.
+
+    Understands the legacy builder and BuildKit's plain output.
+    """
+    if match := _LEGACY_STEP.match(line):
+        return f"{match[1]}/{match[2]} {match[3]}"
+    if match := _BUILDKIT_STEP.match(line):
+        return f"{match[1]} {match[2]}/{match[3]} {match[4]}"
+    return ""

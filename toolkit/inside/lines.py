@@ -16,7 +16,8 @@ LINE_END = re.compile(rb"\r\n|\n|\r")
 # `mpirun --tag-output` writes one at the start of each line, and where it goes on after a cut: it
 # cuts output every 4096 bytes, whatever stands there, and sends other ranks' in between. horovodrun with
 # Gloo writes `[1]<stdout>:`.
-TAG = re.compile(rb"(\[(?:\d+,)?\d+\]<std(?:out|err|diag)>:)")
+# Open MPI 4's and 5's: `[1,0]<stdout>:` and `[prterun-gpu1-123@1,0]<stdout>: `.
+TAG = re.compile(rb"(\[(?:\d+,)?\d+\]<std(?:out|err|diag)>:|\[[^]\s@]+@\d+,\d+\]<std(?:out|err|diag)>: ?)")
 
 
 class Stream:

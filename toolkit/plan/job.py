@@ -43,13 +43,20 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
         raise NotReady(what, "toolkit up (or leave a host out: --exclude HOST)")
 
 
-def require_launcher(layout: Layout, launcher: str) -> None:
+def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> None:
     """Refuse a launcher that the image lacks; of an image that is not ours nothing is known.
 
     Raises:
-        NotReady: the image was built without it.
+        NotReady: the image was built without it, or has an Open MPI with which it does not work.
     """
-    added = dict(layout.image.env).get("TOOLKIT_WITH")
+    env = dict(layout.image.env)
+    openmpi = env.get("TOOLKIT_OPENMPI", "")
+    if launcher == "horovodrun" and not elastic and openmpi.startswith("5."):
+        what = f"horovodrun knows Open MPI 4, and the image {layout.inventory.image} has {openmpi}"
+        raise NotReady(
+            what, "--launcher mpirun, which starts Horovod's ranks too; or --launcher horovodrun-gloo"
+        )
+    added = env.get("TOOLKIT_WITH")
     wanted = _COMES_WITH.get(launcher)
     if added is None or wanted is None or {OWN, *wanted} & set(added.split(",")):
         return
