@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from toolkit.core.relay_line import HERE, Drop, Feed, Give, Line, Order, Take, slow_links
+from toolkit.core.relay_line import Line, slow_links
+from toolkit.core.relay_orders import HERE, Drop, Feed, Give, Order, Take
 
 TICK = 0.05
 RATE = 45.0  # chunks a second: 100 Mb/s

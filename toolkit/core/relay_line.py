@@ -7,12 +7,9 @@ Nothing here waits or sends: what happened goes in with its time, and orders com
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
-from toolkit.core.relay_pace import LOOK, Pace
-
-# In place of a host: this machine.
-HERE = ""
+from toolkit.core.relay_orders import HERE, Drop, Feed, Give, Order, Take
+from toolkit.core.relay_pace import LOOK, SHARE, Pace
 
 # Nobody stands before the first host, so whether it is slow shows when the second takes from here as well:
 # done once, for so many seconds, where so many are left, and believed when the second takes that much more.
@@ -21,52 +18,12 @@ _PROBE, _PROBE_LEFT, _PROBE_MORE = 1.0, 30.0, 1.5
 # Chunks of 256 KiB. A host that is fewer than so many behind the one before it is not looked at: by so
 # much the buffers between them differ.
 _BEHIND = 16
-# A host is slow when it takes less than this share of what the one before it takes, when others would wait
-# for it longer than so many seconds, and all of them together so many times longer than it waits for them.
-_SHARE, _WAIT, _WORTH = 0.5, 1.0, 2.0
-# Both must be so over such a share of the time that is left, so many seconds at least and at most.
-_SURE, _SURE_LEAST, _SURE_MOST = 0.03, 1.0, 5.0
 # Seconds without a chunk after which a host is given up.
 _GIVEN_UP = 60.0
 # How often a host that holds others up, or to which a connection broke, goes on at the end of the line.
 _TRIES = 1
 # How many chunks a host keeps for others; fewer than relay.py does, since what is known here is a little old.
 _KEPT = 256
-
-
-@dataclass(frozen=True)
-class Take:
-    """Tell a host to take chunks from another, or from here."""
-
-    host: str
-    giver: str | None
-
-
-@dataclass(frozen=True)
-class Give:
-    """Tell a host to give chunks to another; to nobody when that is empty."""
-
-    host: str
-    taker: str
-
-
-@dataclass(frozen=True)
-class Feed:
-    """Send chunks from here to a host, or no longer."""
-
-    host: str
-    wanted: bool = True
-
-
-@dataclass(frozen=True)
-class Drop:
-    """Give a host up."""
-
-    host: str
-    why: str
-
-
-Order = Take | Give | Feed | Drop
 
 
 def slow_links(mbit: Mapping[str, float]) -> set[str]:
@@ -76,7 +33,7 @@ def slow_links(mbit: Mapping[str, float]) -> set[str]:
         mbit: what they carry at most; 0 for unknown.
     """
     best = max(mbit.values(), default=0.0)
-    return {host for host, rate in mbit.items() if 0 < rate < _SHARE * best}
+    return {host for host, rate in mbit.items() if 0 < rate < SHARE * best}
 
 
 class Line:
@@ -152,7 +109,7 @@ class Line:
                 # Nobody waits for it, but it may be the other that stands still.
                 self.direct[host] = f"{giver} gave nothing"
                 orders += [*self._unlink(host, now), *self._link(HERE, host, now)]
-            elif giver and lacks >= _BEHIND and self._holds_up(giver, host, now):
+            elif giver and lacks >= _BEHIND and self._pace.holds_up(*self._needs(giver, host), now):
                 self.slow.add(host)
                 orders += self._make_way(host, "was slower than the others", now)
         return orders
@@ -278,7 +235,7 @@ class Line:
                 and self._pace.seen_for(first, now) > LOOK
                 and (self.end - self.at[first]) / rate > _PROBE_LEFT
                 # A second one that is slower yet has nothing to say about the first.
-                and (self.rate(second := self.takers[first], now) or 0) >= _SHARE * rate
+                and (self.rate(second := self.takers[first], now) or 0) >= SHARE * rate
             ):
                 self._probed.add(first)
                 del self.takers[first]
@@ -300,24 +257,14 @@ class Line:
             yield Feed(second, False)
             yield from self._link(first, second, now)
 
+    def _needs(self, giver: str, host: str) -> tuple[str, str, int, int]:
+        """A host and the one before it, how many chunks it needs yet, and how many others go on."""
+        others = sum(at < self.end for at in self.at.values()) - 1
+        return giver, host, self.end - self.at[host], others
+
     def _is_waited_for(self, host: str) -> bool:
         return any(self.at[h] < self.end and self.givers[h] is not None for h in self.at if h != host)
 
     def rate(self, host: str, now: float, over: float = LOOK) -> float | None:
         """Chunks per second of late, None when it is too early to say."""
         return self._pace.rate(host, now, over) if host in self.at else None
-
-    def _holds_up(self, giver: str, host: str, now: float) -> bool:
-        free = self._pace.free_rate(giver)
-        if free is None or self._pace.has_waited(host, now):
-            return False
-        then, before = free
-        left = self.end - self.at[host]
-        sure = min(_SURE_MOST, max(_SURE_LEAST, _SURE * left / before)) if before else _SURE_MOST
-        if now - then > 2 * sure:
-            return False  # by now all may be slower, this machine or every engine
-        mine = self._pace.rate(host, now, sure)
-        if not mine or mine >= _SHARE * before or self._pace.seen_for(host, now) < sure / 2:
-            return False  # one that stands still counts once it has done so for long enough
-        others = sum(at < self.end for at in self.at.values()) - 1
-        return left / mine - left / before > _WAIT and others * (before / mine - 1) > _WORTH

@@ -11,6 +11,11 @@ _LEAST, LOOK, _KEPT = 0.25, 1.0, 5.0
 # unpacks a large layer, has longer: twice what any other host has needed for such a wait, and at least so
 # long. Where all engines are slow, nobody is passed over for it.
 _STALLED, _BUSY, _BUSY_AS = 0.8, 10.0, 2.0
+# A host is slow when it takes less than this share of what the one before it takes, when others would wait
+# for it longer than so many seconds, and all of them together so many times longer than it waits for them.
+SHARE, _WAIT, _WORTH = 0.5, 1.0, 2.0
+# Both must be so over such a share of the time that is left, so many seconds at least and at most.
+_SURE, _SURE_LEAST, _SURE_MOST = 0.03, 1.0, 5.0
 # Seconds that two hosts may take besides to begin.
 _GREETING = 1.5
 
@@ -109,3 +114,23 @@ class Pace:
     def has_waited(self, host: str, now: float) -> bool:
         """Tell whether it waited of late for something else than chunks on their way to it."""
         return now - self._waited.get(host, -_BUSY) < LOOK
+
+    def holds_up(self, giver: str, host: str, left: int, others: int, now: float) -> bool:
+        """Return whether a host is so slow that the others should not wait for it.
+
+        Args:
+            giver: the one before it.
+            left: how many chunks it needs yet.
+            others: how many hosts wait with it.
+        """
+        free = self.free_rate(giver)
+        if free is None or self.has_waited(host, now):
+            return False
+        then, before = free
+        sure = min(_SURE_MOST, max(_SURE_LEAST, _SURE * left / before)) if before else _SURE_MOST
+        if now - then > 2 * sure:
+            return False  # by now all may be slower, this machine or every engine
+        mine = self.rate(host, now, sure)
+        if not mine or mine >= SHARE * before or self.seen_for(host, now) < sure / 2:
+            return False  # one that stands still counts once it has done so for long enough
+        return left / mine - left / before > _WAIT and others * (before / mine - 1) > _WORTH

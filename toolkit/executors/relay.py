@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Collection, Hashable
 
 from toolkit.core.command import Command
-from toolkit.core.relay_line import Drop, Feed, Give, Line, Order, Take, slow_links
+from toolkit.core.relay_line import Line, slow_links
+from toolkit.core.relay_orders import Drop, Feed, Give, Order, Take
 from toolkit.effects.relay_keys import RelayKeys
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError

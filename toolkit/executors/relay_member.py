@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.core.command import Command
-from toolkit.core.relay_line import HERE, Line
+from toolkit.core.relay_line import Line
+from toolkit.core.relay_orders import HERE
 from toolkit.effects.image_chunks import CHUNK
 from toolkit.effects.relay_keys import RelayKey
 from toolkit.effects.runner import Runner
