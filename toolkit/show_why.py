@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 from toolkit.core.doing import Doing, lead
 from toolkit.core.evidence import Evidence
-from toolkit.core.hang import Verdict, doings
+from toolkit.core.hang import doings
 from toolkit.core.job_status import JobStatus
+from toolkit.core.verdict import Verdict
 from toolkit.show import table
 from toolkit.show_jobs import length
 

@@ -233,8 +233,8 @@ def test_the_table_says_what_is_missing() -> None:
 
 
 def test_the_page_names_every_kind_of_verdict() -> None:
-    from toolkit.core import hang as judge
+    from toolkit.core import verdict
 
     page = (Path(__file__).resolve().parents[2] / "docs" / "why.md").read_text()
-    for kind in (*judge._FIXES, "runs", "unclear", "end"):
+    for kind in (*verdict.FIXES, "runs", "unclear", "end"):
         assert f"`{kind}`" in page or kind in ("gpu", "collective"), kind

@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from toolkit.core.doing import Doing, doing, lead
 from toolkit.core.evidence import Connection, Evidence
+from toolkit.core.verdict import FIXES, Verdict, ended, of_several, ranks_text, said, where_text
 
 # Sent again so often without an answer, it is no packet lost by chance: that takes more than half a second.
 _RETRIES = 2
 _KILLED = 137
 FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What holds a job up, or what ended it.
-
-    Args:
-        kind: see ``Doing``; also link, apart (different collectives), host, end, runs, unclear.
-        what: in one line, with rank and host.
-        fix: what to do next.
-        ranks, hosts: those to blame; empty for nobody.
-    """
-
-    kind: str
-    what: str
-    fix: str
-    ranks: tuple[int, ...] = ()
-    hosts: tuple[str, ...] = ()
-
-
-_FIXES: Mapping[str, str] = {
-    "stopped": "find who stopped it; toolkit exec HOST -- kill -CONT PID lets it go on",
-    "disk": "look at that disk or share on HOST (dmesg, df, mount); such a process cannot even be killed",
-    "failed": "toolkit logs --rank RANK has its last words; the others wait for it in vain: toolkit stop",
-    "gone": "toolkit logs --rank RANK has its last words; dmesg on HOST tells of kills for want of memory",
-    "ended": "every rank has to make as many steps as the others: look at how data are divided (drop_last)",
-    "absent": "toolkit logs shows how far the launcher came; toolkit status shows the containers",
-    "handler": "what it says is in its own exception: let it be raised before any collective or clean-up",
-    "sleep": "the line that it stands at keeps it from its step; look at why it waits there",
-    "lock": "look at who should release or fill it: a thread or process of that rank, dead or waiting too",
-    "child": "look for a kill for want of memory (dmesg on HOST), and give the queue a timeout",
-    "file": "look at that file on HOST: a full or silent share, a pipe that nobody reads or writes",
-    "network": "look at whom it connects to; toolkit check tells whether hosts reach each other",
-    "spin": "a loop without an end, or much more work than others have: look at the line that it stands at",
-    "code": "look at the line that it stands at, and at its stack in the bundle",
-    "gpu": "its GPU works on; look at nvidia-smi on HOST and at dmesg for Xid",
-    "collective": "look at the line that it stands at",
-    "apart": "all ranks have to make the same calls in the same order: look for an if that asks for the rank",
-    "link": "toolkit check tries every pair of hosts; look at cable, switch and firewall between the two",
-    "host": "toolkit status; look at HOST itself (power, network, load), then toolkit up",
-}
 
 
 def doings(evidence: Evidence) -> dict[int, Doing]:
@@ -62,7 +21,7 @@ def doings(evidence: Evidence) -> dict[int, Doing]:
     for rank, name in enumerate(evidence.placed):
         host, seen = evidence.host(name), evidence.rank(rank)
         if host.error:
-            found[rank] = Doing("silent", f"nobody can say: {name} {_said(host.error)}")
+            found[rank] = Doing("silent", f"nobody can say: {name} {said(host.error)}")
         elif seen is None:
             found[rank] = Doing("absent", "has not been started yet")
         else:
@@ -88,7 +47,9 @@ def judge(evidence: Evidence) -> Verdict:
         return verdict
     waiting = [rank for rank, one in found.items() if one.waits]
     if moving := [rank for rank in waiting if _moved(evidence, rank)]:
-        what = f"the job goes on: {_where(evidence, moving)} waited for others and went on within the look"
+        what = (
+            f"the job goes on: {where_text(evidence, moving)} waited for others and went on within the look"
+        )
         return Verdict("runs", what, "toolkit why again when it stands still")
     for kind in ("ended", "absent", "disk", "handler", "child"):
         blamed = [rank for rank, one in found.items() if one.kind == kind]
@@ -118,15 +79,15 @@ def _one(evidence: Evidence, found: Mapping[int, Doing], blamed: Sequence[int]) 
     if waiting:
         op = ops.most_common(1)[0][0]
         verb = "waits" if len(waiting) == 1 else "wait"
-        rest = f"; {_ranks(waiting)} {verb} for it in {op or 'a collective'}"
+        rest = f"; {ranks_text(waiting)} {verb} for it in {op or 'a collective'}"
         rest = rest.replace("for it", "for them") if len(blamed) > 1 else rest
     alike = [rank for rank in blamed if (found[rank].kind, found[rank].place) == (first.kind, first.place)]
     more = [rank for rank in blamed if rank not in alike]
-    where = _where(evidence, alike)
-    also = "".join(f"; {_where(evidence, [rank])} {found[rank].what}" for rank in more[:2])
+    where = where_text(evidence, alike)
+    also = "".join(f"; {where_text(evidence, [rank])} {found[rank].what}" for rank in more[:2])
     hosts = tuple(dict.fromkeys(evidence.placed[rank] for rank in blamed))
-    fix = _FIXES[first.kind].replace("HOST", hosts[0]).replace("RANK", str(blamed[0]))
-    what = _of_several(first.what) if len(alike) > 1 else first.what
+    fix = FIXES[first.kind].replace("HOST", hosts[0]).replace("RANK", str(blamed[0]))
+    what = of_several(first.what) if len(alike) > 1 else first.what
     return Verdict(first.kind, f"{where} {what}{also}{rest}", fix, tuple(blamed), hosts)
 
 
@@ -134,17 +95,14 @@ def _silent(evidence: Evidence, blamed: Sequence[int]) -> Verdict:
     silent = [host.name for host in evidence.hosts if host.error]
     hosts = tuple(dict.fromkeys([*(evidence.placed[rank] for rank in blamed), *silent]))
     first = evidence.host(hosts[0])
-    words = [f"{first.name} {_said(first.error)}"]
+    words = [f"{first.name} {said(first.error)}"]
     words += [first.container] if first.container else []
     words += [f"nor does {name}: {evidence.host(name).error}" for name in hosts[1:3]]
     if blamed:
-        words.append(f"its {_ranks([r for r in blamed if evidence.placed[r] == first.name])} cannot be seen")
-    fix = _FIXES["host"].replace("HOST", first.name)
+        own = [rank for rank in blamed if evidence.placed[rank] == first.name]
+        words.append(f"its {ranks_text(own)} cannot be seen")
+    fix = FIXES["host"].replace("HOST", first.name)
     return Verdict("host", "; ".join(words), fix, tuple(blamed), hosts)
-
-
-def _said(error: str) -> str:
-    return error if error.startswith(("does not", "was not")) else f"does not answer: {error}"
 
 
 def _link(evidence: Evidence) -> Verdict | None:
@@ -163,7 +121,7 @@ def _link(evidence: Evidence) -> Verdict | None:
     ranks = tuple(rank for rank, host in enumerate(evidence.placed) if host in (one, other))
     more = f"; so it is between {len(pairs)} pairs of hosts" if len(pairs) > 1 else ""
     what = f"nothing comes through between {one} and {other}: {how}{_of_rank(worst)}{more}"
-    return Verdict("link", what, _FIXES["link"], ranks, (one, other))
+    return Verdict("link", what, FIXES["link"], ranks, (one, other))
 
 
 def _of_rank(connection: Connection) -> str:
@@ -197,14 +155,14 @@ def _apart(
     equal = len(sizes[0]) == len(sizes[-1])
     most = sizes[-1]
     blamed = sorted(rank for group in sizes for rank in group if equal or group is not most)
-    said = {group[0]: found[group[0]].what for group in sizes}
+    does = {group[0]: found[group[0]].what for group in sizes}
     lines = [
-        f"{_where(evidence, group)} {said[group[0]] if len(group) == 1 else _of_several(said[group[0]])}"
+        f"{where_text(evidence, group)} {does[group[0]] if len(group) == 1 else of_several(does[group[0]])}"
         for group in sizes[:3]
     ]
     hosts = tuple(dict.fromkeys(evidence.placed[rank] for rank in blamed))
-    head = "ranks are not in the same collective" if equal else f"{_ranks(blamed)} called {what}"
-    return Verdict("apart", f"{head}: {'; '.join(lines)}", _FIXES["apart"], tuple(blamed), hosts)
+    head = "ranks are not in the same collective" if equal else f"{ranks_text(blamed)} called {what}"
+    return Verdict("apart", f"{head}: {'; '.join(lines)}", FIXES["apart"], tuple(blamed), hosts)
 
 
 def _nobody_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
@@ -220,7 +178,7 @@ def _nobody_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     ages = [seen.age for rank in found if (seen := evidence.rank(rank)) and seen.age is not None]
     last = f"; the last line came {min(ages):.0f} s ago" if ages else ""
     first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
-    what = f"no rank waits for another: {_where(evidence, [first])} {found[first].what}{last}"
+    what = f"no rank waits for another: {where_text(evidence, [first])} {found[first].what}{last}"
     fix = "toolkit why again in a minute: ranks that stand where they stood then are stuck there"
     return Verdict("runs", what, fix)
 
@@ -233,7 +191,7 @@ def _end(evidence: Evidence) -> Verdict:
         seen for rank in range(len(evidence.placed)) if (seen := evidence.rank(rank)) and seen.exit_code
     ]
     named = next((seen for seen in failed if f"rank {seen.rank} " in evidence.reason), None)
-    words = [f"the job has {_ended(evidence.state)}" + (f": {evidence.reason}" if evidence.reason else "")]
+    words = [f"the job has {ended(evidence.state)}" + (f": {evidence.reason}" if evidence.reason else "")]
     hosts: tuple[str, ...] = tuple(
         h.name for h in evidence.hosts if evidence.reason.startswith(f"{h.name} is lost")
     )
@@ -247,40 +205,5 @@ def _end(evidence: Evidence) -> Verdict:
         elif named.last_line:
             words.append(f"its last line: {named.last_line}")
     words += [f"{h.name}: {h.container}" for h in evidence.hosts if h.container]
-    words += [f"{h.name} {_said(h.error)}" for h in evidence.hosts if h.error and not h.container][:2]
+    words += [f"{h.name} {said(h.error)}" for h in evidence.hosts if h.error and not h.container][:2]
     return Verdict("end", "; ".join(words), fix, (named.rank,) if named else (), hosts)
-
-
-def _ended(state: str) -> str:
-    words = {"failed": "failed", "stopped": "been stopped", "timeout": "run out of time", "lost": "been lost"}
-    return words.get(state, state)
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    """Ranks in words.
-
-    >>> _ranks([3]), _ranks([0, 2]), _ranks([0, 1, 2, 3])
-    ('rank 3', 'ranks 0, 2', 'ranks 0–3')
-    """
-    rows = sorted(ranks)
-    if len(rows) == 1:
-        return f"rank {rows[0]}"
-    if len(rows) > 2 and rows == list(range(rows[0], rows[-1] + 1)):
-        return f"ranks {rows[0]}–{rows[-1]}"
-    shown = ", ".join(map(str, rows[:8]))
-    return f"ranks {shown}" + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
-
-
-def _of_several(what: str) -> str:
-    """What one rank does, said of several.
-
-    >>> _of_several("waits in barrier"), _of_several("has ended"), _of_several("is stopped")
-    ('wait in barrier', 'have ended', 'are stopped')
-    """
-    verb, blank, rest = what.partition(" ")
-    return {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s")) + blank + rest
-
-
-def _where(evidence: Evidence, ranks: Sequence[int]) -> str:
-    hosts = list(dict.fromkeys(evidence.placed[rank] for rank in ranks))
-    return f"{_ranks(ranks)} on {', '.join(hosts[:3])}" + (" and others" if len(hosts) > 3 else "")
