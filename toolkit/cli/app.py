@@ -26,6 +26,7 @@ from toolkit.cli import (
     init,
     jobs,
     lab,
+    logs,
     network,
     predict,
     render,
@@ -98,7 +99,7 @@ app.command(context_settings=run.CONTEXT)(run.run)
 app.command()(status.status)
 app.command()(jobs.jobs)
 app.command()(jobs.attach)
-app.command()(jobs.logs)
+app.command()(logs.logs)
 app.command()(jobs.wait)
 app.command()(why.why)
 app.command()(jobs.stop)

@@ -1,13 +1,12 @@
-"""toolkit jobs, attach, logs, wait and stop: what has run, what it says, and its end."""
+"""toolkit jobs, attach, wait and stop: what has run, how it goes on, and its end."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolkit.cli import complete
+from toolkit.cli.chosen_job import Job, read_job, say_lost, wanted_job
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -20,18 +19,11 @@ from toolkit.cli.common import (
     load,
     put_json,
     say,
-    to_stdout,
 )
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
-    from toolkit.cli.line import CommandLine
     from toolkit.core.job_status import JobStatus
-    from toolkit.spec.inventory import Inventory
 
-Job = Annotated[
-    str, typer.Argument(metavar="[JOB]", help="A job's id, or the last part of it; the newest one if absent.")
-]
 _SHOWN = 20
 
 
@@ -74,99 +66,17 @@ def attach(
     from toolkit.logs import Excerpt
 
     line = CommandLine()
-    _read_job(line, job)
+    read_job(line, job)
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
     lines = line.whole("--tail", tail, least=0)
     inventory = line.accept(line.hosts(hosts))
     with Signals() as signals, connect(inventory, verbose, [inventory.main]) as session:
-        wanted = _wanted(session, job, running=True)
-        _say_lost(wanted)
+        wanted = wanted_job(session, job, running=True)
+        say_lost(wanted)
         if not job:
             say(f"job {wanted.id}: {wanted.state}")
         ended = watch(session, wanted.id, signals, Excerpt(tail=lines, fold=fold), on_interrupt, as_json)
     _exit(ended, as_json)
-
-
-def logs(
-    job: Job = "",
-    hosts: HostsFile = DEFAULT_HOSTS,
-    follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    rank: Annotated[
-        str | None, typer.Option(metavar="N", help="This rank's own log, whole, from its host.")
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(metavar="HOST", help="Only ranks on this host.", autocompletion=complete.hosts),
-    ] = "",
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="What came after: 10m, 1h30m, 2026-11-21T09:30.")
-    ] = "",
-    tail: Annotated[str | None, typer.Option(metavar="LINES", help="Only so many lines at the end.")] = None,
-    fold: Fold = True,
-    save: Annotated[
-        str, typer.Option(metavar="DIR", help="Print nothing; bring every rank's whole log to DIR/JOB/HOST.")
-    ] = "",
-    service: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="A service's output, no job's.", autocompletion=complete.services),
-    ] = "",
-    verbose: Verbose = False,
-) -> None:
-    """Print a job's output, merged of all ranks or of one, or a service's; Ctrl-C leaves it alone."""
-    from toolkit.cli.get import bring_logs
-    from toolkit.cli.line import CommandLine
-    from toolkit.cli.moments import since as moment
-    from toolkit.inputs import is_file
-    from toolkit.logs import Excerpt, show_log
-
-    line = CommandLine()
-    _read_job(line, job)
-    number = line.whole("--rank", rank, least=0)
-    lines = line.whole("--tail", tail, least=0)
-    ago, epoch = (line.value("--since", moment, since) if since else None) or (None, None)
-    inventory = line.hosts(hosts)
-    if host and rank is not None:
-        line.refuse("--host", "says nothing beside --rank, which runs on one host")
-    if save and ("\0" in save or is_file(save)):
-        line.refuse("--save", f"{save!r} is not a folder")
-    if inventory is not None and host and host not in inventory.names:
-        line.refuse("--host", f"{host} is not a host of the file; there are: {', '.join(inventory.names)}")
-    if service:
-        for option, given in {"JOB": job, "--rank": rank, "--host": host, "--save": save}.items():
-            if given:
-                line.refuse(option, "is about jobs; leave it out beside --service")
-        if inventory is not None and service not in (known := [each.name for each in inventory.services]):
-            line.refuse("--service", f"{service} is not a service of the file; there are: {', '.join(known)}")
-        words = [*(["--follow"] if follow_on else []), *(["--tail", str(lines)] if lines is not None else [])]
-        words += ["--since", f"{ago:.0f}s" if ago else f"{epoch:.3f}"] if ago or epoch else []
-        _service_log(line.accept(inventory), service, words, verbose)
-        return
-    inventory = line.accept(inventory)
-    what = Excerpt(number, host, ago, epoch, lines, fold and number is None)
-    names = list(inventory.names) if number is not None or save else [inventory.main]
-    with connect(inventory, verbose, names) as session:
-        wanted = _wanted(session, job)
-        if save:
-            bring_logs(session, wanted, Path(save), verbose)
-            return
-        _say_lost(wanted)
-        if not job:
-            say(f"job {wanted.id}: {wanted.state}")
-        try:
-            show_log(session, wanted, to_stdout, what, follow_on and not wanted.final)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-
-
-def _service_log(inventory: Inventory, name: str, words: list[str], verbose: bool) -> None:
-    from toolkit.services import show_log
-
-    service = inventory.service(name)
-    with connect(inventory, verbose, [service.host]) as session:
-        try:
-            show_log(session, service, to_stdout, words)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
 
 
 def wait(
@@ -184,14 +94,14 @@ def wait(
     from toolkit.logs import wait_for_end
 
     line = CommandLine()
-    _read_job(line, job)
+    read_job(line, job)
     seconds = line.seconds("--timeout", timeout)
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose, [inventory.main]) as session:
-        wanted = _wanted(session, job, running=True)
+        wanted = wanted_job(session, job, running=True)
         if not wanted.final and not wait_for_end(session, wanted.id, seconds):
             raise NotReady(f"{wanted.id} still runs after {seconds:g} s", f"toolkit attach {wanted.id}")
-        ended = _wanted(session, wanted.id)
+        ended = wanted_job(session, wanted.id)
     if not as_json:
         say(f"job {ended.id}: {ended.state}" + (f": {ended.reason}" if ended.reason else ""))
     _exit(ended, as_json)
@@ -214,13 +124,13 @@ def stop(
     from toolkit.show_jobs import job_json
 
     line = CommandLine()
-    _read_job(line, job)
+    read_job(line, job)
     seconds = line.seconds("--grace", grace, least=0)
     if now and grace is not None:
         line.refuse("--now", "is a grace of 0 already; leave --grace out")
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose, [inventory.main]) as session:
-        wanted = _wanted(session, job, running=True)
+        wanted = wanted_job(session, job, running=True)
         ending = not wanted.final or wanted.state == "lost"
         ended = wanted
         if ending and not dry_run:
@@ -231,26 +141,6 @@ def stop(
         say(f"job {wanted.id}: {wanted.state}; " + ("would be ended" if ending else "nothing to end"))
     else:
         say(f"job {ended.id}: {ended.state}" + (" already" if ended is wanted else ""))
-
-
-def _read_job(line: CommandLine, job: str) -> None:
-    from toolkit.core.names import job_word
-
-    if job:
-        line.value("JOB", job_word, job)
-
-
-def _wanted(session: Session, job: str, running: bool = False) -> JobStatus:
-    """The job of that id, or the one that started last, ``running`` ones first."""
-    from toolkit.records import job_status, newest_job
-
-    session.require_some()
-    return job_status(session, job) if job else newest_job(session, running)
-
-
-def _say_lost(job: JobStatus) -> None:
-    if job.state == "lost":
-        say(f"job {job.id}: lost; main went down under it, and this is what it had said until then")
 
 
 def _exit(job: JobStatus, as_json: bool) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolkit.cli.chosen_job import Job
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json
-from toolkit.cli.jobs import Job
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine

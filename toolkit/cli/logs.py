@@ -1,0 +1,97 @@
+"""toolkit logs: what a job or a service has said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolkit.cli import complete
+from toolkit.cli.chosen_job import Job, read_job, say_lost, wanted_job
+from toolkit.cli.common import DEFAULT_HOSTS, Fold, HostsFile, Verbose, connect, say, to_stdout
+
+if TYPE_CHECKING:
+    from toolkit.spec.inventory import Inventory
+
+
+def logs(
+    job: Job = "",
+    hosts: HostsFile = DEFAULT_HOSTS,
+    follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    rank: Annotated[
+        str | None, typer.Option(metavar="N", help="This rank's own log, whole, from its host.")
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(metavar="HOST", help="Only ranks on this host.", autocompletion=complete.hosts),
+    ] = "",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="What came after: 10m, 1h30m, 2026-11-21T09:30.")
+    ] = "",
+    tail: Annotated[str | None, typer.Option(metavar="LINES", help="Only so many lines at the end.")] = None,
+    fold: Fold = True,
+    save: Annotated[
+        str, typer.Option(metavar="DIR", help="Print nothing; bring every rank's whole log to DIR/JOB/HOST.")
+    ] = "",
+    service: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="A service's output, no job's.", autocompletion=complete.services),
+    ] = "",
+    verbose: Verbose = False,
+) -> None:
+    """Print a job's output, merged of all ranks or of one, or a service's; Ctrl-C leaves it alone."""
+    from toolkit.cli.get import bring_logs
+    from toolkit.cli.line import CommandLine
+    from toolkit.cli.moments import since as moment
+    from toolkit.inputs import is_file
+    from toolkit.logs import Excerpt, show_log
+
+    line = CommandLine()
+    read_job(line, job)
+    number = line.whole("--rank", rank, least=0)
+    lines = line.whole("--tail", tail, least=0)
+    ago, epoch = (line.value("--since", moment, since) if since else None) or (None, None)
+    inventory = line.hosts(hosts)
+    if host and rank is not None:
+        line.refuse("--host", "says nothing beside --rank, which runs on one host")
+    if save and ("\0" in save or is_file(save)):
+        line.refuse("--save", f"{save!r} is not a folder")
+    if inventory is not None and host and host not in inventory.names:
+        line.refuse("--host", f"{host} is not a host of the file; there are: {', '.join(inventory.names)}")
+    if service:
+        for option, given in {"JOB": job, "--rank": rank, "--host": host, "--save": save}.items():
+            if given:
+                line.refuse(option, "is about jobs; leave it out beside --service")
+        if inventory is not None and service not in (known := [each.name for each in inventory.services]):
+            line.refuse("--service", f"{service} is not a service of the file; there are: {', '.join(known)}")
+        words = [*(["--follow"] if follow_on else []), *(["--tail", str(lines)] if lines is not None else [])]
+        words += ["--since", f"{ago:.0f}s" if ago else f"{epoch:.3f}"] if ago or epoch else []
+        _service_log(line.accept(inventory), service, words, verbose)
+        return
+    inventory = line.accept(inventory)
+    what = Excerpt(number, host, ago, epoch, lines, fold and number is None)
+    names = list(inventory.names) if number is not None or save else [inventory.main]
+    with connect(inventory, verbose, names) as session:
+        wanted = wanted_job(session, job)
+        if save:
+            bring_logs(session, wanted, Path(save), verbose)
+            return
+        say_lost(wanted)
+        if not job:
+            say(f"job {wanted.id}: {wanted.state}")
+        try:
+            show_log(session, wanted, to_stdout, what, follow_on and not wanted.final)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _service_log(inventory: Inventory, name: str, words: list[str], verbose: bool) -> None:
+    from toolkit.services import show_log
+
+    service = inventory.service(name)
+    with connect(inventory, verbose, [service.host]) as session:
+        try:
+            show_log(session, service, to_stdout, words)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
