@@ -81,8 +81,8 @@ def test_a_launcher_that_the_image_lacks_is_refused(up: Toolkit) -> None:
 # With the frameworks in the image
 
 
-def with_image(lab: Path, folder: Path, name: str, extras: str) -> Iterator[Toolkit]:
-    """A cluster of three hosts, with uneven slots, from an image that has more."""
+def with_image(lab: Path, folder: Path, name: str, *options: str) -> Iterator[Toolkit]:
+    """A cluster of three hosts, with uneven slots, from an image that is built with these options."""
     file = hosts_file(lab, folder, name, ("box1", "box2", "box3"))
     data = yaml.safe_load(file.read_text())
     data["image"] = f"toolkit:{name}"
@@ -91,7 +91,7 @@ def with_image(lab: Path, folder: Path, name: str, extras: str) -> Iterator[Tool
     sh("box1", "install -d -o trainer /srv/shared/launchers")
     file.write_text(yaml.safe_dump(data))
     cluster = Toolkit(file, folder)
-    cluster.run("image", "build", "--with", extras, "--tag", data["image"], check=True, timeout=1800)
+    cluster.run("image", "build", *options, "--tag", data["image"], check=True, timeout=1800)
     cluster.run("up", check=True, timeout=600)
     yield cluster
     cluster.run("down", "--no-save", check=True)
@@ -100,7 +100,7 @@ def with_image(lab: Path, folder: Path, name: str, extras: str) -> Iterator[Tool
 
 @pytest.fixture(scope="module")
 def frameworks(lab: Path, folder: Path) -> Iterator[Toolkit]:
-    yield from with_image(lab, folder, "frameworks", "accelerate,deepspeed")
+    yield from with_image(lab, folder, "frameworks", "--with", "accelerate,deepspeed")
 
 
 def train(cluster: Toolkit, launcher: str, script: str, *more: str) -> list[tuple[str, str]]:
@@ -154,12 +154,12 @@ def test_accelerates_own_command_and_its_settings(frameworks: Toolkit) -> None:
 
 @pytest.fixture(scope="module")
 def more(lab: Path, folder: Path) -> Iterator[Toolkit]:
-    yield from with_image(lab, folder, "more", "transformers,lightning")
+    yield from with_image(lab, folder, "more", "--with", "transformers,lightning")
 
 
 @pytest.fixture(scope="module")
 def tensorflow(lab: Path, folder: Path) -> Iterator[Toolkit]:
-    yield from with_image(lab, folder, "tensorflow", "tensorflow")
+    yield from with_image(lab, folder, "tensorflow", "--with", "tensorflow")
 
 
 @pytest.mark.rare
@@ -202,12 +202,55 @@ def test_a_bert_learns(more: Toolkit, launcher: str, script: str, options: tuple
     assert found is not None and float(found[1]) > 0.2
 
 
+# Open MPI 5
+
+
+@pytest.fixture(scope="module")
+def openmpi5(lab: Path, folder: Path) -> Iterator[Toolkit]:
+    yield from with_image(lab, folder, "openmpi5", "--build-arg", "OPENMPI=5.0.11")
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("hosts", [("box1",), ("box1", "box2"), ("box1", "box2", "box3")], ids=len)
+@pytest.mark.parametrize("script", ["train_horovod.py", "train_ddp.py"])
+def test_a_model_learns_with_open_mpi_5(openmpi5: Toolkit, script: str, hosts: tuple[str, ...]) -> None:
+    only = tuple(word for host in hosts for word in ("--only", host))
+    rows = train(openmpi5, "mpirun", script, *only)
+    assert [int(rank) for rank, _ in sorted(rows)] == list(range({1: 1, 2: 3, 3: 4}[len(hosts)]))
+    assert len({accuracy for _, accuracy in rows}) == 1 and float(rows[0][1]) >= 0.95
+
+
+@pytest.mark.rare
+def test_with_open_mpi_5_ranks_are_told_their_place_fail_and_are_stopped(openmpi5: Toolkit) -> None:
+    words = ("run", "--launcher", "mpirun", "--workdir", "examples", "--", "python", "-c")
+    done = openmpi5.run(*words, PLACE, check=True)
+    found = places(done.out)
+    assert {rank: row[:4] for rank, row in found.items()} == {
+        0: (0, 4, 0, 1),
+        1: (1, 4, 0, 2),
+        2: (2, 4, 1, 2),
+        3: (3, 4, 0, 1),
+    }
+    text = "import os, sys, time; os.environ['RANK'] == '2' and sys.exit(7); time.sleep(60)"
+    done = openmpi5.run(*words, text, timeout=60)
+    assert done.status == 7 and "rank 2 on box2 ended with exit code 7" in done.out + done.err
+    job = openmpi5.run("run", "-d", "--json", *words[1:-2], "sleep", "300", check=True).json["job"]
+    openmpi5.run("stop", job, check=True)
+    assert not any(marked(host, f"TOOLKIT_JOB={job}") for host in ("box1", "box2", "box3"))
+
+
+@pytest.mark.rare
+def test_horovodrun_is_refused_with_open_mpi_5(openmpi5: Toolkit) -> None:
+    done = openmpi5.run("run", "--launcher", "horovodrun", "--workdir", "examples/digits", "train_horovod.py")
+    assert done.status == 3 and "--launcher mpirun" in done.err
+
+
 # Ray
 
 
 @pytest.fixture(scope="module")
 def ray(lab: Path, folder: Path) -> Iterator[Toolkit]:
-    yield from with_image(lab, folder, "ray", "ray")
+    yield from with_image(lab, folder, "ray", "--with", "ray")
 
 
 HANGS = """
