@@ -25,6 +25,7 @@ _THEMSELVES = {
     ("horovodrun",): "horovodrun",
     ("mpiexec",): "mpirun",
     ("mpirun",): "mpirun",
+    ("ray", "start"): "ray",
     ("torchrun",): "torchrun",
     ("python", "-m", "torch.distributed.launch"): "torchrun",
     ("python", "-m", "torch.distributed.run"): "torchrun",

@@ -19,6 +19,7 @@ DEEPSPEED = "import deepspeed\nparser.add_argument('--local_rank', type=int, def
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
     scripts = {"ddp.py": DDP, "hvd.py": HVD, "ds.py": DEEPSPEED, "plain.py": "import numpy\n"}
+    scripts["rt.py"] = "from ray.train.torch import TorchTrainer\nimport torch.distributed\n"
     for name, text in scripts.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -38,6 +39,7 @@ def start(
         (("python", "hvd.py"), "horovodrun", "hvd.py imports horovod"),
         (("python3", "hvd.py"), "horovodrun", "hvd.py imports horovod"),
         (("ds.py",), "deepspeed", "ds.py imports deepspeed"),
+        (("rt.py",), "ray", "rt.py imports ray"),
         (("plain.py",), "python", "nothing that plain.py imports lets ranks work together"),
         (("nvidia-smi",), "python", "no script to read"),
         (("python", "-m", "ddp"), "python", "no script to read"),
