@@ -105,9 +105,10 @@ def test_the_merger_strips_tags_and_leaves_the_rest_alone(lines: Any) -> None:
 def test_the_merger_knows_the_tags_of_open_mpi_5(lines: Any) -> None:
     merger = lines.Merger()
     said = merger.feed(
-        b"[prterun-gpu1-17@1,0]<stdout>: [gpu1 0] hello\n[prterun-gpu1-17@1,11]<stderr>: [gpu2 11] oh\nown\n"
+        b"[1,0]<stdout>: [gpu1 0] hello\n[1,11]<stderr>: [gpu2 11] oh\nown\n"
+        b"[1,0]<stdout>: [gpu1 0] fi[1,11]<stdout>: [gpu2 11] whole\n[1,0]<stdout>:  rst\n"
     )
-    assert said == b"[gpu1 0] hello\n[gpu2 11] oh\nown\n"
+    assert said == b"[gpu1 0] hello\n[gpu2 11] oh\nown\n[gpu2 11] whole\n[gpu1 0] fi rst\n"
 
 
 def test_the_merger_puts_together_what_open_mpi_has_cut(lines: Any) -> None:

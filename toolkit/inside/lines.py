@@ -16,8 +16,8 @@ LINE_END = re.compile(rb"\r\n|\n|\r")
 # `mpirun --tag-output` writes one at the start of each line, and where it goes on after a cut: it
 # cuts output every 4096 bytes, whatever stands there, and sends other ranks' in between. horovodrun with
 # Gloo writes `[1]<stdout>:`.
-# Open MPI 4's and 5's: `[1,0]<stdout>:` and `[prterun-gpu1-123@1,0]<stdout>: `.
-TAG = re.compile(rb"(\[(?:\d+,)?\d+\]<std(?:out|err|diag)>:|\[[^]\s@]+@\d+,\d+\]<std(?:out|err|diag)>: ?)")
+# Open MPI 5 puts a blank behind it.
+TAG = re.compile(rb"(\[(?:\d+,)?\d+\]<std(?:out|err|diag)>:)")
 
 
 class Stream:
@@ -113,6 +113,7 @@ class Merger:
     def __init__(self) -> None:
         self._rest = b""
         self._cut: dict[bytes, bytes] = {}  # tag -> what has come of its line
+        self._blank: bool | None = None  # whether one stands behind each tag; the first line tells
 
     def feed(self, data: bytes) -> bytes:
         """The lines that `data` completes."""
@@ -131,6 +132,8 @@ class Merger:
         tags, texts = tagged[::2], tagged[1::2]
         if own or not tags:
             return line + b"\n"  # mpirun's own
+        if self._blank is None:
+            self._blank = texts[0].startswith(b" [")  # what ranks say begins with their name in brackets
         for tag, text in zip(tags, texts):  # noqa: B905 (`strict` needs Python 3.10)
-            self._cut[tag] = self._cut.get(tag, b"") + text
+            self._cut[tag] = self._cut.get(tag, b"") + (text[1:] if self._blank else text)
         return self._cut.pop(tags[-1]) + b"\n"  # the line's end belongs to the last; the rest are cut
