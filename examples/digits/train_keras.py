@@ -14,6 +14,7 @@ import checkpoint
 import horovod.tensorflow.keras as hvd
 import numpy as np
 import tensorflow as tf
+from horovod.tensorflow import broadcast_object
 
 DATA = Path(__file__).with_name("digits.csv.gz")
 TEST_EVERY = 5  # as in digits.py, which is PyTorch's
@@ -90,14 +91,15 @@ def main() -> None:
 
     # 5. All ranks go on from what rank 0 has: it alone writes, and other hosts may be new.
     found = checkpoint.latest(args.checkpoints) if rank == 0 else None
-    held = hvd.broadcast_object((found.step, found.path.read_bytes()) if found else None, root_rank=0)
+    held = broadcast_object((found.step, found.path.read_bytes()) if found else None, root_rank=0)
     first = 0
     if held is not None:
         first = held[0]
         restore(held[1], model)
         if rank == 0:
             print(f"goes on after epoch {first} of {args.epochs}")
-    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    # Horovod 0.28's MetricAverageCallback looks into Keras 3 even beside Keras 2, and fails.
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     # 6. Rank 0 alone writes and talks.
     callbacks += [Checkpoints(args.checkpoints)] if rank == 0 else []
     model.fit(

@@ -199,7 +199,7 @@ def test_a_bert_learns(more: Toolkit, launcher: str, script: str, options: tuple
     words = ("run", "--launcher", launcher, *two, script, "--steps", "150", *options)
     out = more.run(*words, check=True, timeout=400).out
     found = re.search(r"(0\.\d+) of the hidden words found; \d+ pieces/s on 2 ranks", out)
-    assert found is not None and float(found[1]) > 0.2
+    assert found is not None and float(found[1]) > 0.15
 
 
 # Open MPI 5
