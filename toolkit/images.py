@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 from toolkit.api import Session
 from toolkit.core.build import ImageBuild
@@ -21,7 +22,7 @@ from toolkit.effects.image_build import (
     wheelhouse_files,
 )
 from toolkit.errors import ImageError
-from toolkit.plan.extras import resolve_command, resolved_pins
+from toolkit.plan.extras import of_another_torch, resolve_command, resolved_pins
 from toolkit.plan.image import (
     CONTEXT_FILES,
     PROXY_VARIABLES,
@@ -34,6 +35,7 @@ from toolkit.plan.images import QUESTION, HeldImage, ImageRow, image_rows, parse
 from toolkit.plan.layout import reference_image
 from toolkit.plan.probe import probe_answers
 from toolkit.plan.steps import Plan
+from toolkit.plan.wheelhouse import TORCH_CPU_INDEX, beside_torch
 
 __all__ = ["QUESTION", "ImageRecipe", "build", "list_images", "make_build", "pick_flavour", "prune_plan"]
 
@@ -63,8 +65,18 @@ def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "
     if requirements:
         held, target = held_pins(recipe, sources)
         base, *_ = wheelhouses_of(recipe, sources[name], cache)
-        asked = resolve_command(requirements, held, target, base, sys.executable)
-        recipe = replace(recipe, own=resolved_pins(resolve(asked, requirements), held))
+        asked = partial(resolve_command, requirements, held, target, base, sys.executable)
+        own = resolved_pins(resolve(asked(), requirements), held)
+        if recipe.flavour == "cpu" and of_another_torch(own):
+            own = resolved_pins(resolve(asked(beside_torch(recipe.torch_index)), requirements), held)
+            if wrong := of_another_torch(own):
+                what = (
+                    f"{', '.join(wrong)} goes with torch's CUDA build alone, and the image has its CPU build"
+                )
+                raise ImageError(
+                    what, f"--torch-index with an index or folder that has +cpu: {TORCH_CPU_INDEX}"
+                )
+        recipe = replace(recipe, own=own)
     return plan_image(
         recipe,
         sources,

@@ -36,6 +36,8 @@ def main() -> None:
     text = masked.read()
     model = masked.Model(text.vocabulary).to(device)
     parallel = DistributedDataParallel(model, bucket_cap_mb=args.bucket_mb, gradient_as_bucket_view=True)
+    if args.compress == "bf16" and device.type == "cpu":
+        parser.error("--compress bf16 needs NCCL; fp16 works with Gloo as well")
     # What travels is half as long, or of low rank; sums are made of what travelled.
     if args.compress == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=10)

@@ -29,7 +29,7 @@ def main() -> None:
     text = masked.read()
     shape = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
     config = BertConfig(
-        text.vocabulary, **shape, max_position_embeddings=masked.LENGTH, pad_token_id=masked.PAD
+        vocab_size=text.vocabulary, **shape, max_position_embeddings=masked.LENGTH, pad_token_id=masked.PAD
     )
     settings = TrainingArguments(
         output_dir="trainer",

@@ -183,7 +183,7 @@ def test_a_model_learns_with_keras(tensorflow: Toolkit, launcher: str, hosts: tu
     ("launcher", "script", "options"),
     [
         ("torchrun", "train_ddp.py", ()),
-        ("torchrun", "train_ddp.py", ("--precision", "bf16", "--compress", "bf16", "--bucket-mb", "1")),
+        ("torchrun", "train_ddp.py", ("--precision", "bf16", "--compress", "fp16", "--bucket-mb", "1")),
         ("torchrun", "train_ddp.py", ("--compress", "powersgd")),
         ("mpirun", "train_ddp.py", ("--compress", "fp16")),
         ("horovodrun", "train_horovod.py", ()),

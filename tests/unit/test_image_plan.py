@@ -9,7 +9,7 @@ import pytest
 
 from toolkit.core.build import ImageBuild, build_progress
 from toolkit.errors import BadInput, ImageError
-from toolkit.plan.extras import resolve_command, resolved_pins
+from toolkit.plan.extras import of_another_torch, resolve_command, resolved_pins
 from toolkit.plan.image import (
     CONTEXT_FILES,
     ImageRecipe,
@@ -18,7 +18,7 @@ from toolkit.plan.image import (
     plan_image,
     wheelhouses_of,
 )
-from toolkit.plan.wheelhouse import Pin, parse_pins, torch_sources, wheel_platforms
+from toolkit.plan.wheelhouse import Pin, beside_torch, parse_pins, torch_sources, wheel_platforms
 
 DOCKERFILE = """\
 # why
@@ -282,6 +282,19 @@ def test_a_persons_requirements_are_resolved_for_the_image_and_beside_what_it_ha
     assert resolved_pins(json.dumps(report), held) == "Einops==0.8.2\nzarr==3\n"
     with pytest.raises(ImageError, match="no installation report"):
         resolved_pins("WARNING", held)
+
+
+def test_what_is_compiled_against_another_torch_is_looked_for_elsewhere_and_known_by_its_version() -> None:
+    assert of_another_torch("einops==1\ntorchvision==0.28.0\n") == ["torchvision==0.28.0"]
+    assert not of_another_torch("einops==1\ntorchvision==0.28.0+cpu\n")
+    held, target = held_pins(ImageRecipe("cpu"), SOURCES)
+    for setting, words in {
+        "": "--retries 1 --timeout 15 --extra-index-url https://download.pytorch.org/whl/cpu",
+        "https://x/simple": "--retries 1 --timeout 15 --extra-index-url https://x/simple",
+        "/wheels/torch": "--find-links /wheels/torch",
+    }.items():
+        asked = resolve_command("more.txt", held, target, "/wheels", "/py", beside_torch(setting))
+        assert f" {words} --constraint" in asked.line()
 
 
 PICKED = (

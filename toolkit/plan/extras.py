@@ -65,8 +65,24 @@ def extra_problems(names: Collection[str], flavour: str) -> list[Problem]:
     return problems
 
 
+# Compiled against one build of torch: PyPI has those for CUDA, which do not load beside another.
+_BESIDE_TORCH = ("torchaudio", "torchvision")
+
+
+def of_another_torch(pins: str) -> list[str]:
+    """Return which of these pins do not go with torch's CPU build."""
+    return [
+        pin.line for pin in parse_pins(pins, {}) if pin.key in _BESIDE_TORCH and "+cpu" not in pin.version
+    ]
+
+
 def resolve_command(
-    requirements: str, held: Collection[Pin], target: Target, wheelhouse: str, python: str
+    requirements: str,
+    held: Collection[Pin],
+    target: Target,
+    wheelhouse: str,
+    python: str,
+    more: Collection[str] = (),
 ) -> Command:
     """Return the command that finds exact versions for a person's requirements; it prints pip's report.
 
@@ -76,11 +92,12 @@ def resolve_command(
         requirements: path of a requirements file.
         held: what the image has already; another version of it is refused.
         wheelhouse: where the wheels of those are, as far as they have been fetched.
+        more: pip's options for further places to look.
     """
     return command(
         *(python, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"),
         *wheel_tags(target),
-        *("--target", "/nowhere", "--find-links", wheelhouse),
+        *("--target", "/nowhere", "--find-links", wheelhouse, *more),
         *("--constraint", "/dev/stdin", "--requirement", requirements),
         stdin="".join(f"{pin.line}\n" for pin in held).encode(),
     )

@@ -171,6 +171,13 @@ def torch_sources(setting: str) -> tuple[tuple[str, ...], ...]:
     return ((), ("--retries", "1", "--timeout", "15", "--index-url", TORCH_CPU_INDEX))
 
 
+def beside_torch(setting: str) -> tuple[str, ...]:
+    """Return pip's options by which it looks there too, for what is compiled against torch's CPU build."""
+    if "://" in setting or not setting:
+        return ("--retries", "1", "--timeout", "15", "--extra-index-url", setting or TORCH_CPU_INDEX)
+    return ("--find-links", setting)
+
+
 def source_fetches(source: Source, wheelhouse: str, python: str, tools_from: str) -> tuple[Fetch, ...]:
     """Return what brings a package's source.
 
