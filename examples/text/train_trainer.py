@@ -45,6 +45,7 @@ def main() -> None:
         save_strategy="no",
         logging_steps=50,
         report_to="none",
+        ddp_find_unused_parameters=False,
         disable_tqdm=True,
     )
     # Ranks find each other by the variables that every launcher's have; each sees other pieces.
