@@ -8,13 +8,25 @@ from toolkit.launchers.openmpi import hosts_argument, openmpi_env
 
 def mpirun(job: Job) -> tuple[Launch, ...]:
     """Return one launch on main; MPI, and torch.distributed through the rank program's variables."""
-    argv = (
+    network = ("--mca", "btl_tcp_if_include", ",".join(job.networks))
+    # So tagged, lines that Open MPI cuts at 4096 bytes can be joined again by the supervisor.
+    where = ("--tag-output", "-H", hosts_argument(job))
+    argv = mpirun_words(str(job.world_size), where, (*network, *job.rank_argv))
+    return (Launch(job.main, argv, openmpi_env(job)),)
+
+
+def mpirun_words(ranks: str, where: tuple[str, ...], rest: tuple[str, ...]) -> tuple[str, ...]:
+    """Return mpirun with what is the same wherever it is called.
+
+    Args:
+        where: the hosts and their slots, as ``-H gpu1:2,gpu2:4``; options may stand before.
+        rest: more options, and what each rank executes.
+    """
+    return (
         "mpirun",
-        "--tag-output",  # lets the supervisor join lines that Open MPI cuts at 4096 bytes
+        *where,
         "-np",
-        str(job.world_size),
-        "-H",
-        hosts_argument(job),
+        ranks,
         "--bind-to",
         "none",  # data loaders and OpenMP threads of a rank need more than one core
         "--map-by",
@@ -25,9 +37,5 @@ def mpirun(job: Job) -> tuple[Launch, ...]:
         "--mca",
         "btl",
         "^openib",  # deprecated in 4.1 and noisy where no such device is
-        "--mca",
-        "btl_tcp_if_include",
-        ",".join(job.networks),
-        *job.rank_argv,
+        *rest,
     )
-    return (Launch(job.main, argv, openmpi_env(job)),)

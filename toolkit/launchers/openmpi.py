@@ -20,19 +20,25 @@ def hosts_argument(job: Job) -> str:
 
 
 def openmpi_env(job: Job) -> tuple[tuple[str, str], ...]:
-    """Return the MCA parameters as environment variables of the launcher.
+    """Return what Open MPI's launcher is told by its environment."""
+    env = {**openmpi_network(job.networks), **openmpi_daemons(AGENT, max(len(job.hosts), 1))}
+    return tuple(sorted(env.items()))
+
+
+def openmpi_daemons(agent: str, hosts: int) -> dict[str, str]:
+    """Return how Open MPI's launcher is to start its daemons, for 4.1 and for 5.
 
     In the environment rather than on the command line, because Open MPI takes a parameter that
     stands twice on a command line as an error, and horovodrun writes some of its own. Not among them:
     odls_base_sigkill_timeout, which Open MPI sleeps out several times over at every failed job.
     """
     launch = {
-        "agent": AGENT,
+        "agent": agent,
         # Only main holds the key: a worker cannot start another worker.
         "no_tree_spawn": "1",
-        "num_concurrent": str(max(len(job.hosts), 1)),
+        "num_concurrent": str(hosts),
     }
-    env = openmpi_network(job.networks)
+    env: dict[str, str] = {}
     for name, value in launch.items():
         env |= {f"OMPI_MCA_plm_rsh_{name}": value, f"PRTE_MCA_plm_ssh_{name}": value}
-    return tuple(sorted(env.items()))
+    return env

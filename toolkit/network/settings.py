@@ -36,7 +36,7 @@ def rank_settings(
     ports = fabric.ports.get(path.host, ())
     found = [*_tcp(path, networks), *_rdma(path, ports, fabric, facts)]
     if fabric.kind == "efa":
-        found += _EFA
+        found += EFA
     return tuple(sorted(found, key=lambda setting: setting.name))
 
 
@@ -81,7 +81,7 @@ def _rdma(path: DataPath, ports: Sequence[RdmaPort], fabric: Fabric, facts: Fact
 # Amazon's guide "Get started with EFA and NCCL" and the EFA cheat sheet of aws-samples/
 # awsome-distributed-training. FI_EFA_USE_DEVICE_RDMA is not among them: since libfabric 1.18 it is set by
 # itself, and before that it stops jobs on instances whose device cannot read remote memory.
-_EFA = [
+EFA = [
     Setting("FI_PROVIDER", "efa", "libfabric takes no other provider"),
     Setting("FI_EFA_FORK_SAFE", "1", "data loaders fork; kernels from 5.15 on do not need it"),
     Setting("FI_EFA_USE_HUGE_PAGE", "0", "huge pages run out when data loaders fork"),
