@@ -8,6 +8,7 @@ import stat
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from toolkit.core.command import command
 from toolkit.core.imports import files_of, imports_of
@@ -161,6 +162,23 @@ def _some(path: str | Path) -> bytes:
 
 def _unreadable(error: OSError | ValueError) -> Problem:
     return Problem("", getattr(error, "strerror", None) or str(error))
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Return the content of a YAML or JSON file that a person names.
+
+    Raises:
+        BadInput: it cannot be read, or is neither.
+    """
+    import yaml
+
+    try:
+        return yaml.load(Path(path).read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise BadInput(str(path), (_unreadable(error),)) from error
+    except yaml.YAMLError as error:
+        first = str(error).splitlines()[0]
+        raise BadInput(str(path), (Problem("", f"is no YAML: {first}"),)) from error
 
 
 def write_file(path: str | Path, text: str, replace: bool = True, program: bool = False) -> Path:

@@ -84,7 +84,7 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
     chosen: tuple[str, ...] = ()
     try:
         if inventory is not None:
-            chosen = _chosen(inventory, request)
+            chosen = chosen_hosts(inventory, request)
     except BadInput as error:
         problems += error.problems
     if chosen and request.min_hosts > len(chosen):
@@ -126,7 +126,7 @@ def environment_findings(inventory: Inventory, request: Request | None = None) -
     """
     if request is None:
         return graver_first(lint_inventory(inventory))
-    hosts = _chosen(inventory, request)
+    hosts = chosen_hosts(inventory, request)
     return graver_first(lint_inventory(inventory, request.env, hosts))
 
 
@@ -140,7 +140,7 @@ def make_job(session: Session, request: Request) -> Job:
     inventory = session.inventory
     check_request(inventory, request)
     start = start_of(inventory, request)
-    chosen = _chosen(inventory, request)
+    chosen = chosen_hosts(inventory, request)
     _refuse_lost(session, (inventory.main, *chosen))
     layout = session.layout(local_image=False)
     _refuse_lost(session, (inventory.main, *chosen))
@@ -207,7 +207,7 @@ def start_of(inventory: Inventory | None, request: Request) -> Start:
     return how_to_start(request.words, request.workdir, launcher, bool(request.launcher), alone)
 
 
-def _chosen(inventory: Inventory, request: Request) -> tuple[str, ...]:
+def chosen_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
     """Return the hosts that take ranks; a spare does when it is named."""
     chosen = choose_hosts(inventory, request.only, request.exclude)
     if request.only or request.with_spares:

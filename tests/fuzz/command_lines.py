@@ -129,7 +129,7 @@ def judge(words: list[str], spoiled: bool, text: bytes, box: Sandbox) -> str:
     elif status == 2 and words and _names_a_verb(words):
         assert not out, out
     if status == 0 and box.changes:
-        assert words[0] in ("init", "schema", *COMPLETION), box.changes
+        assert words[0] in ("init", "schema", "render", *COMPLETION), box.changes
     # Only what needs no host may find out that a tool is missing here; and typer, that no shell calls it.
     missing = (status == 4 and words[0] in ("lab", "image")) or (status == 1 and words[0] in COMPLETION)
     assert status in (0, 2) or missing, (status, err)

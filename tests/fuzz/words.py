@@ -20,6 +20,8 @@ FILES = {
     "folder/x": b"",
 }
 
+# What the schedulers have no means for, and how many GPUs there are, so that nobody is asked.
+_LEFT = ("--leave-out", "services", "--gpus", "0")
 # Right as they stand. Each verb is in here (a test looks), with most of its options somewhere.
 RIGHT: tuple[tuple[str, ...], ...] = (
     ("init", "gpu1:8", "gpu2=alice@10.0.0.2", "--user", "bob", "--output", "new.yaml"),
@@ -104,6 +106,36 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("exec", "gpu1", "--", "ls", "-l"),
     ("exec", "--all", "--timeout", "5", "--json", "hostname"),
     ("render", "compose", "-o", "out", "--json"),
+    ("render", "docker", "-v"),
+    ("render", "ssh", "-o", "out"),
+    ("render", "slurm", *_LEFT, "--runtime", "pyxis", "--sbatch", "--partition=x", "--slots", "1", "x"),
+    ("render", "slurm", *_LEFT, "--grace", "5", "--image", "a:b", "--env", "A", "-o", "out", "--", "x"),
+    (
+        "render",
+        "kubernetes",
+        *_LEFT,
+        "--slots",
+        "1",
+        "--launcher",
+        "torchrun",
+        "--resource",
+        "r/x=1",
+        "--json",
+        "x",
+    ),
+    (
+        "render",
+        "kubernetes",
+        *_LEFT,
+        "--slots",
+        "1",
+        "--launcher",
+        "mpirun",
+        "--host-network",
+        "--node-selector",
+        "a=b",
+        "x",
+    ),
     ("down", "--no-save", "--dry-run", "--json"),
     ("gc", "--older-than", "30", "--state", "--dry-run", "--json", "-v"),
     ("lab", "up", "--name", "x", "--hosts", "3", "--engine", "old,new", "--rate", "1mbit", "--slots", "2"),
@@ -202,7 +234,7 @@ Spoiler = Callable[[random.Random, list[str]], list[str]]
 
 def verb_of(words: tuple[str, ...] | list[str]) -> int:
     """How many words name the verb."""
-    return 2 if words[0] in ("bench", "data", "image", "lab", "network") else 1
+    return 2 if words[0] in ("bench", "data", "image", "lab", "network", "render") else 1
 
 
 def _with(*choices: tuple[str, ...]) -> Spoiler:
@@ -319,7 +351,27 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     ),
     "shell": (_UNKNOWN, _NO_HOSTS, _extra),
     "exec": (_UNKNOWN, _NO_HOSTS, _NO_TIME, _with(("gpu9", "--", "x"), ("é", "--"))),
-    "render": (_UNKNOWN, _NO_HOSTS, _extra, _option("--output", "hosts.yaml")),
+    "render compose": (_UNKNOWN, _NO_HOSTS, _extra, _option("--output", "hosts.yaml")),
+    "render docker": (_UNKNOWN, _NO_HOSTS, _extra, _option("--output", "hosts.yaml")),
+    "render ssh": (_UNKNOWN, _NO_HOSTS, _extra, _option("--output", "hosts.yaml")),
+    "render slurm": (
+        *(_UNKNOWN, _NO_HOSTS),
+        _option("--output", "hosts.yaml"),
+        _option("--runtime", "", "podman"),
+        _option("--gpus", "-1", "x", "1.5"),
+        _option("--slots", *_NUMBERS),
+        _option("--leave-out", "x", ""),
+        _option("--sbatch", "", "partition"),
+    ),
+    "render kubernetes": (
+        *(_UNKNOWN, _NO_HOSTS),
+        _option("--output", "hosts.yaml"),
+        _option("--gpus", "-1", "x", "1.5"),
+        _option("--leave-out", "x", ""),
+        _option("--resource", "x", "=1"),
+        _option("--node-selector", "x", "=1"),
+        _option("--crd", "gone"),
+    ),
     "down": (_UNKNOWN, _NO_HOSTS, _extra),
     "gc": (_UNKNOWN, _NO_HOSTS, _extra, _option("--older-than", "-1", "x", "1.5", "")),
     "lab up": (
@@ -339,4 +391,4 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
 }
 COMPLETION = ("--install-completion", "--show-completion")
 # Options that a later one of the same name would overrule, so that a spoiled one must be the last.
-REPEATABLE = ("--env", "--only", "--exclude", "--build-arg")
+REPEATABLE = ("--env", "--only", "--exclude", "--build-arg", "--sbatch", "--resource", "--node-selector")

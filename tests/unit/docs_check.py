@@ -37,6 +37,9 @@ class Verb:
     passes_on: bool
 
 
+_PASS_ON = ("run", "exec", "render slurm", "render kubernetes")
+
+
 def verbs() -> dict[str, Verb]:
     """Return every verb of the command line under its full name, such as ``lab up``."""
     found = {}
@@ -48,7 +51,7 @@ def verbs() -> dict[str, Verb]:
             params = _options(command)
             every = {o for p in params for o in (*p.opts, *p.secondary_opts)} | {"-h", "--help"}
             valued = {o for p in params if not p.is_flag for o in p.opts}
-            passes_on = not getattr(command, "allow_interspersed_args", True) or name in ("run", "exec")
+            passes_on = not getattr(command, "allow_interspersed_args", True) or name in _PASS_ON
             found[name] = Verb(frozenset(every), frozenset(valued), passes_on)
 
     visit(typer.main.get_command(app), "")

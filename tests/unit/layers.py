@@ -24,6 +24,7 @@ BELONGS = {
     "show_network": "show",
     "show_services": "show",
     "show_why": "show",
+    **dict.fromkeys(("batch", "rehearsal"), "api"),
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
     **dict.fromkeys(("forwarding", "launching", "services"), "api"),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
@@ -47,7 +48,7 @@ PURE_STDLIB = frozenset(
         *("shlex", "string", "struct", "typing", "zlib"),
     )
 )
-PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2"}}
+PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2", "jsonschema", "yaml"}}
 # The pure modules that read files, the package's own: templates, and tables of variables.
 READS_PACKAGE = ("toolkit.render.templates", "toolkit.network.variables")
 # Programs inside that try the image's own libraries; inside a function, so that the rest starts without.

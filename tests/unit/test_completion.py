@@ -91,7 +91,7 @@ def test_in_bash(installed: Path) -> None:
         ("toolkit trust gpu1 h", ["head"]),
         ("toolkit smoke --launcher m", ["mpirun"]),
         ("toolkit run --on-interrupt ", ["ask", "stop", "detach"]),
-        ("toolkit render ", ["compose", "docker", "ssh"]),
+        ("toolkit render ", ["compose", "docker", "ssh", "slurm", "kubernetes"]),
         ("toolkit image build --flavour ", ["cpu", "gpu"]),
         ("toolkit lab up --engine new,", ["new,old", "new,new", "new,containerd"]),
         ("toolkit lab up --user r", ["root"]),

@@ -39,8 +39,8 @@ def test_a_page_names_only_what_there_is(page: str) -> None:
 
 def test_the_readme_names_every_verb() -> None:
     text = "\n".join(code_of((ROOT / "README.md").read_text(encoding="utf-8")))
-    lab = re.search(r"toolkit lab ([a-z|\\]+)", text)
-    named = {f"lab {word}" for word in lab[1].replace("\\", "").split("|")} if lab else set()
+    groups = re.findall(r"toolkit (lab|render) ([a-z|\\]+)", text)
+    named = {f"{group} {word}" for group, words in groups for word in words.replace("\\", "").split("|")}
     named |= {name for name in VERBS if f"toolkit {name}" in text}
     assert set(VERBS) - named == set()
 

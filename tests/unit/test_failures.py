@@ -37,7 +37,7 @@ def hosts(tmp_path: Path) -> Path:
         ("up", "extra", "--json"),
         ("exec", "--json", "gpu9", "--", "true"),
         ("trust", "--json", "gpu9"),
-        ("render", "--json", "helm"),
+        ("render", "ssh", "--json", "helm"),
         ("stop", "--json", "--hosts", "gone.yaml"),
         ("smoke", "--launcher", "x", "--json"),
         ("image", "build", "--json", "--flavour", "x"),

@@ -30,6 +30,7 @@ from toolkit.cli import (
     network,
     predict,
     render,
+    render_away,
     run,
     schema,
     smoke,
@@ -108,7 +109,9 @@ app.command()(forward.forward)
 app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)
-app.command()(render.render)
+app.add_typer(render.app, name="render")
+render.app.command("slurm", context_settings=run.CONTEXT)(render_away.slurm)
+render.app.command("kubernetes", context_settings=run.CONTEXT)(render_away.kubernetes)
 app.command()(down.down)
 app.command()(gc.gc)
 app.add_typer(bench.app, name="bench")

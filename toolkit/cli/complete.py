@@ -31,13 +31,6 @@ def launchers(incomplete: str) -> list[str]:
     return _matching(LAUNCHERS, incomplete)
 
 
-def targets(incomplete: str) -> list[str]:
-    """What `render` can write."""
-    from toolkit.plan.renderings import TARGETS
-
-    return _matching(TARGETS, incomplete)
-
-
 def flavours(incomplete: str) -> list[str]:
     """Flavours of the image."""
     from toolkit.plan.image import FLAVOURS

@@ -1,57 +1,97 @@
-"""toolkit render: the cluster as text for other programs."""
+"""toolkit render: the cluster, or a job, as text for other programs."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
 
+if TYPE_CHECKING:
+    from toolkit.cli.line import CommandLine
 
-def render(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="compose|docker|ssh", help="What to print it for.", autocompletion=complete.targets
-        ),
-    ],
-    hosts: HostsFile = DEFAULT_HOSTS,
-    output: Annotated[
-        str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")
-    ] = "",
-    as_json: Json = False,
-    verbose: Verbose = False,
+Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Print the cluster for docker, compose or OpenSSH, or a job for Slurm or Kubernetes.",
+)
+
+
+@app.command("compose")
+def compose(
+    hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Print the compose files, `docker run` scripts or ssh configurations that `up` works with.
+    """Print a compose file for each host, with the containers that `up` starts there.
 
     Looks at the hosts (addresses, users, GPUs), changes nothing, and never writes a private key.
     """
+    _cluster("compose", hosts, output, as_json, verbose)
+
+
+@app.command("docker")
+def docker(
+    hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
+) -> None:
+    """Print a script with the `docker run` line for each container that `up` starts.
+
+    Looks at the hosts (addresses, users, GPUs), changes nothing, and never writes a private key.
+    """
+    _cluster("docker", hosts, output, as_json, verbose)
+
+
+@app.command("ssh")
+def ssh(
+    hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
+) -> None:
+    """Print the configurations of ssh and sshd that `up` works with.
+
+    Looks at the hosts (addresses, users), changes nothing, and never writes a private key.
+    """
+    _cluster("ssh", hosts, output, as_json, verbose)
+
+
+def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool) -> None:
     from toolkit.cli.line import CommandLine
-    from toolkit.inputs import is_folder, write_file
     from toolkit.plan.renderings import TARGETS
 
     line = CommandLine()
-    line.one_of("target", target, TARGETS)
-    if output and os.path.lexists(output) and not is_folder(output):
-        line.refuse("--output", f"{output} is not a folder")
+    check_folder(line, output)
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose) as session:
         files = TARGETS[target](session.layout())
         missing = dict(session.errors)
-    if output:
-        for name, text in files.items():
-            Path(output, name).parent.mkdir(parents=True, exist_ok=True)
-            say(f"wrote {write_file(Path(output, name), text, program=name.endswith('.sh'))}")
-    elif not as_json:
-        sys.stdout.writelines(f"# --- {name}\n{text}\n" for name, text in files.items())
-    if as_json:
-        put_json(files)
+    put_files(files, output, as_json)
     for error in missing.values():
         say(str(error))
     if missing:
         raise typer.Exit(1)
+
+
+def check_folder(line: CommandLine, output: str) -> None:
+    """Note it when files cannot go there."""
+    from toolkit.inputs import is_folder
+
+    if output and os.path.lexists(output) and not is_folder(output):
+        line.refuse("--output", f"{output} is not a folder")
+
+
+def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
+    """Write files to a folder, or print them; a single one is printed as it is."""
+    from toolkit.inputs import write_file
+
+    if output:
+        for name, text in files.items():
+            Path(output, name).parent.mkdir(parents=True, exist_ok=True)
+            say(f"wrote {write_file(Path(output, name), text, program=name.endswith('.sh'))}")
+    elif not as_json and len(files) == 1:
+        sys.stdout.writelines(files.values())
+    elif not as_json:
+        sys.stdout.writelines(f"# --- {name}\n{text}\n" for name, text in files.items())
+    if as_json:
+        put_json(files)

@@ -196,15 +196,22 @@ def _refuse_faults(session: Session, hosts: set[str]) -> None:
 
 
 def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ...]:
-    from toolkit.spec.fields import env_name
-
     pairs = []
     for word in words:
-        name, equals, value = word.partition("=")
-        # The value may be a secret: no message repeats it.
-        if line.value(f"--env {name}", env_name, name) is None:
+        name, value = variable(line, word)
+        if not name:
             continue
-        if not equals and name not in os.environ:
+        if value is None and name not in os.environ:
             line.refuse(f"--env {name}", "is not set here; write NAME=VALUE")
-        pairs.append((name, value if equals else os.environ.get(name, "")))
+        pairs.append((name, os.environ.get(name, "") if value is None else value))
     return tuple(pairs)
+
+
+def variable(line: CommandLine, word: str) -> tuple[str, str | None]:
+    """Return the name and the value of NAME[=VALUE], None without one; an empty name for one that is none."""
+    from toolkit.spec.fields import env_name
+
+    name, equals, value = word.partition("=")
+    # The value may be a secret: no message repeats it.
+    good = line.value(f"--env {name}", env_name, name)
+    return (good or "", value if equals else None)

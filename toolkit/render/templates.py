@@ -1,9 +1,10 @@
-"""The jinja2 templates of ``compose/`` and ``ssh/``, with filters that refuse what cannot be quoted."""
+"""Templates of ``compose/``, ``ssh/`` and ``scripts/``, with filters that refuse what cannot be quoted."""
 
 from __future__ import annotations
 
 import functools
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ def data_folder(name: str) -> Path:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Render ``compose/…`` or ``ssh/…`` by its path.
+    """Render ``compose/…``, ``ssh/…`` or ``scripts/…`` by its path.
 
     Raises:
         jinja2.UndefinedError: a value that the template names is missing.
@@ -34,9 +35,9 @@ def render_template(name: str, **values: Any) -> str:
 def _environment() -> jinja2.Environment:
     import jinja2  # for those alone who render: most commands only look
 
-    loader = jinja2.PrefixLoader(
-        {name: jinja2.FileSystemLoader(data_folder(name)) for name in ("compose", "ssh")}
-    )
+    folders = {name: data_folder(name) for name in ("compose", "ssh")}
+    folders["scripts"] = Path(__file__).resolve().parent / "scripts"
+    loader = jinja2.PrefixLoader({name: jinja2.FileSystemLoader(path) for name, path in folders.items()})
     environment = jinja2.Environment(
         loader=loader,
         undefined=jinja2.StrictUndefined,
@@ -48,6 +49,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["yaml"] = _yaml
     environment.filters["word"] = _word
     environment.filters["setenv"] = _setenv
+    environment.filters["sh"] = shlex.quote
     return environment
 
 

@@ -1,0 +1,262 @@
+#!/bin/bash
+# 4 ranks on 2 nodes by deepspeed, one container of docker on each. Made by `toolkit render slurm`.
+#
+#   sbatch demo-train.sh     from the folder that holds the code; every node must see that folder, and it is
+#                  where ranks run. CODE=/another/folder sbatch demo-train.sh takes another.
+#
+# Of a node it wants docker and a user who may use it, iproute2, and the image. Nothing listens for logins: Open
+# MPI's daemons are started by srun.
+#SBATCH --job-name=demo-train
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --nodelist=gpu1,gpu2
+#SBATCH --gpus-per-node=3
+#SBATCH --exclusive
+#SBATCH --time=2
+#SBATCH --output=%x-%j.log
+#SBATCH --partition=gpu
+set -u -o pipefail
+
+export code=${CODE:-$SLURM_SUBMIT_DIR}
+export name=toolkit-job-$SLURM_JOB_ID
+export folder=/tmp/$name
+# Below the ports that Linux gives to connections by itself.
+export port=$((20000 + SLURM_JOB_ID % 10000))
+uid=$(id -u) gid=$(id -g)
+export uid gid
+: "${HF_TOKEN:?is to be set where this is submitted, and is passed on; it stands nowhere in this file}"
+export HF_TOKEN
+
+fail() {
+    echo "${SLURMD_NODENAME:-$(hostname)}: $1" >&2
+    exit "${2:-1}"
+}
+
+slots_of() {
+    case $1 in
+    gpu1) echo 1 ;;
+    gpu2) echo 3 ;;
+    *) fail "node $1 is not in this script: render it again from a hosts file that has it" ;;
+    esac
+}
+
+# Where ranks reach a node: what the hosts file says, or what its name resolves to anywhere but there.
+address_of() {
+    case $1 in
+    gpu1) echo 10.0.0.11 ;;
+    *) getent ahostsv4 "$1" | awk '$1 !~ /^127/ { print $1; exit }' ;;
+    esac
+}
+
+# What is the same all over the nodes, made on each.
+furnish() {
+    umask 077
+    mkdir "$folder" || fail "$folder is there already, and is not this job's"
+    mkdir "$folder/home" "$folder/ask"
+    mkfifo "$folder/life"
+    {
+        echo "root:x:0:0:root:/root:/bin/sh"
+        [ "$(id -u)" = 0 ] || echo "$(id -un):x:$(id -u):$(id -g)::/run/toolkit/home:/bin/sh"
+    } > "$folder/passwd"
+    {
+        echo "root:x:0:"
+        [ "$(id -g)" = 0 ] || echo "$(id -gn):x:$(id -g):"
+    } > "$folder/group"
+    { echo "127.0.0.1 localhost"; printf '%s\n' "$names"; } > "$folder/hosts"
+    cat > "$folder/rank" << 'END-OF-RANK'
+. /run/toolkit/network
+# Every rank starts through this: its place in the world by the names that all frameworks read, and the world
+# that the job asked for, or none.
+if [ -n "${OMPI_COMM_WORLD_SIZE:-}" ]; then
+    RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE
+    LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE
+fi
+export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE
+if [ "${WORLD_SIZE:-0}" -ne 4 ]; then
+    echo "rank ${RANK:-?} on $(hostname): a world of ${WORLD_SIZE:-0} ranks, the job asked for 4" >&2
+    exit 64
+fi
+"$@" &
+child=$!
+trap 'kill -TERM "$child" 2> /dev/null' TERM INT
+wait "$child" 2> /dev/null
+ended=$?
+while kill -0 "$child" 2> /dev/null; do
+    wait "$child" 2> /dev/null
+    ended=$?
+done
+# The first rank to fail on a node tells its code: launchers have codes of their own.
+[ "$ended" -eq 0 ] || (set -C; echo "$ended" > /run/toolkit/code) 2> /dev/null
+exit "$ended"
+END-OF-RANK
+    chmod -R u+rwX,go= "$folder"
+}
+
+# One container, for as long as this runs: it ends when the pipe that it reads from has no writer any more, so
+# that not even kill -9 leaves one behind.
+node() {
+    local peer device network container ending='' told='' rdma=() more=()
+    trap 'echo ended' EXIT
+    [ -d "$code" ] || fail "there is no folder $code here: submit from one that all nodes share" 66
+    command -v docker > /dev/null || fail "docker is not installed" 69
+    furnish
+    trap 'leave; echo ended' EXIT
+    trap 'ending=yes' TERM INT
+    peer=$master
+    [ "$SLURMD_NODENAME" = "$first" ] && peer=${second:-127.0.0.1}
+    device=$(ip -o -4 route get "$peer" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
+    network=$(ip -o -4 addr show dev "$device" | sed -n '1s/.* inet \([^ ]*\).*/\1/p')
+    [ -n "$network" ] || fail "no way to $peer: is its address right? ip route get $peer"
+    # Interfaces differ from node to node, so these are never handed from one to another.
+    cat > "$folder/network" << END-OF-NETWORK
+export GLOO_SOCKET_IFNAME=$device
+export HOROVOD_GLOO_IFACE=$device
+export NCCL_SOCKET_IFNAME==$device
+export OMPI_MCA_btl_tcp_if_include=$network
+export TP_SOCKET_IFNAME=$device
+END-OF-NETWORK
+    for each in /dev/infiniband/*; do
+        [ -c "$each" ] && rdma+=(--device "$each")
+    done
+    # RDMA pins memory.
+    [ -n "${rdma[*]-}" ] && more=("${rdma[@]}" --ulimit memlock=-1:-1)
+    [ -n "${rdma[*]-}" ] || more=(--env NCCL_IB_DISABLE=1)
+    for each in $(id -G); do
+        [ "$each" = 0 ] || more+=(--group-add "$each")
+    done
+    # Slurm's own numbers of the GPUs that it has given to this job on this node.
+    more+=(--gpus "\"device=${SLURM_STEP_GPUS:-${SLURM_JOB_GPUS:?Slurm has given no GPU}}\"")
+    case $SLURMD_NODENAME in
+    gpu2) more+=(--env OMP_NUM_THREADS=4) ;;
+    esac
+    docker image inspect registry.example.com:5000/team/trainer:1.0 > /dev/null 2>&1 || docker pull --quiet registry.example.com:5000/team/trainer:1.0 >&2 || fail 'cannot pull registry.example.com:5000/team/trainer:1.0' 69
+    docker run \
+        --interactive \
+        --rm \
+        --name "$name" \
+        --hostname "$SLURMD_NODENAME" \
+        --network host \
+        --init \
+        --user "$uid"':'"$gid" \
+        --workdir /workspace \
+        --cap-drop ALL \
+        --security-opt no-new-privileges \
+        --pids-limit 65536 \
+        --shm-size 4294967296 \
+        --ulimit memlock=-1:-1 \
+        --stop-timeout 10 \
+        --env HOME=/run/toolkit/home \
+        --env 'MASTER_ADDR='"$master" \
+        --env 'MASTER_PORT='"$port" \
+        --env 'MOTTO=it'"'"'s $(5) $5' \
+        --env NCCL_DEBUG=WARN \
+        --env PYTHONUNBUFFERED=1 \
+        --mount 'type=bind,source='"$folder"',target=/run/toolkit' \
+        --mount 'type=bind,source='"$code"',target=/workspace' \
+        --mount 'type=bind,source='"$folder"'/hosts,target=/etc/hosts,readonly' \
+        --mount 'type=bind,source='"$folder"'/passwd,target=/etc/passwd,readonly' \
+        --mount 'type=bind,source='"$folder"'/group,target=/etc/group,readonly' \
+        --mount 'type=bind,source=/data/my set,target=/data,readonly' \
+        --mount type=bind,source=/scratch,target=/out \
+        --label team=vision \
+        --label 'toolkit.slurm='"$SLURM_JOB_ID" \
+        --env HF_TOKEN \
+        "${more[@]}" \
+        registry.example.com:5000/team/trainer:1.0 sh -c 'trap "" TERM; exec cat' < "$folder/life" > /dev/null &
+    container=$!
+    exec 8> "$folder/life"
+    until docker exec "$name" true 2> /dev/null; do
+        kill -0 "$container" 2> /dev/null || fail "its container ended before it began" 69
+        sleep 0.1 8>&-
+    done
+    echo ready
+    while [ -z "$ending" ] && [ ! -e "$folder/end" ] && kill -0 "$container" 2> /dev/null; do
+        if [ -z "$told" ] && [ -s "$folder/code" ]; then
+            told=yes
+            echo "code $(cat "$folder/code")"
+        fi
+        sleep 0.2 8>&- &
+        wait $!
+    done
+}
+
+# Ranks get SIGTERM and 10 seconds; then the container ends, and all that is in it.
+leave() {
+    trap '' TERM INT
+    if docker exec "$name" sh -c 'kill -TERM -1' 2> /dev/null; then
+        for ((i = 0; i < 50; i++)); do
+            # Besides the headline: docker's init, and what reads the pipe.
+            [ "$(docker top "$name" -o pid 2> /dev/null | wc -l)" -le 3 ] && break
+            sleep 0.2 8>&-
+        done
+    fi
+    exec 8>&-
+    wait
+    docker rm --force "$name" > /dev/null 2>&1
+    rm -rf "$folder"
+}
+
+launch() {
+    local slots; slots=$(slots_of "$SLURMD_NODENAME")
+    docker exec \
+        --env 'LOCAL_WORLD_SIZE='"$slots" \
+        "$name" \
+        python3 \
+        -m deepspeed.launcher.launch \
+        --world_info "$world" \
+        --node_rank "$SLURM_NODEID" \
+        --master_addr "$master" \
+        --master_port "$port" \
+        --log_level warning \
+        --no_local_rank \
+        --no_python sh \
+        /run/toolkit/rank \
+        python \
+        train.py \
+        --note 'it'"'"'s $5'
+}
+
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export first=${nodes[0]} second='' master='' names='' count=$SLURM_JOB_NUM_NODES
+[ "$count" -gt 1 ] && second=$(address_of "${nodes[1]}")
+for each in "${nodes[@]}"; do
+    address=$(address_of "$each")
+    # A node's own name may lead to 127.0.1.1 there: what the way to another starts from is right.
+    if [ -z "$address" ] && [ "$each" = "$first" ]; then
+        address=$(ip -o -4 route get "${second:-127.0.0.1}" | sed -n 's/.* src \([^ ]*\).*/\1/p')
+    fi
+    [ -n "$address" ] || fail "no address is known for node $each: data_address in the hosts file"
+    [ "$each" = "$first" ] && master=$address
+    names+="$address $each"$'\n'
+done
+world=''
+for each in "${nodes[@]}"; do
+    world+="${world:+, }\"$each\": [$(seq -s , 0 $(($(slots_of "$each") - 1)))]"
+done
+world=$(printf '{%s}' "$world" | base64 -w 0 | tr '+/' '-_')
+export world
+
+functions=$(declare -f fail slots_of furnish node leave launch)
+exec 9< <(exec srun --input=none --kill-on-bad-exit=0 bash -c "$functions; node")
+trap 'ended=143' TERM
+ready=0 ended=0 code_of=''
+while [ "$ended" -eq 0 ] && [ "$ready" -lt "$count" ]; do
+    read -r -t 300 -u 9 word code_of || word=late
+    if [ "$word" = ready ]; then ready=$((ready + 1)); else ended=69; fi
+done
+if [ "$ended" -eq 0 ]; then
+    srun --overlap --input=none --kill-on-bad-exit=1 bash -c "$functions; launch" &
+    launched=$!
+    wait "$launched"
+    ended=$?
+    # A rank's own code says more than the launcher's.
+    while [ "$ended" -ne 0 ] && read -r -t 1 -u 9 word code_of; do
+        [ "$word" = code ] && { ended=$code_of; break; }
+    done
+else
+    echo "not all containers have started; what is above says where and why" >&2
+fi
+# Not by a signal to srun: it would have its tasks killed before they have cleaned up.
+srun --overlap --input=none --kill-on-bad-exit=0 touch "$folder/end" 2> /dev/null
+while read -r -t 40 -u 9 word code_of; do :; done
+exit "$ended"

@@ -1,0 +1,28 @@
+"""Other programs of this machine that a person has or has not: sbatch, kubectl."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+
+from toolkit.core.result import TIMED_OUT, Result
+
+
+def is_here(program: str) -> bool:
+    """Return whether a program is found on PATH."""
+    return shutil.which(program) is not None
+
+
+def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0) -> Result:
+    """Run a program of this machine to its end; one that outlives the limit is ended."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            list(argv), input=stdin, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
+        return Result(TIMED_OUT, out, f"not done after {timeout:.0f} s", time.monotonic() - began)
+    return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
