@@ -10,6 +10,8 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.docs_check import code_of, command_faults, make_targets, page_faults, verbs
+from toolkit.network.lint import lint_inventory
+from toolkit.spec.parse import parse_inventory
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -113,6 +115,23 @@ def test_the_checker_sees_what_is_gone(text: str, fault: str) -> None:
 )
 def test_the_checker_lets_pass_what_is_right(text: str) -> None:
     assert faults(text) == []
+
+
+HOSTS_FILES = [
+    (page, text)
+    for page in PAGES
+    for text in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    if re.search("^cluster:", text, re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "text"), HOSTS_FILES)
+def test_hosts_files_on_pages_are_right(page: str, text: str) -> None:
+    assert [each for each in lint_inventory(parse_inventory(text, page)) if each.verdict == "error"] == []
+
+
+def test_the_pages_have_hosts_files() -> None:
+    assert {"README.md", "docs/aws.md"} <= {page for page, _ in HOSTS_FILES}
 
 
 def test_no_page_holds_both_sides_of_a_merge() -> None:
