@@ -24,7 +24,8 @@ from toolkit.errors import BadInput
 from toolkit.render.bash_words import as_lines, joined, quoted, var
 from toolkit.render.batch import BatchJob, BatchNode
 from toolkit.render.crd import manifest_problems
-from toolkit.render.kubernetes import KIND_OF, Pods, manifest, manifest_text
+from toolkit.render.kubernetes import KIND_OF, manifest, manifest_text
+from toolkit.render.pods import Pods
 from toolkit.render.slurm import RUNTIMES, script
 from toolkit.render.slurm_launches import SLURM_LAUNCHES
 from toolkit.request import Request

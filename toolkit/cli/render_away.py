@@ -165,7 +165,8 @@ def kubernetes(
     """
     from toolkit.batch import KUBERNETES, Away
     from toolkit.cli.line import CommandLine
-    from toolkit.render.kubernetes import Pods, manifest, manifest_text
+    from toolkit.render.kubernetes import manifest, manifest_text
+    from toolkit.render.pods import Pods
 
     line = CommandLine()
     request, passed = _request(line, words, launcher, env, workdir, only, exclude, timeout, grace)

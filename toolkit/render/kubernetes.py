@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import Any
 
 from toolkit.launchers.mpirun import mpirun_words
 from toolkit.launchers.openmpi import openmpi_daemons
-from toolkit.render.batch import BY_MPI, CODE, BatchJob, network_lines, rank_text
+from toolkit.render.batch import BY_MPI, BatchJob, network_lines, rank_text
+from toolkit.render.pods import (
+    Pods,
+    container,
+    metadata,
+    one_per_node,
+    plain_env,
+    pod_address,
+    pod_env,
+    pod_template,
+    rdma,
+    resources,
+    security,
+    volume_mounts,
+    volumes,
+    where,
+)
 from toolkit.render.templates import render_template
 
 # Where the operator is to mount the job's ssh key, and where a pod keeps what it makes of it.
@@ -17,29 +32,8 @@ _SSH, _OWN = "/run/toolkit/ssh", "/run/toolkit/job"
 _PORT = 12345
 _MASTER_PORT = 29500
 _HOSTFILE = "/etc/mpi/hostfile"
-_HOSTNAME = "kubernetes.io/hostname"
-_GPU = "nvidia.com/gpu"
 
 KIND_OF = {**dict.fromkeys(BY_MPI, "MPIJob"), "torchrun": "TrainJob"}
-
-
-@dataclass(frozen=True)
-class Pods:
-    """What a hosts file does not say about pods.
-
-    Args:
-        namespace: empty for the one that is submitted to.
-        host_network: pods stand on their node's network.
-        resources: more that each worker asks for, such as ``rdma/hca=1``.
-        node_selector: labels that nodes must have.
-        runtime: the ClusterTrainingRuntime of a TrainJob.
-    """
-
-    namespace: str = ""
-    host_network: bool = False
-    resources: tuple[tuple[str, str], ...] = ()
-    node_selector: tuple[tuple[str, str], ...] = ()
-    runtime: str = "torch-distributed"
 
 
 def manifest(job: BatchJob, pods: Pods) -> dict[str, Any]:
@@ -64,11 +58,6 @@ def manifest_text(made: dict[str, Any]) -> str:
     return yaml.dump(made, Dumper=Dumper, sort_keys=False, width=110, allow_unicode=False)
 
 
-def secret_name(job: BatchJob) -> str:
-    """Return the Secret that variables without a value here are taken from."""
-    return f"{job.cluster}-secrets"
-
-
 def _mpijob(job: BatchJob, pods: Pods) -> dict[str, Any]:
     words = {"own": _OWN, "ssh": _SSH, "port": _PORT}
     rank = render_template("scripts/pod-rank.sh.j2", rank=rank_text(job), device=False, network=[])
@@ -85,32 +74,32 @@ def _mpijob(job: BatchJob, pods: Pods) -> dict[str, Any]:
         "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
     }
     launcher = {
-        **_container("launcher", job, ("sh", "-c", launch)),
-        "env": [*_pod_address(), *_plain(launcher_env)],
+        **container("launcher", job, ("sh", "-c", launch)),
+        "env": [*pod_address(), *plain_env(launcher_env)],
         # Its ranks are on the workers.
         "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
-        "securityContext": _security(),
+        "securityContext": security(),
     }
     place = {"MASTER_ADDR": f"{job.name}-worker-0.{job.name}", "MASTER_PORT": str(_MASTER_PORT)}
     worker = {
-        **_container("worker", job, ("sh", "-c", serve)),
-        "env": [*_pod_address(), *_plain(place), *_env(job)],
-        "resources": _resources(job, pods),
+        **container("worker", job, ("sh", "-c", serve)),
+        "env": [*pod_address(), *plain_env(place), *pod_env(job)],
+        "resources": resources(job, pods),
         # Only then is the launcher started; see launcherCreationPolicy.
         "readinessProbe": {"tcpSocket": {"port": _PORT}, "periodSeconds": 2},
         # What sshd as root needs to become the session's user and to lock up its unprivileged half.
-        "securityContext": _security("SETGID", "SETUID", "SYS_CHROOT", *_rdma(pods)),
-        "volumeMounts": _volume_mounts(job),
+        "securityContext": security("SETGID", "SETUID", "SYS_CHROOT", *rdma(pods)),
+        "volumeMounts": volume_mounts(job),
     }
     replica = {"restartPolicy": "Never"}
-    shared = {"terminationGracePeriodSeconds": job.grace, **_where(pods)}
+    shared = {"terminationGracePeriodSeconds": job.grace, **where(pods)}
     run_policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": 0}
     if job.timeout is not None:
         run_policy["activeDeadlineSeconds"] = max(1, round(job.timeout))
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
-        "metadata": _metadata(job, pods),
+        "metadata": metadata(job, pods),
         "spec": {
             "slotsPerWorker": job.slots,
             "mpiImplementation": "OpenMPI",
@@ -121,18 +110,18 @@ def _mpijob(job: BatchJob, pods: Pods) -> dict[str, Any]:
                 "Launcher": {
                     "replicas": 1,
                     **replica,
-                    "template": _template(job, {**shared, "containers": [launcher]}),
+                    "template": pod_template(job, {**shared, "containers": [launcher]}),
                 },
                 "Worker": {
                     "replicas": len(job.nodes),
                     **replica,
-                    "template": _template(
+                    "template": pod_template(
                         job,
                         {
                             **shared,
-                            "affinity": _one_per_node(job),
+                            "affinity": one_per_node(job),
                             "containers": [worker],
-                            "volumes": _volumes(job),
+                            "volumes": volumes(job),
                         },
                     ),
                 },
@@ -151,18 +140,18 @@ def _trainjob(job: BatchJob, pods: Pods) -> dict[str, Any]:
     trainer: dict[str, Any] = {
         "image": job.image,
         "command": list(command),
-        "env": [*_pod_address(), *_env(job)],
+        "env": [*pod_address(), *pod_env(job)],
         "numNodes": len(job.nodes),
         "numProcPerNode": job.slots,
     }
-    if resources := _resources(job, pods):
-        trainer["resourcesPerNode"] = resources
+    if asked := resources(job, pods):
+        trainer["resourcesPerNode"] = asked
     node: dict[str, Any] = {
         "name": "node",
-        "securityContext": _security(*_rdma(pods)),
-        "volumeMounts": _volume_mounts(job),
+        "securityContext": security(*rdma(pods)),
+        "volumeMounts": volume_mounts(job),
     }
-    spec: dict[str, Any] = {"containers": [node], "volumes": _volumes(job)}
+    spec: dict[str, Any] = {"containers": [node], "volumes": volumes(job)}
     spec["terminationGracePeriodSeconds"] = job.grace
     if pods.node_selector:
         spec["nodeSelector"] = dict(pods.node_selector)
@@ -175,94 +164,6 @@ def _trainjob(job: BatchJob, pods: Pods) -> dict[str, Any]:
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": _metadata(job, pods),
+        "metadata": metadata(job, pods),
         "spec": made,
     }
-
-
-def _metadata(job: BatchJob, pods: Pods) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": job.name}
-    if pods.namespace:
-        made["namespace"] = pods.namespace
-    if job.labels:
-        made["labels"] = dict(job.labels)
-    return made
-
-
-def _template(job: BatchJob, spec: dict[str, Any]) -> dict[str, Any]:
-    return {**({"metadata": {"labels": dict(job.labels)}} if job.labels else {}), "spec": spec}
-
-
-def _container(name: str, job: BatchJob, command: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "image": job.image,
-        "imagePullPolicy": "Always" if job.pull == "always" else "IfNotPresent",
-        "command": list(command),
-        "workingDir": CODE,
-    }
-
-
-def _plain(env: dict[str, str]) -> list[dict[str, Any]]:
-    return [{"name": name, "value": value} for name, value in sorted(env.items())]
-
-
-def _env(job: BatchJob) -> list[dict[str, Any]]:
-    cpu = {} if job.gpus else {"ACCELERATE_USE_CPU": "true"}
-    # Kubernetes reads $(NAME) in a value as another variable; $$ is a plain $.
-    given = {name: value.replace("$(", "$$(") for name, value in job.env}
-    secrets = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name(job), "key": name}}}
-        for name in job.passed
-    ]
-    return [*_plain({**cpu, "PYTHONUNBUFFERED": "1", **given}), *secrets]
-
-
-def _pod_address() -> list[dict[str, Any]]:
-    return [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
-
-
-def _resources(job: BatchJob, pods: Pods) -> dict[str, Any]:
-    limits = {**({_GPU: job.gpus} if job.gpus else {}), **dict(pods.resources)}
-    return {"limits": limits} if limits else {}
-
-
-def _rdma(pods: Pods) -> tuple[str, ...]:
-    # RDMA pins memory, and a pod has no limit of its own that could be raised.
-    return (
-        ("IPC_LOCK",)
-        if any(name.startswith(("rdma/", "vpc.amazonaws.com/efa")) for name, _ in pods.resources)
-        else ()
-    )
-
-
-def _security(*capabilities: str) -> dict[str, Any]:
-    add = {"add": list(capabilities)} if capabilities else {}
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **add}}
-
-
-def _where(pods: Pods) -> dict[str, Any]:
-    made: dict[str, Any] = {"hostNetwork": True} if pods.host_network else {}
-    if pods.node_selector:
-        made["nodeSelector"] = dict(pods.node_selector)
-    return made
-
-
-def _one_per_node(job: BatchJob) -> dict[str, Any]:
-    ours = {"training.kubeflow.org/job-name": job.name, "training.kubeflow.org/job-role": "worker"}
-    term = {"labelSelector": {"matchLabels": ours}, "topologyKey": _HOSTNAME}
-    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-
-
-def _volumes(job: BatchJob) -> list[dict[str, Any]]:
-    memory = {"medium": "Memory", "sizeLimit": str(job.shm_bytes)}
-    hosts = [{"name": f"mount-{n}", "hostPath": {"path": m.source}} for n, m in enumerate(job.mounts)]
-    return [{"name": "shm", "emptyDir": memory}, *hosts]
-
-
-def _volume_mounts(job: BatchJob) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = [{"name": "shm", "mountPath": "/dev/shm"}]
-    for number, mount in enumerate(job.mounts):
-        read_only = {"readOnly": True} if mount.read_only else {}
-        made.append({"name": f"mount-{number}", "mountPath": mount.target, **read_only})
-    return made
