@@ -115,7 +115,8 @@ def test_two_nodes_make_one_world(away: Toolkit, slurm: Slurm, launcher: str) ->
     assert leftovers() == []
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", *RARE])
+@pytest.mark.rare
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun", "python"])
 def test_the_exit_code_is_the_rank_s(away: Toolkit, slurm: Slurm, launcher: str) -> None:
     script = rendered(away, "--launcher", launcher, "tells.py", "fail")
     job = slurm.submit(script, folder=FOLDER)
@@ -190,6 +191,7 @@ def test_check_has_slurm_run_two_ranks(
     assert "docker has no image gone:1" in lacks.json["check"][2]["detail"]
 
 
+@pytest.mark.rare
 def test_what_is_killed_outright_leaves_no_container(away: Toolkit, slurm: Slurm) -> None:
     script = rendered(away, "--launcher", "torchrun", "tells.py", "stay")
     job = slurm.submit(script, folder=FOLDER)
