@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.e2e.world import PROGRAM
+from tests.kubelet import expanded
 
 pytestmark = pytest.mark.lab
 
@@ -55,10 +56,16 @@ class Pods:
             words += ["--cap-add", capability]
         for each in container["env"]:
             if each["name"] != "POD_IP":
-                words += ["--env", f"{each['name']}={each['value'].replace('$$(', '$(')}"]
+                words += ["--env", f"{each['name']}={expanded(each['value'])}"]
         self.names.append(f"{self.network}-{name}")
         # The pod's address, which a pod is told by its cluster.
-        argv = ["sh", "-c", 'POD_IP=$(hostname -i); export POD_IP; exec "$@"', "pod", *container["command"]]
+        argv = [
+            "sh",
+            "-c",
+            'POD_IP=$(hostname -i); export POD_IP; exec "$@"',
+            "pod",
+            *map(expanded, container["command"]),
+        ]
         how = [] if wait else ["--detach"]
         return docker("run", *how, *words, *options, container["image"], *argv)
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from tests.golden import check_golden
+from tests.kubelet import expanded
 from tests.parity import variants
 from tests.unit.conftest import Run
 from toolkit.batch import KUBERNETES, SLURM, Away, batch_job, check_away, open_hosts
@@ -25,7 +26,7 @@ from toolkit.render.bash_words import as_lines, joined, quoted, var
 from toolkit.render.batch import BatchJob, BatchNode
 from toolkit.render.crd import manifest_problems
 from toolkit.render.kubernetes import KIND_OF, manifest, manifest_text
-from toolkit.render.pods import Pods
+from toolkit.render.pods import Pods, literal
 from toolkit.render.slurm import RUNTIMES, script
 from toolkit.render.slurm_launches import SLURM_LAUNCHES
 from toolkit.request import Request
@@ -157,7 +158,12 @@ def test_the_shells_of_pods_are_read_by_sh(launcher: str) -> None:
     scripts = [text for text in strings(made) if text.count("\n") > 3]
     assert scripts
     for text in scripts:
-        subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+        subprocess.run(["sh", "-n"], input=expanded(text), text=True, check=True)
+
+
+@pytest.mark.parametrize("text", [*NASTY, "$(x)", "$$(x)", "$$$(x)", "$$", "a$", "$$$", "$(a)$$(b)"])
+def test_what_pods_are_told_is_left_alone(text: str) -> None:
+    assert expanded(literal(text)) == text
 
 
 def strings(value: Any) -> list[str]:

@@ -11,6 +11,7 @@ from toolkit.render.batch import BY_MPI, BatchJob, network_lines, rank_text
 from toolkit.render.pods import (
     Pods,
     container,
+    literal,
     metadata,
     one_per_node,
     plain_env,
@@ -139,7 +140,7 @@ def _trainjob(job: BatchJob, pods: Pods) -> dict[str, Any]:
     command = ("torchrun", "--no-python", "sh", "-c", rank, "rank", *job.command)
     trainer: dict[str, Any] = {
         "image": job.image,
-        "command": list(command),
+        "command": [literal(word) for word in command],
         "env": [*pod_address(), *pod_env(job)],
         "numNodes": len(job.nodes),
         "numProcPerNode": job.slots,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,26 +59,32 @@ def container(name: str, job: BatchJob, command: tuple[str, ...]) -> dict[str, A
         "name": name,
         "image": job.image,
         "imagePullPolicy": "Always" if job.pull == "always" else "IfNotPresent",
-        "command": list(command),
+        "command": [literal(word) for word in command],
         "workingDir": CODE,
     }
 
 
+def literal(text: str) -> str:
+    """Return text that Kubernetes hands on as it is: $(NAME) in it would be one of its own variables.
+
+    https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
+    """
+    return re.sub(r"\$\$|\$\(", lambda found: found[0].replace("$", "$$"), text)
+
+
 def plain_env(env: dict[str, str]) -> list[dict[str, Any]]:
     """Return variables as Kubernetes lists them."""
-    return [{"name": name, "value": value} for name, value in sorted(env.items())]
+    return [{"name": name, "value": literal(value)} for name, value in sorted(env.items())]
 
 
 def pod_env(job: BatchJob) -> list[dict[str, Any]]:
     """Return the variables of ranks."""
     cpu = {} if job.gpus else {"ACCELERATE_USE_CPU": "true"}
-    # Kubernetes reads $(NAME) in a value as another variable; $$ is a plain $.
-    given = {name: value.replace("$(", "$$(") for name, value in job.env}
     secrets = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name(job), "key": name}}}
         for name in job.passed
     ]
-    return [*plain_env({**cpu, "PYTHONUNBUFFERED": "1", **given}), *secrets]
+    return [*plain_env({**cpu, "PYTHONUNBUFFERED": "1", **dict(job.env)}), *secrets]
 
 
 def pod_address() -> list[dict[str, Any]]:
