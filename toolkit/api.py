@@ -97,8 +97,7 @@ class Session:
 
     def _meet(self, name: str, questions: Sequence[tuple[str, str]], desk: bool) -> Facts:
         start = time.monotonic()
-        runner = SshRunner(target_of(self.inventory, name), trace=self.trace)
-        self.runners[name] = runner
+        runner = self.runners[name] = self.runner(name)
         runner.open()
         if desk:
             # Nobody knows yet whether the container is there: if it is not, the facts will say so.
@@ -106,6 +105,10 @@ class Session:
         facts = self._ask(name, questions)
         self.timings[name] = time.monotonic() - start
         return facts
+
+    def runner(self, name: str) -> SshRunner:
+        """Return a runner for a host that is not connected yet."""
+        return SshRunner(target_of(self.inventory, name), trace=self.trace, engine=self.inventory.engine)
 
     def _ask(self, name: str, questions: Sequence[tuple[str, str]] = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]
@@ -115,7 +118,7 @@ class Session:
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)
         self.replies[name] = Reply(result.stdout, sent, time.time())
-        return parse_facts(name, self.inventory.cluster, result.stdout)
+        return parse_facts(name, file.cluster, result.stdout, engine=file.engine)
 
     def close(self) -> None:
         """End all connections, and with them what still runs over them."""
@@ -229,7 +232,7 @@ class Session:
 
     def execute(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
         """Run a plan; the hosts that did not answer have their outcome in the report as well."""
-        report = execute(plan, self.runners_in_use(), listen, self.close, self.desks)
+        report = execute(plan, self.runners_in_use(), listen, self.close, self.desks, self.inventory.engine)
         return replace(report, outcomes=(*self.connect_outcomes(), *report.outcomes))
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
@@ -237,7 +240,7 @@ class Session:
 
         The report is about the pulling alone; pass it on with that of what comes next.
         """
-        report = execute(plan, self.runners_in_use(), listen, self.close)
+        report = execute(plan, self.runners_in_use(), listen, self.close, engine=self.inventory.engine)
         lost = {outcome.host for outcome in report.failures}
         self.ask_anew([name for name in self.facts if name not in lost])
         return report

@@ -124,9 +124,9 @@ def _seen(session: Session, name: str) -> Seen:
     reply, error = session.replies.get(name), session.errors.get(name)
     if reply is None:
         return Seen(name, error=error)
-    answers = probe_answers(reply.text)
+    answers, file = probe_answers(reply.text), session.inventory
     try:
-        facts = parse_facts(name, session.inventory.cluster, reply.text, need_docker=False)
+        facts = parse_facts(name, file.cluster, reply.text, need_docker=False, engine=file.engine)
     except ToolkitError as fault:
         return Seen(name, answers, error=fault)
     ahead, doubt = clock_offset(

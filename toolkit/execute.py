@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from toolkit.core.engines import DOCKER
 from toolkit.core.report import Outcome, Report
 from toolkit.effects.desk import Desks
 from toolkit.effects.fanout import fan_out
@@ -78,6 +79,7 @@ def execute(
     listen: Listener = lambda event: None,
     close: Callable[[], None] = lambda: None,
     desks: Desks | None = None,
+    engine: str = DOCKER,
 ) -> Report:
     """Run a plan, phase by phase, the hosts of a phase at once, and give every step an outcome.
 
@@ -88,6 +90,7 @@ def execute(
         listen: called with events, from several threads.
         close: ends what still runs when the person presses Ctrl-C.
         desks: those that are open already and stay so; by default the plan's own, which end with it.
+        engine: what the hosts have, see ``toolkit.core.engines``.
 
     Raises:
         PlanInterrupted: Ctrl-C; carries the report.
@@ -95,7 +98,7 @@ def execute(
     start = time.monotonic()
     progress = _Progress(runners, listen)
     own = Desks()
-    context = Context(runners, plan.steps, desks=desks or own)
+    context = Context(runners, plan.steps, desks=desks or own, engine=engine)
     interrupted = False
     number = 0
     numbered: list[tuple[Phase, list[tuple[int, Step]]]] = []

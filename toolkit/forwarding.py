@@ -11,7 +11,6 @@ from toolkit.api import Session
 from toolkit.effects.forward import LOOPBACK, Forward, Stream
 from toolkit.effects.ssh import SshRunner
 from toolkit.errors import NotReady, ToolkitError, Unreachable
-from toolkit.inputs import target_of
 from toolkit.services import address_of
 from toolkit.spec.inventory import Service
 
@@ -69,7 +68,7 @@ class Way:
                 return  # somebody else has done it
             if not runner.is_open:
                 runner.close()
-                again = SshRunner(target_of(self._session.inventory, host), trace=self._session.trace)
+                again = self._session.runner(host)
                 again.open()
                 self._session.runners[host] = again
                 self._say(f"{self._service.name}: connected to {host} once more")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 from toolkit.core.command import Command
+from toolkit.core.engines import DOCKER, spoken
 from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.report import Outcome, Report
 from toolkit.core.room import size
@@ -28,31 +29,35 @@ from toolkit.plan.steps import (
 _SIGN = {"ok": "done", "skipped": "as is", "failed": "FAILED", "not run": "not run"}
 
 
-def plan_text(plan: Plan) -> str:
-    """Return the plan as it would run: phase by phase, host by host, with the commands."""
+def plan_text(plan: Plan, engine: str = DOCKER) -> str:
+    """Return the plan as it would run: phase by phase, host by host, with the commands.
+
+    Args:
+        engine: what the hosts have; commands are shown in its words, as they are run.
+    """
     lines = [plan.title]
     for phase in plan.phases:
         lines.append(f"\nphase {phase.title}")
         for step in phase.steps:
             lines.append(f"  {step.host}: {step.title}")
-            lines += [f"      {line}" for line in step_lines(step)]
+            lines += [f"      {line}" for line in step_lines(step, engine)]
     return "\n".join(lines) + "\n"
 
 
-def step_lines(step: Step) -> list[str]:
+def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
     """Return what a step would do, one line per command or file; contents of files are never shown."""
     if isinstance(step, Run):
-        unless = [f"unless: {_one_line(step.unless)}"] if step.unless else []
+        unless = [f"unless: {_one_line(step.unless, engine)}"] if step.unless else []
         why = [f"why: {step.why}"] if step.why else []
-        return [*why, *unless, _one_line(step.command)]
+        return [*why, *unless, _one_line(step.command, engine)]
     if isinstance(step, Upload):
         return [f"{f.path} (mode {f.mode:o}, {f.sketch()})" for f in step.files]
     if isinstance(step, WaitFor):
-        return [f"until: {_one_line(step.ready)} (at most {step.deadline:.0f} s)"]
+        return [f"until: {_one_line(step.ready, engine)} (at most {step.deadline:.0f} s)"]
     if isinstance(step, SendImage):
-        return [f"layers of {step.reference} that are missing, each group | docker load; {step.identity}"]
+        return [f"layers of {step.reference} that are missing, each group | {engine} load; {step.identity}"]
     if isinstance(step, PullImage):
-        return [f"docker pull {step.reference}"]
+        return [f"{engine} pull {step.reference}"]
     if isinstance(step, SendCode):
         what = (
             f"{len(step.tree.entries)} files, {size(step.tree.total)}, of {step.source}"
@@ -73,7 +78,8 @@ def step_lines(step: Step) -> list[str]:
     return [f"to {step.into}"]
 
 
-def _one_line(subject: Command) -> str:
+def _one_line(subject: Command, engine: str) -> str:
+    subject = spoken(subject, engine)
     # A script's own text says less than its arguments; those stand behind "sh -c TEXT sh".
     argv = subject.argv
     if argv[:2] == ("sh", "-c") and len(argv) > 3:

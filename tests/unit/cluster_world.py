@@ -181,6 +181,7 @@ def container(**changes: object) -> Container:
         image="toolkit.local/verified:0123456789abcdef",
         argv=("/usr/sbin/sshd", "-D", "-f", "/a b"),
         user="1000:1001",
+        userns="keep-id",
         groups=(44, 998),
         workdir="/home/alice",
         env=(("GREETING", "it's $5"), ("USER", "alice")),

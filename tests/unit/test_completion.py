@@ -93,7 +93,7 @@ def test_in_bash(installed: Path) -> None:
         ("toolkit run --on-interrupt ", ["ask", "stop", "detach"]),
         ("toolkit render ", ["compose", "docker", "ssh", "slurm", "kubernetes"]),
         ("toolkit image build --flavour ", ["cpu", "gpu"]),
-        ("toolkit lab up --engine new,", ["new,old", "new,new", "new,containerd"]),
+        ("toolkit lab up --engine new,", ["new,old", "new,new", "new,containerd", "new,podman"]),
         ("toolkit lab up --user r", ["root"]),
         ("toolkit lab up --interfaces ", ["differ", "same"]),
         ("toolkit run train", []),

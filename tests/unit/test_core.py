@@ -95,6 +95,7 @@ OTHER_VALUES: dict[str, Any] = {
     "image": "x",
     "argv": ("x",),
     "user": "5:5",
+    "userns": "host",
     "groups": (5,),
     "workdir": "/x",
     "env": (("X", "1"),),

@@ -311,6 +311,8 @@ def test_up_and_run_warn_once_before_they_contact_a_host(
 
 def test_the_json_of_up_has_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     class Session:
+        inventory = world.inventory()
+
         def connect_outcomes(self) -> tuple[()]:
             return ()
 

@@ -110,7 +110,7 @@ class Recorder:
     def __init__(self) -> None:
         self.ran: list[Plan] = []
 
-    def __call__(self, plan: Plan, *rest: object) -> Report:
+    def __call__(self, plan: Plan, *rest: object, **more: object) -> Report:
         self.ran.append(plan)
         return Report(plan.title, tuple(Outcome("p", s.title, s.host, "ok") for s in plan.steps))
 
@@ -224,6 +224,7 @@ class FakeSession:
 
     def __init__(self, change: Callable[[Plan], Plan] = lambda plan: plan) -> None:
         self.change = change
+        self.inventory = world.inventory()
         self.executed: list[Plan] = []
 
     def connect_outcomes(self) -> tuple[Outcome, ...]:

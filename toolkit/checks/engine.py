@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
+from toolkit.core.engine_info import parse_info
+from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
 from toolkit.plan.ownership import foreign
 
 # The oldest engine that the practice cluster tries; `--gpus` came with 19.03, cgroup v2 with 20.10.
 OLDEST_ENGINE = (20, 10)
+# Debian 12's; the practice cluster tries 5.4.
+OLDEST_PODMAN = (4, 3)
 
 INFO = Probe("docker")
 _DAEMON = "/etc/docker/daemon.json"
+_DOCKER = ("docker engine", "docs.docker.com/engine/install/")
 # Runtimes that containers of ours have run under, or that NVIDIA puts around the first of them.
 _RUNTIMES = ("runc", "crun", "nvidia")
 # Drivers that copy whole layers or loop-mount files: an image of 10 GB takes hours or fails.
@@ -24,11 +28,8 @@ _SLOW_DRIVERS = ("vfs", "devicemapper", "aufs")
 
 def engine_info(seen: Seen) -> dict[str, Any]:
     """Return what the engine says about itself, empty when it cannot be asked."""
-    for line in seen.answer(INFO).splitlines():
-        if line.startswith("{"):
-            info: dict[str, Any] = json.loads(line)
-            return info if info.get("ServerVersion") else {}
-    return {}
+    info = parse_info(seen.answer(INFO))
+    return info if info.get("ServerVersion") else {}
 
 
 def _usable(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -44,12 +45,13 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked(
             f"the engine gives its version as {version!r}" if version else "docker cannot be used"
         )
-    elif (int(found[1]), int(found[2])) < OLDEST_ENGINE:
-        oldest = ".".join(map(str, OLDEST_ENGINE))
-        yield error(
-            f"docker engine {version} is older than {oldest}",
-            "install a newer one: https://docs.docker.com/engine/install/",
-        )
+        return
+    podman = seen.facts.engine == PODMAN
+    least = OLDEST_PODMAN if podman else OLDEST_ENGINE
+    if (int(found[1]), int(found[2])) < least:
+        oldest = ".".join(map(str, least))
+        name, where = ("podman", "podman.io/docs/installation") if podman else _DOCKER
+        yield error(f"{name} {version} is older than {oldest}", f"install a newer one: https://{where}")
 
 
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -69,7 +71,7 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif "name=userns" in options:
         what = "docker maps user ids (userns-remap), so ranks could not read the keys nor write as you"
         yield error(what, "remove userns-remap from /etc/docker/daemon.json, restart docker")
-    elif "name=rootless" in options:
+    elif "name=rootless" in options and info["Engine"] != PODMAN:
         what = "docker runs rootless, which nothing here has been tried with"
         yield warning(what, "use the machine's own engine: docker context use default")
 

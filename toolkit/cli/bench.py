@@ -60,7 +60,7 @@ def network(
     with connect(inventory, verbose) as session:
         session.require_some()
         if dry_run:
-            show_plans((bench_plan(session, bench, chosen),), as_json)
+            show_plans(session, (bench_plan(session, bench, chosen),), as_json)
             return
         with Progress(verbose) as listener:
             measured = run_bench(session, bench, listener, chosen)

@@ -55,16 +55,17 @@ def check(
     if not as_json:
         print(findings_text(findings, inventory.names, everything=verbose), end="", flush=True)
     plan, report = _fix(inventory, dry_run, verbose) if fix else (None, None)
+    planned = plan_text(plan, inventory.engine) if plan is not None else ""
     if as_json:
         result: dict[str, Any] = {"cluster": inventory.cluster, "verdict": verdict}
         result["findings"] = [asdict(finding) for finding in findings]
         if plan is not None:
-            result["fix"] = report.as_json() if report else {"plan": plan_text(plan).splitlines()}
+            result["fix"] = report.as_json() if report else {"plan": planned.splitlines()}
         put_json(result)
     elif report is not None:
         say(report_text(report))
     elif plan is not None:
-        print(plan_text(plan), end="")
+        print(planned, end="")
     failed = report is not None and not report.ok
     if failed or verdict == "error" or (strict and verdict == "warning"):
         raise typer.Exit(1)

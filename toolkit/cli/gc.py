@@ -48,7 +48,7 @@ def gc(
             for one in found.kept:
                 say(f"    stays  {one.host}: {one.what}: {one.why}\n           fix: {one.fix}")
         if dry_run:
-            show_plans((found.plan,), as_json, kept)
+            show_plans(session, (found.plan,), as_json, kept)
             return
         with Progress(verbose) as listener:
             for outcome in session.connect_outcomes():

@@ -88,7 +88,7 @@ def tune(
         session.require_some()
         if dry_run:
             plans = (forget_plan(session),) if forget else tune_plans(session, engine, budget, chosen)
-            show_plans(plans, as_json)
+            show_plans(session, plans, as_json)
             return
         with Progress(verbose) as listener:
             if forget:

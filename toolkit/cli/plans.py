@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from toolkit.plan.steps import Plan
 
 
-def show_plans(plans: Sequence[Plan], as_json: bool, more: Mapping[str, Any] | None = None) -> None:
+def show_plans(
+    session: Session, plans: Sequence[Plan], as_json: bool, more: Mapping[str, Any] | None = None
+) -> None:
     """Print what would be done, for ``--dry-run``; ``more`` goes into the JSON."""
     from toolkit.show import plan_text
 
-    texts = [plan_text(plan) for plan in plans]
+    texts = [plan_text(plan, session.inventory.engine) for plan in plans]
     if as_json:
         lines = [line for text in texts for line in text.splitlines()]
         put_json({"title": plans[-1].title, "dry_run": True, "plan": lines, **(more or {})})
@@ -77,7 +79,7 @@ def carry_out(
 
     found = {} if warnings is None else as_warnings(warnings)
     if dry_run:
-        show_plans((plan,), as_json, found)
+        show_plans(session, (plan,), as_json, found)
         return None
     with Progress(verbose) as listener:
         for outcome in session.connect_outcomes():

@@ -155,7 +155,7 @@ def run(
         warn(about_job := (*launcher_findings(job, how), *code_findings(plan)))
         findings = (*findings, *about_job)
         if dry_run:
-            show_plans((plan,), as_json, as_warnings(findings))
+            show_plans(session, (plan,), as_json, as_warnings(findings))
             return
         if not no_check:
             refuse_lacking(session, {host.name for host in job.hosts})

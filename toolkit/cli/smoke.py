@@ -34,7 +34,7 @@ def smoke(
     with connect(line.accept(inventory), verbose) as session:
         session.require_some()
         if dry_run:
-            show_plans(smoke_plans(session, launcher), as_json)
+            show_plans(session, smoke_plans(session, launcher), as_json)
             return
         with Progress(verbose) as listener:
             result = run_smoke(session, launcher, listener)

@@ -45,6 +45,7 @@ class Container:
         cdi: devices by their qualified CDI names, such as ``nvidia.com/gpu=0``.
         shm_bytes: size of /dev/shm in bytes.
         pids: the greatest number of processes and threads.
+        userns: for ``--userns``: how the engine maps users; empty for its own way.
         stop_seconds: time between SIGTERM and SIGKILL when the engine stops it.
     """
 
@@ -68,6 +69,7 @@ class Container:
     security: tuple[str, ...] = ("no-new-privileges",)
     pids: int = 0
     network: str = "host"
+    userns: str = ""
     init: bool = True
     stop_seconds: int = 10
 

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.image import ImageFacts
 from toolkit.core.links import Link, RdmaPort, Route
 from toolkit.core.names import LABEL_DIGEST
@@ -151,6 +152,7 @@ class Facts:
         programs: the inside programs as they are there: name and sha256.
         tuned: on main, what `toolkit network tune` has kept there, see ``toolkit.network.tuning_json``.
         gpu_processes: what computes on the GPUs, of all users; claims: running jobs of all users' clusters.
+        engine: docker or podman, whatever it is called by.
         links: network interfaces; routes: the kernel's main table; rdma: ports of RDMA devices.
     """
 
@@ -185,8 +187,22 @@ class Facts:
     links: tuple[Link, ...] = ()
     routes: tuple[Route, ...] = ()
     rdma: tuple[RdmaPort, ...] = ()
+    engine: str = DOCKER
     gpu_processes: tuple[GpuProcess, ...] = ()
     claims: tuple[Claim, ...] = ()
+
+    @property
+    def userns(self) -> str:
+        """How a container's users are to be mapped, for ``--userns``; empty for the engine's own way.
+
+        Rootless Podman would make the ssh user root in there, and files on mounts another's.
+        """
+        return "keep-id" if self.engine == PODMAN and self.rootless else ""
+
+    @property
+    def as_user(self) -> tuple[str, ...]:
+        """The options by which a container's processes are the ssh user's."""
+        return ("--user", f"{self.uid}:{self.gid}", *(("--userns", self.userns) if self.userns else ()))
 
     def link(self, name: str) -> Link | None:
         """Return the interface of that name, None when the host did not list it."""

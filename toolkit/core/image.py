@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,14 +65,25 @@ def config_identity(config: Mapping[str, Any]) -> str:
     )
 
 
+def image_id(text: str) -> str:
+    """Return an engine's Id of an image with its algorithm in front, which Podman leaves out."""
+    return f"sha256:{text}" if re.fullmatch(r"[0-9a-f]{64}", text) else text
+
+
+def image_names(inspect: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what an engine calls an image, by tag."""
+    # Podman's word for a name of no registry.
+    return tuple(str(name).removeprefix("localhost/") for name in inspect.get("RepoTags") or ())
+
+
 def image_facts(inspect: Mapping[str, Any]) -> ImageFacts:
     """Return the facts of an image from its ``docker image inspect`` object."""
     env = ((inspect.get("Config") or {}).get("Env")) or []
     return ImageFacts(
-        id=str(inspect.get("Id", "")),
+        id=image_id(str(inspect.get("Id", ""))),
         identity=identity(inspect),
         diff_ids=tuple((inspect.get("RootFS") or {}).get("Layers") or ()),
-        tags=(*(inspect.get("RepoTags") or ()), *(inspect.get("RepoDigests") or ())),
+        tags=(*image_names(inspect), *(inspect.get("RepoDigests") or ())),
         env=tuple((line.partition("=")[0], line.partition("=")[2]) for line in env),
         size=int(inspect.get("Size") or 0),
         arch=str(inspect.get("Architecture") or ""),

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from toolkit.core.command import Command, script
+from toolkit.core.engines import PODMAN
 from toolkit.core.names import PART_REPOSITORY
 from toolkit.core.room import ASK_ROOM, Room, parse_room
 
@@ -13,7 +14,8 @@ _MARK = "@@images@@"
 # `docker images` lists whole images alone, where `docker image inspect` also knows those of the containerd
 # store whose layers did not all come. One that goes between the two questions is no error.
 _ASK = f"""
-docker info --format '{{{{json .DriverStatus}}}}' || exit
+docker info --format '{{{{json .DriverStatus}}}}' 2>/dev/null ||
+  docker info --format 'podman {{{{.Store.GraphDriverName}}}}' || exit
 echo {_MARK}
 ids=$(docker images --quiet --all --no-trunc) || exit
 [ -z "$ids" ] || docker image inspect --format '{{{{json .RootFS.Layers}}}} {{{{json .RepoTags}}}}' $(
@@ -28,7 +30,7 @@ class Holdings:
     """What a host's engine holds.
 
     Args:
-        store: ``containerd`` or ``overlay2``; whatever else keeps layers as the latter does counts as it.
+        store: ``containerd``, ``podman`` or ``overlay2``; what keeps layers as the last does counts as it.
         chains: layer diff ids of each whole image, base first.
         parts: names of what earlier tries left of images on their way.
         room: where images are kept; None when it cannot be seen.
@@ -53,6 +55,7 @@ def parse_holdings(text: str) -> Holdings:
     """Return what the host said."""
     driver, images, rooms = [*text.split(f"{_MARK}\n"), "", ""][:3]
     store = "containerd" if "io.containerd.snapshotter" in driver else "overlay2"
+    store = PODMAN if driver.startswith(f"{PODMAN} ") else store
     decoder = json.JSONDecoder()
     chains, parts = [], []
     for line in images.splitlines():

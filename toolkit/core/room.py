@@ -10,7 +10,8 @@ from toolkit.core.command import Command, script
 # For each path, and for where the engine keeps images: the path, then bytes and inodes of its file system.
 # A path that is not there yet counts as the nearest folder above it that is.
 ASK_ROOM = r"""
-root=$(timeout 10 docker info --format '{{.DockerRootDir}}' 2>/dev/null)
+root=$(timeout 10 docker info --format '{{.DockerRootDir}}' 2>/dev/null ||
+  timeout 10 docker info --format '{{.Store.GraphRoot}}' 2>/dev/null)
 [ ! -e /var/lib/containerd ] || set -- "$@" /var/lib/containerd
 for path in "$@" "$root"; do
   [ -n "$path" ] || continue

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 import paramiko
 
 from toolkit.core.command import Command
+from toolkit.core.engines import DOCKER, spoken
 from toolkit.core.result import TIMED_OUT, Result
 from toolkit.effects.pulse import SILENCE_S
 from toolkit.effects.runner import Sink
@@ -100,8 +101,10 @@ class SshRunner:
         connect_timeout: float = 10.0,
         trace: Trace | None = None,
         silence: float = SILENCE_S,
+        engine: str = DOCKER,
     ) -> None:
         self.target = target
+        self.engine = engine
         self._trace = trace
         self._link = Link(target, connect_timeout, silence)
         self._closed = False
@@ -126,6 +129,7 @@ class SshRunner:
     def run(self, command: Command, timeout: float | None = None) -> Result:
         chunks: list[bytes] = []
         source = None if command.stdin is None else _pieces(command.stdin)
+        command = spoken(command, self.engine)
         self._tell(command)
         result = self._exec(wire(command, timeout), chunks.append, source, timeout)
         text = b"".join(chunks).decode(errors="replace")
@@ -134,6 +138,7 @@ class SshRunner:
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         if source is None and command.stdin is not None:
             source = _pieces(command.stdin)
+        command = spoken(command, self.engine)
         self._tell(command)
         return self._exec(wire(command), sink, source, None)
 
@@ -167,7 +172,9 @@ class SshRunner:
 
     def interactive(self, command: Command) -> int:
         """Run with a terminal of ours joined to one over there; return the status."""
-        done = self._link.connection.run(terminal_wire(command), pty=True, warn=True, hide=False)
+        done = self._link.connection.run(
+            terminal_wire(spoken(command, self.engine)), pty=True, warn=True, hide=False
+        )
         return int(done.return_code)
 
     def _tell(self, command: Command) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from toolkit.core.causes import never_ran
 from toolkit.core.command import Command, script
+from toolkit.core.engines import spoken
 from toolkit.errors import ToolkitError
 from toolkit.executors.context import Advance, Context, Verdict, reason
 from toolkit.executors.failures import failure
@@ -18,10 +20,11 @@ _SKIPPED, _DEAD, _LATE = 213, 214, 215
 def run(step: Run, context: Context, advance: Advance) -> Verdict:
     """Run the command unless there is nothing to do, once more after a hiccup; keep what it saves."""
     runner = context.runners[step.host]
-    subject = step.command.resolved(context.outputs)
+    subject = _own(step.command, context)
     whole = subject
     if step.unless is not None or step.reads is not None:
-        whole = _guarded(subject, step.unless and step.unless.resolved(context.outputs), step.reads)
+        unless, reads = (each and _own(each, context) for each in (step.unless, step.reads))
+        whole = _guarded(subject, unless, reads)
     result, detail = runner.run(whole, step.timeout), ""
     again = any(piece in result.output for piece in step.hiccups) or never_ran(result.output)
     if result.status != 0 and again:
@@ -36,6 +39,11 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     if skipped:
         return Verdict("skipped", "", output)
     return Verdict("ok", "; ".join(filter(None, (step.why, detail))), output)
+
+
+def _own(command: Command, context: Context) -> Command:
+    """Return a command with what earlier steps have saved, in the words of the hosts' engine."""
+    return spoken(command.resolved(context.outputs), context.engine)
 
 
 def _by_hand(host: str, subject: Command) -> str:
@@ -55,21 +63,22 @@ def _guarded(subject: Command, unless: Command | None, reads: Command | None) ->
         text = f"if {check}; then status={_SKIPPED}; else {text}; {own}; fi"
     if reads is not None:
         text += f"\ncase $status in 0|{_SKIPPED}) {reads.shell()} </dev/null || exit ;; esac"
-    return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin)
+    return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin, spoken=True)
 
 
 def wait(step: WaitFor, context: Context, advance: Advance) -> Verdict:
     """Wait on the host until it is ready, has died, or the deadline has passed."""
+    ready, alive, explain = (_own(each, context) for each in (step.ready, step.alive, step.explain))
     # One round trip: the host itself looks ten times a second.
     text = f"""
 end=$(( $(date +%s) + {step.deadline:.0f} )); first=yes
 while :; do
-  if {step.ready.shell()} >/dev/null 2>&1; then [ "$first" ] && exit {_SKIPPED}; exit 0; fi
-  if ! {step.alive.shell()} >/dev/null 2>&1; then {step.explain.shell()}; exit {_DEAD}; fi
-  if [ "$(date +%s)" -ge "$end" ]; then {step.explain.shell()}; exit {_LATE}; fi
+  if {ready.shell()} >/dev/null 2>&1; then [ "$first" ] && exit {_SKIPPED}; exit 0; fi
+  if ! {alive.shell()} >/dev/null 2>&1; then {explain.shell()}; exit {_DEAD}; fi
+  if [ "$(date +%s)" -ge "$end" ]; then {explain.shell()}; exit {_LATE}; fi
   first=; sleep 0.1
 done"""
-    result = context.runners[step.host].run(script(text), step.deadline + 15)
+    result = context.runners[step.host].run(replace(script(text), spoken=True), step.deadline + 15)
     if result.status == _DEAD and any(re.search(way.says, result.output) for way in step.failures):
         raise failure(result, context.runners[step.host], step.fix, known=step.failures)
     if result.status == _DEAD:

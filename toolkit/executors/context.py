@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from toolkit.core.causes import words_of
+from toolkit.core.engines import DOCKER
 from toolkit.core.report import Status
 from toolkit.core.result import Result
 from toolkit.effects.desk import Desks
@@ -45,6 +46,7 @@ class Context:
     steps: Sequence[Step] = ()
     outputs: dict[tuple[str, str], str] = field(default_factory=dict)
     desks: Desks = field(default_factory=Desks)
+    engine: str = DOCKER
     _shared: dict[Hashable, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

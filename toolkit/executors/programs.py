@@ -16,7 +16,8 @@ no() { echo "{\"missing\": \"$1\"}"; exit; }
 command -v python3 >/dev/null || no "it has no python3"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "its python3 is older than 3.8"
 # By these `toolkit down` finds it, should the connection hang that it lives on.
-TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$1; export TOOLKIT_CLUSTER TOOLKIT_RELAY; shift
+TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$1 TOOLKIT_LOAD='docker load --quiet'
+export TOOLKIT_CLUSTER TOOLKIT_RELAY TOOLKIT_LOAD; shift
 exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))' "$@"
 """
 # The folder; the cluster; the image to fall back to, then USER:GROUP and the network of its container.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import threading
 from collections.abc import Callable
 
 
 class Loading:
-    """One `docker load`.
+    """One `docker load`, or `podman load`.
 
     Args:
         number: of the archive.
@@ -21,7 +22,8 @@ class Loading:
         self.done = threading.Event()
         self.status = -1
         self.process = subprocess.Popen(
-            ["docker", "load", "--quiet"],
+            # In the words of the host's own engine; see toolkit/executors/programs.py.
+            os.environ.get("TOOLKIT_LOAD", "docker load --quiet").split(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

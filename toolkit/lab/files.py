@@ -64,6 +64,7 @@ def render_hosts_yaml(spec: LabSpec, hosts: tuple[LabHost, ...]) -> str:
         f"known_hosts: {json.dumps(f'{spec.folder}/known_hosts')}",
         "# These hosts share the cores of one machine: an MPI rank that waits should let the others compute.",
         "env: {OMPI_MCA_mpi_yield_when_idle: '1'}",
+        *(["engine: podman"] if spec.is_podman else []),
         "hosts:",
     ]
     for host in hosts:

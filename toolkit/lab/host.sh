@@ -7,6 +7,7 @@ set -u
 
 run=/run/toolkit-lab
 host_key=/etc/ssh/ssh_host_ed25519_key
+runtime=/run/user/1000
 # Each card as ADDRESS,NAME,RATE,BURST; rate and burst are empty where it is not limited.
 read -ra cards <<< "${TOOLKIT_LAB_CARDS:-}"
 
@@ -53,12 +54,33 @@ KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 UsePAM no
 EOF
+    # What a login has from systemd elsewhere, and what would be said by each command of Podman.
+    [ "${TOOLKIT_LAB_STORE:-}" != podman ] ||
+        echo "SetEnv XDG_RUNTIME_DIR=$runtime PODMAN_IGNORE_CGROUPSV1_WARNING=1" >> /etc/ssh/sshd_config.d/toolkit-lab.conf
     mkdir -p /run/sshd
     /usr/sbin/sshd -D -E /var/log/sshd.log &
     sshd=$!
 }
 
+# Podman has no daemon: what a host has of it is its user's.
+prepare_podman() {
+    mount --make-rshared / 2> /dev/null
+    # crun refuses machines on which both versions of control groups are mounted, as this one may be.
+    mkdir -p /etc/containers
+    printf '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n' > /etc/containers/containers.conf
+    chown trainer: /home/trainer/.local /home/trainer/.local/share /home/trainer/.local/share/containers
+    install -d -m 700 -o trainer -g trainer "$runtime"
+}
+
+podman_of_trainer() {
+    runuser -u trainer -- env HOME=/home/trainer XDG_RUNTIME_DIR="$runtime" PODMAN_IGNORE_CGROUPSV1_WARNING=1 podman "$@"
+}
+
 start_engine() {
+    if [ "${TOOLKIT_LAB_STORE:-}" = podman ]; then
+        prepare_podman
+        return
+    fi
     # After a hard stop these hold the ids of processes that are gone, and dockerd would refuse to start.
     find /run /var/run -maxdepth 3 \( -name docker.pid -o -name containerd.pid \) -delete 2> /dev/null
     set -- dockerd
@@ -98,11 +120,16 @@ stop() {
     engine=$(pidof dockerd) && kill -TERM $engine
     kill -TERM "$sshd" 2> /dev/null
     # dockerd ends its containers first; whoever stops the host sets the limit.
+    [ "${TOOLKIT_LAB_STORE:-}" != podman ] || podman_of_trainer stop --all --time 5 > /dev/null 2>&1
     while pidof dockerd > /dev/null; do sleep 0.1; done
     exit 0
 }
 
 engine_version() {
+    if [ "${TOOLKIT_LAB_STORE:-}" = podman ]; then
+        podman_of_trainer version --format '{{.Client.Version}}' 2> /dev/null
+        return
+    fi
     [ -S /run/docker.sock ] && timeout 10 docker version --format '{{.Server.Version}}' 2> /dev/null
 }
 
@@ -130,6 +157,10 @@ ready() {
 }
 
 report() {
+    if [ "${TOOLKIT_LAB_STORE:-}" = podman ]; then
+        podman_of_trainer info --format '{{.Version.Version}} podman "{{.Store.GraphDriverName}}"'
+        return
+    fi
     timeout 10 docker info --format '{{.ServerVersion}} {{.Driver}} {{json .DriverStatus}}'
 }
 

@@ -12,6 +12,8 @@ from toolkit.spec import fields
 
 DOCKER_DATA = "/var/lib/docker"
 CONTAINERD_DATA = "/var/lib/containerd"
+# Podman is rootless on a practice host: what it keeps is in the home of the ssh user.
+PODMAN_DATA = "/home/trainer/.local/share/containers"
 MANAGEMENT = "-management"  # what the second network's name ends with
 SSH_USERS = ("trainer", "root")
 MOST_HOSTS = 200  # addresses .11 to .210 of the lab's /24
@@ -22,11 +24,11 @@ _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 @dataclass(frozen=True)
 class EngineKind:
-    """A Docker engine that a practice host can carry: Debian release, its packages, its image store."""
+    """An engine that a practice host can carry: Debian release, its packages, its image store."""
 
     suite: str
     packages: tuple[str, ...]
-    store: Literal["overlay2", "containerd"]
+    store: Literal["overlay2", "containerd", "podman"]
 
     @property
     def base(self) -> str:
@@ -36,6 +38,8 @@ class EngineKind:
     @property
     def data(self) -> tuple[str, ...]:
         """The folders that outlive the host's container."""
+        if self.store == "podman":
+            return (PODMAN_DATA,)
         return (DOCKER_DATA, CONTAINERD_DATA) if self.store == "containerd" else (DOCKER_DATA,)
 
 
@@ -44,6 +48,8 @@ ENGINES: dict[str, EngineKind] = {
     "old": EngineKind("bookworm", ("docker.io", "docker-compose"), "overlay2"),
     "new": EngineKind("trixie", _NEW, "overlay2"),
     "containerd": EngineKind("trixie", _NEW, "containerd"),
+    # runc: crun refuses machines on which both versions of control groups are mounted.
+    "podman": EngineKind("trixie", ("podman", "uidmap", "runc", "catatonit", "netavark", "passt"), "podman"),
 }
 
 
@@ -105,6 +111,10 @@ class LabSpec:
         for engine in self.engines:
             if engine not in ENGINES:
                 yield Problem("engine", f"should be one or more of {', '.join(ENGINES)}, found {engine!r}")
+        if "podman" in self.engines and not self.is_podman:
+            yield Problem("engine", "podman is for all hosts of a lab or for none")
+        if self.is_podman and self.user == "root":
+            yield Problem("user", "podman is rootless on practice hosts: trainer")
         for field, rate in (("rate", self.rate), ("management", self.management)):
             if rate and not _RATE.fullmatch(rate):
                 yield Problem(field, f"should be a number with kbit, mbit or gbit, found {rate!r}")
@@ -114,6 +124,11 @@ class LabSpec:
             yield Problem("user", f"should be one of {', '.join(SSH_USERS)}, found {self.user!r}")
         if not 1 <= self.slots <= 64:
             yield Problem("slots", f"should be 1 to 64, found {self.slots}")
+
+    @property
+    def is_podman(self) -> bool:
+        """Whether all hosts carry Podman."""
+        return set(self.engines) == {"podman"}
 
     @property
     def network(self) -> str:

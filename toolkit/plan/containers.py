@@ -68,7 +68,9 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         image=layout.reference,
         argv=WORKER_ARGV if worker else MAIN_ARGV,
         user=f"{facts.uid}:{facts.gid}",
-        groups=tuple(sorted(gid for gid, _ in facts.groups if gid != facts.gid)),
+        userns=facts.userns,
+        # A user namespace of one's own has none of the host's groups.
+        groups=() if facts.userns else tuple(sorted(gid for gid, _ in facts.groups if gid != facts.gid)),
         workdir=home,
         env=(
             ("HOME", home),

@@ -133,10 +133,9 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
         elif image:
             # After a reboot, or when somebody removed the container, the jobs are there all the same.
             mount = f"type=bind,source={jobs},target={JOBS},readonly"
-            user = f"{facts.uid}:{facts.gid}"
             # A cluster that never got as far as a job may have an image in which nothing runs.
             look = ("sh", "-c", '[ "$(ls -A "$1" 2>/dev/null)" ] || exit 0; shift; exec "$@"', "sh", jobs)
-            run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", "--user", user)
+            run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", *facts.as_user)
             steps.append(Fetch(facts.host, title, (*look, *run, "--mount", mount, image), save_to))
         else:
             empty = script(

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from toolkit.core.command import script
-from toolkit.core.image import image_facts
+from toolkit.core.image import image_facts, image_id, image_names
 from toolkit.core.image_parts import held
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
@@ -85,8 +85,8 @@ def parse_held(text: str) -> tuple[HeldImage, ...]:
     users: dict[str, list[str]] = {}
     for line in used.splitlines():
         image, _, name = line.partition(" ")
-        users.setdefault(image, []).append(name.lstrip("/"))
-    found = {item["Id"]: item for item in json_list(rest)}
+        users.setdefault(image_id(image), []).append(name.lstrip("/"))
+    found = {image_id(item["Id"]): item for item in json_list(rest)}
     return tuple(
         replace(_held_image(item), users=tuple(sorted(users.get(id_, ()))), whole=id_ in listed.split())
         for id_, item in sorted(found.items())
@@ -96,7 +96,7 @@ def parse_held(text: str) -> tuple[HeldImage, ...]:
 def _held_image(item: Mapping[str, Any]) -> HeldImage:
     facts = image_facts(item)
     labels = (item.get("Config") or {}).get("Labels") or {}
-    names = tuple(item.get("RepoTags") or ())
+    names = image_names(item)
     foreign = [name for name in names if not _is_ours(name) and not _is_part(name)]
     tagged = _seconds(str((item.get("Metadata") or {}).get("LastTagTime") or ""))
     created = _seconds(str(item.get("Created") or ""))

@@ -18,7 +18,7 @@ def key_step(layout: Layout, place: Place) -> Step:
     key = f"{place.state}/conf/{name}"
     facts = place.facts
     keygen = command(
-        *("docker", "run", "--rm", "--network", "none", "--user", f"{facts.uid}:{facts.gid}"),
+        *("docker", "run", "--rm", "--network", "none", *facts.as_user),
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--mount", f"type=bind,source={place.state}/conf,target=/keys"),
         # ssh-keygen asks who it runs as.

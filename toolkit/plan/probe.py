@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
+from toolkit.core.engine_info import parse_info
+from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts, image_facts
 from toolkit.core.json_text import json_list
@@ -116,12 +118,13 @@ def probe_answers(text: str) -> dict[str, str]:
     return parts
 
 
-def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) -> Facts:
+def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True, engine: str = DOCKER) -> Facts:
     """Return what the probe's output says.
 
     Args:
         host: inventory name of the host.
         cluster: whose state folder ``state_dir`` is.
+        engine: what the hosts file says that the host has.
         need_docker: whether it is an error when docker cannot be used; otherwise ``docker`` is empty then.
 
     Raises:
@@ -137,7 +140,7 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
     groups = tuple(zip(map(int, ids), names if len(names) == len(ids) else ids, strict=True))
     machine = parts["machine"].splitlines()
     try:
-        info = docker_info(host, user, parts["docker"])
+        info = docker_info(host, user, parts["docker"], engine)
     except ToolkitError:
         if need_docker:
             raise
@@ -157,6 +160,7 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
         arch=machine[1],
         docker=str(info.get("ServerVersion", "")),
         store=_store(info),
+        engine=str(info.get("Engine", DOCKER)),
         rootless=any("rootless" in str(o) for o in info.get("SecurityOptions") or ()),
         ssh_address=ssh[2] if len(ssh) == 4 else "",
         interfaces=parse_interfaces(parts["interfaces"], parts["routes"], parts["addresses"]),
@@ -183,27 +187,27 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True) ->
     )
 
 
-def docker_info(host: str, user: str, text: str) -> dict[str, Any]:
+def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> dict[str, Any]:
     """Return what ``docker info --format '{{json .}}'`` printed on a host, errors included.
 
     Raises:
         ToolkitError: docker is missing, stopped or forbidden to that user.
     """
-    for line in text.splitlines():
-        if line.startswith("{"):
-            info: dict[str, Any] = json.loads(line)
-            if info.get("ServerVersion"):
-                return info
-            text = "; ".join(info.get("ServerErrors") or ()) or text
+    if info := parse_info(text):
+        if info["Engine"] == PODMAN and engine == DOCKER:
+            what = "docker is Podman under another name there"
+            raise NotReady(what, "engine: podman in the hosts file; or install Docker", host)
+        if info.get("ServerVersion"):
+            return info
+        text = "; ".join(info.get("ServerErrors") or ()) or text
     if "no answer within" in text:
         what, fix = (
             f"the docker engine does not answer: {words_of(text)}",
             f"on {host}: sudo systemctl restart docker",
         )
         raise NotReady(what, fix, host)
-    if "podman" in text.lower():
-        what = "docker is Podman under another name there, which nothing here has been tried with"
-        raise NotReady(what, "install Docker: https://docs.docker.com/engine/install/", host)
+    if engine == PODMAN and re.search(r"podman(: command)?(:)? not found", text):
+        raise NotReady("podman is not installed", f"on {host}: install it; or engine: docker", host)
     if cause := cause_of(text, host, user):
         raise NotReady(f"{cause.what}: {words_of(text)}", cause.fix, host)
     raise CommandFailed("docker info", 1, text, host)

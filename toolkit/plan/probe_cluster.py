@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from toolkit.core.facts import ContainerFacts, Remembered
+from toolkit.core.image import image_id
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
 _TICKS_PER_SECOND = 100
@@ -20,7 +21,7 @@ def container_facts(item: dict[str, Any]) -> ContainerFacts:
         state=str(state.get("Status", "")),
         labels={str(k): str(v) for k, v in ((item.get("Config") or {}).get("Labels") or {}).items()},
         exit_code=int(state.get("ExitCode") or 0),
-        image=str(item.get("Image", "")),
+        image=image_id(str(item.get("Image", ""))),
         started=_seconds(str(state.get("StartedAt") or "")),
         ended=_seconds(str(state.get("FinishedAt") or "")),
     )

@@ -15,11 +15,13 @@ from toolkit.render.ssh import ssh_config
 
 def docker_files(layout: Layout) -> dict[str, str]:
     """Return one script per host with its `docker run` line, and one for each service."""
-    files = {}
+    files, engine = {}, layout.inventory.engine
     for place in layout.places:
-        files[f"{place.name}/{place.role}.sh"] = docker_run_script(cluster_container(layout, place))
+        files[f"{place.name}/{place.role}.sh"] = docker_run_script(
+            cluster_container(layout, place), engine=engine
+        )
         for service in layout.inventory.services_on(place.name):
-            script = docker_run_script(service_of(layout, place, service), place.name)
+            script = docker_run_script(service_of(layout, place, service), place.name, engine)
             files[f"{place.name}/{SERVICE}-{service.name}.sh"] = script
     return files
 

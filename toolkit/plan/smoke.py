@@ -47,7 +47,7 @@ def plan_gpu_smoke(layout: Layout) -> Plan:
 
 def _smi_steps(layout: Layout, place: Place) -> tuple[Run, ...]:
     facts, own = place.facts, cluster_container(layout, place)
-    run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", "--user", own.user)
+    run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", *facts.as_user)
     env = (
         token
         for name, value in own.env

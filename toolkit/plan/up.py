@@ -105,8 +105,9 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     names = image_names(layout.image.identity, tag)
     name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
     there = script(
-        "id=$1; shift; for name; do "
-        '[ "$(docker image inspect --format "{{.Id}}" "$name")" = "$id" ] || exit; done',
+        # Podman prints it without the algorithm.
+        "id=${1#sha256:}; shift; for name; do "
+        'is=$(docker image inspect --format "{{.Id}}" "$name"); [ "${is#sha256:}" = "$id" ] || exit; done',
         present.id,
         *names,
     )

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from toolkit.core.container import Container, Mount
+from toolkit.core.engines import DOCKER
 
 _HEAD = """\
 #!/bin/sh
@@ -23,6 +24,8 @@ def docker_run_args(container: Container) -> tuple[str, ...]:
     args += ["--network", container.network]
     if container.init:
         args += ["--init"]  # an sshd or a launcher as PID 1 would leave dead children as zombies
+    if container.userns:
+        args += ["--userns", container.userns]
     args += ["--user", container.user]
     for group in container.groups:
         args += ["--group-add", str(group)]
@@ -68,13 +71,14 @@ def gpu_args(gpus: str, cdi: Sequence[str]) -> list[str]:
     return args
 
 
-def docker_run_script(container: Container, host: str = "") -> str:
+def docker_run_script(container: Container, host: str = "", engine: str = DOCKER) -> str:
     """Return a shell script with one option per line; the engine's own words, ready to be changed by hand.
 
     Args:
         host: where it is to run, when the container's hostname is another.
+        engine: what runs it there.
     """
-    args = docker_run_args(container)
+    args = (engine, *docker_run_args(container)[1:])
     command = len(args) - len(container.argv) - 1
     lines: list[str] = []
     for token in args[:command]:

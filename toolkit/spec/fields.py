@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from toolkit.core.engines import ENGINES
 from toolkit.spec.words import fits, meant, require, shown
 
 # Names of toolkit.launchers' registry, and auto; spec may not import it, and a test there compares the two.
@@ -174,6 +175,12 @@ def between(number: int, least: int, most: int) -> int:
 def network(text: str) -> str:
     if text not in NETWORKS:
         raise ValueError(f"no network is called {shown(text)}; {meant(text, NETWORKS)}")
+    return text
+
+
+def engine(text: str) -> str:
+    if text not in ENGINES:
+        raise ValueError(f"should be one of {', '.join(ENGINES)}, found {shown(text)}")
     return text
 
 

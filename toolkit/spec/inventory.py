@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from toolkit.core.container import Mount, Ulimit
+from toolkit.core.engines import DOCKER
 from toolkit.core.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT, MAIN, WORKER
 
 
@@ -86,6 +87,7 @@ class Inventory:
 
     Args:
         main: the name of the host on which the launcher runs.
+        engine: what runs containers on the hosts: docker or podman.
         pull: ``never`` (the image is sent to hosts that lack it), ``missing`` or ``always``.
         hosts: in the file's order, main included.
         spares: names of hosts that take no ranks until a job is started again without one of its own.
@@ -122,6 +124,7 @@ class Inventory:
     state_dir: str = ""
     known_hosts: str = ""
     services: tuple[Service, ...] = ()
+    engine: str = DOCKER
     pull: str = "never"
     # Two files that say the same describe the same cluster.
     source: str = field(default="", compare=False)

@@ -16,6 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from toolkit.core.engines import ENGINES
 from toolkit.core.names import DEFAULT_WORKER_PORT
 from toolkit.spec import container_fields, fields, mount_fields, service_fields
 from toolkit.spec.faults import FORM, fault
@@ -64,6 +65,9 @@ EnvName = Annotated[str, AfterValidator(fields.env_name), _text(fields.ENV_NAME)
 Env = dict[EnvName, str]
 Network = Annotated[
     str, AfterValidator(fields.network), WithJsonSchema({"type": "string", "enum": list(fields.NETWORKS)})
+]
+Engine = Annotated[
+    str, AfterValidator(fields.engine), WithJsonSchema({"type": "string", "enum": list(ENGINES)})
 ]
 MountSource = Annotated[str, AfterValidator(mount_fields.source)]
 StateDir = Annotated[str, AfterValidator(mount_fields.state_dir), _text("/.+")]
@@ -250,6 +254,7 @@ class HostsFile(_Strict):
     launcher: Launcher = Field(
         default="horovodrun", description="What starts the ranks; auto: what the script's imports ask for."
     )
+    engine: Engine = Field(default="docker", description="What runs containers on the hosts.")
     network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
     services: dict[ServiceName, ServiceSettings] | None = _absent(
         dict, "Containers beside training, by name; reached by `toolkit forward`."

@@ -107,6 +107,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         secrets=_pairs(model.secrets),
         labels=_pairs(model.labels),
         ulimits=tuple(_ulimit(name, item) for name, item in sorted((model.ulimits or {}).items())),
+        engine=model.engine,
         shm_bytes=fields.size_bytes(model.shm_size),
         log_bytes=fields.size_bytes(model.log_size),
         launcher=model.launcher,

@@ -10,6 +10,7 @@ exec docker run \
     --hostname gpu2 \
     --network host \
     --init \
+    --userns keep-id \
     --user 1000:1001 \
     --group-add 44 \
     --group-add 998 \

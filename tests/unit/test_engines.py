@@ -1,0 +1,140 @@
+"""Commands in the words of the hosts' engine: all of ours are put so, and nothing that a person gave."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit import cluster_world as world
+from toolkit.core.command import Command, command, script
+from toolkit.core.engine_info import parse_info
+from toolkit.core.engines import PODMAN, spoken
+from toolkit.core.image import image_facts
+from toolkit.core.image_store import ask_holdings, parse_holdings
+from toolkit.core.room import ask_room
+from toolkit.errors import NotReady
+from toolkit.executors import image_sending, images, programs
+from toolkit.plan.probe import docker_info, parse_facts, probe_command
+from toolkit.plan.steps import Plan
+
+# As Podman 5.4 prints it, cut to what is read.
+INFO = {
+    "host": {
+        "cgroupManager": "cgroupfs",
+        "cgroupVersion": "v1",
+        "hostname": "box1",
+        "logDriver": "k8s-file",
+        "ociRuntime": {"name": "runc"},
+        "security": {"rootless": True, "selinuxEnabled": False},
+    },
+    "store": {"graphDriverName": "overlay", "graphRoot": "/home/trainer/.local/share/containers/storage"},
+    "version": {"APIVersion": "5.4.2", "Version": "5.4.2"},
+}
+# A call of docker that the function has not seen. Words about docker in what a script prints are no calls.
+LEFT = re.compile(r"(?:^|[;&|(`{!]|\bthen|\bdo|\bif|\bexec|\$\()\s*docker [a-z]")
+
+
+def commands_of(plan: Plan) -> Iterator[Command]:
+    for step in plan.steps:
+        for field in dataclasses.fields(step):
+            value = getattr(step, field.name)
+            if isinstance(value, Command):
+                yield value
+
+
+def ours() -> Iterator[Command]:
+    for plan in world.plans().values():
+        yield from commands_of(plan)
+    yield probe_command("toolkit:cpu", "demo", "gpu1")
+    yield ask_holdings()
+    yield ask_room("/x")
+    yield programs.relay_program("demo", "10.0.0.2")
+    yield programs.data_program("/x", "demo", "toolkit:cpu", "1:1", "list")
+    yield script(image_sending._NAME, "a", "--")
+    yield script(image_sending._LOOK, "a")
+    yield image_sending._LOAD
+    yield script(images._PULL, "a")
+
+
+def texts(subject: Command) -> Iterator[str]:
+    """The words of a command that are its own: a call's first two, and scripts."""
+    argv = [str(token) for token in subject.argv]
+    for index, token in enumerate(argv):
+        if index and argv[index - 1] == "-c":
+            yield token
+    yield " ".join(argv[:2])
+
+
+def test_nothing_of_ours_calls_docker_where_podman_is() -> None:
+    seen = 0
+    for subject in ours():
+        for text in texts(spoken(subject, PODMAN)):
+            found = [line for line in text.splitlines() if LEFT.search(line)]
+            assert not found, found
+            seen += "podman" in text
+    assert seen > 20
+    assert any(LEFT.search(line) for each in ours() for text in texts(each) for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("subject", "line"),
+    [
+        (command("docker", "ps", "-a"), "podman ps -a"),
+        (command("docker", "exec", "x", "docker", "ps"), "podman exec x docker ps"),
+        (script('docker rm "$1"', "docker ps"), "sh -c 'podman rm \"$1\"' sh 'docker ps'"),
+        (script("docker() { :; }; a=$(docker info)"), "sh -c 'podman() { :; }; a=$(podman info)' sh"),
+        (command("env", "A=docker ps", "docker", "load"), "env 'A=docker ps' podman load"),
+        (command("timeout", "5", "docker", "version"), "timeout 5 podman version"),
+        (command("echo", "docker", "is", "there"), "echo docker is there"),
+        (script("cat /etc/docker/daemon.json my-docker ps"), None),
+    ],
+)
+def test_calls_and_nothing_else(subject: Command, line: str | None) -> None:
+    assert spoken(subject, PODMAN).line() == (line or subject.line())
+    assert spoken(subject, "docker") is subject
+    once = spoken(subject, PODMAN)
+    assert spoken(once, PODMAN) is once
+
+
+def test_what_podman_says_of_itself() -> None:
+    text = json.dumps(INFO)
+    info = docker_info("box1", "trainer", f"a banner\n{text}", PODMAN)
+    assert (info["Engine"], info["ServerVersion"], info["Driver"]) == ("podman", "5.4.2", "overlay")
+    assert info["SecurityOptions"] == ["name=rootless"] and info["CgroupVersion"] == "1"
+    assert parse_info('{"ServerVersion": "26.1"}') == {"ServerVersion": "26.1", "Engine": "docker"}
+    assert parse_info("nothing") == {}
+    assert parse_holdings("podman overlay\n@@images@@\n@@images@@\n").store == "podman"
+
+
+def test_what_stands_where_another_engine_was_meant() -> None:
+    with pytest.raises(NotReady, match="docker is Podman under another name there"):
+        docker_info("box1", "trainer", json.dumps(INFO))
+    with pytest.raises(NotReady, match="podman is not installed"):
+        docker_info("box1", "trainer", "sh: 12: podman: not found", PODMAN)
+
+
+def test_names_and_ids_of_podman() -> None:
+    facts = image_facts({"Id": "ab" * 32, "RepoTags": ["localhost/toolkit:cpu", "quay.io/a:b"]})
+    assert (facts.id, facts.tags) == ("sha256:" + "ab" * 32, ("toolkit:cpu", "quay.io/a:b"))
+
+
+def test_rootless_containers_keep_the_user() -> None:
+    facts = world.facts(engine="podman", rootless=True)
+    assert facts.as_user == ("--user", f"{facts.uid}:{facts.gid}", "--userns", "keep-id")
+    assert world.facts(engine="podman", rootless=False).as_user == ("--user", f"{facts.uid}:{facts.gid}")
+    assert world.facts(rootless=True).userns == ""
+
+
+def test_a_probe_of_a_host_with_podman(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n@@toolkit@@ who\ntrainer\n1000\n1000\n1000\ntrainer\n/home/trainer\n/home/trainer/.local/state"
+    text += "\n@@toolkit@@ machine\nbox1\nx86_64\n@@toolkit@@ ssh\n"
+    names = ("containers", "images", "interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi")
+    more = ("cluster", "version", "tuned", "programs", "boot", "infiniband", "disk")
+    text += f"\n@@toolkit@@ docker\n{json.dumps(INFO)}"
+    text += "".join(f"\n@@toolkit@@ {name}\n" for name in (*names, *more, "end"))
+    facts = parse_facts("box1", "demo", text, engine=PODMAN)
+    assert (facts.engine, facts.docker, facts.rootless, facts.userns) == ("podman", "5.4.2", True, "keep-id")
