@@ -97,7 +97,7 @@ def test_a_rank_that_dies_ends_a_job_whose_launcher_sees_nothing(world: World) -
     )
     start = time.monotonic()
     world.call("supervisor.py", JOB)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30  # the launcher would go on for 60
     assert world.status()["reason"] == "rank 1 on gpu1 ended with exit code 5"
 
 
