@@ -144,6 +144,12 @@ def test_what_is_broken(change: dict[str, object], kinds: list[str]) -> None:
     assert [line.partition(":")[0] for line in broken(CASE, CRASH, seen)] == kinds
 
 
+@pytest.mark.parametrize(("exit_", "fine"), [(143, True), (-15, True), (-2, False), (130, False)])
+def test_a_code_is_as_a_shell_tells_it(exit_: int, fine: bool) -> None:
+    found = broken(CASE, replace(CRASH, exit="143|0"), replace(GOOD, exit=exit_))
+    assert any(line.startswith("exit code") for line in found) != fine
+
+
 def test_the_struck_host_has_a_limit_of_its_own() -> None:
     answer = replace(CRASH, gone=8, own=15)
     assert broken(CASE, answer, replace(GOOD, gone={"box1": 7.0, "box2": 14.0, "box3": 2.0})) == []
