@@ -162,6 +162,7 @@ def odd_container(image: str) -> Container:
         name="toolkit-odd",
         image=image,
         user="1000:1000",
+        userns="host",  # the only value that Docker takes; Podman's are tried in test_podman.py
         argv=("sh", "-c", odd, "", "-x"),
         workdir="/w/a b $X ü",
         env=(("EMPTY", ""), ("ODD", odd)),
