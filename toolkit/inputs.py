@@ -26,7 +26,8 @@ MAX_SECRET = 64 * 1024
 _MANY_SOURCES, _LONG_SOURCE = 200, 1 << 20
 
 INSIDE_FOLDER = Path(__file__).resolve().parent / "inside"
-_LAUNCHERS_NEED = ("__init__.py", "core/__init__.py", "core/names.py", "core/openmpi.py")
+_CORE_OF_LAUNCHERS = ("names", "openmpi", "transport")
+_LAUNCHERS_NEED = ("__init__.py", "core/__init__.py", *(f"core/{name}.py" for name in _CORE_OF_LAUNCHERS))
 
 
 def load_inventory(path: str | Path) -> Inventory:

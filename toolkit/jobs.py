@@ -16,11 +16,12 @@ from toolkit.core.report import Report
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.execute import Listener, PlanInterrupted
+from toolkit.following import follow
 from toolkit.inputs import inside_programs
-from toolkit.logs import follow
+from toolkit.parts import end_parts
 from toolkit.plan.programs import taken_from_jobs
-from toolkit.plan.steps import Plan
-from toolkit.records import job_status, job_statuses
+from toolkit.plan.steps import Plan, StartJob
+from toolkit.records import job_parts, job_status, job_statuses
 
 _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -50,12 +51,13 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         Interrupted: Ctrl-C while the code travelled; nothing was started.
         KeyboardInterrupt: Ctrl-C while the job was started; it runs.
     """
-    code, launch = (replace(plan, phases=(phase,)) for phase in plan.phases)
+    code, launch = replace(plan, phases=plan.phases[:1]), replace(plan, phases=plan.phases[1:])
     try:
         report = session.execute(code, listen)
     except PlanInterrupted as error:
         raise Interrupted("interrupted; the job was not started") from error
-    session.desks.leave(but=session.inventory.main)
+    if not session.inventory.in_parts:
+        session.desks.leave(but=session.inventory.main)
     ours = [o for o in report.outcomes if o.phase != "connect"]
     if failed := [o for o in ours if o.status != "ok"]:
         lines = "".join(f"\n  {o.host}: {o.detail or o.status}" for o in failed)
@@ -63,8 +65,16 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
     with interrupts_held():
         started = session.execute(launch, listen)
     if failed := [o for o in started.outcomes if o.phase != "connect" and o.status != "ok"]:
-        raise ToolkitError(f"the supervisor did not start: {failed[0].detail}", failed[0].fix, failed[0].host)
+        if session.inventory.in_parts:  # others may have started theirs
+            end_parts(session, _job_of(plan), {o.host for o in ours}, ("--failed",))
+        what = "the supervisor did not start" if failed[0].phase == "start" else "the job was ended"
+        raise ToolkitError(f"{what}: {failed[0].detail}", failed[0].fix, failed[0].host)
     return replace(started, outcomes=(*ours, *started.outcomes))
+
+
+def _job_of(plan: Plan) -> str:
+    """The id of the job that a plan of ``plan_run`` starts."""
+    return next(step.job for step in plan.steps if isinstance(step, StartJob))
 
 
 def hear_out(session: Session, plan: Plan, job: str, listen: Listener) -> str:
@@ -94,15 +104,15 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
         NotReady: the cluster is another user's.
     """
     session.require_own()
+    seconds = 120 + 2 * (grace or 0)
     flags = ["--interrupt"] if interrupt else []
     flags += [] if grace is None else ["--grace", str(grace)]
-    ask = command("python3", str(INSIDE / "stop.py"), *flags, job)
-    result = session.main.run(ask, 120 + 2 * (grace or 0))
-    if not result.ok:
-        # 137: the engine's word for a container that was killed under the program.
-        why = result.output or f"main's program ended with {result.status}, without a word"
-        why = "main's container was killed meanwhile" if result.status == 137 else why
-        raise ToolkitError(f"cannot end {job}: {why}", "toolkit down ends everything", session.inventory.main)
+    hosts: tuple[str, ...] = (session.inventory.main,)
+    if session.inventory.in_parts:
+        hosts = next((parts.running for parts in job_parts(session) if parts.id == job), ())
+    ended, errors = end_parts(session, job, hosts, flags, seconds)
+    if errors and not ended:
+        raise next(iter(errors.values()))
     return job_status(session, job)
 
 

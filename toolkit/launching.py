@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.core.finding import Finding
 from toolkit.core.imports import FALLBACK, imports_of, launcher_for, takes_local_rank
+from toolkit.core.transport import EXEC, INSTEAD
+from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
 from toolkit.errors import BadInput, Problem
 from toolkit.inputs import is_file, read_sources
 from toolkit.launchers import ELASTIC, LAUNCHERS
@@ -157,6 +159,24 @@ def elastic_problems(launcher: str, max_restarts: int) -> list[Problem]:
         problems.append(Problem("--elastic", f"{launcher} cannot start ranks again by itself; {known}"))
     if not max_restarts:
         problems.append(Problem("--elastic", "say how often ranks may be started again: --max-restarts N"))
+    return problems
+
+
+def without_ssh(start: Start) -> Start:
+    """Return the same where no host reaches another: a launcher that was chosen here has its equal there."""
+    instead = INSTEAD.get(start.launcher) if start.why else None
+    return replace(start, launcher=instead) if instead else start
+
+
+def transport_problems(launcher: str, max_restarts: int) -> list[Problem]:
+    """Return what keeps a job from being started where no host reaches another."""
+    problems = []
+    if launcher in LAUNCHERS and launcher not in WITHOUT_SSH:
+        known = " or ".join(f"--launcher {name}" for name in WITHOUT_SSH)
+        problems.append(Problem("--launcher", f"{launcher} needs ssh, and transport is {EXEC}; {known}"))
+    if max_restarts:
+        what = f"a job starts again over ssh alone, and transport is {EXEC}; leave it out"
+        problems.append(Problem("--max-restarts", what))
     return problems
 
 

@@ -1,17 +1,16 @@
-"""A job's output, from the caller's side: the merged log or one rank's, what there is or on to the end."""
+"""A job's output as it stands, from the caller's side: the merged log or one rank's; see following.py."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from toolkit.api import Session
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
-from toolkit.core.job_status import JobStatus, parse_status
+from toolkit.core.job_status import JobStatus
 from toolkit.core.names import INSIDE
-from toolkit.core.result import TIMED_OUT, Result
+from toolkit.core.result import Result
 from toolkit.effects.runner import Runner
 from toolkit.errors import NotReady, ToolkitError
 
@@ -48,31 +47,6 @@ class Excerpt:
 ALL = Excerpt()
 
 
-def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Excerpt = ALL) -> JobStatus:
-    """Copy a job's output to ``sink`` until the job has ended; return how it went, without its record.
-
-    Raises:
-        ToolkitError: nobody is left who could say how it ended.
-    """
-    if desk := session.desks.take(session.inventory.main):
-        result = desk.follow((job, *what.words(), "--status"), sink)
-        said = _heard_out(result, job, session.inventory.main).strip()
-    else:
-        said = _show(session.main, job, sink, what, "--status").strip()
-    if not said:
-        raise ToolkitError(f"following {job} ended before the job did", f"toolkit attach {job}")
-    return parse_status(job, json.loads(said.splitlines()[-1]))
-
-
-def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:
-    """Return True when the job has ended, False when it has not after so many seconds."""
-    ask = command("python3", str(INSIDE / "follow.py"), job, "--silent")
-    result = session.main.run(ask, seconds)
-    if not result.ok and result.status != TIMED_OUT:
-        raise ToolkitError(f"cannot wait for {job}: {words_of(result.stderr)}", "toolkit jobs")
-    return result.ok
-
-
 def show_log(
     session: Session, job: JobStatus, sink: Callable[[bytes], None], what: Excerpt, on: bool
 ) -> None:
@@ -84,17 +58,28 @@ def show_log(
     if what.host and what.host not in dict(job.hosts):
         known = ", ".join(name for name, _ in job.hosts)
         raise NotReady(f"job {job.id} has no ranks on {what.host}; it has some on {known}", "toolkit jobs")
+    more = () if on else ("--now",)
+    if what.rank is None and session.inventory.in_parts:
+        from toolkit.part_logs import show_parts
+
+        show_parts(session, job.id, sink, what, more)
+        return
     host = session.inventory.main if what.rank is None else job.host_of(what.rank)
-    _show(session.container(host), job.id, sink, what, *(() if on else ("--now",)))
+    copy(session.container(host), job.id, sink, what, *more)
 
 
-def _show(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt, *more: str) -> str:
-    """Run follow.py; returns what it says on standard error."""
+def copy(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt, *more: str) -> str:
+    """Run follow.py in a container; return what it says on standard error.
+
+    Raises:
+        ToolkitError: it failed, or was ended.
+    """
     ask = command("python3", str(INSIDE / "follow.py"), job, *what.words(), *more)
-    return _heard_out(runner.stream(ask, sink), job, runner.name)
+    return heard_out(runner.stream(ask, sink), job, runner.name)
 
 
-def _heard_out(result: Result, job: str, host: str) -> str:
+def heard_out(result: Result, job: str, host: str) -> str:
+    """Return what follow.py has said on standard error; raises what ``copy`` raises."""
     if result.ok:
         return result.stderr
     if words := words_of(result.stderr):

@@ -1,39 +1,58 @@
-"""What main knows of the cluster's jobs: their records and how they stand."""
+"""What the cluster knows of its jobs: their records and how they stand."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from toolkit.api import Session
 from toolkit.core.command import Command
 from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import JOBS
-from toolkit.effects.runner import Runner
-from toolkit.errors import NotReady, ToolkitError
+from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.inputs import inside_programs
 from toolkit.launchers.slots import Taken
 
+if TYPE_CHECKING:
+    from toolkit.parts import Parts, Row
+
 
 def known_jobs(session: Session) -> list[JobStatus]:
-    """Return the jobs that main knows, oldest first.
+    """Return the jobs that main knows, or all hosts together where each has a part; oldest first.
 
     Raises:
-        NotReady: main does not run.
+        NotReady: main does not run; none of the hosts does.
     """
-    return _ask(session.main)
+    if session.inventory.in_parts:
+        return [parts.status for parts in job_parts(session)]
+    return _parse(_ask(session, session.inventory.main))
+
+
+def job_parts(session: Session, desks: bool = False) -> list[Parts]:
+    """Return the same as the hosts have it each.
+
+    Args:
+        desks: ask those that are open already, where there are any.
+    """
+    from toolkit.parts import all_parts
+
+    return all_parts(session, lambda host: _asked_at_desk(session, host) if desks else _ask(session, host))
 
 
 def job_statuses(session: Session) -> list[JobStatus]:
-    """Return the same, but none when main does not run."""
+    """Return the same as ``known_jobs``, but none when main does not run."""
+    # Only the jobs of this toolkit's own are asked for at desks: `run` goes on with no others.
+    if session.inventory.in_parts:
+        try:
+            return [parts.status for parts in job_parts(session, desks=True)]
+        except (NotReady, Unreachable):
+            return []
     try:
-        main = session.main
+        session.container(session.inventory.main)
     except (ToolkitError, KeyError):
         return []
-    # Only the jobs of this toolkit's own are asked for in this way: `run` goes on with no others.
-    answer = session.desks.ask(session.inventory.main, {"do": "jobs"})
-    return _parse(answer["jobs"]) if "jobs" in answer else _ask(main)
+    return _parse(_asked_at_desk(session, session.inventory.main))
 
 
 def job_status(session: Session, job: str) -> JobStatus:
@@ -42,7 +61,7 @@ def job_status(session: Session, job: str) -> JobStatus:
     Raises:
         NotReady: main knows no such job, or does not run.
     """
-    known = _ask(session.main)
+    known = known_jobs(session)
     for one in known:
         if one.id == job:
             return one
@@ -62,7 +81,7 @@ def newest_job(session: Session, running: bool = False) -> JobStatus:
     Raises:
         NotReady: none has ever run, or main does not run.
     """
-    known = _ask(session.main)
+    known = known_jobs(session)
     if not known:
         raise NotReady("no job has run on this cluster", "toolkit run SCRIPT")
     return next((one for one in reversed(known) if running and not one.final), known[-1])
@@ -73,14 +92,22 @@ def taken_slots(jobs: Sequence[JobStatus]) -> tuple[Taken, ...]:
     return tuple(Taken(job.id, job.owner, dict(job.hosts)) for job in jobs if not job.final)
 
 
-def _ask(main: Runner) -> list[JobStatus]:
+def _asked_at_desk(session: Session, host: str) -> Sequence[Row]:
+    answer = session.desks.ask(host, {"do": "jobs"})
+    return answer["jobs"] if "jobs" in answer else _ask(session, host)
+
+
+def _ask(session: Session, host: str) -> Sequence[Row]:
+    """The rows that listing.py makes of a host's jobs."""
     listing = inside_programs()["listing.py"]
-    result = main.run(Command(("python3", "-", str(JOBS)), listing.encode()), 30)
+    result = session.container(host).run(Command(("python3", "-", str(JOBS)), listing.encode()), 30)
     if not result.ok:
-        raise ToolkitError(f"main does not say which jobs it has: {result.output}", "toolkit status -v")
-    return _parse(json.loads(result.stdout.strip().splitlines()[-1]))
+        what = f"{host} does not say which jobs it has: {result.output}"
+        raise ToolkitError(what, "toolkit status -v")
+    rows: list[dict[str, Any]] = json.loads(result.stdout.strip().splitlines()[-1])
+    return rows
 
 
-def _parse(rows: Sequence[Mapping[str, Any]]) -> list[JobStatus]:
+def _parse(rows: Sequence[Row]) -> list[JobStatus]:
     known = [parse_status(row["id"], row["status"], row["alive"], row["record"] or {}) for row in rows]
     return sorted(known, key=lambda s: s.started)

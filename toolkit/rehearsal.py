@@ -34,11 +34,14 @@ class Trial:
     detail: str = ""
 
 
-def rehearse_slurm(job: BatchJob, text: str, render: Callable[[BatchJob], str]) -> Iterator[Trial]:
+def rehearse_slurm(
+    job: BatchJob, text: str, render: Callable[[BatchJob], str], tell: Callable[[str], None]
+) -> Iterator[Trial]:
     """Check a script for sbatch, and run two ranks of it where sbatch is at hand.
 
     Args:
         render: makes the script of another job in the same way.
+        tell: takes a line whenever the two ranks are in another state, and why they wait.
 
     Raises:
         Interrupted: Ctrl-C while the two ranks waited or ran; they are cancelled.
@@ -54,10 +57,10 @@ def rehearse_slurm(job: BatchJob, text: str, render: Callable[[BatchJob], str]) 
     planned = run_here(("sbatch", "--test-only"), text)
     yield Trial("ok" if planned.ok else "error", "sbatch takes it", planned.output)
     if planned.ok:
-        yield _two_ranks(job, render)
+        yield _two_ranks(job, render, tell)
 
 
-def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str]) -> Trial:
+def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[[str], None]) -> Trial:
     nodes = tuple(replace(node, slots=1, gpus=min(node.gpus, 1)) for node in job.nodes[:2])
     allreduce = (INSIDE_FOLDER / "allreduce.py").read_text(encoding="utf-8")
     two = replace(job, name=f"{job.name[:34]}-smoke", nodes=nodes, command=("python3", "-c", allreduce))
@@ -67,7 +70,7 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str]) -> Trial:
     number = sent.stdout.strip().partition(";")[0]
     if not sent.ok or not number.isdecimal():
         return Trial("error", what, sent.output)
-    state, code = "", ""
+    state, code, told = "", "", ""
     began = time.monotonic()
     try:
         while not state or state in _GOING_ON:
@@ -78,6 +81,11 @@ def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str]) -> Trial:
             about = run_here(("scontrol", "show", "job", number)).stdout
             state = next(iter(re.findall(r"JobState=(\w+)", about)), "GONE")
             code = next(iter(re.findall(r"ExitCode=(\d+:\d+)", about)), "?")
+            reason = next(iter(re.findall(r"Reason=(\S+)", about)), "None")
+            standing = state if reason == "None" else f"{state} ({reason})"
+            if standing != told and state in _GOING_ON:
+                tell(f"job {number} of two ranks: {standing}; at most {_PATIENCE:.0f} s, Ctrl-C cancels it")
+                told = standing
     except KeyboardInterrupt:
         run_here(("scancel", number))
         raise Interrupted(f"interrupted: job {number} is cancelled") from None

@@ -20,7 +20,15 @@ from toolkit.inputs import choose_hosts, inside_programs, is_folder, read_secret
 from toolkit.launchers import WITH_TOKEN
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
-from toolkit.launching import AUTO, Start, elastic_problems, how_to_start, launcher_problems
+from toolkit.launching import (
+    AUTO,
+    Start,
+    elastic_problems,
+    how_to_start,
+    launcher_problems,
+    transport_problems,
+    without_ssh,
+)
 from toolkit.network.choose import cidrs
 from toolkit.network.lint import lint_inventory
 from toolkit.network.tuning import rules_text, tuned_for
@@ -107,6 +115,8 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
             problems += error.problems
     if request.elastic:
         problems += elastic_problems(launcher, request.max_restarts)
+    if inventory is not None and inventory.in_parts:
+        problems += transport_problems(launcher, request.max_restarts)
     sources = ["command line"] if problems else []
     if request.secrets and inventory is not None:
         try:
@@ -192,6 +202,7 @@ def make_job(session: Session, request: Request) -> Job:
         stall_after=request.stall_after,
         elastic=request.elastic,
         local_rank_word=start.local_rank_word,
+        transport=inventory.transport,
         token=secrets.token_hex(32) if start.launcher in WITH_TOKEN else "",
     )
 
@@ -204,7 +215,8 @@ def start_of(inventory: Inventory | None, request: Request) -> Start:
     """
     launcher = request.launcher or (inventory.launcher if inventory is not None else AUTO)
     alone = request.ranks == 1
-    return how_to_start(request.words, request.workdir, launcher, bool(request.launcher), alone)
+    start = how_to_start(request.words, request.workdir, launcher, bool(request.launcher), alone)
+    return without_ssh(start) if inventory is not None and inventory.in_parts else start
 
 
 def chosen_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from toolkit.plan.steps import (
     SendCode,
     SendData,
     SendImage,
+    StartDaemons,
     StartJob,
     Step,
     Upload,
@@ -67,6 +68,9 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         return [f"{what} to {step.target}/code"]
     if isinstance(step, StartJob):
         return [f"supervisor of {step.job} in {step.container}"]
+    if isinstance(step, StartDaemons):
+        where = ", ".join(f"{container} on {host}" for host, container in step.others)
+        return [f"supervisors of {step.job} in {where}, as the launcher asks for them"]
     if isinstance(step, SendData):
         held = (
             f"{_count(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"

@@ -87,7 +87,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
     said = {name: masked(one, secrets) for name, one in said.items()}
     evidence = _evidence(session, job, said)
     verdict, stalled = judge(evidence), ""
-    kept = (said.get(main) or {}).get("kept")
+    kept = _kept(said)
     if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, said):
         before = _evidence(
             session, replace(job, state="running"), {one["host"]: one for one in kept["hosts"]}
@@ -98,6 +98,14 @@ def ask_why(session: Session, word: str = "") -> Answer:
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
     return Answer(masked_job(job, secrets), evidence, verdict, _known(_lines(job, said)), said, stalled)
+
+
+def _kept(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What watchdogs have kept: main's of all hosts, or each host's of its own part."""
+    found = [one["kept"] for one in said.values() if one.get("kept")]
+    if not found:
+        return None
+    return {**found[0], "hosts": [host for kept in found for host in kept["hosts"]]}
 
 
 def _lasted(kept: Mapping[str, Any], said: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -55,6 +55,7 @@ env:
 shm_size: 4g
 """
 
+EXEC = "transport: exec\n"
 DATA = "data: [{source: ./set, path: /scratch/set, target: /set}]\n"
 
 IMAGE = ImageFacts(
@@ -213,6 +214,9 @@ def plans() -> dict[str, Plan]:
         "up": plan_up(place, INSIDE),
         "up-prepare": plan_up(place, INSIDE, prepare=True),
         "run": plan_job(up, job(), "/work/code", code),
+        "up-exec": plan_up(layout(f"{HOSTS}{EXEC}"), INSIDE),
+        "run-exec": plan_job(up, replace(job("mpirun"), transport="exec"), "/work/code", code),
+        "run-exec-torchrun": plan_job(up, replace(job("torchrun"), transport="exec"), "/work/code", code),
         "down": plan_down(inventory(), facts_when_up(), "runs/demo"),
         "down-unsaved": plan_down(inventory(), facts_when_up()),
         "data": plan_up(layout(f"{HOSTS}{DATA}"), {}, data=_staged()),

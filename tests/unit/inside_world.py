@@ -63,6 +63,7 @@ class World:
             "elastic": False,
             "local_rank_word": False,
             "token": "",
+            "transport": "ssh",
             "attempt": 0,
             "launches": [{"host": "gpu1", "argv": self.rank_argv(job_id), "env": rank_env()}],
             **changes,

@@ -26,7 +26,7 @@ BELONGS = {
     "show_why": "show",
     **dict.fromkeys(("batch", "rehearsal"), "api"),
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
-    **dict.fromkeys(("forwarding", "launching", "services"), "api"),
+    **dict.fromkeys(("following", "forwarding", "launching", "part_logs", "parts", "services"), "api"),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
     **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
 }

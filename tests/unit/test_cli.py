@@ -246,7 +246,7 @@ def test_render_writes_what_it_prints(
         return session
 
     monkeypatch.setattr(toolkit.api.Session, "open", opened)
-    monkeypatch.setattr(toolkit.effects.engine.Engine, "find", lambda: None)
+    monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
     status, printed, _ = run("render", target)
     assert status == 0
     status, out, _ = run("render", target, "-o", "out")

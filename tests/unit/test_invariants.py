@@ -135,7 +135,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
         return session
 
     monkeypatch.setattr(toolkit.api.Session, "open", opened)
-    monkeypatch.setattr(toolkit.effects.engine.Engine, "find", lambda: None)
+    monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
     monkeypatch.setattr(toolkit.api, "execute", recorder)
     monkeypatch.setattr(toolkit.request, "job_statuses", lambda session: [])
     monkeypatch.setattr(toolkit.jobs, "job_statuses", lambda session: [])

@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.core.result import Result
 from toolkit.errors import ToolkitError
-from toolkit.logs import _heard_out
+from toolkit.logs import heard_out
 
 
 @pytest.mark.parametrize(
@@ -15,5 +15,5 @@ from toolkit.logs import _heard_out
 )
 def test_the_reason_is_never_empty(stderr: str, words: str) -> None:
     with pytest.raises(ToolkitError, match=words) as told:
-        _heard_out(Result(137, "", stderr, 0.1), "the-job", "gpu1")
+        heard_out(Result(137, "", stderr, 0.1), "the-job", "gpu1")
     assert told.value.host == "gpu1" and told.value.fix

@@ -66,11 +66,11 @@ def state_folders(seen: Seen) -> dict[tuple[str, str], str]:
 def strays(scene: Scene) -> tuple[Stray, ...]:
     """Return the processes of jobs that have no supervisor any more, by host and job.
 
-    A job's supervisor outlives all its other processes, so without one the job is over. It runs on main:
-    nothing can be said while main does not answer.
+    A job's supervisor outlives all its other processes, so without one the job is over. It runs on main, or
+    on each host: nothing can be said while those do not answer.
     """
     cluster, main = scene.inventory.cluster, scene.inventory.main
-    if "looked" not in scene.seen.get(main, Seen(main)).answer(MARKS):
+    if _silent(scene):
         return ()
     alive = supervised(scene)
     found: dict[tuple[str, str], list[int]] = {}
@@ -78,7 +78,17 @@ def strays(scene: Scene) -> tuple[Stray, ...]:
         for one in marked(seen):
             if one.cluster == cluster and one.job and one.job not in alive:
                 found.setdefault((name, one.job), []).append(one.pid)
-    return tuple(Stray(host, job, tuple(pids), main, cluster) for (host, job), pids in found.items())
+    of_parts = scene.inventory.in_parts
+    return tuple(
+        Stray(host, job, tuple(pids), host if of_parts else main, cluster)
+        for (host, job), pids in found.items()
+    )
+
+
+def _silent(scene: Scene) -> tuple[str, ...]:
+    """Who of those that say which jobs run does not say it."""
+    names = scene.inventory.answering
+    return tuple(name for name in names if "looked" not in scene.seen.get(name, Seen(name)).answer(MARKS))
 
 
 def supervised(scene: Scene) -> frozenset[str]:
@@ -121,9 +131,8 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _processes(scene: Scene) -> Iterator[Finding]:
-    main = scene.seen.get(scene.inventory.main)
-    if main is None or "looked" not in main.answer(MARKS):
-        yield unchecked(f"which jobs run is known on {scene.inventory.main}, which does not say it")
+    for name in _silent(scene):
+        yield unchecked(f"which jobs run is known on {name}, which does not say it")
     for stray in strays(scene):
         many = "1 process" if len(stray.pids) == 1 else f"{len(stray.pids)} processes"
         pids = ", ".join(map(str, stray.pids[:5])) + (", …" if len(stray.pids) > 5 else "")

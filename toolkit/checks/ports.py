@@ -54,7 +54,9 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
     low, high = numbers
     before = settings.get("ip_local_reserved_ports", "")
     reserved = _ranges(before)
-    ours = {scene.port: "the workers' sshd", FIRST_MASTER_PORT: "MASTER_PORT"}
+    ours = {FIRST_MASTER_PORT: "MASTER_PORT"}
+    if not scene.inventory.in_parts:
+        ours = {scene.port: "the workers' sshd", **ours}
     for port, use in ours.items():
         if low <= port <= high and not any(first <= port <= last for first, last in reserved):
             what = (

@@ -54,7 +54,7 @@ def get(
     inventory = line.accept(inventory)
     into = Path(output)
     names = list(inventory.names) if everywhere else [host or inventory.main]
-    asked = list(dict.fromkeys((inventory.main, *names)))
+    asked = list(dict.fromkeys((*inventory.answering, *names)))
     with connect(inventory, verbose, asked) as session:
         session.require_some()
         wanted = _wanted(session, job)
@@ -94,8 +94,8 @@ def bring_logs(session: Session, job: JobStatus, into: Path, verbose: bool) -> N
     }
 
     def find(name: str) -> Found:
-        # The merged log is main's alone.
-        merged = [str(folder / "output.log*")] if name == session.inventory.main else []
+        # The merged log is main's alone, or each host has its own.
+        merged = [str(folder / "output.log*")] if name in session.inventory.answering else []
         return find_files(session, name, job.id, [str(folder / "logs"), *merged], places[name])
 
     found, errors = fan_out(places, find)
@@ -136,7 +136,7 @@ def _wanted(session: Session, job: str) -> str:
     """The id of the job that is meant. A host's files are there also when main, which knows it, is not."""
     from toolkit.records import job_status, newest_job
 
-    if job and session.inventory.main not in session.facts:
+    if job and not any(name in session.facts for name in session.inventory.answering):
         return job
     return (job_status(session, job) if job else newest_job(session)).id
 

@@ -38,7 +38,7 @@ def jobs(
     from toolkit.show_jobs import job_json, jobs_table
 
     inventory = load(hosts)
-    with connect(inventory, verbose, [inventory.main]) as session:
+    with connect(inventory, verbose, inventory.answering) as session:
         session.require_some()
         known = known_jobs(session)
     if as_json:
@@ -70,7 +70,7 @@ def attach(
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
     lines = line.whole("--tail", tail, least=0)
     inventory = line.accept(line.hosts(hosts))
-    with Signals() as signals, connect(inventory, verbose, [inventory.main]) as session:
+    with Signals() as signals, connect(inventory, verbose, inventory.answering) as session:
         wanted = wanted_job(session, job, running=True)
         say_lost(wanted)
         if not job:
@@ -91,13 +91,13 @@ def wait(
     """Wait in silence until a job has ended; ends with the job's exit code."""
     from toolkit.cli.line import CommandLine
     from toolkit.errors import NotReady
-    from toolkit.logs import wait_for_end
+    from toolkit.following import wait_for_end
 
     line = CommandLine()
     read_job(line, job)
     seconds = line.seconds("--timeout", timeout)
     inventory = line.accept(line.hosts(hosts))
-    with connect(inventory, verbose, [inventory.main]) as session:
+    with connect(inventory, verbose, inventory.answering) as session:
         wanted = wanted_job(session, job, running=True)
         if not wanted.final and not wait_for_end(session, wanted.id, seconds):
             raise NotReady(f"{wanted.id} still runs after {seconds:g} s", f"toolkit attach {wanted.id}")
@@ -129,7 +129,7 @@ def stop(
     if now and grace is not None:
         line.refuse("--now", "is a grace of 0 already; leave --grace out")
     inventory = line.accept(line.hosts(hosts))
-    with connect(inventory, verbose, [inventory.main]) as session:
+    with connect(inventory, verbose, inventory.answering) as session:
         wanted = wanted_job(session, job, running=True)
         ending = not wanted.final or wanted.state == "lost"
         ended = wanted

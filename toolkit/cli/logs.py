@@ -71,7 +71,7 @@ def logs(
         return
     inventory = line.accept(inventory)
     what = Excerpt(number, host, ago, epoch, lines, fold and number is None)
-    names = list(inventory.names) if number is not None or save else [inventory.main]
+    names = list(inventory.names) if number is not None or save else list(inventory.answering)
     with connect(inventory, verbose, names) as session:
         wanted = wanted_job(session, job)
         if save:

@@ -36,7 +36,7 @@ class _Follower(threading.Thread):
         self.ended: JobStatus | None = None
 
     def run(self) -> None:
-        from toolkit.logs import follow
+        from toolkit.following import follow
 
         def put(data: bytes) -> None:
             with self.held:

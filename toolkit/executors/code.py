@@ -1,4 +1,4 @@
-"""Executors of SendCode and StartJob: a talk with the program on the host that does both."""
+"""Executors of SendCode, StartJob, StartDaemons: talks with the program on the host that does them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolkit.effects.tree import contents
 from toolkit.errors import ToolkitError
 from toolkit.executors.context import Advance, Context, Verdict
 from toolkit.executors.failures import failure
-from toolkit.plan.steps import SendCode, StartJob
+from toolkit.plan.steps import SendCode, StartDaemons, StartJob
 
 
 def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
@@ -43,6 +43,35 @@ def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
     if desk.hear().get("started") != step.job:
         raise failure(desk.finish(), desk.runner)
     return Verdict("ok")
+
+
+def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Verdict:
+    """Pass on what the launcher asks for, host by host; then it has all that it needs of us."""
+    containers, desk = dict(step.others), context.desks.open(context.runners[step.host], step.container)
+    desk.say({"do": "asks", "job": step.job, "hosts": list(containers)})
+    done = 0
+    while "host" in (heard := desk.hear()):
+        error = _start_daemon(context, heard["host"], containers[heard["host"]], step.job, heard["command"])
+        desk.say({"error": error})
+        done += 1
+    if not heard:
+        raise failure(desk.finish(), desk.runner)
+    if refused := heard.get("refused"):
+        raise ToolkitError(str(refused), str(heard.get("fix", "")), step.host)
+    # A launcher that has ended before it asked says why in the job's log.
+    return Verdict("ok", f"{done} of {len(containers)}" if done < len(containers) else "")
+
+
+def _start_daemon(context: Context, host: str, container: str, job: str, daemon: str) -> str:
+    """Start it; returns why it was not."""
+    desk = context.desks.open(context.runners[host], container)
+    desk.say({"do": "start", "job": job, "daemon": daemon})
+    if desk.hear().get("started") == job:
+        return ""
+    try:
+        return failure(desk.finish(), desk.runner).what
+    except ToolkitError as error:
+        return error.what
 
 
 class _Talk:

@@ -6,13 +6,17 @@ import os
 import sys
 from collections.abc import Sequence
 
+from asks import ask
 from common import EXIT_USAGE, HOST_MARK, JOB_MARK, ROOT, fail, job_folder, temporary_folder
+from listing import read
+from part import EXEC
 
+EXIT_NO_ANSWER = 255  # as ssh has it for a connection that did not come about
 TAKES_A_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")  # of ssh(1)'s options
 
 
-def agent_args(args: Sequence[str], job_id: str) -> list[str]:
-    """The ssh argv for a call `agent.py [ssh options] [user@]HOST COMMAND...`.
+def wanted(args: Sequence[str]) -> tuple[str, str]:
+    """Host and command of a call `agent.py [ssh options] [user@]HOST COMMAND...`.
 
     ssh options are dropped: port, user, key and host-key checking stand in the cluster's
     ssh_config, and a launcher's own (horovodrun turns host-key checking off) must not win.
@@ -32,8 +36,12 @@ def agent_args(args: Sequence[str], job_id: str) -> list[str]:
                 break
     if len(rest) < 2:
         raise ValueError("usage: agent.py [ssh options] HOST COMMAND...")
-    host = rest[0].rpartition("@")[2]
-    command = " ".join(rest[1:])
+    return rest[0].rpartition("@")[2], " ".join(rest[1:])
+
+
+def agent_args(args: Sequence[str], job_id: str) -> list[str]:
+    """The ssh argv for such a call; raises what `wanted` raises."""
+    host, command = wanted(args)
     if job_id:
         folder = temporary_folder(job_id)
         # statements, not a prefix: Open MPI's command may be a list or a subshell
@@ -42,11 +50,18 @@ def agent_args(args: Sequence[str], job_id: str) -> list[str]:
     return ["ssh", "-F", str(ROOT / "conf" / "ssh_config"), host, command]
 
 
+def _ask(job_id: str, host: str, command: str) -> None:
+    if why := ask(job_folder(job_id), host, command):
+        fail(EXIT_NO_ANSWER, f"cannot start {command.split()[0]} on {host}: {why}")
+
+
 def main() -> None:
     job_id = os.environ.get(JOB_MARK, "")
-    if job_id:
-        job_folder(job_id)  # refuses an id that a shell could misread
     try:
+        # Refuses an id that a shell could misread.
+        if job_id and (read(job_folder(job_id) / "job.json") or {}).get("transport") == EXEC:
+            _ask(job_id, *wanted(sys.argv[1:]))
+            return
         argv = agent_args(sys.argv[1:], job_id)
     except ValueError as error:
         fail(EXIT_USAGE, str(error))

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,12 +16,16 @@ from pathlib import Path
 from typing import Any, NoReturn, TypedDict, cast
 
 from listing import early_status
+from part import EXEC, own_part
 
 ROOT = Path(os.environ.get("TOOLKIT_ROOT", "/run/toolkit"))
 
 JOB_MARK = "TOOLKIT_JOB"  # carried by every process of a job
 RANK_MARK = "TOOLKIT_RANK"  # by the user's command alone: not rank.py, not the launcher
 SUPERVISOR_MARK = "TOOLKIT_SUPERVISOR"  # by the supervisor, which the sweep must spare
+
+# To a supervisor: another host's part of the job has failed, so that its ranks wait for what never comes.
+PEER_FAILED = signal.SIGUSR1
 
 HOST_MARK = "TOOLKIT_TO"  # by the ssh of a launcher on main: the host to which it leads
 
@@ -92,6 +97,7 @@ class Job(TypedDict):
     share: bool
     log_bytes: int
     launches: list[Launch]
+    transport: str
     spares: list[Host]
     max_restarts: int
     min_hosts: int
@@ -152,12 +158,17 @@ def temporary_folder(job_id: str) -> Path:
 
 
 def load_job(job_id: str) -> Job:
-    """job.json of `job_id`, and over it what is this attempt's own; exits with EXIT_NO_INPUT without one."""
+    """job.json of `job_id`, and over it what is this attempt's own, or this host's where each has a part.
+
+    Exits with EXIT_NO_INPUT without one.
+    """
     path = job_folder(job_id) / "job.json"
     try:
         job = json.loads(path.read_bytes())
         with suppress(FileNotFoundError):
             job |= json.loads((path.parent / ATTEMPT).read_bytes())
+        if job.get("transport") == EXEC:
+            job = own_part(job, load_host()["host"], path.parent)
         return cast(Job, job)
     except (OSError, ValueError) as error:
         fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")

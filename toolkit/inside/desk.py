@@ -4,19 +4,23 @@ A line of JSON on standard input says what to do, until its end:
 
     jobs     the list that listing.py makes
     code     a job's folder, in the words of snapshot.py
-    start    the job's supervisor, which then belongs to nobody here
+    start    the job's supervisor, which then belongs to nobody here; with a daemon's command, for that
+    asks     what the job's launcher wants started on other hosts, host by host; see asks.py
     follow   follow.py takes this process's place; what comes from then on is its output
 """
 
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from asks import answer, asked
 from listing import PID, list_jobs
+from part import DAEMON
 from snapshot import Caller, Refused, make_folder
 from store import ROOT, prepare
 
@@ -53,12 +57,14 @@ def make_spare(tree: str) -> None:
         os._exit(0)
 
 
-def start(job: str) -> None:
+def start(job: str, daemon: str = "") -> None:
     """Start the supervisor, marked from its beginning: that saves it a start of its own.
 
     Its number is written down as soon as it is the supervisor, whether it lives on or not: one that
     ends before its first status is told from one that has only begun.
     """
+    if daemon:
+        Path(ROOT, job, DAEMON).write_text(json.dumps({"command": daemon}))
     read, write = os.pipe()  # closed by the start of another program
     if not apart():
         os.close(write)
@@ -73,6 +79,16 @@ def start(job: str) -> None:
         os._exit(127)
 
 
+def pass_on(caller: Caller, job: str, hosts: list[str]) -> None:
+    """Pass on what is asked for these hosts, and the answers, until each has asked or none can any more."""
+    left = list(hosts)
+    while left and (found := asked(Path(ROOT, job), left)):
+        host, command = found
+        caller.say(host=host, command=command)
+        answer(Path(ROOT, job), host, caller.line()["error"])
+        left.remove(host)
+
+
 def serve(caller: Caller, ask: dict[str, Any]) -> None:
     if ask["do"] == "jobs":
         caller.say(jobs=list_jobs(ROOT))
@@ -82,8 +98,11 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
         if ask["tree"]:
             make_spare(ask["tree"])
     elif ask["do"] == "start":
-        start(ask["job"])
+        start(ask["job"], ask.get("daemon", ""))
         caller.say(started=ask["job"])
+    elif ask["do"] == "asks":
+        pass_on(caller, ask["job"], ask["hosts"])
+        caller.say(done=True)
     elif ask["do"] == "follow":
         os.execv(_PYTHON[0], [*_PYTHON, program("follow.py"), *ask["words"]])
     else:

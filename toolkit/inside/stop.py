@@ -14,6 +14,7 @@ from common import (
     EXIT_NO_INPUT,
     FINAL_STATES,
     GRACE,
+    PEER_FAILED,
     SUPERVISOR_MARK,
     Status,
     fail,
@@ -46,9 +47,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--interrupt", action="store_true", help="a person's Ctrl-C: the job ends with 130")
+    parser.add_argument("--failed", action="store_true", help="as it has failed on another host")
     parser.add_argument("--grace", type=float, help="seconds between TERM and KILL, in place of the job's")
     args = parser.parse_args()
-    signum = signal.SIGINT if args.interrupt else signal.SIGTERM
+    signum = PEER_FAILED if args.failed else signal.SIGINT if args.interrupt else signal.SIGTERM
     job = load_job(args.job_id)
     status = _first_status(job["id"])
     if args.grace is not None:

@@ -21,6 +21,7 @@ from common import (
     EXIT_STARTED,
     EXIT_USAGE,
     JOB_MARK,
+    PEER_FAILED,
     SUPERVISOR_MARK,
     Host,
     Job,
@@ -51,7 +52,7 @@ class Supervisor:
         self.leases: Leases | None = None
         self.attempt: Attempt | None = None
         self.unswept: dict[str, str] = {}
-        self.asked = 0  # the first TERM or INT
+        self.asked = 0  # the first signal that ends all
         self.told = ""  # why the attempt ends, once it does
         self.began = time.monotonic()
         self.status: Status = {
@@ -211,6 +212,8 @@ class Supervisor:
 
     def _over(self) -> End | None:
         """Why all is to end, from outside the job; None while it is not."""
+        if self.asked == PEER_FAILED:
+            return End("stopped", 128 + signal.SIGTERM, "ended, as the job has failed on another host")
         if self.asked:
             name = signal.Signals(self.asked).name
             return End("stopped", 128 + self.asked, f"stopped by {name}", wanted=True)
@@ -260,6 +263,7 @@ def main() -> int:
     signal.signal(signal.SIGHUP, lambda _signum, _frame: None)
     signal.signal(signal.SIGTERM, supervisor.on_signal)
     signal.signal(signal.SIGINT, supervisor.on_signal)
+    signal.signal(PEER_FAILED, supervisor.on_signal)
     supervisor.run()
     return 0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from toolkit.core.names import DEFAULT_LOG_BYTES, INSIDE, JOBS
+from toolkit.core.transport import SSH
 
 # See ``Launch``; launch.py on the host knows it.
 INTERFACE = "{interface}"
@@ -57,6 +58,7 @@ class Job:
         stall_after: seconds without a line from any rank after which evidence is collected, None for never.
         elastic: the launcher starts ranks again by itself, in a world of another size if need be.
         local_rank_word: the script is given ``--local_rank=N``, as DeepSpeed's launcher does.
+        transport: how ranks are started on hosts other than main, see ``toolkit.core.transport``.
         token: what a launcher's own daemons know each other by; a secret of this job alone.
     """
 
@@ -83,6 +85,7 @@ class Job:
     stall_after: float | None = None
     elastic: bool = False
     local_rank_word: bool = False
+    transport: str = SSH
     token: str = field(default="", repr=False)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from toolkit.core.transport import EXEC
 from toolkit.launchers.job import Job, Launch
 from toolkit.launchers.openmpi import hosts_argument, openmpi_env
 
@@ -10,7 +11,10 @@ def mpirun(job: Job) -> tuple[Launch, ...]:
     """Return one launch on main; MPI, and torch.distributed through the rank program's variables."""
     network = ("--mca", "btl_tcp_if_include", ",".join(job.networks))
     # So tagged, lines that Open MPI cuts at 4096 bytes can be joined again by the supervisor.
-    where = ("--tag-output", "-H", hosts_argument(job))
+    where: tuple[str, ...] = ("--tag-output", "-H", hosts_argument(job))
+    if job.transport == EXEC:
+        # So that a daemon stays what its supervisor has started, and does not become a process of its own.
+        where = ("--leave-session-attached", *where)
     argv = mpirun_words(str(job.world_size), where, (*network, *job.rank_argv))
     return (Launch(job.main, argv, openmpi_env(job)),)
 

@@ -17,7 +17,6 @@ from toolkit.core.names import (
     LABEL_PORT,
     LABEL_ROLE,
     LABEL_VERSION,
-    MAIN,
     container_name,
 )
 from toolkit.plan.gpus import CAPABILITIES, NONE_VISIBLE, gpu_access, gpu_failures
@@ -30,15 +29,16 @@ from toolkit.spec.container_fields import ULIMITS, UNLIMITED
 # What sshd as root needs to become the session's user and to lock up its unprivileged half.
 _SSHD_AS_ROOT = ("SETGID", "SETUID", "SYS_CHROOT")
 
-MAIN_ARGV = ("sleep", "infinity")
-WORKER_ARGV = ("/usr/sbin/sshd", "-D", "-e", "-f", str(CONF / "sshd_config"))
+_SSH_CONFIG = "/etc/ssh/ssh_config.d/10-toolkit.conf"
+IDLE_ARGV = ("sleep", "infinity")
+SSHD_ARGV = ("/usr/sbin/sshd", "-D", "-e", "-f", str(CONF / "sshd_config"))
 
 
 def cluster_container(layout: Layout, place: Place) -> Container:
     """Return the container that this host is to run, with its digest among the labels."""
     inventory, facts, state = layout.inventory, place.facts, place.state
     home = home_of(layout.user, facts.uid)
-    worker = place.role != MAIN
+    sshd = layout.has_sshd(place)
     gpus, cdi = gpu_access(place.gpus, facts)
     labels = dict(inventory.labels) | {
         LABEL_CLUSTER: inventory.cluster,
@@ -47,7 +47,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         LABEL_OWNER: facts.user,
         LABEL_VERSION: __version__,
     }
-    if worker:
+    if sshd:
         labels[LABEL_PORT] = str(layout.port)
         # sshd reads its configuration once: another one means another container.
         labels[LABEL_CONFIG] = hashlib.sha256(worker_sshd_config(layout, place).encode()).hexdigest()[:16]
@@ -59,14 +59,14 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         Mount(f"{state}/etc/hosts", "/etc/hosts", read_only=True),
         Mount(f"{state}/etc/passwd", "/etc/passwd", read_only=True),
         Mount(f"{state}/etc/group", "/etc/group", read_only=True),
-        Mount(f"{state}/etc/ssh_config", "/etc/ssh/ssh_config.d/10-toolkit.conf", read_only=True),
+        *((Mount(f"{state}/etc/ssh_config", _SSH_CONFIG, read_only=True),) if layout.port else ()),
         Mount(f"{state}/inside/kubexec.sh", "/etc/mpi/kubexec.sh", read_only=True),
     )
     return Container(
         name=container_name(inventory.cluster, place.role),
         hostname=place.name,
         image=layout.reference,
-        argv=WORKER_ARGV if worker else MAIN_ARGV,
+        argv=SSHD_ARGV if sshd else IDLE_ARGV,
         user=f"{facts.uid}:{facts.gid}",
         userns=facts.userns,
         # A user namespace of one's own has none of the host's groups.
@@ -86,7 +86,7 @@ def cluster_container(layout: Layout, place: Place) -> Container:
         devices=facts.infiniband,
         shm_bytes=inventory.shm_bytes,
         ulimits=_ulimits(layout, place),
-        cap_add=_SSHD_AS_ROOT if worker and facts.uid == 0 else (),
+        cap_add=_SSHD_AS_ROOT if sshd and facts.uid == 0 else (),
         pids=65536,
     ).labelled()
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.core.code import CodeTree
-from toolkit.core.names import MAIN, container_name
+from toolkit.core.names import container_name
+from toolkit.core.transport import EXEC
 from toolkit.errors import NotReady
-from toolkit.launchers import about_job
+from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job
 from toolkit.launchers.job import Job
 from toolkit.launchers.slots import Room
 from toolkit.plan.extras import OWN
 from toolkit.plan.gpus import ordered_uuids
 from toolkit.plan.layout import Layout, ours
 from toolkit.plan.standing import why_not_running
-from toolkit.plan.steps import Phase, Plan, SendCode, StartJob
+from toolkit.plan.steps import Phase, Plan, SendCode, StartDaemons, StartJob
 
 
 def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
@@ -83,14 +84,13 @@ def job_file(job: Job) -> str:
 
 
 def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
-    """Return the plan that starts the job; it ends when the supervisor runs on its own.
+    """Return the plan that starts the job; it ends when its supervisors run on their own.
 
     Args:
         source: local folder whose files become the job's snapshot; empty for none.
         tree: what of it goes.
     """
     cluster = layout.inventory.cluster
-    main = container_name(cluster, MAIN)
     names = dict.fromkeys((job.main, *(h.name for h in (*job.hosts, *job.spares))))
     title = f"send code ({len(tree.entries)} files)" if source else "send the job file"
     sends = tuple(
@@ -106,5 +106,19 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
         )
         for name in names
     )
-    start = StartJob(job.main, f"start with {job.launcher}", main, job.id)
-    return Plan(f"run {job.id}", (Phase("code", sends), Phase("start", (start,))))
+    containers = {name: container_name(cluster, layout.inventory.role(name)) for name in names}
+    phases = [Phase("code", sends), _start_phase(job, containers)]
+    others = tuple((host.name, containers[host.name]) for host in job.hosts if host.name != job.main)
+    if job.transport == EXEC and job.launcher in BY_AGENT and others:
+        title = f"start the daemons of {job.launcher}"
+        daemons = StartDaemons(job.main, title, containers[job.main], job.id, others)
+        phases.append(Phase("daemons", (daemons,)))
+    return Plan(f"run {job.id}", tuple(phases))
+
+
+def _start_phase(job: Job, containers: Mapping[str, str]) -> Phase:
+    """The supervisor on main, or on each host that starts something by itself."""
+    hosts = dict.fromkeys(launch.host for launch in LAUNCHERS[job.launcher](job))
+    starting = hosts if job.transport == EXEC else (job.main,)
+    title = f"start with {job.launcher}"
+    return Phase("start", tuple(StartJob(host, title, containers[host], job.id) for host in starting))

@@ -57,7 +57,7 @@ class Layout:
         places: hosts that answered and can take part, in the file's order.
         paths: data paths, also of hosts that did not answer but whose address is in the file.
         user: the one user name inside all containers.
-        port: where the workers' sshd listens.
+        port: where the workers' sshd listens; 0 where there is none.
         image: what every host must hold.
         refused: hosts that answered and have no place, for what they lack themselves.
     """
@@ -78,6 +78,10 @@ class Layout:
     def place(self, name: str) -> Place | None:
         """Return a host's place, None when it did not answer or was refused."""
         return next((p for p in self.places if p.name == name), None)
+
+    def has_sshd(self, place: Place) -> bool:
+        """Whether an sshd of the cluster runs in this host's container."""
+        return bool(self.port) and place.name != self.inventory.main
 
     @property
     def settings(self) -> dict[str, tuple[Setting, ...]]:

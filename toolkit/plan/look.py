@@ -81,7 +81,7 @@ def plan_looks(layout: Layout, inside: Mapping[str, str], token: str) -> tuple[L
     programs = json.dumps({name.removesuffix(".py"): inside[name] for name in PROGRAMS}).encode()
     there = [p for p in layout.places if _runs(layout, p) or _image_id(layout, p)]
     names = {path.host: path.address for path in layout.paths}
-    workers = [p.name for p in layout.workers if _runs(layout, p)]
+    workers = [p.name for p in layout.workers if layout.has_sshd(p) and _runs(layout, p)]
     looks = []
     for place in there:
         up = _runs(layout, place)
@@ -142,7 +142,7 @@ def _image_id(layout: Layout, place: Place) -> str:
 
 def _ports(layout: Layout, place: Place, up: bool) -> dict[str, int]:
     # Where the cluster's own sshd listens, main's login tells more than a connection would.
-    own = {} if up and place.role != MAIN else {"worker": layout.port}
+    own = {} if (up and layout.has_sshd(place)) or not layout.port else {"worker": layout.port}
     master = free_port(FIRST_MASTER_PORT, place.facts, place.path.address)
     return {**own, "master": master, "any": 0}
 

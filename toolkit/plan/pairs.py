@@ -147,7 +147,7 @@ def path_ways(
     """Return routes and connections of every ordered pair on the data paths.
 
     Args:
-        port: of the workers' sshd; it is left out where somebody listens there, see ``network_ways``.
+        port: of the workers' sshd, 0 for none; left out where somebody listens there, see ``network_ways``.
         known: hosts among which connections are tried otherwise; routes are asked all the same.
     """
     known = frozenset(known)
@@ -166,7 +166,7 @@ def path_ways(
 
 
 def _free_ports(facts: Facts, address: str, port: int) -> tuple[int, ...]:
-    own = (port,) if free_port(port, facts, address) == port else ()
+    own = (port,) if port and free_port(port, facts, address) == port else ()
     return (*own, free_port(FIRST_MASTER_PORT, facts, address), _ephemeral(facts, address))
 
 

@@ -46,7 +46,7 @@ def worker_port(
     paths: Mapping[str, DataPath],
     lost: Collection[int] = (),
 ) -> int:
-    """Return where the workers' sshd is to listen, on all hosts alike.
+    """Return where the workers' sshd is to listen, on all hosts alike; 0 where there is none.
 
     Args:
         facts: of the hosts that answered.
@@ -56,6 +56,8 @@ def worker_port(
     Raises:
         NotReady: the file's port is taken on a worker, or no port is free on all of them.
     """
+    if inventory.in_parts:
+        return 0
     workers = [facts[name] for name in inventory.workers if name in facts]
     present = {port for f in workers if (port := _held_port(inventory.cluster, f))}
     if inventory.worker_port_fixed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from toolkit.core.names import SERVICE
+from toolkit.errors import BadInput, Problem
 from toolkit.plan.containers import cluster_container, worker_sshd_config
 from toolkit.plan.layout import Layout
 from toolkit.plan.services import service_of
@@ -37,7 +38,14 @@ def compose_files(layout: Layout) -> dict[str, str]:
 
 
 def ssh_files(layout: Layout) -> dict[str, str]:
-    """Return the client's configuration, and each worker's sshd configuration."""
+    """Return the client's configuration, and each worker's sshd configuration.
+
+    Raises:
+        BadInput: nobody uses ssh between this cluster's containers.
+    """
+    if not layout.port:
+        what = f"is {layout.inventory.transport}: no ssh and no sshd between containers"
+        raise BadInput(layout.inventory.source, (Problem("transport", what),))
     files = {"ssh_config": ssh_config(layout.paths, layout.port, layout.user)}
     for place in layout.workers:
         files[f"{place.name}/sshd_config"] = worker_sshd_config(layout, place)

@@ -163,10 +163,10 @@ class SendCode:
 
 @dataclass(frozen=True)
 class StartJob:
-    """Start a job's supervisor in main's container, where it goes on by itself.
+    """Start a job's supervisor in a container, where it goes on by itself.
 
     Args:
-        container: main's.
+        container: main's, or any host's where each has a part of the job.
         job: the job's id; its folder is there.
     """
 
@@ -174,6 +174,23 @@ class StartJob:
     title: str
     container: str
     job: str
+
+
+@dataclass(frozen=True)
+class StartDaemons:
+    """Start on other hosts what a job's launcher asks for, each under a supervisor of its own.
+
+    Args:
+        container: main's, in which the launcher runs.
+        job: the job's id; its folder is there, and on the others.
+        others: hosts and their containers.
+    """
+
+    host: str
+    title: str
+    container: str
+    job: str
+    others: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -233,7 +250,19 @@ class Fetch:
     into: str
 
 
-Step = Run | Upload | WaitFor | SendImage | PullImage | SendCode | StartJob | SendData | RemoveData | Fetch
+Step = (
+    Run
+    | Upload
+    | WaitFor
+    | SendImage
+    | PullImage
+    | SendCode
+    | StartJob
+    | StartDaemons
+    | SendData
+    | RemoveData
+    | Fetch
+)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,12 @@ from toolkit.spec.inventory import DataSet
 
 _INSIDE = ("inside", *(f"inside/toolkit{name}" for name in ("", "/core", "/launchers")))
 _FOLDERS = ("conf", *_INSIDE, "jobs", "home", "etc")
+# Those that a role alone has, and those of both.
 _OF_ROLE = {
     MAIN: (CLUSTER_KEY, f"{CLUSTER_KEY}.pub"),
     WORKER: (HOST_KEY, f"{HOST_KEY}.pub", "authorized_keys", "sshd_config"),
 }
+_OF_SSH = ("conf/ssh_config", "conf/known_hosts", "etc/ssh_config")
 # What a folder of the hosts file holds under our name may be somebody's who waits for our keys there.
 # Arguments: the container of the other role, its owner, a folder that must be ours or "", folders to be
 # there, "--", files not to be there.
@@ -68,15 +70,18 @@ def plan_up(
         Phase("image", tuple(s for p in places for s in image_steps(layout, p))),
         *_data_phases(layout, data),
         Phase("files", tuple(s for p in places for s in _file_steps(layout, p, inside))),
-        Phase("keys", tuple(key_step(layout, p) for p in places)),
-        Phase("trust", tuple(trust_step(layout, p) for p in places)),
     ]
+    if layout.port:
+        phases += [
+            Phase("keys", tuple(key_step(layout, p) for p in places)),
+            Phase("trust", tuple(trust_step(layout, p) for p in places)),
+        ]
     if not prepare:
         phases += [
             Phase("workers", tuple(start_step(cluster_container(layout, p), p.facts) for p in workers)),
-            Phase("sshd", tuple(_wait_step(layout, p) for p in workers)),
+            Phase("sshd", tuple(_wait_step(layout, p) for p in workers if layout.has_sshd(p))),
             Phase("main", (start_step(cluster_container(layout, main), main.facts),) if main else ()),
-            Phase("login", (_prove_step(layout, main),) if main and workers else ()),
+            Phase("login", (_prove_step(layout, main),) if main and workers and layout.port else ()),
             *service_phases(layout),
         ]
     return Plan(f"up {layout.inventory.cluster}", tuple(p for p in phases if p.steps))
@@ -120,10 +125,12 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
     # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
     role = WORKER if place.role == MAIN else MAIN
     stale = [f"{state}/conf/{name}" for name in _OF_ROLE[role]]
+    if not layout.port:  # or by another transport: then nobody keeps any
+        stale += [f"{state}/conf/{name}" for name in _OF_ROLE[place.role]]
+        stale += [f"{state}/{name}" for name in _OF_SSH]
     base = state.rsplit("/", 3)[0] if layout.inventory.state_dir else ""
     about = (container_name(layout.inventory.cluster, role), facts.user, base, *folders, "--", *stale)
     make, there = script(_MAKE_FOLDERS, *about), script(_FOLDERS_ARE_THERE, *about)
-    client = ssh_config(layout.paths, layout.port, layout.user)
     myself = {
         "cluster": layout.inventory.cluster,
         "host": place.name,
@@ -134,15 +141,12 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
     }
     files = [
         File(f"{state}/conf/host.json", (json.dumps(myself, indent=1, sort_keys=True) + "\n",)),
-        File(f"{state}/conf/ssh_config", (client,)),
+        *_ssh_files(layout, place),
         # Mounted one by one, so the inode must stay; sessions of other users never see this folder.
-        File(f"{state}/etc/ssh_config", (client,), 0o644, in_place=True),
         File(f"{state}/etc/hosts", (hosts_file(layout.paths),), 0o644, in_place=True),
         File(f"{state}/etc/passwd", (passwd_file(facts, layout.user),), 0o644, in_place=True),
         File(f"{state}/etc/group", (group_file(facts, layout.user),), 0o644, in_place=True),
     ]
-    if place.role == WORKER:
-        files.append(File(f"{state}/conf/sshd_config", (worker_sshd_config(layout, place),)))
     for name in sorted(inside):
         mode = 0o755 if name.endswith(".sh") else 0o644
         files.append(File(f"{state}/inside/{name}", (inside[name],), mode, in_place=name.endswith(".sh")))
@@ -152,6 +156,19 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
         Run(place.name, "make the state folders", make, unless=there),
         Upload(place.name, "write the configuration", tuple(files)),
     )
+
+
+def _ssh_files(layout: Layout, place: Place) -> tuple[File, ...]:
+    if not layout.port:
+        return ()
+    state, client = place.state, ssh_config(layout.paths, layout.port, layout.user)
+    files = (
+        File(f"{state}/conf/ssh_config", (client,)),
+        File(f"{state}/etc/ssh_config", (client,), 0o644, in_place=True),
+    )
+    if not layout.has_sshd(place):
+        return files
+    return (*files, File(f"{state}/conf/sshd_config", (worker_sshd_config(layout, place),)))
 
 
 def _wait_step(layout: Layout, place: Place) -> Step:

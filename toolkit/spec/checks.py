@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.spec import container_fields, mount_fields
+from toolkit.core.transport import EXEC, INSTEAD, LAUNCHERS
+from toolkit.spec import container_fields, fields, mount_fields
 from toolkit.spec.words import Path, meant, path_text, shown
 
 _SSH_PORT = 22
@@ -32,6 +33,20 @@ def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
     yield from _same_variables(data, hosts)
     yield from _limits(data.get("ulimits"))
     yield from _services(data, hosts)
+    yield from _without_ssh(data)
+
+
+def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
+    if data.get("transport") != EXEC:
+        return
+    launcher = data.get("launcher")
+    if isinstance(launcher, str) and launcher in fields.LAUNCHERS and launcher not in (*LAUNCHERS, "auto"):
+        instead = INSTEAD.get(launcher) or f"one of {', '.join(LAUNCHERS)}"
+        yield ("launcher",), f"{launcher} needs ssh, and transport is {EXEC}; write {instead}"
+    if "worker_port" in data:
+        yield ("worker_port",), f"no sshd listens where transport is {EXEC}; remove it"
+    if data.get("spares"):
+        yield ("spares",), f"a job starts again over ssh alone, and transport is {EXEC}; remove them"
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:

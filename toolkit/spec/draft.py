@@ -194,6 +194,9 @@ hosts:
 # What starts the ranks: horovodrun, mpirun, torchrun, accelerate, deepspeed, python; auto reads the script.
 # launcher: horovodrun
 
+# How ranks are started on workers: ssh, or exec, with which no container has an sshd or a key.
+# transport: ssh
+
 # The hosts' ssh keys; `toolkit trust` records them here.
 # known_hosts: ~/.ssh/known_hosts
 """

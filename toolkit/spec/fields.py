@@ -6,6 +6,7 @@ import ipaddress
 import re
 
 from toolkit.core.engines import ENGINES
+from toolkit.core.transport import TRANSPORTS
 from toolkit.spec.words import fits, meant, require, shown
 
 # Names of toolkit.launchers' registry, and auto; spec may not import it, and a test there compares the two.
@@ -181,6 +182,12 @@ def network(text: str) -> str:
 def engine(text: str) -> str:
     if text not in ENGINES:
         raise ValueError(f"should be one of {', '.join(ENGINES)}, found {shown(text)}")
+    return text
+
+
+def transport(text: str) -> str:
+    if text not in TRANSPORTS:
+        raise ValueError(f"should be one of {', '.join(TRANSPORTS)}, found {shown(text)}")
     return text
 
 

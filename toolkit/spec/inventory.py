@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.engines import DOCKER
 from toolkit.core.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT, MAIN, WORKER
+from toolkit.core.transport import EXEC, SSH
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Inventory:
     Args:
         main: the name of the host on which the launcher runs.
         engine: what runs containers on the hosts: docker or podman.
+        transport: how ranks are started on workers, see ``toolkit.core.transport``.
         pull: ``never`` (the image is sent to hosts that lack it), ``missing`` or ``always``.
         hosts: in the file's order, main included.
         spares: names of hosts that take no ranks until a job is started again without one of its own.
@@ -125,6 +127,7 @@ class Inventory:
     known_hosts: str = ""
     services: tuple[Service, ...] = ()
     engine: str = DOCKER
+    transport: str = SSH
     pull: str = "never"
     # Two files that say the same describe the same cluster.
     source: str = field(default="", compare=False)
@@ -133,6 +136,16 @@ class Inventory:
     def all_mounts(self) -> tuple[Mount, ...]:
         """The mounts of every container, those of data sets included."""
         return (*self.mounts, *(Mount(one.path, one.target, one.read_only) for one in self.data))
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether each host has a part of every job and answers for it alone; else main answers for all."""
+        return self.transport == EXEC
+
+    @property
+    def answering(self) -> tuple[str, ...]:
+        """The hosts that say which jobs there are and how they stand."""
+        return self.names if self.in_parts else (self.main,)
 
     def host(self, name: str) -> Host:
         """Return the host of that name.

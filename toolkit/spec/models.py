@@ -18,6 +18,7 @@ from pydantic import (
 
 from toolkit.core.engines import ENGINES
 from toolkit.core.names import DEFAULT_WORKER_PORT
+from toolkit.core.transport import SSH, TRANSPORTS
 from toolkit.spec import container_fields, fields, mount_fields, service_fields
 from toolkit.spec.faults import FORM, fault
 from toolkit.spec.words import Path
@@ -68,6 +69,9 @@ Network = Annotated[
 ]
 Engine = Annotated[
     str, AfterValidator(fields.engine), WithJsonSchema({"type": "string", "enum": list(ENGINES)})
+]
+Transport = Annotated[
+    str, AfterValidator(fields.transport), WithJsonSchema({"type": "string", "enum": list(TRANSPORTS)})
 ]
 MountSource = Annotated[str, AfterValidator(mount_fields.source)]
 StateDir = Annotated[str, AfterValidator(mount_fields.state_dir), _text("/.+")]
@@ -252,9 +256,15 @@ class HostsFile(_Strict):
         default="64m", description="The most that one log of a job takes on a disk: each rank's, the merged."
     )
     launcher: Launcher = Field(
-        default="horovodrun", description="What starts the ranks; auto: what the script's imports ask for."
+        default="horovodrun",
+        description="What starts the ranks; auto: what the script's imports ask for. "
+        "If absent and transport is exec, mpirun.",
     )
     engine: Engine = Field(default="docker", description="What runs containers on the hosts.")
+    transport: Transport = Field(
+        default=SSH,
+        description="How ranks are started on workers: ssh, or exec: no sshd and no key in any container.",
+    )
     network: Network = Field(default="auto", description="What ranks use between hosts beside plain TCP.")
     services: dict[ServiceName, ServiceSettings] | None = _absent(
         dict, "Containers beside training, by name; reached by `toolkit forward`."

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.container import Mount, Ulimit
+from toolkit.core.transport import EXEC, INSTEAD
 from toolkit.errors import BadInput, Problem
 from toolkit.spec import fields, mount_fields
 from toolkit.spec.checks import check_across
@@ -108,9 +109,10 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         labels=_pairs(model.labels),
         ulimits=tuple(_ulimit(name, item) for name, item in sorted((model.ulimits or {}).items())),
         engine=model.engine,
+        transport=model.transport,
         shm_bytes=fields.size_bytes(model.shm_size),
         log_bytes=fields.size_bytes(model.log_size),
-        launcher=model.launcher,
+        launcher=_launcher(model),
         network=model.network,
         state_dir=model.state_dir,
         services=tuple(_service(name, item, main) for name, item in (model.services or {}).items()),
@@ -118,6 +120,13 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         pull="never" if isinstance(image, str) else image.pull,
         source=source,
     )
+
+
+def _launcher(model: HostsFile) -> str:
+    """What the file says, or what starts the default's ranks by this transport."""
+    if model.transport == EXEC and "launcher" not in model.model_fields_set:
+        return INSTEAD[model.launcher]
+    return model.launcher
 
 
 def _host(name: str, settings: HostSettings | None) -> Host:

@@ -56,8 +56,8 @@ def meant(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word[:_LONGEST], names[:2000], 1)
     if near:
         return f"did you mean {shown(near[0])}?"
-    more = ", …" if len(names) > 20 else ""
-    return "known are " + ", ".join(path_text((name,)) for name in names[:20]) + more
+    more = ", …" if len(names) > 24 else ""
+    return "known are " + ", ".join(path_text((name,)) for name in names[:24]) + more
 
 
 def fits(pattern: str, text: str) -> bool:

@@ -1,0 +1,139 @@
+"""`transport: exec` on real hosts: no sshd, no key, no port of ours, and jobs all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import hosts_file
+from tests.e2e.world import Toolkit, containers, marked, on, outer, sh, wait_until
+
+pytestmark = pytest.mark.lab
+
+HOSTS = {"box1": "toolkit-parts-main", "box2": "toolkit-parts-worker"}
+STATE = "/home/trainer/.local/state/toolkit"
+WORLD = (
+    "import os; e = os.environ; "
+    "print('I am', e['RANK'], 'of', e['WORLD_SIZE'], 'on', e['TOOLKIT_HOST'], e['LOCAL_RANK'], flush=True)"
+)
+LAUNCHERS = ("mpirun", "torchrun", "python", "accelerate")
+
+
+@pytest.fixture(scope="module")
+def parts(lab: Path, folder: Path) -> Iterator[Toolkit]:
+    path = hosts_file(lab, folder, "parts", tuple(HOSTS))
+    data = yaml.safe_load(path.read_text()) | {"transport": "exec"}
+    data["hosts"]["box2"]["slots"] = 2
+    path.write_text(yaml.safe_dump(data))
+    tool = Toolkit(path, folder)
+    yield tool
+    tool.run("down", "--no-save", check=True)
+
+
+def listeners(host: str) -> set[str]:
+    """Where anything listens on a host: address and port; the host and its containers share one network."""
+    return {line.split()[3] for line in on(host, "ss", "-ltnuH").splitlines() if "LISTEN" in line}
+
+
+def private_keys(host: str, container: str) -> list[str]:
+    """Files that hold a private key: in our folders on the host, and anywhere in a container's own files."""
+    look = "grep -rlsI -e '-----BEGIN [A-Z ]*PRIVATE KEY-----' "
+    ours = sh(host, f"{look} {STATE}")
+    # Tests of Python packages bring keys of their own; they open nothing.
+    within = on(
+        host, "docker", "exec", "-u", "0", container, "sh", "-c", f"{look} /etc /root /home /run /var /tmp"
+    )
+    return [line for line in (ours + within).splitlines() if line.startswith("/")]
+
+
+def test_nothing_listens_and_nobody_has_a_key(parts: Toolkit) -> None:
+    before = {host: listeners(host) for host in HOSTS}
+    parts.run("up", check=True, timeout=600)
+    assert parts.run("up", "--json", check=True).json["changes"] == 0
+    for host, container in HOSTS.items():
+        assert listeners(host) == before[host]
+        assert private_keys(host, container) == []
+        processes = on(host, "docker", "top", container, "-o", "pid,args")
+        assert "sleep infinity" in processes and "sshd" not in processes
+        assert sh(host, f"ls {STATE}/parts/{host}/conf").split() == ["host.json"]
+    for launcher in LAUNCHERS[:3]:
+        done = parts.run("run", "--launcher", launcher, "--", "python", "-c", WORLD)
+        said = {line.partition("I am ")[2] for line in done.out.splitlines() if "I am" in line}
+        assert done.status == 0, done.err
+        assert said == {"0 of 3 on box1 0", "1 of 3 on box2 0", "2 of 3 on box2 1"}, (launcher, done.out)
+    for host in HOSTS:
+        assert listeners(host) == before[host], "a job leaves nobody who listens"
+    states = [job["state"] for job in parts.run("jobs", "--json", check=True).json["jobs"]]
+    assert states == ["succeeded"] * 3
+
+
+def test_a_rank_that_fails_ends_the_others_with_its_own_exit_code(parts: Toolkit) -> None:
+    code = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(300)"
+    for launcher in ("mpirun", "torchrun"):
+        done = parts.run("run", "--launcher", launcher, "--", "python", "-c", code, timeout=60)
+        assert done.status == 7, (launcher, done.err)
+        assert "rank 1 on box2 ended with exit code 7" in done.err
+        assert done.seconds < 20
+    job = parts.run("jobs", "--json", check=True).json["jobs"][-1]
+    assert (job["state"], job["exit_code"]) == ("failed", 7)
+    assert not any(marked(host, f"TOOLKIT_JOB={job['job']}") for host in HOSTS)
+
+
+def test_a_job_goes_on_alone_is_found_again_and_stopped_everywhere(parts: Toolkit) -> None:
+    text = "import time; print('begun', flush=True); time.sleep(600)"
+    for launcher in ("mpirun", "torchrun"):
+        started = parts.run(
+            "run", "-d", "--json", "--launcher", launcher, "--", "python", "-c", text, check=True
+        )
+        job = started.json["job"]
+        wait_until(lambda j=job: parts.run("logs", j).out.count("begun") == 3, 30)
+        assert "begun" in parts.run("logs", "--rank", "2", job, check=True).out
+        assert parts.run("status", "--json", check=True).json["jobs"][-1]["state"] == "running"
+        taken = parts.run("run", "--", "true")
+        assert taken.status != 0 and job in taken.err, "its slots are taken on every host"
+        watching = parts.start("attach", job)
+        ended = parts.run("stop", job, check=True)
+        assert "stopped" in ended.err
+        watching.communicate(timeout=30)
+        assert watching.returncode == 143
+        assert not any(marked(host, f"TOOLKIT_JOB={job}") for host in HOSTS)
+
+
+@pytest.mark.rare
+def test_a_host_that_dies_ends_the_job_for_whoever_watches(parts: Toolkit) -> None:
+    text = "import time; print('begun', flush=True); time.sleep(600)"
+    import subprocess
+
+    job = parts.run("run", "-d", "--json", "--", "python", "-c", text, check=True).json["job"]
+    wait_until(lambda: parts.run("logs", job).out.count("begun") == 3, 30)
+    watching = parts.start("attach", job)
+    try:
+        subprocess.run(["docker", "pause", outer("box2")], check=True, capture_output=True)
+        said, _ = watching.communicate(timeout=90)
+        assert "box2 is lost" in said and watching.returncode == 69
+        assert not marked("box1", f"TOOLKIT_JOB={job}")
+    finally:
+        subprocess.run(["docker", "unpause", outer("box2")], check=True, capture_output=True)
+    parts.run("stop", job)
+    wait_until(lambda: not marked("box2", f"TOOLKIT_JOB={job}"), 30)
+
+
+@pytest.mark.rare
+def test_real_training_and_the_changes_between_the_transports(parts: Toolkit, tmp_path: Path) -> None:
+    for launcher, script in (("mpirun", "train_horovod.py"), ("torchrun", "train_ddp.py")):
+        done = parts.run("run", "--launcher", launcher, f"examples/digits/{script}", "--epochs", "2")
+        assert done.status == 0 and "on 3 ranks" in done.out, done.out + done.err
+    assert "all-reduce over 3 ranks" in parts.run("smoke", check=True).out
+    by_ssh = tmp_path / "hosts.yaml"
+    by_ssh.write_text(parts.hosts.read_text().replace("transport: exec", "transport: ssh"))
+    other = Toolkit(by_ssh, parts.folder)
+    other.run("up", check=True)
+    assert other.run("run", "--launcher", "mpirun", "--", "python", "-c", WORLD).status == 0
+    assert private_keys("box1", HOSTS["box1"]) != [], "the census can see one"
+    parts.run("up", check=True)
+    for host, container in HOSTS.items():
+        assert private_keys(host, container) == [] and len(containers(host, "parts")) == 1
+    assert len(parts.run("jobs", "--json", check=True).json["jobs"]) >= 3

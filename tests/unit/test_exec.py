@@ -1,0 +1,312 @@
+"""`transport: exec`: no sshd, no key, and a job of which each host has a part."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit import cluster_world as world
+from tests.unit import inside_world
+from tests.unit.inside_world import JOB, World, host_entry, python, rank_env, wait_for
+from toolkit.core.transport import together
+from toolkit.errors import BadInput
+from toolkit.launching import Start, without_ssh
+from toolkit.parts import Parts, all_parts
+from toolkit.plan.containers import cluster_container
+from toolkit.plan.layout import make_layout
+from toolkit.plan.renderings import ssh_files
+from toolkit.plan.steps import Run, StartDaemons, StartJob, Upload
+from toolkit.plan.up import plan_up
+from toolkit.request import Request, check_request
+
+TEXT = f"{world.HOSTS}{world.EXEC}"
+
+
+# The hosts file and the plan
+
+
+def test_mpirun_starts_what_horovodrun_would() -> None:
+    assert world.inventory(TEXT).launcher == "mpirun"
+    assert world.inventory(f"{TEXT}launcher: torchrun\n").launcher == "torchrun"
+    assert world.inventory().launcher == "horovodrun"
+    auto = Start("horovodrun", ("python", "a.py"), why="a.py imports horovod")
+    assert without_ssh(auto).launcher == "mpirun"
+    assert without_ssh(replace(auto, why="")).launcher == "horovodrun", "a person has named it"
+
+
+def test_what_needs_ssh_is_refused_with_its_way_out() -> None:
+    with pytest.raises(BadInput) as caught:
+        world.inventory(f"{TEXT}launcher: horovodrun\nworker_port: 2222\nspares: [cpu3]\n")
+    said = {problem.path: problem.message for problem in caught.value.problems}
+    assert said.keys() == {"launcher", "worker_port", "spares"}
+    assert "write mpirun" in said["launcher"]
+    with pytest.raises(BadInput) as caught:
+        check_request(world.inventory(TEXT), Request(("true",), launcher="ray", max_restarts=2))
+    assert [problem.path for problem in caught.value.problems] == ["--launcher", "--max-restarts"]
+
+
+def test_up_makes_no_key_and_nothing_listens() -> None:
+    place = world.layout(TEXT)
+    plan = plan_up(place, world.INSIDE)
+    assert [phase.title for phase in plan.phases] == ["image", "files", "workers", "main"]
+    written = {file.path for step in plan.steps if isinstance(step, Upload) for file in step.files}
+    assert not [path for path in written if "ssh" in path or "key" in path or "known_hosts" in path]
+    for host in place.places:
+        container = cluster_container(place, host)
+        assert container.argv == ("sleep", "infinity") and not container.cap_add
+        assert "toolkit.port" not in dict(container.labels)
+        assert not [mount for mount in container.mounts if "ssh" in mount.target]
+    with pytest.raises(BadInput, match="no sshd"):
+        ssh_files(place)
+
+
+def test_what_another_transport_has_left_is_removed() -> None:
+    plan = plan_up(world.layout(TEXT), world.INSIDE)
+    make = [step for step in plan.steps if isinstance(step, Run) and step.title == "make the state folders"]
+    for step in make:
+        removed = str(step.command.argv).partition("'--'")[2]
+        for name in (
+            "id_ed25519'",
+            "ssh_host_ed25519_key'",
+            "authorized_keys'",
+            "known_hosts'",
+            "sshd_config'",
+        ):
+            assert name in removed, (step.host, name)
+
+
+def test_a_busy_port_is_nobody_s_business() -> None:
+    said = {
+        name: replace(facts, listening=(("0.0.0.0", 12345),)) for name, facts in world.cluster_facts().items()
+    }
+    assert make_layout(world.inventory(TEXT), said, None).port == 0
+
+
+def test_who_is_started_where() -> None:
+    plans = world.plans()
+    flat = [step for step in plans["run-exec-torchrun"].steps if isinstance(step, StartJob)]
+    assert [step.host for step in flat] == ["gpu1", "gpu2", "cpu3"]
+    assert not [step for step in plans["run-exec-torchrun"].steps if isinstance(step, StartDaemons)]
+    by_mpi = plans["run-exec"].steps
+    assert [step.host for step in by_mpi if isinstance(step, StartJob)] == ["gpu1"]
+    (daemons,) = [step for step in by_mpi if isinstance(step, StartDaemons)]
+    worker = "toolkit-demo-worker"
+    assert daemons.host == "gpu1" and daemons.others == (("gpu2", worker), ("cpu3", worker))
+
+
+# One status of several
+
+
+def part(state: str, code: int | None = None, **more: Any) -> dict[str, Any]:
+    about = {"state": state, "exit_code": code, "started": 5.0, "ended": 9.0, "reason": state, "unswept": []}
+    return {**about, "restarts": [], "cause": {}, **({"ended": None} if code is None else {}), **more}
+
+
+RANK = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"]}
+
+
+@pytest.mark.parametrize(
+    ("parts", "state", "code", "reason"),
+    [
+        ([part("succeeded", 0), part("succeeded", 0)], "succeeded", 0, "succeeded"),
+        ([part("succeeded", 0), part("running")], "running", None, ""),
+        ([part("starting"), part("starting")], "starting", None, ""),
+        ([part("starting"), part("running")], "running", None, ""),
+        ([part("failed", 7), part("running")], "running", None, ""),
+        # Whoever follows has ended the others.
+        ([part("stopped", 143), part("failed", 7)], "failed", 7, "failed"),
+        ([part("stopped", 130), part("succeeded", 0)], "stopped", 130, "stopped"),
+        ([part("timeout", 124), part("stopped", 143)], "timeout", 124, "timeout"),
+        ([part("lost"), part("succeeded", 0)], "lost", None, "lost"),
+        # A rank explains more than a launcher that has lost it, even when that was quicker.
+        ([part("failed", 1, ended=7.0), part("failed", 7, cause=RANK)], "failed", 7, "failed"),
+        # A host that is gone comes before ranks that have lost it.
+        ([part("failed", 7, cause=RANK), part("failed", 69, cause={"ended": 0.0})], "failed", 69, "failed"),
+    ],
+)
+def test_the_parts_say_together_how_a_job_stands(
+    parts: list[dict[str, Any]], state: str, code: int | None, reason: str
+) -> None:
+    for order in (parts, parts[::-1]):
+        merged = together({f"gpu{number}": one for number, one in enumerate(order)})
+        assert (merged["state"], merged["exit_code"], merged["reason"]) == (state, code, reason)
+
+
+def test_times_and_leftovers_are_those_of_all() -> None:
+    merged = together(
+        {
+            "gpu1": part("succeeded", 0, started=4.0, ended=8.0),
+            "gpu2": part("succeeded", 0, ended=11.0, unswept=["gpu2"]),
+        }
+    )
+    assert (merged["started"], merged["ended"], merged["unswept"]) == (4.0, 11.0, ["gpu2"])
+
+
+class Met:
+    """What of a session tells which hosts are asked."""
+
+    def __init__(self, silent: tuple[str, ...] = ()) -> None:
+        self.inventory = world.inventory(TEXT)
+        self.errors = dict.fromkeys(silent)
+        self.facts = {name: None for name in self.inventory.names if name not in silent}
+
+
+def row(state: str, code: int | None, alive: bool = False, **more: Any) -> dict[str, Any]:
+    hosts = [host_entry(name="gpu1"), host_entry(name="gpu2")]
+    record = {"owner": "alice", "launcher": "mpirun", "transport": "exec", "hosts": hosts, "command": ["a"]}
+    return {"id": JOB, "alive": alive, "status": part(state, code, **more), "record": record}
+
+
+def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
+    from toolkit.errors import Unreachable
+
+    rows = {"gpu1": [row("succeeded", 0, hosts={"gpu1": [0]})], "gpu2": [row("running", None)], "cpu3": []}
+    session: Any = Met()
+    (parts,) = all_parts(session, lambda host: rows[host])
+    assert parts.status.state == "lost", "the supervisor on gpu2 is gone"
+    assert dict(parts.status.hosts) == {"gpu1": (0,), "gpu2": (0,)} and parts.running == ()
+    rows["gpu2"] = [row("running", None, alive=True)]
+    (parts,) = all_parts(session, lambda host: rows[host])
+    assert (parts.status.state, parts.running) == ("running", ("gpu2",))
+
+    def ask(host: str) -> list[dict[str, Any]]:
+        if host == "gpu2":
+            raise Unreachable("gone", "", host)
+        return rows[host]
+
+    (parts,) = all_parts(session, ask)
+    assert (parts.status.state, parts.status.unswept) == ("succeeded", ("gpu2",))
+    with pytest.raises(Unreachable):
+        all_parts(session, lambda host: ask("gpu2"))
+    # Only those that were met at all are asked.
+    session.facts = {"gpu1": None}
+    (parts,) = all_parts(session, ask)
+    assert isinstance(parts, Parts) and parts.statuses.keys() == {"gpu1"}
+
+
+# Inside
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def exec_job(here: World, **changes: Any) -> Path:
+    """A job of three hosts, of which gpu1 is here."""
+    hosts = [host_entry(), host_entry(name="gpu2"), host_entry(name="gpu3")]
+    return here.job(transport="exec", main="gpu2", hosts=hosts, world_size=3, **changes)
+
+
+def test_a_host_s_supervisor_sees_a_job_of_one_host(here: World) -> None:
+    elsewhere = {"host": "gpu2", "argv": ["false"]}
+    own = {"host": "gpu1", "argv": here.rank_argv(), "env": rank_env(0, 3)}
+    folder = exec_job(here, launches=[elsewhere, own], command=python("print('here')"))
+    code, _, error = here.call("supervisor.py", JOB)
+    assert code == 0, error
+    status = here.status()
+    assert (status["state"], status["hosts"]) == ("succeeded", {"gpu1": [0]})
+    assert b"here" in here.log()
+    # The job file itself stays what it is on all hosts.
+    assert len(json.loads((folder / "job.json").read_text())["hosts"]) == 3
+
+
+def test_a_daemon_is_started_ended_and_swept_like_any_launch(here: World) -> None:
+    folder = exec_job(here, launches=[{"host": "gpu2", "argv": ["mpirun"]}], stall_after=0.1)
+    (folder / "daemon.json").write_text(json.dumps({"command": "echo up; sleep 60 & wait"}))
+    supervisor = here.start("supervisor.py", JOB)
+    wait_for(lambda: here.log() == b"up\n")
+    assert here.call("stop.py", JOB)[0] == 0
+    supervisor.communicate()
+    status = here.status()
+    assert (status["state"], status["exit_code"], status["unswept"]) == ("stopped", 143, [])
+    assert b"nothing" not in here.log(), "its ranks are heard on main: nobody here calls them silent"
+    assert here.call("sweep.py", JOB, "--list")[1] == b"[]\n"
+
+
+def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: World) -> None:
+    own = python(
+        "import signal, time; signal.signal(15, lambda *_: print('asked')); print('up', flush=True);"
+        "time.sleep(60)"
+    )
+    exec_job(here, launches=[{"host": "gpu1", "argv": own}], grace=60.0)
+    supervisor = here.start("supervisor.py", JOB)
+    wait_for(lambda: here.log() == b"up\n")
+    assert here.call("stop.py", JOB, "--failed")[0] == 0
+    supervisor.communicate()
+    assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
+    assert here.status()["reason"] == "ended, as the job has failed on another host"
+    # A launcher in the middle of its own end crashes with a trace when it is asked to end.
+    assert b"asked" not in here.log()
+
+
+def test_a_daemon_that_fails_says_whose_it_is(here: World) -> None:
+    folder = exec_job(here, launches=[])
+    (folder / "daemon.json").write_text(json.dumps({"command": "exit 3"}))
+    here.call("supervisor.py", JOB)
+    status = here.status()
+    assert (status["state"], status["exit_code"]) == ("failed", 3)
+    assert status["reason"] == "the daemon of mpirun on gpu1 ended with exit code 3"
+
+
+def desk(here: World) -> Any:
+    import subprocess
+
+    program = [sys.executable, "-S", "-E", str(here.root / "inside" / "desk.py")]
+    env = {**here.base_env(), "TOOLKIT_ROOT": str(here.root)}
+    process = subprocess.Popen(program, stdin=-1, stdout=-1, env=env, text=True, bufsize=1)
+    here.started.append(process)  # type: ignore[arg-type]
+    return process
+
+
+def test_what_a_launcher_asks_for_comes_to_the_command_and_its_answer_back(here: World) -> None:
+    code = """
+import subprocess, sys
+asks = [subprocess.Popen([sys.executable, sys.argv[1], *words], stderr=subprocess.PIPE) for words in
+        (["-x", "gpu2", "orted", "-mca", "a b"], ["gpu3", "orted"])]
+for ask in asks:
+    print(ask.wait(), ask.stderr.read().decode().strip(), flush=True)
+"""
+    agent = str(here.root / "inside" / "agent.py")
+    folder = exec_job(here, launches=[{"host": "gpu1", "argv": [*python(code), agent]}])
+    supervisor = here.start("supervisor.py", JOB)
+    talk = desk(here)
+    talk.stdin.write(json.dumps({"do": "asks", "job": JOB, "hosts": ["gpu2", "gpu3"]}) + "\n")
+    heard = {}
+    for _ in ("gpu2", "gpu3"):
+        said = json.loads(talk.stdout.readline())
+        heard[said["host"]] = said["command"]
+        talk.stdin.write(json.dumps({"error": "no room there" if said["host"] == "gpu3" else ""}) + "\n")
+    assert heard == {"gpu2": "orted -mca a b", "gpu3": "orted"}
+    assert json.loads(talk.stdout.readline()) == {"done": True}
+    supervisor.communicate()
+    first, second = here.log().decode().splitlines()[:2]
+    assert first.strip() == "0"
+    assert second == "255 [toolkit] cannot start orted on gpu3: no room there"
+    assert (folder / "asks").stat().st_mode & 0o077 == 0
+
+
+def test_nobody_waits_for_asks_of_a_launcher_that_is_gone(here: World) -> None:
+    exec_job(here, launches=[{"host": "gpu1", "argv": ["false"]}])
+    here.call("supervisor.py", JOB)
+    talk = desk(here)
+    talk.stdin.write(json.dumps({"do": "asks", "job": JOB, "hosts": ["gpu2"]}) + "\n")
+    assert json.loads(talk.stdout.readline()) == {"done": True}
+
+
+def test_an_ask_that_nobody_hears_is_given_up(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(inside_world.INSIDE))
+    import asks
+
+    folder = exec_job(here)
+    assert "nobody listens any more" in asks.ask(folder, "gpu2", "orted", patience=0.05)
+    for name in ("asks", "listing"):
+        sys.modules.pop(name, None)

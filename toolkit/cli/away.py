@@ -1,0 +1,151 @@
+"""What `render slurm` and `render kubernetes` share: their options, their job, what they print."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolkit.cli import complete
+from toolkit.cli.common import connect, put_json, say
+from toolkit.cli.render import check_folder, put_files
+from toolkit.cli.run import variable
+
+if TYPE_CHECKING:
+    from toolkit.batch import Away
+    from toolkit.cli.line import CommandLine
+    from toolkit.render.batch import BatchJob
+    from toolkit.spec.inventory import Inventory
+
+Words = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")]
+Launcher = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="What starts the ranks; else the file's.", autocompletion=complete.launchers
+    ),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME[=VALUE]", help="A variable; without a value it is given there; repeatable."),
+]
+Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder in which SCRIPT is.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST", help="These hosts only; repeatable.", autocompletion=complete.hosts),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(metavar="HOST", help="Not these hosts; repeatable.", autocompletion=complete.hosts),
+]
+Timeout = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")]
+Grace = Annotated[
+    str, typer.Option(metavar="SECONDS", help="Seconds that ranks have between SIGTERM and SIGKILL.")
+]
+Image = Annotated[str, typer.Option(metavar="NAME", help="The image as it is called there; else the file's.")]
+Slots = Annotated[str | None, typer.Option(metavar="N", help="Ranks of every node; else as on the hosts.")]
+Gpus = Annotated[
+    str | None, typer.Option(metavar="N", help="GPUs of every node; else the file's, or as on the hosts.")
+]
+LeaveOut = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATH", help="A part of the hosts file that may be missing there; repeatable."),
+]
+Check = Annotated[
+    bool, typer.Option("--check", help="Check it, and print that; two ranks are tried where sbatch is.")
+]
+
+
+def request_of(
+    line: CommandLine,
+    words: list[str],
+    launcher: str,
+    env: list[str] | None,
+    workdir: str,
+    only: list[str] | None,
+    exclude: list[str] | None,
+    timeout: str | None,
+    grace: str,
+) -> tuple[Any, tuple[str, ...]]:
+    """Return what is to run, and the variables whose values are given there; what is wrong goes to `line`."""
+    from toolkit.request import Request
+
+    pairs = [variable(line, word) for word in env or ()]
+    request = Request(
+        words=tuple(words),
+        workdir=Path(os.path.realpath(workdir)),
+        launcher=launcher,
+        env=tuple((name, value) for name, value in pairs if name and value is not None),
+        only=tuple(only or ()),
+        exclude=tuple(exclude or ()),
+        timeout=line.seconds("--timeout", timeout),
+        grace=line.seconds("--grace", grace) or 0.0,
+        secrets=False,
+    )
+    return request, tuple(name for name, value in pairs if name and value is None)
+
+
+def image_of(line: CommandLine, name: str) -> str:
+    """Return the name of an image; empty for the file's."""
+    from toolkit.spec.fields import image
+
+    return line.value("--image", image, name) or "" if name else ""
+
+
+def pairs_of(line: CommandLine, option: str, words: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """Return the names and values of an option NAME=VALUE."""
+    pairs = []
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not name or not equals or not word.isprintable():
+            line.refuse(f"{option} {word}", "is written NAME=VALUE")
+        pairs.append((name, value))
+    return tuple(pairs)
+
+
+def job_of(line: CommandLine, hosts: str, away: Away, target: str, output: str, verbose: bool) -> BatchJob:
+    """Return the job as it leaves; asks the hosts only where nothing says how many GPUs they have."""
+    from toolkit.batch import batch_job, check_away, open_hosts
+
+    check_folder(line, output)
+    inventory: Inventory | None = line.hosts(hosts)
+    if inventory is not None:
+        line.read(check_away, inventory, away, target)
+    inventory = line.accept(inventory)
+    facts = {}
+    if unknown := open_hosts(inventory, away):
+        say(f"asking {', '.join(unknown)} how many GPUs they have; --gpus N says it")
+        with connect(inventory, verbose, unknown) as session:
+            for error in session.errors.values():
+                raise error
+            facts = dict(session.facts)
+    return batch_job(inventory, away, target, facts)
+
+
+def definition_of(path: str) -> dict[str, Any]:
+    """Return what a file of YAML or JSON holds."""
+    from toolkit.inputs import read_yaml
+
+    found: dict[str, Any] = read_yaml(path)
+    return found
+
+
+def checked(steps: Any) -> dict[str, Any]:
+    """Say each part of a check as it comes; return all for JSON."""
+    found = []
+    for step in steps:
+        say(f"{step.verdict}: {step.what}" + (f"\n  {step.detail}" if step.detail else ""))
+        found.append({"verdict": step.verdict, "what": step.what, "detail": step.detail})
+    return {"check": found, "ok": all(step["verdict"] != "error" for step in found)}
+
+
+def put(name: str, text: str, result: dict[str, Any], output: str, as_json: bool) -> None:
+    """Print what was rendered or write it, and end with 1 when a check has failed."""
+    if as_json:
+        put_files({name: text}, output, False) if output else None
+        put_json({"files": {name: text}, **result})
+    elif output or not result:
+        put_files({name: text}, output, False)
+    if not result.get("ok", True):
+        raise typer.Exit(1)

@@ -1,0 +1,55 @@
+"""How a job's ranks are started on hosts other than main, and what of a job each host has then.
+
+With ssh the launcher on main reaches the workers through an sshd of the cluster. With exec nothing listens
+and no container holds a key: each host has a part of the job, with a supervisor of its own, and whoever
+starts the job starts them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SSH, EXEC = "ssh", "exec"
+TRANSPORTS = (SSH, EXEC)
+
+# Those that need no way from host to host once all has been started.
+LAUNCHERS = ("accelerate", "mpirun", "python", "torchrun")
+# What starts the same ranks.
+INSTEAD = {"horovodrun": "mpirun"}
+
+_FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
+# What has kept a job from its end outweighs what has followed from that.
+FAULTS = ("failed", "timeout", "lost")
+
+
+def together(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the status of a job from those of its parts by host, in the form of status.json.
+
+    Args:
+        parts: at least one; ``state`` may be ``lost`` as well, see ``toolkit.core.job_status``.
+    """
+    statuses = list(parts.values())
+    merged = dict(_telling(statuses))
+    merged["started"] = min(float(one.get("started") or 0) for one in statuses)
+    merged["unswept"] = sorted({name for one in statuses for name in one.get("unswept") or ()})
+    ended = [one.get("ended") for one in statuses]
+    merged["ended"] = None if None in ended else max(float(each or 0) for each in ended)
+    if any(one["state"] not in _FINAL for one in statuses):
+        started = any(one["state"] != "starting" for one in statuses)
+        merged |= {"state": "running" if started else "starting", "exit_code": None, "reason": ""}
+        merged |= {"ended": None, "cause": {}}
+    return merged
+
+
+def _telling(statuses: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The part that says how the job has ended: the first that failed, best with a rank's own record."""
+
+    def lateness(status: Mapping[str, Any]) -> tuple[int, bool, float]:
+        state = status["state"]
+        order = 0 if state in FAULTS else 1 if state == "stopped" else 2
+        cause = status.get("cause") or {}
+        # A part of which nothing is known has no time of its end.
+        return order, not cause, float(cause.get("ended", status.get("ended")) or 0)
+
+    return min(statuses, key=lateness)

@@ -1,0 +1,51 @@
+"""A job's output up to its end, from the caller's side, and how the job went then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from toolkit.api import Session
+from toolkit.core.causes import words_of
+from toolkit.core.command import command
+from toolkit.core.job_status import JobStatus, parse_status
+from toolkit.core.names import INSIDE
+from toolkit.core.result import TIMED_OUT
+from toolkit.errors import ToolkitError
+from toolkit.logs import ALL, Excerpt, copy, heard_out
+
+
+def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Excerpt = ALL) -> JobStatus:
+    """Copy a job's output to ``sink`` until the job has ended; return how it went, without its record.
+
+    Raises:
+        ToolkitError: nobody is left who could say how it ended.
+    """
+    if session.inventory.in_parts:
+        from toolkit.part_logs import follow_parts
+
+        session.desks.leave()
+        ended = follow_parts(session, job, sink, what)
+        assert ended is not None  # without a limit it is heard to its end
+        return ended
+    if desk := session.desks.take(session.inventory.main):
+        result = desk.follow((job, *what.words(), "--status"), sink)
+        said = heard_out(result, job, session.inventory.main).strip()
+    else:
+        said = copy(session.main, job, sink, what, "--status").strip()
+    if not said:
+        raise ToolkitError(f"following {job} ended before the job did", f"toolkit attach {job}")
+    return parse_status(job, json.loads(said.splitlines()[-1]))
+
+
+def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:
+    """Return True when the job has ended, False when it has not after so many seconds."""
+    if session.inventory.in_parts:
+        from toolkit.part_logs import follow_parts
+
+        return follow_parts(session, job, None, ALL, seconds) is not None
+    ask = command("python3", str(INSIDE / "follow.py"), job, "--silent")
+    result = session.main.run(ask, seconds)
+    if not result.ok and result.status != TIMED_OUT:
+        raise ToolkitError(f"cannot wait for {job}: {words_of(result.stderr)}", "toolkit jobs")
+    return result.ok

@@ -1,0 +1,73 @@
+"""What a launcher on main wants started on other hosts, where main itself reaches none (`transport: exec`).
+
+agent.py, called by the launcher in place of ssh, leaves an ask in the job's folder. Whoever has started the
+job hears of it through desk.py and has it done; the answer comes back the same way. It is at the start of a
+job alone that anybody listens.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from listing import PID, is_alive, read
+
+FOLDER = "asks"
+ASK, ANSWER = ".ask", ".answer"
+POLL_S = 0.02
+# Between two answers there is no more than a start in a container that is there.
+PATIENCE_S = 60.0
+
+_FINAL = ("succeeded", "failed", "stopped", "timeout")
+
+
+def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str:
+    """Have a command started on a host; returns why it was not, empty when it was. `job` is the folder."""
+    folder = job / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    answer = folder / f"{host}{ANSWER}"
+    _write(folder / f"{host}{ASK}", {"command": command})
+    until = time.monotonic() + patience
+    while not answer.exists():
+        if time.monotonic() > until:
+            return "nobody listens any more: what started the job went away before its ranks had begun"
+        time.sleep(POLL_S)
+    return str(read(answer).get("error", ""))
+
+
+def asked(job: Path, hosts: Sequence[str]) -> tuple[str, str] | None:
+    """Wait for an ask of one of these hosts; returns host and command, None when none can come any more."""
+    while True:
+        over = is_over(job)  # looked at first: what was asked before the end is there
+        for host in hosts:
+            found = read(job / FOLDER / f"{host}{ASK}")
+            if found is not None:
+                return host, str(found["command"])
+        if over:
+            return None
+        time.sleep(POLL_S)
+
+
+def answer(job: Path, host: str, error: str) -> None:
+    """Tell whoever has asked what came of it."""
+    _write(job / FOLDER / f"{host}{ANSWER}", {"error": error})
+
+
+def is_over(job: Path) -> bool:
+    """Whether the job's part on this host has ended, or its supervisor is gone."""
+    status = read(job / "status.json")
+    pid = (status or {}).get("pid")
+    if pid is None:
+        try:
+            pid = int((job / PID).read_bytes())
+        except (OSError, ValueError):
+            return False  # it is being started
+    return (status or {}).get("state") in _FINAL or not is_alive(pid, job.name)
+
+
+def _write(path: Path, value: dict[str, str]) -> None:
+    half = path.with_name(path.name + ".half")
+    half.write_text(json.dumps(value))
+    half.replace(path)

@@ -1,0 +1,182 @@
+"""The output of a job of which each host has a part (`transport: exec`), and the end of all when one fails.
+
+No host hears from another in such a job. Whoever follows it does: a part that fails, or a host that is gone,
+ends the others, whose ranks would wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from toolkit.api import Session
+from toolkit.core.job_status import JobStatus
+from toolkit.core.transport import FAULTS
+from toolkit.effects.runner import ContainerRunner
+from toolkit.errors import NotReady, ToolkitError, Unreachable
+from toolkit.logs import Excerpt, copy
+from toolkit.parts import Parts, end_parts
+from toolkit.records import job_parts
+
+# As in toolkit/inside/common.py: a host of the job is gone.
+_EXIT_LOST = 69
+
+Sink = Callable[[bytes], None]
+# A host, and its part's status or what kept us from hearing it.
+Told = queue.SimpleQueue[tuple[str, "dict[str, Any] | Exception"]]
+
+
+class _Lines:
+    """Passes on whole lines of one host, so that those of several stay apart."""
+
+    def __init__(self, sink: Sink, lock: threading.Lock) -> None:
+        self._sink, self._lock, self._rest = sink, lock, b""
+
+    def __call__(self, data: bytes) -> None:
+        whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        if newline:
+            self._put(whole + newline)
+
+    def close(self) -> None:
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._put(rest + b"\n")
+
+    def _put(self, data: bytes) -> None:
+        with self._lock:
+            self._sink(data)
+
+
+class _Part(threading.Thread):
+    """Follows one host's part of a job; puts its status, or what went wrong, on a queue."""
+
+    def __init__(
+        self, session: Session, host: str, job: str, sink: Sink | None, words: Sequence[str], told: Told
+    ) -> None:
+        super().__init__(name=f"part on {host}", daemon=True)
+        self._session, self.host, self._job = session, host, job
+        self._sink, self._words, self._told = sink, words, told
+
+    def run(self) -> None:
+        try:
+            try:
+                end = self._follow(self._session.container(self.host), self._words)
+            except Unreachable:
+                # The connection may have broken while the host and its ranks are well.
+                end = self._follow(self._anew(), ("--tail", "0"))
+            self._told.put((self.host, end))
+        except Exception as error:  # raised again by who waits for us
+            self._told.put((self.host, error))
+
+    def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> dict[str, Any]:
+        silent = ("--silent",) if self._sink is None else ()
+        lines = self._sink or (lambda data: None)
+        said = copy(runner, self._job, lines, Excerpt(), *words, *silent, "--status").strip()
+        if isinstance(lines, _Lines):
+            lines.close()
+        if not said:
+            what = f"following {self._job} ended before the job did"
+            raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
+        status: dict[str, Any] = json.loads(said.splitlines()[-1])
+        return status
+
+    def _anew(self) -> ContainerRunner:
+        """The same container over a new connection; what else the command does there goes over it as well."""
+        runner = self._session.runner(self.host)
+        runner.open()
+        self._session.runners[self.host] = runner
+        return self._session.container(self.host)
+
+
+def follow_parts(
+    session: Session, job: str, sink: Sink | None, what: Excerpt, seconds: float | None = None
+) -> JobStatus | None:
+    """Copy the output of all parts until all have ended; return how the job went.
+
+    Args:
+        sink: None for nothing at all.
+        seconds: after which it is given up; None for never.
+
+    Returns:
+        None when it has not ended after so many seconds.
+
+    Raises:
+        Unreachable: no host answers any more.
+    """
+    parts, told = _parts(session, job), Told()
+    lock, left = threading.Lock(), set(parts.statuses)
+    for host in parts.statuses:
+        lines = None if sink is None else _Lines(sink, lock)
+        _Part(session, host, job, lines, what.words(), told).start()
+    until = None if seconds is None else time.monotonic() + seconds
+    ending = False
+    while left:
+        try:
+            host, end = told.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return None
+        left.discard(host)
+        parts.statuses[host] = end if isinstance(end, dict) else _without(host, end, job)
+        if left and not ending and parts.statuses[host]["state"] in FAULTS:
+            ending = True
+            _end_rest(session, job, tuple(left), end)
+    return parts.status
+
+
+def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequence[str]) -> None:
+    """Copy what there is of all parts' output, host by host; without ``--now`` go on to the end of all."""
+    hosts = tuple(_parts(session, job).statuses)
+    if "--now" in more:
+        for host in hosts:
+            copy(session.container(host), job, sink, what, *more)
+        return
+    lock, errors = threading.Lock(), queue.SimpleQueue[Exception]()
+
+    def show(host: str) -> None:
+        lines = _Lines(sink, lock)
+        try:
+            copy(session.container(host), job, lines, what, *more)
+        except Exception as error:
+            errors.put(error)
+        lines.close()
+
+    threads = [threading.Thread(target=show, args=(host,), daemon=True) for host in hosts]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.05)
+    if not errors.empty():
+        raise errors.get()
+
+
+def _parts(session: Session, job: str) -> Parts:
+    found = next((parts for parts in job_parts(session) if parts.id == job), None)
+    if found is None:
+        raise NotReady(f"there is no job {job}", "toolkit jobs lists them")
+    return found
+
+
+def _without(host: str, error: Exception, job: str) -> dict[str, Any]:
+    """The status of a part of which nothing is heard any more.
+
+    Raises:
+        Exception: what is no fault of that host.
+    """
+    if not isinstance(error, ToolkitError):
+        raise error
+    reason = f"{host} is lost: {error.what}"
+    # Before all that follows from it, whatever the ranks' own records say of that.
+    cause = {"ended": 0.0}
+    about = {"state": "failed", "exit_code": _EXIT_LOST, "reason": reason, "unswept": [host], "cause": cause}
+    return {"started": time.time(), "ended": time.time(), "pid": 0, "hosts": {}, "restarts": [], **about}
+
+
+def _end_rest(session: Session, job: str, hosts: Iterable[str], why: object) -> None:
+    """End the parts on the other hosts, each of which is heard to its end by its own follower."""
+    ended, _ = end_parts(session, job, hosts, ("--failed",), 60)
+    if not ended and isinstance(why, Unreachable):
+        raise why  # it is we who are cut off: the job may be well

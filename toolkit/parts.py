@@ -1,0 +1,99 @@
+"""Jobs of which each host has a part (`transport: exec`), asked and ended host by host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolkit.api import Session
+from toolkit.core.command import Command, command
+from toolkit.core.job_status import FINAL, JobStatus, parse_status
+from toolkit.core.names import INSIDE
+from toolkit.core.transport import EXEC, together
+from toolkit.effects.fanout import fan_out
+from toolkit.errors import ToolkitError
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class Parts:
+    """One job.
+
+    Args:
+        statuses: by host, in the form of status.json; ``lost`` where nobody was left to write how it ended.
+        silent: hosts of the job that did not answer.
+    """
+
+    id: str
+    record: Mapping[str, Any]
+    statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> JobStatus:
+        """The whole job."""
+        of_parts = self.record.get("transport") == EXEC
+        status = together(self.statuses)
+        if of_parts:
+            status["hosts"] = {}  # each has told of itself alone; all stand in the record
+        if status["state"] in FINAL:
+            status["unswept"] = sorted({*status["unswept"], *self.silent})
+        return parse_status(self.id, status, True, self.record)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The hosts whose part has not ended."""
+        return tuple(host for host, status in self.statuses.items() if status["state"] not in FINAL)
+
+
+def all_parts(session: Session, ask: Callable[[str], Sequence[Row]]) -> list[Parts]:
+    """Return all jobs of the cluster, oldest first.
+
+    Args:
+        ask: gives the rows of listing.py of a host.
+
+    Raises:
+        ToolkitError: no host answers.
+    """
+    met = {*session.facts, *session.errors}
+    rows, errors = fan_out([host for host in session.inventory.answering if host in met], ask)
+    if not rows:
+        raise next(iter(errors.values()))
+    found: dict[str, Parts] = {}
+    for host, listed in rows.items():
+        for row in listed:
+            parts = found.setdefault(row["id"], Parts(row["id"], row["record"] or {}))
+            state = row["status"].get("state", "")
+            lost = not row["alive"] and state not in FINAL
+            parts.statuses[host] = {**row["status"], "state": "lost" if lost else state}
+    for parts in found.values():
+        taking_part = {str(host["name"]) for host in parts.record.get("hosts") or ()}
+        parts.silent = tuple(host for host in errors if host in taking_part)
+    return sorted(found.values(), key=lambda parts: parts.status.started)
+
+
+def end_parts(
+    session: Session, job: str, hosts: Iterable[str], flags: Sequence[str] = (), seconds: float = 120
+) -> tuple[dict[str, dict[str, Any]], dict[str, ToolkitError]]:
+    """End a job's parts on these hosts at once; return their statuses, and the errors of those that failed.
+
+    Args:
+        flags: of toolkit/inside/stop.py.
+        seconds: after which a host counts as one that does not answer.
+    """
+    ask = command("python3", str(INSIDE / "stop.py"), *flags, job)
+    return fan_out(hosts, lambda host: _end(session, host, job, ask, seconds))
+
+
+def _end(session: Session, host: str, job: str, ask: Command, seconds: float) -> dict[str, Any]:
+    result = session.container(host).run(ask, seconds)
+    if not result.ok:
+        # 137: the engine's word for a container that was killed under the program.
+        why = result.output or f"{host}'s program ended with {result.status}, without a word"
+        why = f"{host}'s container was killed meanwhile" if result.status == 137 else why
+        raise ToolkitError(f"cannot end {job}: {why}", "toolkit down ends everything", host)
+    status: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
+    return status
