@@ -109,6 +109,10 @@ def follow_parts(
     """
     parts, told = _parts(session, job), Told()
     lock, left = threading.Lock(), set(parts.statuses)
+    if parts.silent and sink is not None:
+        # No reason to end the rest: it may be this machine alone that does not reach them.
+        names = ", ".join(parts.silent)
+        sink(f"[toolkit] not followed, as nothing answers there: what the job does on {names}\n".encode())
     for host in parts.statuses:
         lines = None if sink is None else _Lines(sink, lock)
         _Part(session, host, job, lines, what.words(), told).start()
