@@ -89,6 +89,9 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ),
     ("run", "--workdir", "folder", "--json", "--dry-run", "x"),
     ("status", "--json"),
+    ("top", "--interval", "1.5", "--json"),
+    ("top", "--once", "-v"),
+    ("top", "--prometheus", "toolkit.prom", "--interval", "5"),
     ("jobs", "--all", "--json"),
     ("attach", "x", "--tail", "3", "--on-interrupt", "stop", "--no-fold", "--json"),
     ("logs", "20260102-030405-x-a1b2", "-f", "--since", "10m", "--tail", "5", "--host", "gpu1"),
@@ -322,6 +325,16 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
         _option("--workdir", "gone", "train.py", "a" * 5000),
     ),
     "status": (_UNKNOWN, _NO_HOSTS, _extra),
+    "top": (
+        _UNKNOWN,
+        _NO_HOSTS,
+        _extra,
+        _option("--interval", "0.1", "0", "x", ""),
+        _with(("--prometheus", "f", "--once"), ("--prometheus", "f", "--json")),
+        _with(
+            ("--prometheus", "no/such/f"),
+        ),
+    ),
     "jobs": (_UNKNOWN, _NO_HOSTS, _extra),
     "attach": (
         *(_UNKNOWN, _NO_HOSTS, _extra),

@@ -23,10 +23,13 @@ BELONGS = {
     "show_jobs": "show",
     "show_network": "show",
     "show_services": "show",
+    "show_top": "show",
     "show_why": "show",
     **dict.fromkeys(("batch", "rehearsal"), "api"),
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
-    **dict.fromkeys(("following", "forwarding", "launching", "part_logs", "parts", "services"), "api"),
+    **dict.fromkeys(
+        ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "services"), "api"
+    ),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
     **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
 }
@@ -45,7 +48,7 @@ PURE_STDLIB = frozenset(
             "difflib",
         ),
         *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
-        *("shlex", "string", "struct", "typing", "zlib"),
+        *("shlex", "statistics", "string", "struct", "typing", "zlib"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2", "jsonschema", "yaml"}}

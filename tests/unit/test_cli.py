@@ -42,6 +42,7 @@ WITH_HOSTS = {
     "network tune": (),
     "check": (),
     "status": (),
+    "top": (),
     "jobs": (),
     "attach": (),
     "logs": (),

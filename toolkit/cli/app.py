@@ -35,6 +35,7 @@ from toolkit.cli import (
     schema,
     smoke,
     status,
+    top,
     trust,
     up,
     version,
@@ -98,6 +99,7 @@ app.command()(up.up)
 app.command()(smoke.smoke)
 app.command(context_settings=run.CONTEXT)(run.run)
 app.command()(status.status)
+app.command()(top.top)
 app.command()(jobs.jobs)
 app.command()(jobs.attach)
 app.command()(logs.logs)

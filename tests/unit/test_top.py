@@ -1,0 +1,256 @@
+"""`toolkit top`: the pace that ranks print, the gauges of a host, and how people and programs see them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden import check_golden
+from tests.unit.inside_world import INSIDE, JOB, World, python, rank_env, wait_for
+from toolkit.core.gauges import GpuGauge, HostGauges, RankGauge, job_gauges, parse_gauges
+from toolkit.show_top import prometheus_text, tables, top_json, top_text
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The programs as they see each other, by their bare names."""
+    monkeypatch.syspath_prepend(str(INSIDE))
+    yield
+    for name in ("pace", "gauge", "gpu_gauges", "rank_gauges", "common", "logs", "listing", "part"):
+        sys.modules.pop(name, None)
+
+
+# What a rank says
+
+
+@pytest.mark.parametrize(
+    ("line", "step", "steps", "samples"),
+    [
+        ("epoch 1 step 120 loss 0.31", 120, None, None),
+        ("step: 7/100, 3.5 steps/s", 7, 3.5, None),
+        ("global_step=42 812.3 images/sec", 42, None, 812.3),
+        (" 12%|#2        | 12/100 [00:05<00:40,  2.19it/s]", 12, 2.19, None),
+        (" 12%|#2        | 3/100 [00:05<02:10,  1.25s/it]", 3, 0.8, None),
+        ("{'train_samples_per_second': 411.5, 'train_steps_per_second': 3.2}", None, 3.2, 411.5),
+        ("[iter 9] 1.2e+03 tokens/s", 9, None, 1200.0),
+        ("batch 10: 64 samples/s, 2 batches/s", 10, 2.0, 64.0),
+        # What only looks like it.
+        ("footstep 12 meters/s", None, None, None),
+        ("learning rate 0.1, stepsize 3", None, None, None),
+        ("step 1.5", None, None, None),
+    ],
+)
+def test_the_pace_that_a_line_tells(
+    inside: None, line: str, step: int | None, steps: float | None, samples: float | None
+) -> None:
+    from pace import Pace
+
+    pace = Pace()
+    pace.feed(line.encode() + b"\n", 0.0)
+    assert (pace.step, pace.samples_per_s) == (step, samples)
+    assert pace.steps_per_s == (pytest.approx(steps) if steps else None)
+    assert pace.line == line.strip()
+
+
+def test_a_pace_that_nobody_prints_is_taken_from_the_steps(inside: None) -> None:
+    from pace import Pace
+
+    pace = Pace()
+    for second in range(60):
+        pace.feed(f"step {second * 4}\n".encode(), float(second))
+    assert pace.steps_per_s == pytest.approx(4.0)
+    pace.feed(b"step 1\n", 60.0)
+    pace.feed(b"step 3\nhalf a li", 61.0)
+    assert (pace.step, pace.steps_per_s) == (3, pytest.approx(2.0)), "another epoch begins anew"
+    pace.feed(b"ne 5\rprogress\r", 62.0)
+    assert pace.line == "progress", "a bar writes over its line"
+    pace.feed(b"step 4, 9 it/s\nstep 5\n", 63.0)
+    assert pace.steps_per_s == 9.0, "what the script says is better than what we count"
+
+
+# The program on a host
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    yield made
+    made.close()
+
+
+@contextmanager
+def gauge(here: World, seconds: str = "0.2", **env: str) -> Iterator[subprocess.Popen[str]]:
+    """The program; it ends when nobody holds its standard input any more."""
+    program = [sys.executable, "-S", "-E", str(here.root / "inside" / "gauge.py"), seconds]
+    process = subprocess.Popen(program, stdin=-1, stdout=-1, env={**here.base_env(), **env}, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield process
+        process.stdin.close()
+        assert process.wait(5) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def reading(process: subprocess.Popen[str]) -> HostGauges:
+    assert process.stdout is not None
+    found = parse_gauges("gpu1", process.stdout.readline())
+    assert found is not None
+    return found
+
+
+def test_the_gauges_of_this_host_and_of_a_rank_on_it(here: World) -> None:
+    text = "import time\nfor n in range(999): print('step', n, flush=True); time.sleep(0.05)"
+    here.job(command=python(text), launches=[{"host": "gpu1", "argv": here.rank_argv(), "env": rank_env()}])
+    here.start("supervisor.py", JOB)
+    wait_for(lambda: b"step 3" in here.log())
+    with gauge(here) as process:
+        first, second = reading(process), [reading(process) for _ in range(8)][-1]
+    assert first.busy is None and second.busy is not None, "a rate needs two readings"
+    assert second.cores == os.cpu_count() and 0 <= second.busy <= second.cores
+    assert second.memory_total and second.memory_used and second.memory_used < second.memory_total
+    assert second.interface == "eth0" and second.disk_free
+    (rank,) = second.ranks
+    assert (rank.job, rank.rank) == (JOB, 0) and rank.step and rank.line == f"step {rank.step}"
+    assert rank.steps_per_s is not None and 5 < rank.steps_per_s < 21
+    assert rank.memory and rank.cpu is not None and rank.silent is not None and rank.silent < 5
+    here.call("stop.py", JOB)
+
+
+def test_a_rank_that_has_ended_is_no_rank(here: World) -> None:
+    folder = here.job()
+    (folder / "logs").mkdir()
+    run = {"rank": 0, "attempt": 0, "pid": os.getpid(), "began": 0.0}
+    (folder / "logs" / "rank-0.run").write_text(json.dumps(run))
+    with gauge(here) as process:
+        assert reading(process).ranks == ()
+
+
+def test_gpus_by_nvidia_smi(here: World, tmp_path: Path) -> None:
+    script = tmp_path / "bin" / "nvidia-smi"
+    script.parent.mkdir()
+    script.write_text(
+        "#!/bin/sh\nwhile :; do echo '0, GPU-1, 97, 20000, 24576, 349.12, 71, 1695, 2100';"
+        " echo '1, GPU-2, [N/A], 3, 24576, [Not Supported], 35, 210, 2100'; sleep 0.1; done\n"
+    )
+    script.chmod(0o755)
+    # nvidia-smi does not outlive it: it would keep the pipe open.
+    with gauge(here, PATH=f"{script.parent}:{os.environ['PATH']}") as process:
+        found = [reading(process) for _ in range(4)][-1].gpus
+    assert found == (
+        GpuGauge(0, "GPU-1", 97.0, 20000.0, 24576.0, 349.12, 71.0, 1695.0, 2100.0),
+        GpuGauge(1, "GPU-2", None, 3.0, 24576.0, None, 35.0, 210.0, 2100.0),
+    )
+
+
+def test_it_costs_less_than_a_hundredth_of_a_processor(here: World) -> None:
+    with gauge(here, "2") as process:
+        path = Path(f"/proc/{process.pid}/stat")
+
+        def ticks() -> int:
+            words = path.read_text().rpartition(")")[2].split()
+            return int(words[11]) + int(words[12])
+
+        reading(process)
+        before, began = ticks(), time.monotonic()
+        for _ in range(3):
+            reading(process)
+        spent = (ticks() - before) / os.sysconf("SC_CLK_TCK")
+    assert spent <= 0.01 * (time.monotonic() - began) + 0.01  # the clock ticks by hundredths
+
+
+# What is made of it
+
+
+ID = "20261122-101500-train-a1b2"
+
+
+def host(name: str, ranks: tuple[RankGauge, ...] = (), **more: Any) -> HostGauges:
+    about = {ID: {"world_size": 4, "launcher": "torchrun", "command": ["python", "a.py"], "owner": "alice"}}
+    base: dict[str, Any] = {"cores": 16, "busy": 3.25, "load": 2.0, "memory_used": 12 * 2**30}
+    base |= {"memory_total": 64 * 2**30, "interface": "eth0", "received": 1.1e8, "sent": 2e6, "mbit": 1000}
+    base |= {"disk_read": 0.0, "disk_written": 5e6, "disk_free": 2**29, "jobs": about if ranks else {}}
+    return HostGauges(name, 1.8e9, ranks=ranks, **(base | more))
+
+
+GPUS = (
+    GpuGauge(0, "GPU-1", 97.0, 20000.0, 24576.0, 349.0, 88.0, 900.0, 2100.0),
+    GpuGauge(1, "GPU-2", None, 3.0, 24576.0, None, 35.0, 210.0, 2100.0),
+)
+HOSTS = (
+    host(
+        "gpu1",
+        (
+            RankGauge(ID, 0, 1.02, 2**31, 0.5, "step 120 loss 0.31 [rank 0]", 120, 3.1, 99.0),
+            RankGauge(ID, 1, 1.0, 2**31, 0.4, "step 120", 120, 3.2, 101.0),
+        ),
+        gpus=GPUS,
+    ),
+    host(
+        "gpu2",
+        (RankGauge(ID, 2, None, None, 0.7, "\x1b[31mstep 117", 117, 3.1, None),),
+        mbit=None,
+        busy=None,
+    ),
+)
+SILENT = {"cpu3": "10.0.0.4 port 22: no answer within 10 s"}
+
+
+def test_the_tables() -> None:
+    check_golden("top/top.txt", top_text(HOSTS, SILENT))
+    check_golden("top/metrics.prom", prometheus_text('de"mo', HOSTS, SILENT))
+    alarms = {
+        (one.title, cell.text)
+        for one in tables(HOSTS, SILENT)
+        for row in one.rows
+        for cell in row
+        if cell.alarm
+    }
+    assert {kind for kind, _ in alarms} == {"hosts", "GPUs", "jobs", "ranks"}
+    assert ("GPUs", "900 of 2100 MHz") in alarms and ("GPUs", "210 of 2100 MHz") not in alarms
+    assert ("jobs", "3 of 4") in alarms and ("ranks", "2") in alarms
+    assert not any("\x1b" in cell.text for one in tables(HOSTS, {}) for row in one.rows for cell in row)
+
+
+def test_who_holds_the_others_up() -> None:
+    def behind(*ranks: RankGauge) -> dict[int, str]:
+        return dict(job_gauges((host("gpu1", ranks),))[0].behind)
+
+    assert behind(RankGauge("j", 0, step=9), RankGauge("j", 1, step=8), RankGauge("j", 2, step=9)) == {}
+    assert list(behind(*(RankGauge("j", n, step=5 if n == 2 else 9) for n in range(4)))) == [2]
+    slow = behind(*(RankGauge("j", n, steps_per_s=1.0 if n == 1 else 2.0) for n in range(3)))
+    assert slow == {1: "1 steps/s, the others 2"}
+    assert list(behind(*(RankGauge("j", n, silent=200.0 if n == 1 else 2.0) for n in range(3)))) == [1]
+    assert behind(*(RankGauge("j", n, silent=200.0) for n in range(3))) == {}, "rank 0 alone often prints"
+
+
+def test_numbers_for_programs() -> None:
+    said = top_json(HOSTS, SILENT)
+    json.dumps(said)
+    (job,) = said["jobs"]
+    assert (job["world_size"], job["step"], job["steps_per_s"], job["samples_per_s"]) == (4, 120, 3.1, 200.0)
+    assert list(job["behind"]) == ["2"] and said["silent"] == SILENT
+    text = prometheus_text("demo", HOSTS, SILENT)
+    names = re.compile(r'toolkit_[a-z_]+\{(?:[a-z]+="(?:[^"\\]|\\.)*",?)+\} -?\d[\d.e+-]*$')
+    for line in text.splitlines():
+        assert line.startswith("# ") or names.match(line), line
+    assert 'toolkit_host_up{cluster="demo",host="cpu3"} 0' in text
+    assert prometheus_text("demo", (), {}) == ""
+
+
+@pytest.mark.parametrize("line", ["", "{}", "null", '{"at": 1}', "Error response from daemon"])
+def test_a_word_of_the_engine_is_no_reading(line: str) -> None:
+    assert parse_gauges("gpu1", line) is None

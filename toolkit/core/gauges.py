@@ -1,0 +1,189 @@
+"""What hosts and ranks use and how fast ranks go, as toolkit/inside/gauge.py says it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+# A rank below so much of the median of its job's ranks is slow.
+_SLOW = 0.8
+# A rank that has printed nothing for so long, in seconds, while the others have.
+_SILENT_S = 60.0
+
+
+@dataclass(frozen=True)
+class GpuGauge:
+    """One GPU; None for what its driver does not know.
+
+    Args:
+        utilization: percent of the time in which a kernel ran.
+        memory_used, memory_total: MiB.
+        power: W.
+        temperature: degrees Celsius.
+        clock, clock_max: MHz of its multiprocessors.
+    """
+
+    index: int
+    uuid: str
+    utilization: float | None = None
+    memory_used: float | None = None
+    memory_total: float | None = None
+    power: float | None = None
+    temperature: float | None = None
+    clock: float | None = None
+    clock_max: float | None = None
+
+
+@dataclass(frozen=True)
+class RankGauge:
+    """One rank that runs; None for what is not known (yet).
+
+    Args:
+        cpu: processors in use, by it and what it has started.
+        memory: bytes.
+        silent: seconds since it last printed.
+        line: what it printed last.
+        step, steps_per_s, samples_per_s: as it prints them.
+    """
+
+    job: str
+    rank: int
+    cpu: float | None = None
+    memory: int | None = None
+    silent: float | None = None
+    line: str = ""
+    step: int | None = None
+    steps_per_s: float | None = None
+    samples_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class HostGauges:
+    """One host.
+
+    Args:
+        at: seconds since the epoch, by its own clock.
+        cores: its processors; ``busy`` how many of them were in use.
+        memory_used, memory_total, disk_free: bytes.
+        received, sent: bytes a second on ``interface``, the data interface, whose link has ``mbit`` Mbit/s.
+        disk_read, disk_written: bytes a second of all disks.
+        jobs: by id: world size, launcher, command and owner.
+    """
+
+    host: str
+    at: float
+    cores: int = 0
+    busy: float | None = None
+    load: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+    interface: str = ""
+    received: float | None = None
+    sent: float | None = None
+    mbit: int | None = None
+    disk_read: float | None = None
+    disk_written: float | None = None
+    disk_free: int | None = None
+    gpus: tuple[GpuGauge, ...] = ()
+    ranks: tuple[RankGauge, ...] = ()
+    jobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def parse_gauges(host: str, line: str) -> HostGauges | None:
+    """Return a line of gauge.py; None for what is none: an engine may say a word in between."""
+    try:
+        said = json.loads(line)
+        cpu, memory, network, disk = said["cpu"], said["memory"], said["network"], said["disk"]
+        return HostGauges(
+            host,
+            float(said["at"]),
+            int(cpu["cores"]),
+            cpu["busy"],
+            cpu["load"],
+            memory["used"],
+            memory["total"],
+            str(network["interface"]),
+            network["in"],
+            network["out"],
+            network["mbit"],
+            disk["read"],
+            disk["written"],
+            disk["free"],
+            tuple(GpuGauge(**gpu) for gpu in said["gpus"]),
+            tuple(RankGauge(**rank) for rank in said["ranks"]),
+            said["jobs"],
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class JobGauges:
+    """A job as its ranks on all hosts show it.
+
+    Args:
+        world_size: None where its record is not there.
+        step: that of the rank that has come furthest.
+        steps_per_s: the median of its ranks, which go in step with each other.
+        samples_per_s: what all its ranks say together, or what one says where it alone does.
+        behind: ranks that hold the others up, each with why.
+    """
+
+    id: str
+    world_size: int | None
+    launcher: str
+    command: tuple[str, ...]
+    ranks: tuple[tuple[str, RankGauge], ...]
+    step: int | None
+    steps_per_s: float | None
+    samples_per_s: float | None
+    behind: Mapping[int, str]
+
+
+def job_gauges(hosts: Sequence[HostGauges]) -> tuple[JobGauges, ...]:
+    """Return the jobs that run, by id, from what the hosts show of their ranks."""
+    ranks: dict[str, list[tuple[str, RankGauge]]] = {}
+    about: dict[str, Mapping[str, Any]] = {}
+    for host in hosts:
+        about |= host.jobs
+        for rank in host.ranks:
+            ranks.setdefault(rank.job, []).append((host.host, rank))
+    return tuple(_job(job, about.get(job, {}), ranks[job]) for job in sorted(ranks))
+
+
+def _job(job: str, about: Mapping[str, Any], found: list[tuple[str, RankGauge]]) -> JobGauges:
+    found = sorted(found, key=lambda placed: placed[1].rank)
+    own = [rank for _, rank in found]
+    steps = [rank.step for rank in own if rank.step is not None]
+    paces = [rank.steps_per_s for rank in own if rank.steps_per_s is not None]
+    samples = [rank.samples_per_s for rank in own if rank.samples_per_s is not None]
+    return JobGauges(
+        job,
+        about.get("world_size"),
+        str(about.get("launcher") or ""),
+        tuple(map(str, about.get("command") or ())),
+        tuple(found),
+        max(steps, default=None),
+        median(paces) if paces else None,
+        sum(samples) if samples else None,
+        _behind(own),
+    )
+
+
+def _behind(ranks: Sequence[RankGauge]) -> dict[int, str]:
+    """The ranks that hold the others up, as far as that can be told from outside."""
+    found: dict[int, str] = {}
+    steps = sorted(rank.step for rank in ranks if rank.step is not None)
+    paces = [rank.steps_per_s for rank in ranks if rank.steps_per_s]
+    talking = [rank.silent for rank in ranks if rank.silent is not None]
+    for rank in ranks:
+        if len(steps) > 1 and rank.step is not None and rank.step < median(steps) - 1:
+            found[rank.rank] = f"at step {rank.step}, the others at {steps[-1]}"
+        elif len(paces) > 1 and rank.steps_per_s and rank.steps_per_s < _SLOW * median(paces):
+            found[rank.rank] = f"{rank.steps_per_s:.3g} steps/s, the others {median(paces):.3g}"
+        elif len(talking) > 1 and rank.silent is not None and rank.silent > _SILENT_S + 10 * min(talking):
+            found[rank.rank] = f"silent for {rank.silent:.0f} s"
+    return found

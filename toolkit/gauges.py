@@ -1,0 +1,113 @@
+"""Holds toolkit/inside/gauge.py in every container of a cluster, and what each has said last."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from toolkit.api import Session
+from toolkit.core.causes import words_of
+from toolkit.core.command import command
+from toolkit.core.gauges import HostGauges, parse_gauges
+from toolkit.core.names import INSIDE
+from toolkit.errors import ToolkitError
+
+# Rates are known from the second time on.
+_ENOUGH = 2
+# Beyond the interval, for a program to start in a busy container.
+_PATIENCE_S = 15.0
+
+
+class Gauges:
+    """The gauges of all hosts, one stream each over the connection that is there.
+
+    Within its ``with`` they are read; at the end of it the programs on the hosts end.
+
+    Args:
+        seconds: from one reading to the next.
+    """
+
+    def __init__(self, session: Session, seconds: float) -> None:
+        self._session, self._seconds = session, seconds
+        self._latest: dict[str, HostGauges] = {}
+        self._counts: dict[str, int] = {}
+        self._silent = {name: error.what for name, error in session.errors.items()}
+        self._changed = threading.Condition()
+        self._endings: list[queue.SimpleQueue[None]] = []
+
+    def __enter__(self) -> Gauges:
+        for name in self._session.facts:
+            ending = queue.SimpleQueue[None]()
+            self._endings.append(ending)
+            work = threading.Thread(
+                target=self._hold, args=(name, ending), name=f"gauges {name}", daemon=True
+            )
+            work.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for ending in self._endings:
+            ending.put(None)
+
+    def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
+        """Return what the hosts have said last, in the file's order, and why others say nothing."""
+        with self._changed:
+            hosts = tuple(
+                self._latest[name] for name in self._session.inventory.names if name in self._latest
+            )
+            return hosts, dict(self._silent)
+
+    def wait(self, seconds: float) -> None:
+        """Return when a host has said something new, after so many seconds at the latest."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def wait_for_rates(self) -> None:
+        """Return when every host has been read often enough, or is late."""
+        until = time.monotonic() + _ENOUGH * self._seconds + _PATIENCE_S
+        with self._changed:
+            while self._are_few() and self._changed.wait(max(0.0, until - time.monotonic())):
+                pass
+            for name in self._session.facts:
+                if name not in self._latest:
+                    self._silent.setdefault(name, "has not said anything in time")
+
+    def _are_few(self) -> bool:
+        asked = [name for name in self._session.facts if name not in self._silent]
+        return any(self._counts.get(name, 0) < _ENOUGH for name in asked)
+
+    def _hold(self, name: str, ending: queue.SimpleQueue[None]) -> None:
+        rest = b""
+
+        def take(data: bytes) -> None:
+            nonlocal rest
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if gauges := parse_gauges(name, line.decode(errors="replace")):
+                    with self._changed:
+                        self._latest[name] = gauges
+                        self._counts[name] = self._counts.get(name, 0) + 1
+                        self._changed.notify_all()
+
+        def held() -> Iterator[bytes]:
+            ending.get()
+            yield from ()
+
+        ask = command("python3", "-S", "-E", str(INSIDE / "gauge.py"), str(self._seconds))
+        try:
+            result = self._session.container(name).stream(ask, take, held())
+            why = words_of(result.stderr) or "its container goes down"
+        except ToolkitError as error:
+            why = error.what
+        with self._changed:
+            self._silent[name] = why
+            self._latest.pop(name, None)  # what was true is no news any more
+            self._changed.notify_all()
