@@ -155,7 +155,7 @@ def _ranks(jobs: Sequence[JobGauges]) -> Table:
             held = rank.rank in job.behind
             cells = (
                 Cell(str(rank.rank), held),
-                Cell(host),
+                Cell(host.host),
                 Cell(_number(rank.cpu, 1)),
                 Cell(_size(rank.memory)),
                 Cell("-" if rank.step is None else str(rank.step)),

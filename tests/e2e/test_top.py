@@ -85,3 +85,27 @@ def test_hosts_and_ranks_as_they_go(up: Toolkit, tmp_path: Path) -> None:
     up.run("stop", "--now", job, check=True)
     for host in ("box1", "box2"):
         wait_until(lambda h=host: not programs(h), 15)
+
+
+@pytest.mark.rare
+def test_what_a_second_host_is_worth(up: Toolkit, tmp_path: Path) -> None:
+    (up.folder / "steps.py").write_text(
+        "import os, time\n"
+        "pause = 0.1 if os.environ['WORLD_SIZE'] == '1' else 0.125\n"
+        "for step in range(9999): print('step', step, flush=True); time.sleep(pause)\n"
+    )
+    predicted = tmp_path / "p.json"
+    predicted.write_text('{"rows": [{"hosts": 1, "efficiency": 1}, {"hosts": 2, "efficiency": 0.9}]}')
+    page = tmp_path / "scaling.html"
+    words = ("--seconds", "6", "--warm-up", "1", "--predicted", str(predicted), "--report", str(page))
+    done = up.run("bench", "scaling", *words, "--launcher", "torchrun", "--json", "steps.py", check=True)
+    one, two = done.json["rows"]
+    assert (one["ranks"], two["ranks"], two["predicted_efficiency"]) == (1, 2, 0.9)
+    assert 0.7 < two["efficiency"] < 0.9 and "2 hosts do 1." in done.json["verdict"]
+    assert "<svg" in page.read_text() and "http" not in page.read_text()
+    assert all(job["state"] == "stopped" for job in up.run("jobs", "--json", check=True).json[-2:])
+    # A script that says nothing of steps is named, with what it said last.
+    failed = up.run(
+        "bench", "scaling", "--on", "1", "--launcher", "torchrun", "--", "sh", "-c", "echo no; exit 3"
+    )
+    assert failed.status == 1 and "exit code 3" in failed.out and "no" in failed.err

@@ -57,6 +57,8 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("network", "tune", "--engine", "mpi", "--budget", "12", "--only", "gpu1", "--only", "gpu2", "--json"),
     ("network", "tune", "--forget", "--dry-run", "-v"),
     ("bench", "network", "--only", "gpu1", "--engine", "mpi", "--most", "4", "--report", "net.html", "-v"),
+    ("bench", "scaling", "--on", "1,2", "--seconds", "5", "--batch", "all", "train.py", "--epochs", "9"),
+    ("bench", "scaling", "--only", "gpu1", "--report", "s.html", "--json", "--", "python3", "train.py"),
     ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
     ("predict", "--rate", "1gbit", "--model", "resnet50", "--step-time", "250ms", "--json"),
     ("predict", "--rate", "10mbit", "--params", "25.6M", "--up-to", "8", "--latency", "200us"),
@@ -292,6 +294,14 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "up": (_UNKNOWN, _NO_HOSTS, _extra),
     "check": (_UNKNOWN, _NO_HOSTS, _extra, _option("--only", "no-such-check", "", "é")),
     "smoke": (_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _extra),
+    "bench scaling": (
+        *(_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER),
+        _option("--on", "0", "x", "1,,2", "-1"),
+        _option("--seconds", "0", "x", "inf"),
+        _option("--batch", "both", "ALL"),
+        _option("--predicted", "gone", "folder"),
+        _option("--only", "gpu9", "", "é"),
+    ),
     "bench network": (
         *(_UNKNOWN, _NO_HOSTS, _extra),
         _option("--engine", "rccl", "", "MPI"),

@@ -28,7 +28,7 @@ BELONGS = {
     **dict.fromkeys(("batch", "rehearsal"), "api"),
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
     **dict.fromkeys(
-        ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "services"), "api"
+        ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"
     ),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
     **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),

@@ -39,6 +39,7 @@ WITH_HOSTS = {
     "gc": (),
     "smoke": (),
     "bench network": (),
+    "bench scaling": ("true",),
     "network tune": (),
     "check": (),
     "status": (),

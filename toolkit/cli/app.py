@@ -32,6 +32,7 @@ from toolkit.cli import (
     render,
     render_away,
     run,
+    scaling,
     schema,
     smoke,
     status,
@@ -117,6 +118,7 @@ render.app.command("kubernetes", context_settings=run.CONTEXT)(render_away.kuber
 app.command()(down.down)
 app.command()(gc.gc)
 app.add_typer(bench.app, name="bench")
+bench.app.command("scaling", context_settings=run.CONTEXT)(scaling.scaling)
 app.add_typer(lab.app, name="lab")
 app.command()(schema.schema)
 app.command()(version.version)

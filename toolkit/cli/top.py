@@ -38,7 +38,7 @@ def top(
     from toolkit.show_top import top_json, top_text
 
     line = CommandLine()
-    seconds = line.seconds("--interval", interval)
+    seconds = line.seconds("--interval", interval, least=0)
     if seconds is not None and seconds < 0.2:
         line.refuse("--interval", f"should be 0.2 or more, found {interval}")
     for option, given in {"--once": once, "--json": as_json}.items():

@@ -129,6 +129,7 @@ class JobGauges:
         step: that of the rank that has come furthest.
         steps_per_s: the median of its ranks, which go in step with each other.
         samples_per_s: what all its ranks say together, or what one says where it alone does.
+        ranks: by number, each with what its host was when it was read.
         behind: ranks that hold the others up, each with why.
     """
 
@@ -136,7 +137,7 @@ class JobGauges:
     world_size: int | None
     launcher: str
     command: tuple[str, ...]
-    ranks: tuple[tuple[str, RankGauge], ...]
+    ranks: tuple[tuple[HostGauges, RankGauge], ...]
     step: int | None
     steps_per_s: float | None
     samples_per_s: float | None
@@ -145,16 +146,16 @@ class JobGauges:
 
 def job_gauges(hosts: Sequence[HostGauges]) -> tuple[JobGauges, ...]:
     """Return the jobs that run, by id, from what the hosts show of their ranks."""
-    ranks: dict[str, list[tuple[str, RankGauge]]] = {}
+    ranks: dict[str, list[tuple[HostGauges, RankGauge]]] = {}
     about: dict[str, Mapping[str, Any]] = {}
     for host in hosts:
         about |= host.jobs
         for rank in host.ranks:
-            ranks.setdefault(rank.job, []).append((host.host, rank))
+            ranks.setdefault(rank.job, []).append((host, rank))
     return tuple(_job(job, about.get(job, {}), ranks[job]) for job in sorted(ranks))
 
 
-def _job(job: str, about: Mapping[str, Any], found: list[tuple[str, RankGauge]]) -> JobGauges:
+def _job(job: str, about: Mapping[str, Any], found: list[tuple[HostGauges, RankGauge]]) -> JobGauges:
     found = sorted(found, key=lambda placed: placed[1].rank)
     own = [rank for _, rank in found]
     steps = [rank.step for rank in own if rank.step is not None]

@@ -1,0 +1,94 @@
+"""`toolkit bench scaling`: speed-up, efficiency and the verdict of what was measured; the page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.golden import check_golden
+from tests.unit import cluster_world as world
+from toolkit.errors import BadInput, ToolkitError
+from toolkit.network.scaling import IN_ALL, Point, Scaling, parse_prediction
+from toolkit.render.scaling_html import scaling_html
+from toolkit.request import Request
+from toolkit.scaling import _point, on_first, ordered_hosts
+
+POINTS = (Point(1, 2, 10.0, 20.0, 200), Point(2, 4, 9.5, 20.0, 190), Point(3, 5, 8.0, 20.0, 160))
+WEAK = Scaling(POINTS, predicted=((1, 1.0), (2, 0.97), (3, 0.9)))
+
+
+def test_as_many_samples_for_each_rank_are_more_work_with_more_ranks() -> None:
+    assert [round(WEAK.speedup(point), 3) for point in POINTS] == [1.0, 1.9, 2.0]
+    assert [round(WEAK.efficiency(point), 3) for point in POINTS] == [1.0, 0.95, 0.8]
+    assert WEAK.expected(POINTS[1]) == 0.97
+
+
+def test_a_batch_in_all_is_the_same_work_with_more_ranks() -> None:
+    points = tuple(replace(point, steps_per_s=pace) for point, pace in zip(POINTS, (10, 18, 25), strict=True))
+    strong = Scaling(points, IN_ALL)
+    assert [round(strong.speedup(point), 3) for point in points] == [1.0, 1.8, 2.5]
+    assert [round(strong.efficiency(point), 3) for point in points] == [1.0, 0.9, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("paces", "verdict"),
+    [
+        ((), "nothing was measured"),
+        ((10.0,), "1 host: 10 steps/s"),
+        ((10.0, 9.8), "2 hosts do 1.96 times the work of 1, efficiency 98%"),
+        ((10.0, 7.0), "2 hosts do 1.40 times the work of 1, efficiency 70%: fair"),
+        ((10.0, 5.2), "2 hosts do 1.04 times the work of 1, efficiency 52%: poor; toolkit bench network"),
+        ((10.0, 4.0), "2 hosts do 0.80 times the work of 1, efficiency 40%: slower than 1"),
+        (
+            (10.0, 9.0, 4.0),
+            "3 hosts do 1.20 times the work of 1, efficiency 40%: 2 hosts do more, 1.80",
+        ),
+    ],
+)
+def test_the_verdict(paces: tuple[float, ...], verdict: str) -> None:
+    points = tuple(Point(n, n, pace, 20.0, 100) for n, pace in enumerate(paces, 1))
+    assert Scaling(points).verdict.startswith(verdict)
+
+
+def test_the_page_and_the_numbers() -> None:
+    found = replace(WEAK, faults=("4 hosts: <no> room",))
+    check_golden("scaling/page.html", scaling_html(found, "Scaling of a&b.py", "2026-11-22 12:00"))
+    said = json.loads(json.dumps(found.as_json()))
+    assert [row["hosts"] for row in said["rows"]] == [1, 2, 3]
+    assert said["rows"][1]["predicted_efficiency"] == 0.97 and said["faults"] == ["4 hosts: <no> room"]
+    head, rows = WEAK.rows()
+    assert head[-1] == "predicted" and rows[2] == ("3", "5", "8", "0.125 s", "2.00", "80%", "90%")
+    assert "predicted" not in Scaling(POINTS).rows()[0]
+
+
+def test_what_predict_has_printed() -> None:
+    rows = [{"hosts": 1, "efficiency": 1.0, "wire": 0}, {"hosts": 2, "efficiency": 0.5}]
+    assert parse_prediction({"rows": rows}, "p.json") == ((1, 1.0), (2, 0.5))
+    with pytest.raises(BadInput, match="--step-time"):
+        parse_prediction({"rows": [{"hosts": 1, "efficiency": None}]}, "p.json")
+    for other in ([], {"rows": []}, {"rows": 3}, None):
+        with pytest.raises(BadInput, match="predict --json"):
+            parse_prediction(other, "p.json")
+
+
+def test_hosts_are_added_main_first_and_one_by_one() -> None:
+    inventory = world.inventory(world.HOSTS.replace("main: gpu1", "main: gpu2"))
+    request = Request(("true",))
+    order = ordered_hosts(inventory, request)
+    assert order == ("gpu2", "gpu1", "cpu3")
+    assert on_first(request, order, 2).only == ("gpu2", "gpu1")
+    slotless = world.inventory(world.HOSTS.replace("address: 10.77.0.2", "address: 10.77.0.2\n    slots: 0"))
+    assert ordered_hosts(slotless, request) == ("gpu2", "cpu3")
+
+
+def test_the_pace_of_what_was_seen() -> None:
+    job = world.job("torchrun")
+    assert _point(job, [(10.0, 100), (15.0, 150), (20.0, 201)], [3.0]).steps_per_s == pytest.approx(10.1)
+    # Another epoch began: what the ranks say of it themselves.
+    assert _point(job, [(10.0, 100), (15.0, 3), (20.0, 120)], [9.0, 11.0, 10.0]).steps_per_s == 10.0
+    with pytest.raises(ToolkitError, match="less than two steps"):
+        _point(job, [(10.0, 100)], [])
+    with pytest.raises(ToolkitError, match="less than two steps"):
+        _point(job, [], [])

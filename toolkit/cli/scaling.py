@@ -1,0 +1,162 @@
+"""toolkit bench scaling: how a training script's pace grows with the number of hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolkit.cli import complete
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from toolkit.api import Session
+    from toolkit.cli.line import CommandLine
+    from toolkit.network.scaling import Scaling
+    from toolkit.request import Request
+
+
+def scaling(
+    words: Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")],
+    hosts: HostsFile = DEFAULT_HOSTS,
+    on: Annotated[
+        str, typer.Option(metavar="1,2,…", help="Numbers of hosts; all up to 16, then powers of two.")
+    ] = "",
+    seconds: Annotated[str, typer.Option(metavar="SECONDS", help="How long each is measured.")] = "20",
+    warm_up: Annotated[
+        str, typer.Option(metavar="SECONDS", help="After the first step; these do not count.")
+    ] = "5",
+    patience: Annotated[
+        str, typer.Option(metavar="SECONDS", help="Within which the first step is to be seen.")
+    ] = "300",
+    batch: Annotated[
+        str,
+        typer.Option(
+            metavar="rank|all",
+            help="Whether a step's samples are as many for each rank, or in all.",
+            autocompletion=complete.one_of("rank", "all"),
+        ),
+    ] = "rank",
+    predicted: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON of toolkit predict, to hold it against.")
+    ] = None,
+    launcher: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="What starts the ranks.", autocompletion=complete.launchers),
+    ] = "",
+    workdir: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder that is sent, and that ranks run in.")
+    ] = ".",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="These hosts alone; repeatable.", autocompletion=complete.hosts),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to look at.")] = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run SCRIPT on 1, 2, … hosts, each time until its pace is known, and say what more hosts are worth.
+
+    The ranks have to print their steps, as in `toolkit top`. Each run is ended when it has been measured.
+    """
+    from datetime import datetime
+
+    from toolkit.cli.line import CommandLine
+    from toolkit.inputs import write_file
+    from toolkit.network.scaling import BATCHES, parse_prediction
+    from toolkit.render.scaling_html import scaling_html
+    from toolkit.request import Request, check_request
+
+    line = CommandLine()
+    line.one_of("--batch", batch, BATCHES)
+    times = tuple(
+        line.seconds(name, text, least=0 if name == "--warm-up" else 1)
+        for name, text in (("--warm-up", warm_up), ("--seconds", seconds), ("--patience", patience))
+    )
+    hoped = line.read(parse_prediction, _json_of(line, predicted), str(predicted)) if predicted else ()
+    request = Request(
+        words=tuple(words),
+        workdir=Path(os.path.realpath(workdir)),
+        launcher=launcher,
+        only=tuple(only or ()),
+    )
+    inventory = line.hosts(hosts)
+    line.read(check_request, inventory, request)
+    numbers = _numbers(line, on)
+    inventory = line.accept(inventory)
+    with connect(inventory, verbose, None, desks=True) as session:
+        session.require_some()
+        found = _measure(session, request, numbers, times, verbose)
+    found = replace(found, batch=batch, predicted=hoped or ())
+    if report is not None:
+        when = datetime.now().strftime("%Y-%m-%d %H:%M")
+        title = f"Scaling of {' '.join(words)} on {inventory.cluster}"
+        say(f"wrote {write_file(report, scaling_html(found, title, when))}")
+    if as_json:
+        put_json(found.as_json())
+    else:
+        print(_text(found), end="")
+    if found.faults:
+        raise typer.Exit(1)
+
+
+def _numbers(line: CommandLine, text: str) -> tuple[int, ...]:
+    """The numbers of hosts that were asked for, none for all."""
+    words = [word.strip() for word in text.split(",")] if text else []
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        line.refuse("--on", f"should be numbers of hosts such as 1,2,4, found {text!r}")
+        return ()
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _json_of(line: CommandLine, path: Path) -> object:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        line.refuse("--predicted", f"{path}: {getattr(error, 'strerror', None) or 'is not JSON'}")
+        return {"rows": [{"hosts": 1, "efficiency": 1.0}]}
+
+
+def _measure(
+    session: Session,
+    request: Request,
+    numbers: tuple[int, ...],
+    times: tuple[float | None, ...],
+    verbose: bool,
+) -> Scaling:
+    from toolkit.errors import BadInput, Problem, ToolkitError
+    from toolkit.network.predict import counts
+    from toolkit.network.scaling import Scaling, hosts_text
+    from toolkit.scaling import measure, on_first, ordered_hosts
+
+    order = ordered_hosts(session.inventory, request)
+    if numbers and numbers[-1] > len(order):
+        raise BadInput("command line", (Problem("--on", f"there are {len(order)} hosts with slots"),))
+    warm_up, seconds, patience = (time or 0.0 for time in times)
+    points, faults = [], []
+    with Progress(verbose) as listener:
+        for number in numbers or counts(len(order)):
+            try:
+                point = measure(
+                    session, on_first(request, order, number), warm_up, seconds, patience, listener, say
+                )
+            except ToolkitError as error:
+                faults.append(f"{hosts_text(number)}: {error.what}")
+                say(f"{hosts_text(number)}: {error}")
+                continue
+            points.append(point)
+            say(f"{point.ranks} ranks: {point.steps_per_s:.3g} steps/s over {point.seconds:.0f} s")
+    return Scaling(tuple(points), faults=tuple(faults))
+
+
+def _text(found: Scaling) -> str:
+    from toolkit.show import table
+
+    head, rows = found.rows()
+    faults = "".join(f"not measured: {fault}\n" for fault in found.faults)
+    return (table(head, rows) + "\n" if rows else "") + faults + f"{found.verdict}\n"
