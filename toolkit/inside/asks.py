@@ -7,11 +7,11 @@ job alone that anybody listens.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from files import write_json
 from listing import PID, is_alive, read
 
 FOLDER = "asks"
@@ -28,7 +28,7 @@ def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str
     folder = job / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     answer = folder / f"{host}{ANSWER}"
-    _write(folder / f"{host}{ASK}", {"command": command})
+    write_json(folder / f"{host}{ASK}", {"command": command})
     until = time.monotonic() + patience
     while not answer.exists():
         if time.monotonic() > until:
@@ -52,7 +52,7 @@ def asked(job: Path, hosts: Sequence[str]) -> tuple[str, str] | None:
 
 def answer(job: Path, host: str, error: str) -> None:
     """Tell whoever has asked what came of it."""
-    _write(job / FOLDER / f"{host}{ANSWER}", {"error": error})
+    write_json(job / FOLDER / f"{host}{ANSWER}", {"error": error})
 
 
 def is_over(job: Path) -> bool:
@@ -65,9 +65,3 @@ def is_over(job: Path) -> bool:
         except (OSError, ValueError):
             return False  # it is being started
     return (status or {}).get("state") in _FINAL or not is_alive(pid, job.name)
-
-
-def _write(path: Path, value: dict[str, str]) -> None:
-    half = path.with_name(path.name + ".half")
-    half.write_text(json.dumps(value))
-    half.replace(path)

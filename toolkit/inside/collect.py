@@ -13,7 +13,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from common import JOB_MARK, Job, job_folder, load_job, program, ssh_args, write_json
+from common import JOB_MARK, Job, job_folder, load_job, program, ssh_args
+from files import write_json
 from inspect_ranks import EVIDENCE
 
 LOOK_S = 30.0  # for one host, the connection included

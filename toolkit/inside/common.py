@@ -9,12 +9,12 @@ import re
 import shlex
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, cast
 
+from files import write_json
 from listing import early_status
 from part import EXEC, own_part
 
@@ -207,25 +207,6 @@ def read_status(job_id: str) -> Status | None:
         return cast(Status, json.loads((folder / "status.json").read_bytes()))
     except FileNotFoundError:
         return cast("Status | None", early_status(folder))
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by this value as JSON; see write_text."""
-    write_text(path, json.dumps(value) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` so that a reader sees the old content or the new, also after a crash."""
-    descriptor, name = tempfile.mkstemp(prefix=path.name + ".", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink()
-        raise
 
 
 def is_marked(pid: int, mark: str, job_id: str, ranks: bool = False) -> bool:

@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from asks import answer, asked
 from listing import PID, list_jobs
 from part import DAEMON
 from snapshot import Caller, Refused, make_folder
@@ -81,6 +80,8 @@ def start(job: str, daemon: str = "") -> None:
 
 def pass_on(caller: Caller, job: str, hosts: list[str]) -> None:
     """Pass on what is asked for these hosts, and the answers, until each has asked or none can any more."""
+    from asks import answer, asked  # here, as most desks start without
+
     left = list(hosts)
     while left and (found := asked(Path(ROOT, job), left)):
         host, command = found

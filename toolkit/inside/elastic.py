@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from common import EXIT_LOST, Host, Job, job_folder, write_text
+from common import EXIT_LOST, Host, Job, job_folder
+from files import write_text
 
 # In a job's folder on main: what Horovod's discovery is answered, `box1:2` a line.
 DISCOVERED = "discovered"

@@ -20,18 +20,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from common import (
-    ATTEMPT,
-    LEASE,
-    LEASE_S,
-    STOPPING,
-    SUPERVISOR_MARK,
-    fail,
-    job_folder,
-    load_host,
-    load_job,
-    write_json,
-)
+from common import ATTEMPT, LEASE, LEASE_S, STOPPING, SUPERVISOR_MARK, fail, job_folder, load_host, load_job
+from files import write_json
 from records import own_records
 from sweep import end, find, send
 

@@ -8,7 +8,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common import EXIT_USAGE, fail, ssh_args, write_json
+from common import EXIT_USAGE, fail, ssh_args
+from files import write_json
 
 AT_ONCE = 16
 # Which worker containers it was proved for; goes with this container, as it should.

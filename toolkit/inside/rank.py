@@ -27,10 +27,9 @@ from common import (
     load_host,
     load_job,
     temporary_folder,
-    write_json,
-    write_text,
 )
 from elastic import hosts_of
+from files import write_json, write_text
 from lines import Stream, write_lines
 from logs import Log, last_lines
 

@@ -23,9 +23,8 @@ from common import (
     job_folder,
     load_job,
     read_status,
-    write_json,
-    write_text,
 )
+from files import write_json, write_text
 from sweep import CONNECT_S, end_everywhere
 
 START_S = 5.0  # a job that was started a moment ago may not have its status yet

@@ -29,9 +29,9 @@ from common import (
     fail,
     job_folder,
     load_job,
-    write_json,
 )
 from elastic import reserve_of
+from files import write_json
 from leases import Leases
 from logs import Log
 from outcome import End
