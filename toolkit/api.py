@@ -65,6 +65,7 @@ class Session:
         self.replies: dict[str, Reply] = {}
         self.lost_ports: set[int] = set()
         self.desks = Desks()
+        self.closed = False
         self._evidence: Evidence | None = None
 
     @classmethod
@@ -122,6 +123,7 @@ class Session:
 
     def close(self) -> None:
         """End all connections, and with them what still runs over them."""
+        self.closed = True
         self.desks.leave()
         for runner in list(self.runners.values()):
             runner.close()

@@ -35,7 +35,7 @@ def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Exce
         said = copy(session.main, job, sink, what, "--status").strip()
     if not said:
         raise ToolkitError(f"following {job} ended before the job did", f"toolkit attach {job}")
-    return parse_status(job, json.loads(said.splitlines()[-1]))
+    return parse_status(job, json.loads(said.splitlines()[-1])["status"])
 
 
 def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -12,11 +11,14 @@ from toolkit.api import Session
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.gauges import HostGauges, parse_gauges
-from toolkit.core.names import INSIDE
+from toolkit.core.names import INSIDE, container_name
+from toolkit.effects.runner import ContainerRunner
 from toolkit.errors import ToolkitError
 
 # Rates are known from the second time on.
 _ENOUGH = 2
+# Before a host that fell silent is asked again.
+_PAUSE_S = 5.0
 # Beyond the interval, for a program to start in a busy container.
 _PATIENCE_S = 15.0
 
@@ -36,16 +38,11 @@ class Gauges:
         self._counts: dict[str, int] = {}
         self._silent = {name: error.what for name, error in session.errors.items()}
         self._changed = threading.Condition()
-        self._endings: list[queue.SimpleQueue[None]] = []
+        self._ending = threading.Event()
 
     def __enter__(self) -> Gauges:
         for name in self._session.facts:
-            ending = queue.SimpleQueue[None]()
-            self._endings.append(ending)
-            work = threading.Thread(
-                target=self._hold, args=(name, ending), name=f"gauges {name}", daemon=True
-            )
-            work.start()
+            threading.Thread(target=self._hold, args=(name, self._ending), daemon=True).start()
         return self
 
     def __exit__(
@@ -54,8 +51,7 @@ class Gauges:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for ending in self._endings:
-            ending.put(None)
+        self._ending.set()
 
     def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
         """Return what the hosts have said last, in the file's order, and why others say nothing."""
@@ -84,7 +80,8 @@ class Gauges:
         asked = [name for name in self._session.facts if name not in self._silent]
         return any(self._counts.get(name, 0) < _ENOUGH for name in asked)
 
-    def _hold(self, name: str, ending: queue.SimpleQueue[None]) -> None:
+    def _hold(self, name: str, ending: threading.Event) -> None:
+        """Read a host, again and again: it may have been away, or its container made anew."""
         rest = b""
 
         def take(data: bytes) -> None:
@@ -95,19 +92,36 @@ class Gauges:
                     with self._changed:
                         self._latest[name] = gauges
                         self._counts[name] = self._counts.get(name, 0) + 1
+                        self._silent.pop(name, None)
                         self._changed.notify_all()
 
         def held() -> Iterator[bytes]:
-            ending.get()
+            ending.wait()
             yield from ()
 
         ask = command("python3", "-S", "-E", str(INSIDE / "gauge.py"), str(self._seconds))
-        try:
-            result = self._session.container(name).stream(ask, take, held())
-            why = words_of(result.stderr) or "its container goes down"
-        except ToolkitError as error:
-            why = error.what
-        with self._changed:
-            self._silent[name] = why
-            self._latest.pop(name, None)  # what was true is no news any more
-            self._changed.notify_all()
+        again = False
+        while not ending.is_set():
+            rest = b""
+            try:
+                result = self._container(name, again).stream(ask, take, held())
+                why = words_of(result.stderr) or "its container goes down"
+            except ToolkitError as error:
+                why = error.what
+            with self._changed:
+                self._silent[name] = why
+                self._latest.pop(name, None)  # what was true is no news any more
+                self._changed.notify_all()
+            again = True
+            ending.wait(_PAUSE_S)
+
+    def _container(self, name: str, again: bool) -> ContainerRunner:
+        if not again:
+            return self._session.container(name)
+        runner = self._session.runners[name]
+        if not runner.is_open:
+            runner = self._session.runner(name)
+            runner.open()
+            self._session.runners[name] = runner
+        role = self._session.inventory.role(name)
+        return ContainerRunner(runner, container_name(self._session.inventory.cluster, role))

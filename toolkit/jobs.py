@@ -18,10 +18,10 @@ from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.execute import Listener, PlanInterrupted
 from toolkit.following import follow
 from toolkit.inputs import inside_programs
-from toolkit.parts import end_parts
+from toolkit.parts import end_parts, stop_parts
 from toolkit.plan.programs import taken_from_jobs
 from toolkit.plan.steps import Plan, StartJob
-from toolkit.records import job_parts, job_status, job_statuses
+from toolkit.records import job_parts, job_status, running_jobs
 
 _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -107,12 +107,16 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
     seconds = 120 + 2 * (grace or 0)
     flags = ["--interrupt"] if interrupt else []
     flags += [] if grace is None else ["--grace", str(grace)]
-    hosts: tuple[str, ...] = (session.inventory.main,)
-    if session.inventory.in_parts:
-        hosts = next((parts.running for parts in job_parts(session) if parts.id == job), ())
-    ended, errors = end_parts(session, job, hosts, flags, seconds)
-    if errors and not ended:
-        raise next(iter(errors.values()))
+    if not session.inventory.in_parts:
+        errors = end_parts(session, job, (session.inventory.main,), flags, seconds)[1]
+    else:
+        parts = next((parts for parts in job_parts(session) if parts.id == job), None)
+        errors = stop_parts(session, job, parts.unended if parts else (), flags, seconds)
+        for host in parts.silent if parts else ():
+            what = f"cannot end {job} on {host}, which does not answer"
+            errors.setdefault(host, ToolkitError(what, "the same command, when it answers again", host))
+    for error in errors.values():
+        raise error
     return job_status(session, job)
 
 
@@ -137,7 +141,7 @@ def refuse_to_end_jobs(session: Session, prepare: bool = False) -> None:
         NotReady: names the job and the hosts.
     """
     taken = taken_from_jobs(session.layout(), inside_programs(), prepare)
-    running = [job.id for job in job_statuses(session) if not job.final] if taken else []
+    running = running_jobs(session) if taken else []
     if running:
         what = f"job {running[-1]} is running, and {' and '.join(taken)}"
         raise NotReady(what, f"toolkit stop {running[-1]}, or end it by: toolkit up --force")

@@ -10,18 +10,22 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from toolkit.api import Session
+from toolkit.core.command import command
 from toolkit.core.job_status import JobStatus
-from toolkit.core.transport import FAULTS
+from toolkit.core.transport import FAULTS, shifted
+from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.logs import Excerpt, copy
 from toolkit.parts import Parts, end_parts
 from toolkit.records import job_parts
 
+# Seconds before each new try of a host that is not heard from any more; a jump host may be starting again.
+_PAUSES = (0.0, 5.0, 10.0)
 # As in toolkit/inside/common.py: a host of the job is gone.
 _EXIT_LOST = 69
 
@@ -63,14 +67,25 @@ class _Part(threading.Thread):
 
     def run(self) -> None:
         try:
-            try:
-                end = self._follow(self._session.container(self.host), self._words)
-            except Unreachable:
-                # The connection may have broken while the host and its ranks are well.
-                end = self._follow(self._anew(), ("--tail", "0"))
-            self._told.put((self.host, end))
+            self._told.put((self.host, self._follow_on()))
         except Exception as error:  # raised again by who waits for us
             self._told.put((self.host, error))
+
+    def _follow_on(self) -> dict[str, Any]:
+        """Follow to the end, over a new connection where one breaks: host and ranks may be well."""
+        words, runner = self._words, self._session.container(self.host)
+        error: ToolkitError | None = None
+        for pause in (0.0, *_PAUSES):
+            time.sleep(pause)
+            if self._session.closed:
+                break
+            try:
+                if error is not None:
+                    runner = self._anew()
+                return self._follow(runner, words)
+            except ToolkitError as again:
+                error, words = error or again, ("--tail", "0")
+        raise error or Unreachable("the connection was closed", f"toolkit attach {self._job}", self.host)
 
     def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> dict[str, Any]:
         silent = ("--silent",) if self._sink is None else ()
@@ -81,8 +96,8 @@ class _Part(threading.Thread):
         if not said:
             what = f"following {self._job} ended before the job did"
             raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
-        status: dict[str, Any] = json.loads(said.splitlines()[-1])
-        return status
+        told = json.loads(said.splitlines()[-1])
+        return shifted(told["status"], time.time() - told["now"])
 
     def _anew(self) -> ContainerRunner:
         """The same container over a new connection; what else the command does there goes over it as well."""
@@ -124,37 +139,57 @@ def follow_parts(
         except queue.Empty:
             return None
         left.discard(host)
-        parts.statuses[host] = end if isinstance(end, dict) else _without(host, end, job)
+        if isinstance(end, ToolkitError) and not _is_its_own(session, parts, host):
+            raise end  # it is we who are cut off: the job may be well
+        parts.statuses[host] = end if isinstance(end, dict) else _without(host, end)
         if left and not ending and parts.statuses[host]["state"] in FAULTS:
             ending = True
-            _end_rest(session, job, tuple(left), end)
+            why = () if isinstance(end, dict) else (parts.statuses[host]["reason"],)
+            end_parts(session, job, tuple(left), ("--failed", *why), 60)
     return parts.status
 
 
+def _is_its_own(session: Session, parts: Parts, host: str) -> bool:
+    """Whether a host that is not heard from is gone by itself: another one of the job still answers."""
+    if session.closed:
+        return False
+    others = [name for name in parts.statuses if name != host]
+    answers, _ = fan_out(others, lambda name: session.runners[name].run(command("true"), 10).ok)
+    return any(answers.values())
+
+
 def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequence[str]) -> None:
-    """Copy what there is of all parts' output, host by host; without ``--now`` go on to the end of all."""
-    hosts = tuple(_parts(session, job).statuses)
-    if "--now" in more:
-        for host in hosts:
-            copy(session.container(host), job, sink, what, *more)
-        return
-    lock, errors = threading.Lock(), queue.SimpleQueue[Exception]()
+    """Copy what there is of all parts' output, host by host; without ``--now`` go on to the end of all.
+
+    Raises:
+        ToolkitError: some host did not show its own; the others have.
+    """
+    parts = _parts(session, job)
+    lock, at_once = threading.Lock(), "--now" not in more
 
     def show(host: str) -> None:
         lines = _Lines(sink, lock)
         try:
             copy(session.container(host), job, lines, what, *more)
-        except Exception as error:
-            errors.put(error)
-        lines.close()
+        finally:
+            lines.close()
 
-    threads = [threading.Thread(target=show, args=(host,), daemon=True) for host in hosts]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(0.05)
-    if not errors.empty():
-        raise errors.get()
+    errors: dict[str, ToolkitError] = {}
+    if at_once:
+        errors = fan_out(parts.statuses, show)[1]
+    else:
+        for host in parts.statuses:
+            try:
+                show(host)
+            except ToolkitError as error:
+                errors[host] = error
+    if parts.silent:
+        names = ", ".join(parts.silent)
+        raise ToolkitError(
+            f"not shown, as nothing answers there: what {job} said on {names}", "toolkit check"
+        )
+    if errors:
+        raise next(iter(errors.values()))
 
 
 def _parts(session: Session, job: str) -> Parts:
@@ -164,7 +199,7 @@ def _parts(session: Session, job: str) -> Parts:
     return found
 
 
-def _without(host: str, error: Exception, job: str) -> dict[str, Any]:
+def _without(host: str, error: Exception) -> dict[str, Any]:
     """The status of a part of which nothing is heard any more.
 
     Raises:
@@ -177,10 +212,3 @@ def _without(host: str, error: Exception, job: str) -> dict[str, Any]:
     cause = {"ended": 0.0}
     about = {"state": "failed", "exit_code": _EXIT_LOST, "reason": reason, "unswept": [host], "cause": cause}
     return {"started": time.time(), "ended": time.time(), "pid": 0, "hosts": {}, "restarts": [], **about}
-
-
-def _end_rest(session: Session, job: str, hosts: Iterable[str], why: object) -> None:
-    """End the parts on the other hosts, each of which is heard to its end by its own follower."""
-    ended, _ = end_parts(session, job, hosts, ("--failed",), 60)
-    if not ended and isinstance(why, Unreachable):
-        raise why  # it is we who are cut off: the job may be well

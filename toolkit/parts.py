@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from toolkit.api import Session
 from toolkit.core.command import Command, command
 from toolkit.core.job_status import FINAL, JobStatus, parse_status
 from toolkit.core.names import INSIDE
-from toolkit.core.transport import EXEC, together
+from toolkit.core.transport import EXEC, FAULTS, shifted, together
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import ToolkitError
 
@@ -24,7 +25,7 @@ class Parts:
 
     Args:
         statuses: by host, in the form of status.json; ``lost`` where nobody was left to write how it ended.
-        silent: hosts of the job that did not answer.
+        silent: hosts of the job that did not answer, so that nothing is known of their parts.
     """
 
     id: str
@@ -39,14 +40,17 @@ class Parts:
         status = together(self.statuses)
         if of_parts:
             status["hosts"] = {}  # each has told of itself alone; all stand in the record
-        if status["state"] in FINAL:
-            status["unswept"] = sorted({*status["unswept"], *self.silent})
+        if self.silent and status["state"] in FINAL and status["state"] not in FAULTS:
+            names = ", ".join(self.silent)
+            status |= {"state": "unknown", "exit_code": None, "ended": None}
+            status["reason"] = f"nothing answers there: {names}"
         return parse_status(self.id, status, True, self.record)
 
     @property
-    def running(self) -> tuple[str, ...]:
-        """The hosts whose part has not ended."""
-        return tuple(host for host, status in self.statuses.items() if status["state"] not in FINAL)
+    def unended(self) -> tuple[str, ...]:
+        """The hosts on which no end of it is written: where it runs, and where its supervisor was lost."""
+        over = [state for state in FINAL if state != "lost"]
+        return tuple(host for host, status in self.statuses.items() if status["state"] not in over)
 
 
 def all_parts(session: Session, ask: Callable[[str], Sequence[Row]]) -> list[Parts]:
@@ -68,11 +72,31 @@ def all_parts(session: Session, ask: Callable[[str], Sequence[Row]]) -> list[Par
             parts = found.setdefault(row["id"], Parts(row["id"], row["record"] or {}))
             state = row["status"].get("state", "")
             lost = not row["alive"] and state not in FINAL
-            parts.statuses[host] = {**row["status"], "state": "lost" if lost else state}
+            # By the clock of this machine: hosts' own differ by more than a failure takes to spread.
+            status = shifted(row["status"], time.time() - row["now"])
+            parts.statuses[host] = {**status, "state": "lost" if lost else state}
     for parts in found.values():
         taking_part = {str(host["name"]) for host in parts.record.get("hosts") or ()}
         parts.silent = tuple(host for host in errors if host in taking_part)
     return sorted(found.values(), key=lambda parts: parts.status.started)
+
+
+def stop_parts(
+    session: Session, job: str, hosts: Sequence[str], flags: Sequence[str], seconds: float
+) -> dict[str, ToolkitError]:
+    """End a job's parts on these hosts as a person has asked; return the errors of the hosts that failed.
+
+    In two rounds: the ranks on all hosts first, which have their grace, then what started them. A launcher
+    that ends takes its ranks with it, wherever they are.
+
+    Args:
+        flags: of toolkit/inside/stop.py.
+        seconds: after which a host counts as one that does not answer.
+    """
+    failed: dict[str, ToolkitError] = {}
+    if len(hosts) > 1:
+        failed = end_parts(session, job, hosts, (*flags, "--ranks"), seconds)[1]
+    return failed | end_parts(session, job, [host for host in hosts if host not in failed], flags, seconds)[1]
 
 
 def end_parts(

@@ -10,6 +10,7 @@ from toolkit.api import Session
 from toolkit.core.command import Command
 from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import JOBS
+from toolkit.effects.fanout import fan_out
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.inputs import inside_programs
 from toolkit.launchers.slots import Taken
@@ -53,6 +54,16 @@ def job_statuses(session: Session) -> list[JobStatus]:
     except (ToolkitError, KeyError):
         return []
     return _parse(_asked_at_desk(session, session.inventory.main))
+
+
+def running_jobs(session: Session) -> list[str]:
+    """Return the jobs of which anything runs on any host that answers, whatever starts them."""
+
+    def ask(host: str) -> list[str]:
+        return [row["id"] for row in _ask(session, host) if row["alive"]]
+
+    found, _ = fan_out(session.facts, ask)
+    return sorted({job for jobs in found.values() for job in jobs})
 
 
 def job_status(session: Session, job: str) -> JobStatus:

@@ -17,7 +17,7 @@ from toolkit.core.names import job_id
 from toolkit.effects.tree import read_tree
 from toolkit.errors import BadInput, NotReady, Problem
 from toolkit.inputs import choose_hosts, inside_programs, is_folder, read_secrets
-from toolkit.launchers import WITH_TOKEN
+from toolkit.launchers import WITH_TOKEN, starts_from_main
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.launching import (
@@ -151,12 +151,13 @@ def make_job(session: Session, request: Request) -> Job:
     check_request(inventory, request)
     start = start_of(inventory, request)
     chosen = chosen_hosts(inventory, request)
-    _refuse_lost(session, (inventory.main, *chosen))
+    main = (inventory.main,) if starts_from_main(start.launcher, inventory.transport) else ()
+    _refuse_lost(session, (*main, *chosen))
     layout = session.layout(local_image=False)
-    _refuse_lost(session, (inventory.main, *chosen))
+    _refuse_lost(session, (*main, *chosen))
     left_out = (*chosen, *request.exclude)
     spare = _usable_spares(session, layout, left_out) if request.max_restarts else ()
-    concerned = list(dict.fromkeys((inventory.main, *chosen, *spare)))
+    concerned = list(dict.fromkeys((*main, *chosen, *spare)))
     require_launcher(layout, start.launcher, request.elastic)
     require_running(layout, concerned)
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
@@ -173,7 +174,8 @@ def make_job(session: Session, request: Request) -> Job:
     paths = {p.host: p for p in layout.paths if p.host in taking_part}
     given = read_secrets(inventory) if request.secrets else ()
     places = [(host.name, host.address, host.slots) for host in hosts]
-    kept = parse_tunings(session.facts[inventory.main].tuned) if request.tuned else ()
+    about_main = session.facts.get(inventory.main)
+    kept = parse_tunings(about_main.tuned) if request.tuned and about_main else ()
     tunings = tuned_for(places, kept)
     now = datetime.now(timezone.utc)
     first = session.facts[hosts[0].name]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
@@ -12,11 +14,12 @@ from toolkit.core.gauges import JobGauges, job_gauges
 from toolkit.core.job_status import JobStatus
 from toolkit.errors import ToolkitError
 from toolkit.execute import Listener
+from toolkit.following import follow
 from toolkit.gauges import Gauges
 from toolkit.jobs import start, stop
 from toolkit.launchers.job import Job
 from toolkit.logs import Excerpt, show_log
-from toolkit.network.scaling import Point
+from toolkit.network.scaling import Point, hosts_text
 from toolkit.records import job_status
 from toolkit.request import Request, chosen_hosts, make_job, plan_run
 from toolkit.spec.inventory import Inventory
@@ -59,16 +62,21 @@ def measure(
         KeyboardInterrupt: Ctrl-C; the job has been ended.
     """
     job = make_job(session, request)
-    plan = plan_run(session, job, request.workdir)
+    start(session, plan_run(session, job, request.workdir), listen)
     try:
-        start(session, plan, listen)
-        tell(f"job {job.id}: {job.world_size} ranks on {len(job.hosts)} hosts")
+        tell(f"job {job.id}: {job.world_size} ranks on {hosts_text(len(job.hosts))}")
+        # Whoever follows a job of parts ends it when one has failed; what it prints is not for here.
+        threading.Thread(target=_follow, args=(session, job.id), daemon=True).start()
         with Gauges(session, _EACH) as gauges:
-            point = _watch(session, gauges, job, warm_up, seconds, patience)
+            return _watch(session, gauges, job, warm_up, seconds, patience)
     finally:
         if not job_status(session, job.id).final:
             stop(session, job.id, grace=_GRACE)
-    return point
+
+
+def _follow(session: Session, job: str) -> None:
+    with suppress(ToolkitError):  # the job is asked how it stands
+        follow(session, job, lambda data: None)
 
 
 def _watch(

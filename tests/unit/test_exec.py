@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,16 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit import inside_world
 from tests.unit.inside_world import JOB, World, host_entry, python, rank_env, wait_for
-from toolkit.core.transport import together
+from toolkit.core.code import CodeTree
+from toolkit.core.transport import shifted, together
 from toolkit.errors import BadInput
 from toolkit.launching import Start, without_ssh
 from toolkit.parts import Parts, all_parts
 from toolkit.plan.containers import cluster_container
+from toolkit.plan.job import plan_job
 from toolkit.plan.layout import make_layout
 from toolkit.plan.renderings import ssh_files
-from toolkit.plan.steps import Run, StartDaemons, StartJob, Upload
+from toolkit.plan.steps import Run, SendCode, StartDaemons, StartJob, Upload
 from toolkit.plan.up import plan_up
 from toolkit.request import Request, check_request
 
@@ -88,6 +91,14 @@ def test_a_busy_port_is_nobody_s_business() -> None:
     assert make_layout(world.inventory(TEXT), said, None).port == 0
 
 
+def test_a_main_without_ranks_has_no_part_of_what_starts_elsewhere() -> None:
+    hosts = world.job().hosts[1:]
+    up = make_layout(world.inventory(TEXT), world.facts_when_up(), None)
+    for launcher, places in (("torchrun", ["gpu2", "cpu3"]), ("mpirun", ["gpu1", "gpu2", "cpu3"])):
+        plan = plan_job(up, replace(world.job(launcher, hosts), transport="exec"), "", CodeTree())
+        assert [step.host for step in plan.steps if isinstance(step, SendCode)] == places
+
+
 def test_who_is_started_where() -> None:
     plans = world.plans()
     flat = [step for step in plans["run-exec-torchrun"].steps if isinstance(step, StartJob)]
@@ -108,6 +119,7 @@ def part(state: str, code: int | None = None, **more: Any) -> dict[str, Any]:
     return {**about, "restarts": [], "cause": {}, **({"ended": None} if code is None else {}), **more}
 
 
+ENDED_BY_OTHERS = {"rank": 0, "exit_code": 143, "ended": 7.9}
 RANK = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"]}
 
 
@@ -126,6 +138,17 @@ RANK = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"]}
         ([part("lost"), part("succeeded", 0)], "lost", None, "lost"),
         # A rank explains more than a launcher that has lost it, even when that was quicker.
         ([part("failed", 1, ended=7.0), part("failed", 7, cause=RANK)], "failed", 7, "failed"),
+        # Ranks that a launcher has ended, as it had lost one, say nothing of why.
+        (
+            [
+                part("failed", 7, cause=RANK),
+                part("failed", 143, cause={**RANK, "exit_code": 143, "ended": 7.9}),
+            ],
+            *("failed", 7, "failed"),
+        ),
+        # What fails after a person has asked for the end has failed of that.
+        ([part("stopped", 130, asked=7.0), part("failed", 7, cause=RANK)], "stopped", 130, "stopped"),
+        ([part("stopped", 130, asked=8.5), part("failed", 7, cause=RANK)], "failed", 7, "failed"),
         # A host that is gone comes before ranks that have lost it.
         ([part("failed", 7, cause=RANK), part("failed", 69, cause={"ended": 0.0})], "failed", 69, "failed"),
     ],
@@ -136,6 +159,15 @@ def test_the_parts_say_together_how_a_job_stands(
     for order in (parts, parts[::-1]):
         merged = together({f"gpu{number}": one for number, one in enumerate(order)})
         assert (merged["state"], merged["exit_code"], merged["reason"]) == (state, code, reason)
+
+
+def test_moments_are_held_against_each_other_by_one_clock() -> None:
+    # gpu2's clock is a minute ahead: by its own the rank there failed last, and in truth it failed first.
+    ahead = part("failed", 7, ended=69.0, started=65.0, cause={**RANK, "ended": 67.0})
+    here = part("failed", 1, cause={**RANK, "exit_code": 1, "ended": 7.5})
+    assert together({"gpu1": here, "gpu2": ahead})["exit_code"] == 1
+    merged = together({"gpu1": here, "gpu2": shifted(ahead, -60.0)})
+    assert (merged["exit_code"], merged["started"], merged["ended"]) == (7, 5.0, 9.0)
 
 
 def test_times_and_leftovers_are_those_of_all() -> None:
@@ -160,7 +192,8 @@ class Met:
 def row(state: str, code: int | None, alive: bool = False, **more: Any) -> dict[str, Any]:
     hosts = [host_entry(name="gpu1"), host_entry(name="gpu2")]
     record = {"owner": "alice", "launcher": "mpirun", "transport": "exec", "hosts": hosts, "command": ["a"]}
-    return {"id": JOB, "alive": alive, "status": part(state, code, **more), "record": record}
+    about = {"id": JOB, "alive": alive, "status": part(state, code, **more), "record": record}
+    return {**about, "now": time.time()}
 
 
 def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
@@ -170,10 +203,11 @@ def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
     session: Any = Met()
     (parts,) = all_parts(session, lambda host: rows[host])
     assert parts.status.state == "lost", "the supervisor on gpu2 is gone"
-    assert dict(parts.status.hosts) == {"gpu1": (0,), "gpu2": (0,)} and parts.running == ()
+    assert dict(parts.status.hosts) == {"gpu1": (0,), "gpu2": (0,)}
+    assert parts.unended == ("gpu2",), "what it has left is still to be swept"
     rows["gpu2"] = [row("running", None, alive=True)]
     (parts,) = all_parts(session, lambda host: rows[host])
-    assert (parts.status.state, parts.running) == ("running", ("gpu2",))
+    assert (parts.status.state, parts.unended) == ("running", ("gpu2",))
 
     def ask(host: str) -> list[dict[str, Any]]:
         if host == "gpu2":
@@ -181,7 +215,13 @@ def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
         return rows[host]
 
     (parts,) = all_parts(session, ask)
-    assert (parts.status.state, parts.status.unswept) == ("succeeded", ("gpu2",))
+    assert (parts.status.state, parts.status.exit_code) == ("unknown", None), (
+        "nobody says that gpu2's is over"
+    )
+    assert parts.status.reason == "nothing answers there: gpu2" and parts.status.final
+    rows["gpu1"] = [row("failed", 7, hosts={"gpu1": [0]})]
+    (parts,) = all_parts(session, ask)
+    assert (parts.status.state, parts.status.exit_code) == ("failed", 7), "whatever gpu2 says"
     with pytest.raises(Unreachable):
         all_parts(session, lambda host: ask("gpu2"))
     # Only those that were met at all are asked.
@@ -248,6 +288,44 @@ def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: 
     assert b"asked" not in here.log()
 
 
+def test_a_host_that_was_lost_is_what_the_others_write_down(here: World) -> None:
+    exec_job(here, launches=[{"host": "gpu1", "argv": python("import time; time.sleep(60)")}])
+    here.start("supervisor.py", JOB)
+    wait_for(lambda: here.status()["state"] == "running")
+    assert here.call("stop.py", JOB, "--failed", "gpu2 is lost: no answer")[0] == 0
+    status = here.status()
+    assert (status["state"], status["exit_code"], status["reason"]) == (
+        "failed",
+        69,
+        "gpu2 is lost: no answer",
+    )
+
+
+def test_a_launcher_is_not_told_before_the_ranks_on_all_hosts_are_over(here: World) -> None:
+    # Told of the end, it would kill those on other hosts in the middle of their grace.
+    own = python(
+        "import signal, time; signal.signal(15, lambda *_: print('asked', flush=True)); time.sleep(60)"
+    )
+    folder = exec_job(here, launches=[{"host": "gpu1", "argv": own}], grace=20.0)
+    supervisor = here.start("supervisor.py", JOB)
+    wait_for(lambda: here.status()["state"] == "running")
+    said = json.loads(here.call("stop.py", JOB, "--ranks")[1])
+    assert said["state"] == "running" and (folder / "ranks-ended").exists()
+    time.sleep(0.3)
+    assert b"asked" not in here.log() and supervisor.poll() is None
+    process = here.start("stop.py", JOB, "--grace", "0.5")
+    process.communicate(timeout=20)
+    assert b"asked" in here.log()
+    assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
+    assert here.status()["asked"] <= here.status()["ended"]
+
+
+def test_what_came_with_a_job_that_was_never_started_here_goes(here: World) -> None:
+    folder = exec_job(here, env={"TOKEN": "s3cret"})
+    assert here.call("stop.py", JOB, "--failed") == (0, b"{}\n", b"")
+    assert "s3cret" not in (folder / "job.json").read_text()
+
+
 def test_a_daemon_that_fails_says_whose_it_is(here: World) -> None:
     folder = exec_job(here, launches=[])
     (folder / "daemon.json").write_text(json.dumps({"command": "exit 3"}))
@@ -302,11 +380,31 @@ def test_nobody_waits_for_asks_of_a_launcher_that_is_gone(here: World) -> None:
     assert json.loads(talk.stdout.readline()) == {"done": True}
 
 
+def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(
+    here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(inside_world.INSIDE))
+    import asks
+
+    folder = exec_job(here, launches=[{"host": "gpu1", "argv": python("import time; time.sleep(60)")}])
+    here.start("supervisor.py", JOB)
+    wait_for(lambda: here.status()["state"] == "running")
+    with pytest.raises(TimeoutError, match="asked for nothing on gpu2"):
+        asks.asked(folder, ["gpu2"], patience=0.05)
+    assert not asks.begun(folder, patience=0.05)
+    (folder / "logs").mkdir(exist_ok=True)
+    (folder / "logs" / "rank-0.run").write_text("{}")
+    assert asks.begun(folder, patience=0.05)
+    here.call("stop.py", JOB, "--grace", "0")
+    for name in ("asks", "listing", "files"):
+        sys.modules.pop(name, None)
+
+
 def test_an_ask_that_nobody_hears_is_given_up(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(inside_world.INSIDE))
     import asks
 
     folder = exec_job(here)
     assert "nobody listens any more" in asks.ask(folder, "gpu2", "orted", patience=0.05)
-    for name in ("asks", "listing"):
+    for name in ("asks", "listing", "files"):
         sys.modules.pop(name, None)

@@ -156,6 +156,26 @@ def test_gpus_by_nvidia_smi(here: World, tmp_path: Path) -> None:
     )
 
 
+def test_what_nvidia_smi_said_long_ago_is_not_true_any_more(
+    inside: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gpu_gauges
+
+    starts: list[float] = []
+
+    def start(gpus: Any, now: float) -> None:
+        starts.append(now)
+        gpus._begun = now
+
+    monkeypatch.setattr(gpu_gauges.Gpus, "_start", start)
+    gpus = gpu_gauges.Gpus(2.0)
+    assert gpus.sample(0.0) == [] and starts == [0.0]
+    gpus._rows["GPU-1"] = (1.0, {"uuid": "GPU-1"})
+    assert gpus.sample(9.0) == [{"uuid": "GPU-1"}] and starts == [0.0]
+    assert gpus.sample(12.0) == [] and starts == [0.0, 12.0], "it hangs, and is started anew"
+    assert gpus.sample(15.0) == [] and starts == [0.0, 12.0]
+
+
 def test_it_costs_less_than_a_hundredth_of_a_processor(here: World) -> None:
     with gauge(here, "2") as process:
         path = Path(f"/proc/{process.pid}/stat")
@@ -233,8 +253,10 @@ def test_who_holds_the_others_up() -> None:
     assert list(behind(*(RankGauge("j", n, step=5 if n == 2 else 9) for n in range(4)))) == [2]
     slow = behind(*(RankGauge("j", n, steps_per_s=1.0 if n == 1 else 2.0) for n in range(3)))
     assert slow == {1: "1 steps/s, the others 2"}
-    assert list(behind(*(RankGauge("j", n, silent=200.0 if n == 1 else 2.0) for n in range(3)))) == [1]
-    assert behind(*(RankGauge("j", n, silent=200.0) for n in range(3))) == {}, "rank 0 alone often prints"
+    talking = [RankGauge("j", n, step=9, silent=200.0 if n == 1 else 2.0) for n in range(3)]
+    assert list(behind(*talking)) == [1]
+    alone = [RankGauge("j", n, step=9 if n == 0 else None, silent=300.0 * n) for n in range(3)]
+    assert behind(*alone) == {}, "rank 0 alone often prints, and nobody expects it of the others"
 
 
 def test_numbers_for_programs() -> None:

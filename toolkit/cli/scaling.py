@@ -129,7 +129,7 @@ def _measure(
     times: tuple[float | None, ...],
     verbose: bool,
 ) -> Scaling:
-    from toolkit.errors import BadInput, Problem, ToolkitError
+    from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
     from toolkit.network.predict import counts
     from toolkit.network.scaling import Scaling, hosts_text
     from toolkit.scaling import measure, on_first, ordered_hosts
@@ -145,6 +145,8 @@ def _measure(
                 point = measure(
                     session, on_first(request, order, number), warm_up, seconds, patience, listener, say
                 )
+            except Interrupted:
+                raise
             except ToolkitError as error:
                 faults.append(f"{hosts_text(number)}: {error.what}")
                 say(f"{hosts_text(number)}: {error}")

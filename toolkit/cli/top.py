@@ -52,7 +52,7 @@ def top(
         with Gauges(session, seconds or 2.0) as gauges:
             live = sys.stdout.isatty() and not once and not as_json
             if live or prometheus:
-                _go_on(gauges, inventory.cluster, live, prometheus)
+                _go_on(gauges, inventory.cluster, seconds or 2.0, live, prometheus)
                 return
             gauges.wait_for_rates()
             found, silent = gauges.now()
@@ -64,7 +64,7 @@ def top(
         raise typer.Exit(3)
 
 
-def _go_on(gauges: Gauges, cluster: str, live: bool, file: str) -> None:
+def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) -> None:
     """Show and write what comes until Ctrl-C, which is the way out and no failure."""
     from toolkit.effects.whole import write_whole
     from toolkit.show_top import prometheus_text
@@ -74,7 +74,7 @@ def _go_on(gauges: Gauges, cluster: str, live: bool, file: str) -> None:
         say(f"writing to {file} at every reading; Ctrl-C ends it")
     try:
         while True:
-            gauges.wait(1.0)
+            time.sleep(seconds)  # not at each host's reading: many hosts would make it many times a second
             found, silent = gauges.now()
             if screen is not None:
                 screen.show(found, silent)

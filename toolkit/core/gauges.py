@@ -179,12 +179,17 @@ def _behind(ranks: Sequence[RankGauge]) -> dict[int, str]:
     found: dict[int, str] = {}
     steps = sorted(rank.step for rank in ranks if rank.step is not None)
     paces = [rank.steps_per_s for rank in ranks if rank.steps_per_s]
-    talking = [rank.silent for rank in ranks if rank.silent is not None]
+    # Of the others nothing is expected: often rank 0 alone prints.
+    talking = [rank.silent for rank in ranks if rank.silent is not None and _has_a_pace(rank)]
     for rank in ranks:
         if len(steps) > 1 and rank.step is not None and rank.step < median(steps) - 1:
             found[rank.rank] = f"at step {rank.step}, the others at {steps[-1]}"
         elif len(paces) > 1 and rank.steps_per_s and rank.steps_per_s < _SLOW * median(paces):
             found[rank.rank] = f"{rank.steps_per_s:.3g} steps/s, the others {median(paces):.3g}"
-        elif len(talking) > 1 and rank.silent is not None and rank.silent > _SILENT_S + 10 * min(talking):
+        elif len(talking) > 1 and _has_a_pace(rank) and (rank.silent or 0) > _SILENT_S + 10 * min(talking):
             found[rank.rank] = f"silent for {rank.silent:.0f} s"
     return found
+
+
+def _has_a_pace(rank: RankGauge) -> bool:
+    return rank.step is not None or rank.steps_per_s is not None or rank.samples_per_s is not None

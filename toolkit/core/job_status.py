@@ -8,7 +8,8 @@ from typing import Any
 
 from toolkit.errors import NotReady
 
-FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
+# lost: nobody was left to write how it ended. unknown: some host of it does not say.
+FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
 
 
 @dataclass(frozen=True)

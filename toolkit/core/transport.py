@@ -7,6 +7,7 @@ starts the job starts them all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +19,10 @@ LAUNCHERS = ("accelerate", "mpirun", "python", "torchrun")
 # What starts the same ranks.
 INSTEAD = {"horovodrun": "mpirun"}
 
-_FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
+_FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
 # What has kept a job from its end outweighs what has followed from that.
 FAULTS = ("failed", "timeout", "lost")
+_ENDED_BY_OTHERS = 128 + 15
 
 
 def together(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -42,14 +44,38 @@ def together(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _telling(statuses: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The part that says how the job has ended: the first that failed, best with a rank's own record."""
+def shifted(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Return a status with its moments moved: hosts' clocks differ by more than a failure takes to spread.
 
-    def lateness(status: Mapping[str, Any]) -> tuple[int, bool, float]:
-        state = status["state"]
-        order = 0 if state in FAULTS else 1 if state == "stopped" else 2
+    Args:
+        seconds: by which the clock that it was written by is behind the one that counts.
+    """
+    moved = dict(status)
+    for name in ("started", "ended", "asked"):
+        if moved.get(name):
+            moved[name] = float(moved[name]) + seconds
+    if (moved.get("cause") or {}).get("ended"):
+        moved["cause"] = {**moved["cause"], "ended": float(moved["cause"]["ended"]) + seconds}
+    return moved
+
+
+def _telling(statuses: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The part that says how the job has ended: the first that failed, best with a rank's own record.
+
+    Unless somebody had asked for the end before: what fails after that has failed of it.
+    """
+    asked = min((float(one["asked"]) for one in statuses if one.get("asked")), default=math.inf)
+
+    def lateness(status: Mapping[str, Any]) -> tuple[int, bool, bool, float]:
         cause = status.get("cause") or {}
-        # A part of which nothing is known has no time of its end.
-        return order, not cause, float(cause.get("ended", status.get("ended")) or 0)
+        when = float(cause.get("ended", status.get("ended")) or 0)
+        if status["state"] in FAULTS and when <= asked:
+            order = 0
+        elif status["state"] in ("stopped", *FAULTS):
+            order = 1 if status.get("asked") else 2
+        else:
+            order = 3
+        # A launcher that has lost one rank ends the others by SIGTERM.
+        return order, not cause, cause.get("exit_code") == _ENDED_BY_OTHERS, when
 
     return min(statuses, key=lateness)

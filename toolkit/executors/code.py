@@ -58,7 +58,13 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
         raise failure(desk.finish(), desk.runner)
     if refused := heard.get("refused"):
         raise ToolkitError(str(refused), str(heard.get("fix", "")), step.host)
-    # A launcher that has ended before it asked says why in the job's log.
+    # What came with the job goes from hosts of which a launcher wanted nothing: it has ended before, and says
+    # why in the job's log. Else whoever goes away now leaves none that waits for a daemon in vain.
+    word = "begun" if done == len(containers) else "forget"
+    for host, container in step.others:
+        other = context.desks.open(context.runners[host], container)
+        other.say({"do": word, "job": step.job})
+        other.hear()
     return Verdict("ok", f"{done} of {len(containers)}" if done < len(containers) else "")
 
 

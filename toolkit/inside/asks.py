@@ -37,8 +37,13 @@ def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str
     return str(read(answer).get("error", ""))
 
 
-def asked(job: Path, hosts: Sequence[str]) -> tuple[str, str] | None:
-    """Wait for an ask of one of these hosts; returns host and command, None when none can come any more."""
+def asked(job: Path, hosts: Sequence[str], patience: float = PATIENCE_S) -> tuple[str, str] | None:
+    """Wait for an ask of one of these hosts; returns host and command, None when none can come any more.
+
+    Raises:
+        TimeoutError: none has come for so long.
+    """
+    until = time.monotonic() + patience
     while True:
         over = is_over(job)  # looked at first: what was asked before the end is there
         for host in hosts:
@@ -47,6 +52,21 @@ def asked(job: Path, hosts: Sequence[str]) -> tuple[str, str] | None:
                 return host, str(found["command"])
         if over:
             return None
+        if time.monotonic() > until:
+            names = ", ".join(hosts)
+            raise TimeoutError(f"the launcher has asked for nothing on {names} for {patience:.0f} s")
+        time.sleep(POLL_S)
+
+
+def begun(job: Path, patience: float = PATIENCE_S) -> bool:
+    """Wait until a rank has begun here; False when the job's part here is over before, or it is late."""
+    until = time.monotonic() + patience
+    while True:
+        over = is_over(job)
+        if any((job / "logs").glob("rank-*.run")):
+            return True
+        if over or time.monotonic() > until:
+            return False
         time.sleep(POLL_S)
 
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Thread
 
-from common import BEAT_S, EXIT_LOST, LEASE_S, Host, Job, exit_code_of, grace_of
+from common import BEAT_S, EXIT_LOST, LEASE_S, Host, Job, exit_code_of, grace_of, job_folder
 from launches import Running
 from leases import Leases
 from outcome import End
+from part import ALL_ENDED, EXEC, RANKS_ENDED
 from records import blame, first_cause, words
 from regroup import Regroup
 
@@ -57,6 +58,7 @@ class Attempt:
         self._stopping: float | None = None  # since when
         self._ending: Thread | None = None  # the ranks, while their output is still copied
         self._killing: Thread | None = None  # everything, when somebody will not wait for the grace
+        self._grace_over = 0.0
         self._launcher_failed = False  # then it is ending its ranks already
 
     def start(self) -> None:
@@ -219,8 +221,20 @@ class Attempt:
         if self._ending is None:
             self._ending = Thread(target=self.leases.end, args=(grace, True), daemon=True)
             self._ending.start()
+            self._grace_over = time.monotonic() + grace
         # A launcher that has failed ends its ranks itself, those that it can still reach.
-        return self._launcher_failed or not self._ending.is_alive()
+        return self._launcher_failed or not (self._ending.is_alive() or self._others_have_grace())
+
+    def _others_have_grace(self) -> bool:
+        """Whether ranks of other parts of the job may still use theirs, of which nothing is heard here.
+
+        The launcher ends them once it is told, wherever they are.
+        """
+        if self.job["transport"] != EXEC or self._end is None or not self._end.wanted:
+            return False
+        folder = job_folder(self.job["id"])
+        (folder / RANKS_ENDED).touch()
+        return not (folder / ALL_ENDED).exists() and time.monotonic() < self._grace_over
 
     def _is_open(self, running: Running) -> bool:
         return running.process.stdout in self._selector.get_map()

@@ -133,6 +133,7 @@ class Status(TypedDict):
     hosts: dict[str, list[int]]  # of this attempt: names in rank order, with the slots taken there
     restarts: list[dict[str, Any]]  # what each attempt before this one ended by: at, reason, host, hosts
     cause: dict[str, Any]  # the record of the rank that failed first; empty where none did
+    asked: float | None  # when somebody asked for the end; None where nobody did
 
 
 def fail(code: int, message: str) -> NoReturn:

@@ -6,6 +6,8 @@ A line of JSON on standard input says what to do, until its end:
     code     a job's folder, in the words of snapshot.py
     start    the job's supervisor, which then belongs to nobody here; with a daemon's command, for that
     asks     what the job's launcher wants started on other hosts, host by host; see asks.py
+    begun    whether a rank of the job has begun here, as soon as that is known
+    forget   the person's variables, of a job that is not started here after all
     follow   follow.py takes this process's place; what comes from then on is its output
 """
 
@@ -83,11 +85,14 @@ def pass_on(caller: Caller, job: str, hosts: list[str]) -> None:
     from asks import answer, asked  # here, as most desks start without
 
     left = list(hosts)
-    while left and (found := asked(Path(ROOT, job), left)):
-        host, command = found
-        caller.say(host=host, command=command)
-        answer(Path(ROOT, job), host, caller.line()["error"])
-        left.remove(host)
+    try:
+        while left and (found := asked(Path(ROOT, job), left)):
+            host, command = found
+            caller.say(host=host, command=command)
+            answer(Path(ROOT, job), host, caller.line()["error"])
+            left.remove(host)
+    except TimeoutError as error:
+        raise Refused(str(error), f"toolkit logs {job}") from error
 
 
 def serve(caller: Caller, ask: dict[str, Any]) -> None:
@@ -104,6 +109,15 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
     elif ask["do"] == "asks":
         pass_on(caller, ask["job"], ask["hosts"])
         caller.say(done=True)
+    elif ask["do"] == "begun":
+        from asks import begun
+
+        caller.say(begun=begun(Path(ROOT, ask["job"])))
+    elif ask["do"] == "forget":
+        from common import forget_variables
+
+        forget_variables(ask["job"])
+        caller.say(forgot=ask["job"])
     elif ask["do"] == "follow":
         os.execv(_PYTHON[0], [*_PYTHON, program("follow.py"), *ask["words"]])
     else:

@@ -149,7 +149,8 @@ def main() -> int:
     if problem:
         fail(EXIT_BROKEN, problem)
     if args.status:
-        sys.stderr.write(json.dumps(read_status(args.job_id)) + "\n")
+        status = json.dumps(read_status(args.job_id))
+        sys.stderr.write(f'{{"status": {status}, "now": {time.time()}}}\n')
     return 0
 
 

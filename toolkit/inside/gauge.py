@@ -101,7 +101,12 @@ def main() -> int:
     try:
         while True:
             now = time.monotonic()
-            found = {"at": time.time(), **host.sample(now), "gpus": gpus.sample(), "ranks": ranks.sample(now)}
+            found = {
+                "at": time.time(),
+                **host.sample(now),
+                "gpus": gpus.sample(now),
+                "ranks": ranks.sample(now),
+            }
             line = json.dumps({**found, "jobs": ranks.jobs()}, separators=(",", ":"))
             os.write(1, line.encode() + b"\n")
             # What is told is nothing: the end of it is the end of us.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from contextlib import suppress
@@ -21,26 +22,27 @@ GPU_FIELDS = {
 }
 
 
+# What nvidia-smi has not said again for so many intervals is true no more.
+STALE = 5
+
+
 class Gpus:
     """nvidia-smi, started once: each start of its own takes a processor for a tenth of a second."""
 
     def __init__(self, seconds: float) -> None:
-        query = f"--query-gpu={','.join(GPU_FIELDS)}"
-        loop = f"--loop-ms={max(100, int(seconds * 1000))}"
-        argv = ["nvidia-smi", query, "--format=csv,noheader,nounits", loop]
+        self._seconds = max(0.1, seconds)
         self._rest = b""
-        self._rows: dict[str, dict[str, Any]] = {}
-        try:
-            self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-        except OSError:
-            self._process = None  # a host without GPUs
-            return
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
+        self._rows: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._begun = -math.inf
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_there = True
 
-    def sample(self) -> list[dict[str, Any]]:
+    def sample(self, now: float) -> list[dict[str, Any]]:
+        """The GPUs, none where there is no nvidia-smi."""
+        late = STALE * max(1.0, self._seconds)
+        heard = max((when for when, _ in self._rows.values()), default=self._begun)
+        if self._is_there and now > max(heard, self._begun) + late:
+            self._start(now)  # for the first time, or it has died, or hangs
         if self._process is not None and self._process.stdout is not None:
             with suppress(BlockingIOError):
                 while data := os.read(self._process.stdout.fileno(), 1 << 16):
@@ -48,8 +50,23 @@ class Gpus:
                     for line in lines:
                         row = gpu_row(line.decode(errors="replace"))
                         if row:
-                            self._rows[row["uuid"]] = row
-        return list(self._rows.values())
+                            self._rows[row["uuid"]] = (now, row)
+        return [row for when, row in self._rows.values() if now <= when + late]
+
+    def _start(self, now: float) -> None:
+        self.close()
+        query = f"--query-gpu={','.join(GPU_FIELDS)}"
+        argv = ["nvidia-smi", query, "--format=csv,noheader,nounits", f"--loop-ms={self._seconds * 1000:.0f}"]
+        self._begun = now
+        try:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except OSError:
+            self._is_there = False  # a host without GPUs
+            return
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
 
     def close(self) -> None:
         if self._process is not None:

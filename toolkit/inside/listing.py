@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def early_status(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     status: dict[str, Any] = {"state": "starting", "exit_code": None, "started": started, "ended": None}
-    return status | {"pid": pid, "reason": "", "unswept": [], "hosts": {}, "restarts": [], "cause": {}}
+    status |= {"pid": pid, "reason": "", "unswept": [], "hosts": {}, "restarts": []}
+    return status | {"cause": {}, "asked": None}
 
 
 def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
@@ -55,7 +57,9 @@ def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
             # It may have ended between the two looks.
             status = status if alive else read(folder / "status.json") or status
             record = read(folder / "record.json")
-            found.append({"id": folder.name, "alive": alive, "status": status, "record": record})
+            found.append(
+                {"id": folder.name, "alive": alive, "status": status, "record": record, "now": time.time()}
+            )
     return found
 
 

@@ -14,6 +14,10 @@ from typing import Any
 EXEC = "exec"
 # In the job's folder on a host where the launcher on main wants a daemon of its own: that daemon's command.
 DAEMON = "daemon.json"
+# There while a job is being ended: the ranks here are over; those everywhere are, and launchers may end.
+RANKS_ENDED, ALL_ENDED = "ranks-ended", "all-ended"
+# Why another host's part has failed, where that says more than its own status: the host is gone.
+PEER = "peer"
 
 
 def own_part(job: dict[str, Any], host: str, folder: Path) -> dict[str, Any]:

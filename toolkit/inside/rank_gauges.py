@@ -80,7 +80,7 @@ class Ranks:
     def __init__(self) -> None:
         self._found: dict[tuple[str, int, int], Rank] = {}
         self._looked = -LOOK_S
-        self._ended: set[tuple[str, int]] = set()  # files of runs that are over, with their inode
+        self._ended: set[tuple[str, int]] = set()  # files of runs that are over, and of when
 
     def sample(self, now: float) -> list[dict[str, Any]]:
         if now >= self._looked + LOOK_S:
@@ -101,7 +101,7 @@ class Ranks:
         alive: dict[tuple[str, int, int], Rank] = {}
         for path in (ROOT / "jobs").glob("*/logs/rank-*.run"):
             try:
-                mark = (str(path), path.stat().st_ino)
+                mark = (str(path), path.stat().st_mtime_ns)
                 if mark in self._ended:
                     continue
                 run = json.loads(path.read_bytes())

@@ -25,7 +25,8 @@ from common import (
     read_status,
 )
 from files import write_json, write_text
-from sweep import CONNECT_S, end_everywhere
+from part import ALL_ENDED, EXEC, PEER, RANKS_ENDED
+from sweep import CONNECT_S, end, end_everywhere
 
 START_S = 5.0  # a job that was started a moment ago may not have its status yet
 POLL_S = 0.05
@@ -46,20 +47,35 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--interrupt", action="store_true", help="a person's Ctrl-C: the job ends with 130")
-    parser.add_argument("--failed", action="store_true", help="as it has failed on another host")
+    parser.add_argument(
+        "--failed", nargs="?", const="", metavar="WHY", help="as it has failed on another host, or lost it"
+    )
+    parser.add_argument("--ranks", action="store_true", help="until the ranks here have ended, and no longer")
     parser.add_argument("--grace", type=float, help="seconds between TERM and KILL, in place of the job's")
     args = parser.parse_args()
-    signum = PEER_FAILED if args.failed else signal.SIGINT if args.interrupt else signal.SIGTERM
+    failed = args.failed is not None
+    signum = PEER_FAILED if failed else signal.SIGINT if args.interrupt else signal.SIGTERM
     job = load_job(args.job_id)
+    folder = job_folder(job["id"])
+    if failed and read_status(job["id"]) is None:
+        end(job["id"], 0.0)  # it was never started here: what is left is what came with it
+        print("{}")
+        return 0
     status = _first_status(job["id"])
+    if args.failed:
+        write_text(folder / PEER, args.failed + "\n")
+    if not args.ranks and job["transport"] == EXEC:
+        (folder / ALL_ENDED).touch()
     if args.grace is not None:
-        write_text(job_folder(job["id"]) / GRACE, f"{args.grace}\n")
+        write_text(folder / GRACE, f"{args.grace}\n")
     grace = grace_of(job)
     if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
         os.kill(status["pid"], signum)
     # its own worst case: the ranks' grace, then the launcher's, both with a host that is gone
     deadline = time.monotonic() + 2 * grace + 2 * CONNECT_S + 30
     while status["state"] not in FINAL_STATES:
+        if args.ranks and (folder / RANKS_ENDED).exists():
+            break
         if not is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
             status = _first_status(job["id"])
             if status["state"] in FINAL_STATES:

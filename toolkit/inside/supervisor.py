@@ -35,6 +35,7 @@ from files import write_json
 from leases import Leases
 from logs import Log
 from outcome import End
+from part import PEER
 from restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
 from sweep import end_everywhere
 from watchdog import Watchdog
@@ -66,9 +67,12 @@ class Supervisor:
             "hosts": taken(job["hosts"]),
             "restarts": self.restarts.done,
             "cause": {},
+            "asked": None,
         }
 
     def on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        if not self.asked and signum != PEER_FAILED:
+            self.status["asked"] = time.time()
         self.asked = self.asked or signum
 
     def save(self) -> None:
@@ -213,7 +217,7 @@ class Supervisor:
     def _over(self) -> End | None:
         """Why all is to end, from outside the job; None while it is not."""
         if self.asked == PEER_FAILED:
-            return End("stopped", 128 + signal.SIGTERM, "ended, as the job has failed on another host")
+            return self._peer_failed()
         if self.asked:
             name = signal.Signals(self.asked).name
             return End("stopped", 128 + self.asked, f"stopped by {name}", wanted=True)
@@ -221,6 +225,15 @@ class Supervisor:
         if limit is not None and time.monotonic() > self.began + limit:
             return End("timeout", 124, f"not ended within {limit:g} s", wanted=True)
         return None
+
+    def _peer_failed(self) -> End:
+        try:
+            why = (self.folder / PEER).read_text().strip()
+        except OSError:
+            what = "ended, as the job has failed on another host"
+            return End("stopped", 128 + signal.SIGTERM, what)
+        # Before all that follows from it, whatever the ranks' own records say of that.
+        return End("failed", EXIT_LOST, why, record={"ended": 0.0})
 
     def _take_output(self, data: bytes) -> None:
         if data:

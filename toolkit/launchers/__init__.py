@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from toolkit.core.transport import SSH
 from toolkit.launchers.accelerate import accelerate
 from toolkit.launchers.deepspeed import deepspeed
 from toolkit.launchers.horovodrun import horovodrun
@@ -35,6 +36,12 @@ def about_job(job: Job) -> dict[str, Any]:
 
 # Those that reach other hosts by ssh of their own, for which a program of ours stands in.
 BY_AGENT = ("horovodrun", "horovodrun-gloo", "mpirun")
+
+
+def starts_from_main(launcher: str, transport: str) -> bool:
+    """Return whether main takes part in a job though it may have no ranks: something there starts them."""
+    return transport == SSH or launcher in BY_AGENT
+
 
 # Those that can start ranks again by themselves.
 ELASTIC = ("horovodrun", "torchrun")

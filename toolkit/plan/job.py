@@ -10,7 +10,7 @@ from toolkit.core.code import CodeTree
 from toolkit.core.names import container_name
 from toolkit.core.transport import EXEC
 from toolkit.errors import NotReady
-from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job
+from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job, starts_from_main
 from toolkit.launchers.job import Job
 from toolkit.launchers.slots import Room
 from toolkit.plan.extras import OWN
@@ -91,7 +91,8 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
         tree: what of it goes.
     """
     cluster = layout.inventory.cluster
-    names = dict.fromkeys((job.main, *(h.name for h in (*job.hosts, *job.spares))))
+    own = (job.main,) if starts_from_main(job.launcher, job.transport) else ()
+    names = dict.fromkeys((*own, *(h.name for h in (*job.hosts, *job.spares))))
     title = f"send code ({len(tree.entries)} files)" if source else "send the job file"
     sends = tuple(
         SendCode(
