@@ -43,7 +43,8 @@ def there(parts: Toolkit) -> Toolkit:
 
 def listeners(host: str) -> set[str]:
     """Where anything listens on a host: address and port; the host and its containers share one network."""
-    return {line.split()[3] for line in on(host, "ss", "-ltnuH").splitlines() if "LISTEN" in line}
+    lines = [*on(host, "ss", "-Hltn").splitlines(), *on(host, "ss", "-Hlun").splitlines()]
+    return {line.split()[3] for line in lines}
 
 
 def private_keys(host: str, container: str) -> list[str]:
@@ -60,6 +61,7 @@ def private_keys(host: str, container: str) -> list[str]:
 
 def test_nothing_listens_and_nobody_has_a_key(parts: Toolkit) -> None:
     before = {host: listeners(host) for host in HOSTS}
+    assert all("0.0.0.0:22" in found for found in before.values()), "the census can see a listener"
     parts.run("up", check=True, timeout=600)
     assert parts.run("up", "--json", check=True).json["changes"] == 0
     for host, container in HOSTS.items():
