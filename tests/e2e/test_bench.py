@@ -43,6 +43,7 @@ print("told", sorted(env.items()), open(rules).read().split() if rules else "", 
 """
 
 
+@pytest.mark.rare
 def test_what_is_tuned_reaches_the_ranks_of_just_these_hosts(up: Toolkit) -> None:
     (tuned,) = up.run("network", "tune", "--budget", "4", "--json", check=True).json["tuned"]
     assert {row[0] for row in tuned["timings"]} == {"default", "streamed"}

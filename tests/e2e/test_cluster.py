@@ -206,6 +206,7 @@ def test_rendered_docker_scripts_start_the_same_containers(up: Toolkit, tmp_path
     assert {o["phase"] for o in rows if o["status"] == "ok"} <= {"sshd", "login"}
 
 
+@pytest.mark.rare
 def test_another_main_takes_the_old_roles_containers_and_keys_along(up: Toolkit, tmp_path: Path) -> None:
     data = yaml.safe_load(up.hosts.read_text())
     data["cluster"] = "swap"
@@ -247,6 +248,7 @@ def test_down_saves_results_also_when_the_container_is_gone(up: Toolkit) -> None
     up.run("up", check=True)
 
 
+@pytest.mark.rare
 def test_through_a_jump_host_and_a_main_without_slots(up: Toolkit, tmp_path: Path) -> None:
     data = yaml.safe_load(up.hosts.read_text())
     first, second = data["hosts"]["box1"], data["hosts"]["box2"]

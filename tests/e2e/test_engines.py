@@ -243,6 +243,7 @@ def state_of(tool: Toolkit, job: str) -> str:
     return next(j["state"] for j in status.json["jobs"] if j["id"] == job)
 
 
+@pytest.mark.rare
 def test_a_worker_that_rebooted(up: Toolkit) -> None:
     job = start_job(up)
     before = {host: keys(host) for host in ("box1", "box2")}
@@ -266,6 +267,7 @@ def test_a_worker_that_rebooted(up: Toolkit) -> None:
     up.run("run", "--", "true", check=True)
 
 
+@pytest.mark.rare
 def test_a_power_cut_of_all_hosts_while_a_job_runs(up: Toolkit) -> None:
     job = start_job(up)
     before = {host: keys(host) for host in ("box1", "box2")}
@@ -360,6 +362,7 @@ def later(up: Toolkit, tmp_path: Path) -> Toolkit:
     return tool
 
 
+@pytest.mark.rare
 def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> None:
     roles = {"box1": "main", "box2": "worker"}
     before, own = ids("two", **roles), package.__version__

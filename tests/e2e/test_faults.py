@@ -197,6 +197,7 @@ def tar_of(name: str, size: int) -> bytes:
         return packed.getvalue()
 
 
+@pytest.mark.rare
 def test_an_image_for_which_there_is_no_room(base: Toolkit, blob: str, tmp_path: Path) -> None:
     big = variant(base, tmp_path, image=blob)
     with faults.small_engine(SICK, "150m"):
@@ -286,6 +287,7 @@ def loading() -> bool:
     return "docker load" in sh(SICK, "pgrep -a -x docker || true")
 
 
+@pytest.mark.rare
 def test_a_host_that_dies_while_the_image_travels(base: Toolkit, derived: str, tmp_path: Path) -> None:
     newer = variant(base, tmp_path, image=derived)
     process = newer.start("up", "-v")

@@ -60,6 +60,7 @@ def test_the_table_of_open_mpi_is_what_the_image_says() -> None:
     assert rest == lines
 
 
+@pytest.mark.rare
 def test_ranks_stop_at_what_is_called_an_error_and_at_nothing_good() -> None:
     words = [word for program, setting, _ in TRIED for word in (program, setting)]
     codes = in_image("sh", "-c", TRY, "sh", *words).split()

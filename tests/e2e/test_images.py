@@ -177,6 +177,7 @@ def send_altered(tool: Toolkit, alter: Alter, number: int = 1) -> list[Outcome]:
         return list(session.execute(plan).outcomes)
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("alter", [flip, pytest.param(cut_off, marks=pytest.mark.rare)])
 def test_damage_on_the_way_is_refused(base: ImageParts, first: Made, tool: Call, alter: Alter) -> None:
     made = make(base, alter.__name__, [layer(alter.__name__, 2 * MIB), layer("last", 2 * MIB, 3)])
@@ -189,6 +190,7 @@ def test_damage_on_the_way_is_refused(base: ImageParts, first: Made, tool: Call,
     assert all(is_whole(host, made) for host in HOSTS)
 
 
+@pytest.mark.rare
 def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageParts, first: Made, tool: Call) -> None:
     layers = [layer(f"large{n}", 2 * MIB) for n in range(3)]
     made = make(base, "broken", [*layers, layer("last", 10)])
@@ -210,6 +212,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageParts, first:
     assert all("went on from an earlier try" in o["detail"] for o in report["outcomes"])
 
 
+@pytest.mark.rare
 def test_a_tag_that_moves_during_the_send(base: ImageParts, first: Made, tool: Call) -> None:
     made = make(base, "moving", [layer("moving", 2 * MIB), layer("last", 2 * MIB, 4)])
 
@@ -233,6 +236,7 @@ def test_a_full_disk_on_one_host(base: ImageParts, first: Made, tool: Call) -> N
     assert is_whole("box2", made)
 
 
+@pytest.mark.rare
 def test_two_sends_at_once(base: ImageParts, first: Made, tool: Call) -> None:
     made = make(base, "both", [layer("both", 4 * MIB), layer("last", 3 * MIB, 6)])
     one = tool(made)
@@ -260,6 +264,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_next_goes_on(
     assert amounts(report)["box1"]["layers"] <= 2 and is_whole("box1", made) and parts_on("box1") == []
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("sender", ["box1", "box3"], ids=["engine 26", "containerd store"])
 def test_sent_from_engines_of_other_kinds(
     base: ImageParts, first: Made, tool: Call, tmp_path: Path, sender: str
@@ -355,6 +360,7 @@ def test_a_host_that_loses_power_does_not_stop_the_others(
     assert is_whole("box2", made) and parts_on("box2") == [] and relays("box2") == ""
 
 
+@pytest.mark.rare
 def test_where_hosts_do_not_reach_each_other_all_take_from_here(
     base: ImageParts, first: Made, tool: Call
 ) -> None:
@@ -414,6 +420,7 @@ def gone_from(host: str, name: str) -> bool:
     return "o such image" in on(host, "docker", "image", "inspect", name)
 
 
+@pytest.mark.rare
 def test_who_has_what_and_what_may_go(base: ImageParts, first: Made, tool: Call) -> None:
     mine, builds = "users-own:1", []
     for number in range(4):

@@ -68,6 +68,7 @@ def test_the_wheel_has_what_a_checkout_has(wheel: Path) -> None:
     assert not [name for name in held if name.startswith(("tests/", "examples/")) or ".pyc" in name]
 
 
+@pytest.mark.rare
 def test_what_needs_no_host(far: Toolkit) -> None:
     where = subprocess.run(
         [str(far.folder / "env/bin/python"), "-c", "import toolkit; print(toolkit.__file__)"],

@@ -62,6 +62,7 @@ def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Tool
     assert not marked("box1", f"TOOLKIT_JOB={job}") and not marked("box3", f"TOOLKIT_JOB={job}")
 
 
+@pytest.mark.rare
 def test_torchrun_starts_its_ranks_again_by_itself_and_takes_a_spare(again: Toolkit) -> None:
     process, lines = again.start("run", "--elastic", "--max-restarts", "2", *DIGITS), []
     read_until(process, r"epoch 3/40", lines)
@@ -125,6 +126,7 @@ def test_ranks_that_fail_are_told_apart_and_the_last_reason_stays(again: Toolkit
     assert "    alive\n" in done.err
 
 
+@pytest.mark.rare
 def test_a_rank_without_memory_and_too_few_hosts(again: Toolkit) -> None:
     eat = (
         "import os, time; x = []\nwhile os.environ['RANK'] == '1': x.append(bytearray(10**7))\ntime.sleep(60)"

@@ -170,6 +170,7 @@ def test_its_log_and_following_it_leaves_nothing_behind(up: Toolkit) -> None:
     wait_until(lambda: sh("box1", followers).strip() == "0")
 
 
+@pytest.mark.rare
 def test_one_that_ends_fails_up_with_its_last_lines_and_is_started_anew(up: Toolkit) -> None:
     job = up.run("run", "-d", "--json", "--workdir", "examples", "--", "sleep", "120", check=True).json["job"]
     broken = {"command": ["sh", "-c", "echo no such model; sleep 0.2; exit 3"]}

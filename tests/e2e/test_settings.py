@@ -40,6 +40,7 @@ def change(subject: Toolkit, **settings: Any) -> None:
 # Limits, labels and secrets
 
 
+@pytest.mark.rare
 def test_limits_and_labels_reach_containers_and_ranks(lab: Path, tmp_path: Path) -> None:
     limits = {
         "nofile": {"soft": 1024, "hard": 4096},
@@ -145,6 +146,7 @@ def registry(lab: Path) -> Iterator[Registry]:
             sh(host, f"docker images -q '{REGISTRY}/*' | xargs -r docker rmi -f")
 
 
+@pytest.mark.rare
 def test_hosts_pull_the_image_themselves(lab: Path, tmp_path: Path, registry: Registry) -> None:
     registry.put("1", "one")
 
@@ -290,6 +292,7 @@ def gpus(lab: Path) -> Iterator[None]:
             _restart("box1")
 
 
+@pytest.mark.rare
 def test_gpus_from_the_engines_refusal_to_a_container_that_has_them(
     gpus: None, lab: Path, tmp_path: Path
 ) -> None:

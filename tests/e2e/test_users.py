@@ -138,6 +138,7 @@ def test_root(two: Toolkit, tmp_path: Path) -> None:
             assert sh(host, "find /root/.local -name '*rooted*' 2>/dev/null") == ""
 
 
+@pytest.mark.rare
 def test_awkward_names_homes_shells_groups_mounts_files_and_arguments(two: Toolkit, tmp_path: Path) -> None:
     name, home, source = "odd@corp.example.com", "/home/tr ainer ü", "/srv/da ta, 'ü'"
     groups = [f"domain users {number}" for number in range(64)]

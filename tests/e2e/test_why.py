@@ -85,6 +85,7 @@ def blames(said: Any, kind: str, rank: int, words: str) -> None:
     assert verdict["fix"]
 
 
+@pytest.mark.rare
 def test_hangs_of_all_sorts_are_told_by_rank(cluster: Toolkit) -> None:
     job = start(cluster, "torchrun", "all")
     has_printed(job, "way sleeps")
