@@ -581,7 +581,7 @@ def test_the_desk_lists_starts_and_follows(world: World) -> None:
     assert [row["id"] for row in json.loads(jobs)["jobs"]] == [OTHER]
     assert json.loads(started) == {"started": JOB}
     assert log == b"[gpu1 0] one\n[gpu1 0] two\n"
-    assert json.loads(err)["state"] == "succeeded" and process.returncode == 0
+    assert json.loads(err)["status"]["state"] == "succeeded" and process.returncode == 0
 
 
 def test_a_supervisor_that_ends_before_its_first_line_is_not_waited_for(world: World) -> None:

@@ -90,7 +90,7 @@ class Hosts:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
-    monkeypatch.setattr(toolkit.jobs, "job_statuses", lambda session: [])
+    monkeypatch.setattr(toolkit.jobs, "running_jobs", lambda session: [])
     made = Session(world.inventory())
     made.facts = world.cluster_facts()
     yield made
