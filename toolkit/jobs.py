@@ -102,6 +102,7 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
 
     Raises:
         NotReady: the cluster is another user's.
+        ToolkitError: it could not be ended on some host, on which something of it may go on.
     """
     session.require_own()
     seconds = 120 + 2 * (grace or 0)

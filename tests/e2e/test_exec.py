@@ -122,7 +122,7 @@ def test_a_host_that_dies_ends_the_job_for_whoever_watches(there: Toolkit) -> No
         said = "".join(watching.stdout.readline() for _ in range(3))
         assert said.count("begun") == 3
         subprocess.run(["docker", "pause", outer("box2")], check=True, capture_output=True)
-        said, _ = watching.communicate(timeout=90)
+        said, _ = watching.communicate(timeout=150)
         assert "box2 is lost" in said and watching.returncode == 69
         assert not marked("box1", f"TOOLKIT_JOB={job}")
     finally:

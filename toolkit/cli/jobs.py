@@ -131,7 +131,7 @@ def stop(
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose, inventory.answering) as session:
         wanted = wanted_job(session, job, running=True)
-        ending = not wanted.final or wanted.state == "lost"
+        ending = not wanted.final or wanted.state in ("lost", "unknown")
         ended = wanted
         if ending and not dry_run:
             ended = stop_job(session, wanted.id, grace=0.0 if now else seconds)
