@@ -144,8 +144,11 @@ def follow_parts(
         parts.statuses[host] = end if isinstance(end, dict) else _without(host, end)
         if left and not ending and parts.statuses[host]["state"] in FAULTS:
             ending = True
-            why = () if isinstance(end, dict) else (parts.statuses[host]["reason"],)
-            end_parts(session, job, tuple(left), ("--failed", *why), 60)
+            why = () if isinstance(end, dict) else ("--why", parts.statuses[host]["reason"])
+            _, errors = end_parts(session, job, tuple(left), ("--failed", *why), 60)
+            for error in errors.values():
+                if sink is not None:
+                    sink(f"[toolkit] {error}\n".encode())
     return parts.status
 
 

@@ -280,7 +280,7 @@ def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: 
     exec_job(here, launches=[{"host": "gpu1", "argv": own}], grace=60.0)
     supervisor = here.start("supervisor.py", JOB)
     wait_for(lambda: here.log() == b"up\n")
-    assert here.call("stop.py", JOB, "--failed")[0] == 0
+    assert here.call("stop.py", "--failed", JOB)[0] == 0
     supervisor.communicate()
     assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
     assert here.status()["reason"] == "ended, as the job has failed on another host"
@@ -292,7 +292,8 @@ def test_a_host_that_was_lost_is_what_the_others_write_down(here: World) -> None
     exec_job(here, launches=[{"host": "gpu1", "argv": python("import time; time.sleep(60)")}])
     here.start("supervisor.py", JOB)
     wait_for(lambda: here.status()["state"] == "running")
-    assert here.call("stop.py", JOB, "--failed", "gpu2 is lost: no answer")[0] == 0
+    why = "gpu2 is lost: no answer"
+    assert here.call("stop.py", "--failed", "--why", why, JOB)[0] == 0
     status = here.status()
     assert (status["state"], status["exit_code"], status["reason"]) == (
         "failed",
@@ -309,7 +310,7 @@ def test_a_launcher_is_not_told_before_the_ranks_on_all_hosts_are_over(here: Wor
     folder = exec_job(here, launches=[{"host": "gpu1", "argv": own}], grace=20.0)
     supervisor = here.start("supervisor.py", JOB)
     wait_for(lambda: here.status()["state"] == "running")
-    said = json.loads(here.call("stop.py", JOB, "--ranks")[1])
+    said = json.loads(here.call("stop.py", "--ranks", JOB)[1])
     assert said["state"] == "running" and (folder / "ranks-ended").exists()
     time.sleep(0.3)
     assert b"asked" not in here.log() and supervisor.poll() is None
@@ -322,7 +323,7 @@ def test_a_launcher_is_not_told_before_the_ranks_on_all_hosts_are_over(here: Wor
 
 def test_what_came_with_a_job_that_was_never_started_here_goes(here: World) -> None:
     folder = exec_job(here, env={"TOKEN": "s3cret"})
-    assert here.call("stop.py", JOB, "--failed") == (0, b"{}\n", b"")
+    assert here.call("stop.py", "--failed", JOB) == (0, b"{}\n", b"")
     assert "s3cret" not in (folder / "job.json").read_text()
 
 

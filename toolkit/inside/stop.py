@@ -47,23 +47,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--interrupt", action="store_true", help="a person's Ctrl-C: the job ends with 130")
-    parser.add_argument(
-        "--failed", nargs="?", const="", metavar="WHY", help="as it has failed on another host, or lost it"
-    )
+    parser.add_argument("--failed", action="store_true", help="as it has failed on another host")
+    parser.add_argument("--why", default="", help="with --failed: what is to be written down as the reason")
     parser.add_argument("--ranks", action="store_true", help="until the ranks here have ended, and no longer")
     parser.add_argument("--grace", type=float, help="seconds between TERM and KILL, in place of the job's")
     args = parser.parse_args()
-    failed = args.failed is not None
-    signum = PEER_FAILED if failed else signal.SIGINT if args.interrupt else signal.SIGTERM
+    signum = PEER_FAILED if args.failed else signal.SIGINT if args.interrupt else signal.SIGTERM
     job = load_job(args.job_id)
     folder = job_folder(job["id"])
-    if failed and read_status(job["id"]) is None:
+    if args.failed and read_status(job["id"]) is None:
         end(job["id"], 0.0)  # it was never started here: what is left is what came with it
         print("{}")
         return 0
     status = _first_status(job["id"])
-    if args.failed:
-        write_text(folder / PEER, args.failed + "\n")
+    if args.why:
+        write_text(folder / PEER, args.why + "\n")
     if not args.ranks and job["transport"] == EXEC:
         (folder / ALL_ENDED).touch()
     if args.grace is not None:
