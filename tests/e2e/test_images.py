@@ -340,6 +340,7 @@ def test_this_machine_sends_once_and_every_host_at_most_once(
     assert len(set(givers)) == 3 and "" in givers, "each gives to one other"
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize(
     "share", [pytest.param(0.1, marks=pytest.mark.rare), 0.5, pytest.param(0.9, marks=pytest.mark.rare)]
 )

@@ -213,6 +213,7 @@ def test_ranks_end_by_themselves_when_main_is_frozen(up: Toolkit) -> None:
     assert not marked("box1", f"TOOLKIT_JOB={job}")
 
 
+@pytest.mark.rare
 def test_the_output_may_go_to_a_reader_that_leaves(up: Toolkit) -> None:
     words = " ".join(["run", *HERE, "--", "yes"])
     done = subprocess.run(

@@ -52,6 +52,7 @@ def test_a_rank_that_fails_ends_the_job_with_its_exit_code(up: Toolkit, launcher
     assert done.status == 7 and "rank 1 on box2 ended with exit code 7" in done.out + done.err
 
 
+@pytest.mark.rare
 def test_auto_says_what_it_chose_and_it_trains(up: Toolkit) -> None:
     done = up.run(
         "run",

@@ -80,7 +80,8 @@ def test_every_choice_and_every_rejection_has_its_reason(bent: Toolkit) -> None:
 
 
 @pytest.mark.parametrize(
-    "launcher", ["horovodrun", pytest.param("mpirun", marks=pytest.mark.rare), "torchrun"]
+    "launcher",
+    ["horovodrun", *(pytest.param(name, marks=pytest.mark.rare) for name in ("mpirun", "torchrun"))],
 )
 def test_ranks_talk_over_the_fast_network_whatever_starts_them(bent: Toolkit, launcher: str) -> None:
     bent.run("up", check=True)

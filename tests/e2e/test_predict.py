@@ -50,7 +50,7 @@ def test_a_script_that_swallows_everything_is_measured_and_ended(tmp_path: Path)
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("script", ["train_ddp.py", "train_horovod.py"])
+@pytest.mark.parametrize("script", ["train_ddp.py", pytest.param("train_horovod.py", marks=pytest.mark.rare)])
 def test_a_prediction_from_a_scripts_own_step(up: Toolkit, script: str) -> None:
     words = ("--rate", "1gbit", "--rate", "box2=10mbit", "--batch", "16", "--json", "--probe", script)
     done = up.run("predict", "--workdir", "examples/digits", *words, "--", "--batch-size", "16", check=True)
@@ -65,6 +65,7 @@ def test_a_prediction_from_a_scripts_own_step(up: Toolkit, script: str) -> None:
     assert "steptime" not in on("box1", "ps", "-eo", "args")
 
 
+@pytest.mark.rare
 @pytest.mark.lab
 def test_a_script_without_steps_is_told_in_its_own_words(up: Toolkit) -> None:
     words = ("--workdir", "examples/digits", "--rate", "1gbit", "--probe", "digits.py")

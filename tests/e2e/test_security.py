@@ -27,6 +27,7 @@ def test_private_keys_are_where_they_belong_and_nowhere_else(up: Toolkit) -> Non
         assert not any("PRIVATE KEY" in log for log in logs)
 
 
+@pytest.mark.rare
 def test_no_layer_of_the_image_holds_a_key(up: Toolkit) -> None:
     process = subprocess.Popen(["docker", "save", "toolkit:cpu"], stdout=subprocess.PIPE)
     assert process.stdout is not None

@@ -125,6 +125,7 @@ def test_the_exit_code_is_the_rank_s(away: Toolkit, slurm: Slurm, launcher: str)
     assert leftovers() == []
 
 
+@pytest.mark.rare
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=pytest.mark.rare)])
 def test_scancel_leaves_nothing(away: Toolkit, slurm: Slurm, launcher: str) -> None:
     script = rendered(away, "--launcher", launcher, "tells.py", "stay")

@@ -181,6 +181,7 @@ def test_awkward_names_homes_shells_groups_mounts_files_and_arguments(two: Toolk
             assert on(host, "find", f"{home}/.local/state") == f"{home}/.local/state\n"
 
 
+@pytest.mark.rare
 def test_an_account_that_runs_no_command(two: Toolkit, tmp_path: Path) -> None:
     data = yaml.safe_load(two.hosts.read_text()) | {"cluster": "locked"}
     data["hosts"]["box2"]["user"] = "locked"
