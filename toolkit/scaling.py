@@ -62,7 +62,12 @@ def measure(
         KeyboardInterrupt: Ctrl-C; the job has been ended.
     """
     job = make_job(session, request)
-    start(session, plan_run(session, job, request.workdir), listen)
+    plan = plan_run(session, job, request.workdir)
+    try:
+        start(session, plan, listen)
+    except KeyboardInterrupt:  # it runs already
+        stop(session, job.id, interrupt=True)
+        raise
     try:
         tell(f"job {job.id}: {job.world_size} ranks on {hosts_text(len(job.hosts))}")
         # Whoever follows a job of parts ends it when one has failed; what it prints is not for here.

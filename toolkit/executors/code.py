@@ -61,11 +61,16 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     # What came with the job goes from hosts of which a launcher wanted nothing: it has ended before, and says
     # why in the job's log. Else whoever goes away now leaves none that waits for a daemon in vain.
     word = "begun" if done == len(containers) else "forget"
+    idle = []
     for host, container in step.others:
         other = context.desks.open(context.runners[host], container)
         other.say({"do": word, "job": step.job})
-        other.hear()
-    return Verdict("ok", f"{done} of {len(containers)}" if done < len(containers) else "")
+        if not other.hear().get("begun"):
+            idle.append(host)
+    if done < len(containers):
+        return Verdict("ok", f"{done} of {len(containers)}")
+    # Whoever follows the job hears why; who does not is to know that it may wait for ever.
+    return Verdict("ok", f"no rank has begun on {', '.join(idle)}: toolkit logs {step.job}" if idle else "")
 
 
 def _start_daemon(context: Context, host: str, container: str, job: str, daemon: str) -> str:
