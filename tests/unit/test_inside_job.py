@@ -101,6 +101,36 @@ def test_a_rank_that_dies_ends_a_job_whose_launcher_sees_nothing(world: World) -
     assert world.status()["reason"] == "rank 1 on gpu1 ended with exit code 5"
 
 
+@pytest.mark.parametrize(
+    "patience", [60, 0], ids=["the launcher goes on", "the launcher ends with the first"]
+)
+def test_a_rank_that_blames_another_is_not_the_cause(world: World, patience: int) -> None:
+    """Its end is heard of first: of two ranks, the one that crashes dumps its core, or stands on a busy host."""
+    text = (
+        "import os, sys, time; rank = int(os.environ['RANK'])\n"
+        "if rank: sys.exit('RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer')\n"
+        "time.sleep(1); os.kill(os.getpid(), 11)"
+    )
+    both = (
+        "import os, subprocess, sys, time\n"
+        "ranks = [subprocess.Popen(sys.argv[1:], env={**os.environ, 'RANK': str(rank),"
+        " 'LOCAL_RANK': str(rank)}) for rank in range(2)]\n"
+        f"ranks[1].wait(); time.sleep({patience}); sys.exit(1)"
+    )
+    env = {**rank_env(0, 2), "LOCAL_WORLD_SIZE": "2"}
+    launch = {"host": "gpu1", "argv": [*python(both), *world.rank_argv()], "env": env}
+    hosts = [host_entry(slots=2, taken=[0, 1])]
+    world.job(command=python(text), launcher="torchrun", world_size=2, hosts=hosts, launches=[launch])
+    world.call("supervisor.py", JOB)
+    assert world.status()["reason"] == "rank 0 on gpu1 was killed by SIGSEGV"
+
+
+def test_a_rank_that_blames_another_is_told_when_no_other_fails(world: World) -> None:
+    world.job(command=python("import sys; sys.exit('ConnectionResetError: Connection reset by peer')"))
+    world.call("supervisor.py", JOB)
+    assert world.status()["reason"] == "rank 0 on gpu1 ended with exit code 1"
+
+
 def test_a_rank_whose_rank_py_is_killed_is_missed(world: World) -> None:
     world.job(command=python(SLEEP), grace=1.0)
     process = world.start("supervisor.py", JOB)

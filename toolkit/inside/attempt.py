@@ -133,6 +133,8 @@ class Attempt:
             running.ended = running.ended or now
             if self._is_open(running) and now < running.ended + DRAIN_S:
                 continue
+            if returncode != 0 and self._awaits_cause():
+                continue
             running.code = exit_code_of(returncode)
             # What serves the others is not to end before them, whatever it has to say.
             failed = running.code != 0 or (running.launch["serves"] and self._is_under_way())
@@ -147,6 +149,9 @@ class Attempt:
                 self._ends(cause)
         if self._end is not None:
             self._bring_to_end(now)
+
+    def _awaits_cause(self) -> bool:
+        return self._end is None and self._regroup is None and self.leases.awaits_cause()
 
     def _failed(self, running: Running, code: int) -> End:
         """How a launch has failed, by the first of its causes that can be told."""

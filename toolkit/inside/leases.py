@@ -10,7 +10,7 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -18,11 +18,13 @@ from typing import Any
 from common import BEAT_S, Job
 from elastic import hosts_of
 from held import Held
-from records import Record
+from records import Record, blames_another
 from sweep import KILL_ROUNDS, end_on
 
 TICK_S = 0.1
 SETTLE_S = 0.25  # over the time between two looks of a lease at its ranks
+# For how long, when those that have failed all blame another: so late may the one be heard of whom they mean.
+BLAMED_S = 2.0
 # For how long ranks may end of a trouble after which others have been started again.
 TROUBLE_S = 15.0
 DEATH_S = 0.5  # over the time in which a death is heard of
@@ -35,6 +37,12 @@ ASK_S = 15.0
 def _of_before(heard: float, record: Record, since: float) -> bool:
     began = heard - record["lasted"]
     return began < since - DEATH_S and heard < since + TROUBLE_S
+
+
+def _may_follow(told: Sequence[tuple[float, Record]]) -> bool:
+    """Whether the one that failed first may not have been heard of yet."""
+    wait = BLAMED_S if all(blames_another(record) for _, record in told) else SETTLE_S
+    return time.monotonic() <= told[0][0] + wait
 
 
 class Leases:
@@ -107,8 +115,11 @@ class Leases:
             since: when ranks began to be started again; those from before that end of the same trouble.
         """
         told = [(heard, record) for heard, record in self._deaths if not _of_before(heard, record, since)]
-        settled = told and time.monotonic() > told[0][0] + SETTLE_S
-        return [record for _, record in told] if settled else []
+        return [record for _, record in told] if told and not _may_follow(told) else []
+
+    def awaits_cause(self) -> bool:
+        """Whether ranks have failed of which the cause may still be heard of."""
+        return bool(self._deaths) and _may_follow(self._deaths)
 
     def end(self, grace: float, ranks: bool = False, keep: bool = False) -> dict[str, str | None]:
         """End what the job runs, on all hosts at once; host -> None, or why nobody can say that it is so.

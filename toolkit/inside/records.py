@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -17,6 +18,12 @@ from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
 # attempt, and began (by the host's monotonic clock). Both have the pid of its rank.py: in an elastic job the
 # same rank may be started several times.
 Record = dict[str, Any]
+
+# What ranks say when the rank at the other end of a connection has ended: Gloo, NCCL in PyTorch, Horovod,
+# and Python of its own sockets.
+_PEER_GONE = re.compile(
+    r"Connection (closed|reset) by (remote )?peer|Broken pipe|ncclRemoteError|HorovodInternalError"
+)
 
 # Launchers that end with the exit code of the first rank to fail.
 _TRUE_CODE = frozenset(("deepspeed", "horovodrun", "mpirun", "python", "ray"))
@@ -51,6 +58,16 @@ def _vanished(run: Record, host: str) -> Record:
     return {**about, "host": host, **how, "ended": time.time(), "lasted": lasted, "last": []}
 
 
+def blames_another(record: Record) -> bool:
+    """Whether a rank has failed by an error that says that another one has gone: hardly the first, then.
+
+    Its host may well tell of it before the other's does: a process that dumps core is late, and so is a host
+    that is busy.
+    """
+    by_error = record["exit_code"] in (1, 128 + signal.SIGABRT)  # of Python; of C++
+    return by_error and any(_PEER_GONE.search(line) for line in record["last"])
+
+
 def first_cause(job: Job, found: Sequence[Record], host: str = "", code: int = 0) -> Record | None:
     """The record of the rank that failed first; None where none has.
 
@@ -61,14 +78,15 @@ def first_cause(job: Job, found: Sequence[Record], host: str = "", code: int = 0
     records = [record for record in found if record["exit_code"] != 0]
     several = len(job["launches"]) > 1
 
-    def lateness(numbered: tuple[int, Record]) -> tuple[bool, bool, bool, float, int]:
+    def lateness(numbered: tuple[int, Record]) -> tuple[bool, bool, bool, bool, float, int]:
         number, record = numbered
         # The others' own is 1, whatever their ranks'.
         other_host = bool(host) and several and record["host"] != host
         other_code = bool(code) and job["launcher"] in _TRUE_CODE and record["exit_code"] != code
         # A launcher that has lost one rank ends the others by SIGTERM.
         ended_by_others = record["exit_code"] == 128 + signal.SIGTERM
-        return (other_host, other_code, ended_by_others, record["ended"] if host else 0.0, number)
+        follows = ended_by_others or blames_another(record)
+        return (follows, other_host, other_code, ended_by_others, record["ended"] if host else 0.0, number)
 
     return min(enumerate(records), key=lateness)[1] if records else None
 
