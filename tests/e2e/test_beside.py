@@ -56,6 +56,7 @@ def at_once(*calls: tuple[Toolkit, tuple[str, ...]]) -> list[tuple[int, str]]:
     return [(running.returncode, text) for running, text in zip(started, said, strict=True)]
 
 
+@pytest.mark.rare
 def test_two_clusters_at_the_same_second_and_a_stranger(two: Toolkit, tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "other")]
     for folder in folders:

@@ -171,6 +171,7 @@ def test_a_host_that_is_gone_does_not_hide_the_others(up: Toolkit) -> None:
     up.run("up", check=True)
 
 
+@pytest.mark.rare
 def test_three_kinds_of_engine_and_two_clusters_side_by_side(up: Toolkit, three: Toolkit) -> None:
     three.run("up", check=True, timeout=600)
     stores = {host: on(host, "docker", "info", "--format", "{{.DriverStatus}}") for host in ("box2", "box3")}

@@ -52,6 +52,7 @@ def whole(host: str) -> int:
     return int(json.loads(found)["bytes"]) if found else 0
 
 
+@pytest.mark.rare
 def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit) -> None:
     for host in HOSTS:
         sh(host, f"tc qdisc add dev {DEVICE} root tbf rate 200mbit burst 256kb latency 50ms")

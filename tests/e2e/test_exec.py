@@ -81,6 +81,7 @@ def test_nothing_listens_and_nobody_has_a_key(parts: Toolkit) -> None:
     assert states == ["succeeded"] * 3
 
 
+@pytest.mark.rare
 def test_a_rank_that_fails_ends_the_others_with_its_own_exit_code(there: Toolkit) -> None:
     code = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(300)"
     for launcher in ("mpirun", "torchrun"):

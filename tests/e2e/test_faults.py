@@ -249,7 +249,9 @@ IN_UP = {
 }
 
 
-@pytest.mark.parametrize(("phase", "verb"), [("files", "down"), ("container", "up")])
+@pytest.mark.parametrize(
+    ("phase", "verb"), [pytest.param("files", "down", marks=pytest.mark.rare), ("container", "up")]
+)
 def test_a_host_that_dies_during_up(base: Toolkit, phase: str, verb: str) -> None:
     base.run("down", "--no-save", check=True)
     process = base.start("up", "-v")
@@ -262,7 +264,9 @@ def test_a_host_that_dies_during_up(base: Toolkit, phase: str, verb: str) -> Non
     again(base, verb)
 
 
-@pytest.mark.parametrize(("phase", "verb"), [("files", "up"), ("container", "down")])
+@pytest.mark.parametrize(
+    ("phase", "verb"), [("files", "up"), pytest.param("container", "down", marks=pytest.mark.rare)]
+)
 def test_up_itself_is_killed(base: Toolkit, phase: str, verb: str) -> None:
     base.run("down", "--no-save", check=True)
     process = base.start("up", "-v")

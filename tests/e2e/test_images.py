@@ -224,6 +224,7 @@ def test_a_tag_that_moves_during_the_send(base: ImageParts, first: Made, tool: C
     assert all(is_whole(host, made) for host in HOSTS)
 
 
+@pytest.mark.rare
 def test_a_full_disk_on_one_host(base: ImageParts, first: Made, tool: Call) -> None:
     made = make(base, "full", [layer("fits", 2 * MIB), layer("last", 4 * MIB, 5)])
     with faults.small_disk("box2", f"{faults.IMAGES}/tmp", "3m"):

@@ -79,10 +79,8 @@ def test_every_choice_and_every_rejection_has_its_reason(bent: Toolkit) -> None:
     assert "box2 sends to" in bent.run("network", "explain", check=True).out, "the bent route is told"
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    ["horovodrun", *(pytest.param(name, marks=pytest.mark.rare) for name in ("mpirun", "torchrun"))],
-)
+@pytest.mark.rare
+@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun", "torchrun"])
 def test_ranks_talk_over_the_fast_network_whatever_starts_them(bent: Toolkit, launcher: str) -> None:
     bent.run("up", check=True)
     # Alone in its folder: what other cases leave beside it would travel as code, over the slow network.

@@ -38,6 +38,7 @@ def read_until(process: subprocess.Popen[str], pattern: str, lines: list[str]) -
     raise AssertionError("".join(lines))
 
 
+@pytest.mark.rare
 def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Toolkit) -> None:
     process, lines = again.start("run", "--max-restarts", "2", *DIGITS), []
     read_until(process, r"epoch 5/40", lines)

@@ -37,7 +37,12 @@ def test_a_host_that_says_nothing_is_told_in_our_words_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.rare),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.rare),
+    ],
 )
 def test_a_signal_ends_a_command_that_waits_as_ctrl_c_does(tmp_path: Path, number: int, code: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

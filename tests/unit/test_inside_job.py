@@ -105,7 +105,7 @@ def test_a_rank_that_dies_ends_a_job_whose_launcher_sees_nothing(world: World) -
     "patience", [60, 0], ids=["the launcher goes on", "the launcher ends with the first"]
 )
 def test_a_rank_that_blames_another_is_not_the_cause(world: World, patience: int) -> None:
-    """Its end is heard of first: of two ranks, the one that crashes dumps its core, or stands on a busy host."""
+    """Its end may be heard of first: the one that crashes dumps its core, or stands on a busy host."""
     text = (
         "import os, sys, time; rank = int(os.environ['RANK'])\n"
         "if rank: sys.exit('RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer')\n"
