@@ -37,6 +37,7 @@ from toolkit.plan.standing import HostState, host_states, why_not_running
 from toolkit.plan.steps import Phase, Plan
 from toolkit.plan.up import image_steps, plan_up
 from toolkit.spec.inventory import DataSet, Inventory
+from toolkit.stopwatch import Stopwatch
 
 _PROBE_SECONDS = 60.0
 
@@ -62,6 +63,7 @@ class Session:
         self.facts: dict[str, Facts] = {}
         self.errors: dict[str, ToolkitError] = {}
         self.timings: dict[str, float] = {}
+        self.stopwatch = Stopwatch()
         self.replies: dict[str, Reply] = {}
         self.lost_ports: set[int] = set()
         self.desks = Desks()
@@ -105,6 +107,7 @@ class Session:
             self.desks.open(runner, container_name(self.inventory.cluster, self.inventory.role(name)))
         facts = self._ask(name, questions)
         self.timings[name] = time.monotonic() - start
+        self.stopwatch.met(name, self.timings[name])
         return facts
 
     def runner(self, name: str) -> SshRunner:
@@ -234,7 +237,8 @@ class Session:
 
     def execute(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
         """Run a plan; the hosts that did not answer have their outcome in the report as well."""
-        report = execute(plan, self.runners_in_use(), listen, self.close, self.desks, self.inventory.engine)
+        timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
+        report = execute(plan, self.runners_in_use(), timed, self.close, self.desks, engine)
         return replace(report, outcomes=(*self.connect_outcomes(), *report.outcomes))
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
@@ -242,7 +246,8 @@ class Session:
 
         The report is about the pulling alone; pass it on with that of what comes next.
         """
-        report = execute(plan, self.runners_in_use(), listen, self.close, engine=self.inventory.engine)
+        timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
+        report = execute(plan, self.runners_in_use(), timed, self.close, engine=engine)
         lost = {outcome.host for outcome in report.failures}
         self.ask_anew([name for name in self.facts if name not in lost])
         return report

@@ -13,6 +13,7 @@ from toolkit.core.command import command
 from toolkit.core.job_status import JobStatus
 from toolkit.core.names import INSIDE
 from toolkit.core.report import Report
+from toolkit.core.spans import from_phase, spans_json
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.execute import Listener, PlanInterrupted
@@ -69,6 +70,9 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
             end_parts(session, _job_of(plan), {o.host for o in ours}, ("--failed",))
         what = "the supervisor did not start" if failed[0].phase == "start" else "the job was ended"
         raise ToolkitError(f"{what}: {failed[0].detail}", failed[0].fix, failed[0].host)
+    note = {"spans": spans_json(from_phase(session.stopwatch.take(), "start"))}
+    first = next(step.host for step in plan.steps if isinstance(step, StartJob))
+    session.desks.tell(first, {"do": "note", "job": _job_of(plan), "note": note})
     return replace(started, outcomes=(*ours, *started.outcomes))
 
 

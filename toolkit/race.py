@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from toolkit.api import Session
+from toolkit.core.names import UP_TIMES
 from toolkit.core.report import Outcome, Report
+from toolkit.core.spans import spans_json
 from toolkit.errors import ToolkitError
 from toolkit.execute import Listener
 from toolkit.jobs import refuse_to_end_jobs
-from toolkit.plan.steps import Plan
+from toolkit.plan.steps import File, Phase, Plan, Upload
 from toolkit.plan.up import PORT_TAKEN
 
 # Clusters that race go on to ports of their own, so that a second loss is chance already.
@@ -29,6 +34,25 @@ def bring_up(
         prepare: as the plan was made.
         force: although another port ends a running job.
     """
+    report = _bring_up(session, plan, listen, prepare, force)
+    if report.changes:
+        _keep_times(session)
+    return report
+
+
+def _keep_times(session: Session) -> None:
+    """Leave on main how long it took, for the reports of its jobs; they can do without."""
+    main = session.facts.get(session.inventory.main)
+    if main is None:
+        return
+    text = json.dumps({"at": time.time(), "spans": spans_json(session.stopwatch.take())})
+    file = File(f"{main.state_dir}/conf/{UP_TIMES}", (text,))
+    step = Upload(main.host, "keep how long it took", (file,))
+    with suppress(ToolkitError):
+        session.execute(Plan("keep", (Phase("keep", (step,)),)))
+
+
+def _bring_up(session: Session, plan: Plan, listen: Listener, prepare: bool, force: bool) -> Report:
     report = session.execute(plan, listen)
     for _ in range(TRIES):
         lost = _lost(report)

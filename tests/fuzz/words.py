@@ -100,6 +100,7 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("logs", "x", "--rank", "3", "--no-fold"),
     ("logs", "x", "--save", "kept"),
     ("wait", "x", "--timeout", "5", "--json"),
+    ("report", "x", "-o", "page.html", "--compare", "y", "--json", "-v"),
     ("why", "x", "--save", "kept.tar.gz", "--json", "-v"),
     ("stop", "x", "--dry-run", "--json", "--grace", "2"),
     ("stop", "x", "--now"),
@@ -364,6 +365,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
         lambda rng, words: [*words, rng.choice(("bord", "plain", "é"))],
     ),
     "wait": (_UNKNOWN, _NO_HOSTS, _NO_TIME, _extra),
+    "report": (_UNKNOWN, _NO_HOSTS, _extra, _option("--scaling", "nowhere.json")),
     "why": (_UNKNOWN, _NO_HOSTS, _extra, _option("--save", "kept", "folder", ".tar.gz", "x.tar")),
     "stop": (_UNKNOWN, _NO_HOSTS, _extra, _option("--grace", "-1", "x", "inf")),
     "get": (

@@ -110,6 +110,15 @@ class World:
         path = self.folder(job_id) / "output.log"
         return path.read_bytes() if path.exists() else b""
 
+    def mpirun_of_one_rank(self) -> Path:
+        """A folder for PATH: what a restart makes is an mpirun of its own, here one that starts rank 0."""
+        folder = self.root / "bin"
+        folder.mkdir()
+        env = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0"
+        (folder / "mpirun").write_text(f"#!/bin/sh\nexport {env}\nexec {' '.join(self.rank_argv())}\n")
+        (folder / "mpirun").chmod(0o755)
+        return folder
+
     def close(self) -> None:
         for folder in self.root.glob("jobs/*"):
             self.call("sweep.py", folder.name, "--signal", "KILL")

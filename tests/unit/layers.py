@@ -31,6 +31,7 @@ BELONGS = {
         ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"
     ),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
+    **dict.fromkeys(("reports", "stopwatch"), "api"),
     **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
 }
 

@@ -48,6 +48,7 @@ WITH_HOSTS = {
     "attach": (),
     "logs": (),
     "wait": (),
+    "report": (),
     "why": (),
     "stop": (),
     "get": ("x",),

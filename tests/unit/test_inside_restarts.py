@@ -137,15 +137,8 @@ def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
         "import os; n = os.environ['TOOLKIT_RESTART']; print('try', n, os.environ['TOKEN'])\n"
         "raise SystemExit(0 if n == '1' else 9)"
     )
-    argv, env = world.rank_argv(), {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     world.job(command=python(text), env={"TOKEN": "s3cret"}, max_restarts=3, networks=[], launcher="mpirun")
-    fake = world.root / "bin"
-    fake.mkdir()
-    # What a restart makes is an mpirun of its own: here one that starts the rank and nothing else.
-    (fake / "mpirun").write_text(
-        "#!/bin/sh\nexport " + " ".join(f"{k}={v}" for k, v in env.items()) + f"\nexec {' '.join(argv)}\n"
-    )
-    (fake / "mpirun").chmod(0o755)
+    fake = world.mpirun_of_one_rank()
     world.call("supervisor.py", JOB, PATH=f"{fake}:{os.environ['PATH']}")
     status = world.status()
     assert (status["state"], status["exit_code"], len(status["restarts"])) == ("succeeded", 0, 1)

@@ -31,6 +31,7 @@ from toolkit.cli import (
     predict,
     render,
     render_away,
+    report,
     run,
     scaling,
     schema,
@@ -106,6 +107,7 @@ app.command()(jobs.attach)
 app.command()(logs.logs)
 app.command()(jobs.wait)
 app.command()(why.why)
+app.command()(report.report)
 app.command()(jobs.stop)
 app.command()(get.get)
 app.command()(forward.forward)

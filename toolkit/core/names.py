@@ -32,6 +32,9 @@ CONF = PurePosixPath("/run/toolkit/conf")
 INSIDE = PurePosixPath("/run/toolkit/inside")
 JOBS = PurePosixPath("/run/toolkit/jobs")
 
+# In main's conf: what the last `up` that changed something took its time with.
+UP_TIMES = "up.json"
+
 DEFAULT_WORKER_PORT = 12345
 # The most that one log of a job takes on a host's disk.
 DEFAULT_LOG_BYTES = 64 * 1024**2

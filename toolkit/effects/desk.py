@@ -133,6 +133,11 @@ class Desks:
         desk.say(message)
         return desk.hear()
 
+    def tell(self, host: str, message: Mapping[str, Any]) -> None:
+        """Say what has no answer to the desk that is open on a host, if one is."""
+        if (desk := self._on(host)) is not None:
+            desk.say(message)
+
     def take(self, host: str) -> Desk | None:
         """Return the desk that is open on a host, and leave it to the caller; None where none is."""
         desk = self._on(host)

@@ -7,6 +7,7 @@ A line of JSON on standard input says what to do, until its end:
     start    the job's supervisor, which then belongs to nobody here; with a daemon's command, for that
     asks     what the job's launcher wants started on other hosts, host by host; see asks.py
     begun    whether a rank of the job has begun here, as soon as that is known
+    note     what went before the start, kept for the report; there is no answer
     forget   the person's variables, of a job that is not started here after all
     follow   follow.py takes this process's place; what comes from then on is its output
 """
@@ -17,10 +18,11 @@ import gc
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from listing import PID, list_jobs
+from listing import PID, PREPARATION, list_jobs
 from part import DAEMON
 from snapshot import Caller, Refused, make_folder
 from store import ROOT, prepare
@@ -113,6 +115,10 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
         from asks import begun
 
         caller.say(begun=begun(Path(ROOT, ask["job"])))
+    elif ask["do"] == "note":
+        # Whatever is wrong here, the job runs.
+        with suppress(OSError):
+            Path(ROOT, ask["job"], PREPARATION).write_text(json.dumps(ask["note"]))
     elif ask["do"] == "forget":
         from common import forget_variables
 

@@ -40,6 +40,7 @@ class Lease:
         self.host = load_host()["host"]
         self.lock = threading.Lock()
         self.released = False
+        self.over = threading.Event()
         self.file = alone(self.folder / LEASE)
 
     def renew(self) -> None:
@@ -75,6 +76,13 @@ class Lease:
                     told.add(who)
                     self.say({"n": 0, "death": record})
             time.sleep(DEATH_S)
+
+    def keep_gauges(self) -> None:
+        """Keep what the host does meanwhile, for the report; whatever is wrong with that, the job goes on."""
+        with suppress(Exception):
+            from gauge_log import GAUGES, GaugeLog  # here, as main waits for the lease's first word
+
+            GaugeLog(self.folder / "logs" / GAUGES).keep(self.over)
 
     def say(self, message: dict[str, Any]) -> None:
         with self.lock, suppress(OSError):
@@ -155,11 +163,15 @@ def main() -> int:
     lease = Lease(job_id, args.attempt)
     lease.renew()
     threading.Thread(target=lease.report_deaths, daemon=True).start()
+    gauges = threading.Thread(target=lease.keep_gauges, daemon=True)
+    gauges.start()
     why = lease.hear()
+    lease.over.set()
     if why:
         lease.lapse(why)
     with suppress(OSError):
         (lease.folder / LEASE).unlink()
+    gauges.join(1.0)
     return 0
 
 

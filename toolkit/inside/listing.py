@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+PREPARATION = "preparation.json"  # in a job's folder on main: what `run` did before it started, by the second
 PID = "supervisor.pid"  # in a job's folder on main: the supervisor's number, before its first status
 
 

@@ -49,7 +49,7 @@ class Log:
         self._file = newest.open("ab", buffering=0)
         self._length = self._file.tell()
         self._times = _times_path(path).open("ab", buffering=0)
-        self._rows, self._apart = _rows(path)
+        self._rows, self._apart = times(path)
 
     def write(self, data: bytes) -> None:
         """Append `data`. Raises OSError, as for a full disk."""
@@ -150,7 +150,7 @@ def read_all(path: Path, offset: int = 0) -> Iterator[bytes]:
 
 def offset_at(path: Path, epoch: float) -> int:
     """Where stands what was written at `epoch` (seconds) and later; up to TIMES_S more may come before."""
-    rows, apart = _rows(path)
+    rows, apart = times(path)
     # A row stands for all that was written in the seconds after it.
     return next((offset for when, offset in rows if when + apart > epoch), size_of(path))
 
@@ -190,7 +190,7 @@ def _row(when: float, offset: int) -> bytes:
     return f"{when:.3f} {offset}\n".encode()
 
 
-def _rows(path: Path) -> tuple[list[tuple[float, int]], float]:
+def times(path: Path) -> tuple[list[tuple[float, int]], float]:
     """When the log had how many bytes, and how far apart these moments are at least."""
     rows, apart = [], TIMES_S
     with suppress(FileNotFoundError):

@@ -31,10 +31,12 @@ from common import (
 from elastic import hosts_of
 from files import write_json, write_text
 from lines import Stream, write_lines
+from listing import read
 from logs import Log, last_lines
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
+MOST_STARTS = 100  # of a rank that are remembered, for the report
 QUIET = "TORCH_CPP_LOG_LEVEL"
 
 
@@ -166,7 +168,9 @@ def main() -> int:
     # So that lease.py can tell when we are killed and leave no record.
     began = time.monotonic()
     who = {"rank": place.rank, "attempt": job["attempt"], "pid": os.getpid()}
-    write_json(logs / f"rank-{place.rank}.run", {**who, "began": began})
+    run = logs / f"rank-{place.rank}.run"
+    starts = [*((read(run) or {}).get("starts") or ())[-MOST_STARTS:], time.time()]
+    write_json(run, {**who, "began": began, "starts": starts})
     with closing(Log(path, job["log_bytes"])) as log:
         child = None
         try:

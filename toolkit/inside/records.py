@@ -15,8 +15,8 @@ from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
 
 # A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
 # (seconds since the epoch), lasted (seconds), last (its last lines). Before it comes `logs/rank-N.run`: rank,
-# attempt, and began (by the host's monotonic clock). Both have the pid of its rank.py: in an elastic job the
-# same rank may be started several times.
+# attempt, began (by the host's monotonic clock), starts (of all its attempts, seconds since the epoch). Both
+# have the pid of its rank.py: in an elastic job the same rank may be started several times.
 Record = dict[str, Any]
 
 # What ranks say when the rank at the other end of a connection has ended: Gloo, NCCL in PyTorch, Horovod,

@@ -139,6 +139,31 @@ def parse_prediction(value: Any, source: str) -> tuple[tuple[int, float], ...]:
         raise BadInput(source, (Problem("rows", what),)) from None
 
 
+def parse_scaling(value: Any, source: str) -> Scaling:
+    """Return what `toolkit bench scaling --json` has printed.
+
+    Raises:
+        BadInput: it is something else.
+    """
+    names = ("hosts", "ranks", "steps_per_s", "seconds", "steps")
+    try:
+        points = tuple(Point(*(row[name] for name in names)) for row in value["rows"])
+        hoped = [(row["hosts"], row["predicted_efficiency"]) for row in value["rows"]]
+        predicted = tuple((int(hosts), float(share)) for hosts, share in hoped if share is not None)
+        if not all(0 < point.steps_per_s < float("inf") and point.ranks > 0 for point in points):
+            raise ValueError
+        return Scaling(points, _one_of(value["batch"]), predicted, tuple(map(str, value["faults"])))
+    except (KeyError, TypeError, ValueError):
+        what = "is not what toolkit bench scaling --json prints"
+        raise BadInput(source, (Problem("", what),)) from None
+
+
+def _one_of(batch: str) -> str:
+    if batch not in BATCHES:
+        raise ValueError(batch)
+    return batch
+
+
 def hosts_text(number: int) -> str:
     """Return so many hosts in words."""
     return "1 host" if number == 1 else f"{number} hosts"

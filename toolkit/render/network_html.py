@@ -7,15 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from toolkit.network.measured import Measured, Pair, shown_bytes, shown_rate, shown_share, shown_time
+from toolkit.render.page import page, scroll, table
 
-_STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1f24}
-table{border-collapse:collapse;margin:1rem 0}td,th{padding:.3rem .6rem;text-align:right;border:1px solid #ccc}
-th{background:#f6f8fa;font-weight:600}td.none{background:#f6f8fa}.verdict{font-size:1.15rem;font-weight:600}
-svg{max-width:100%;height:auto}text{font:12px system-ui,sans-serif;fill:#57606a}
-@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}th,td.none{background:#161b22}
-td,th{border-color:#30363d}td.cell{color:#0d1117}text{fill:#9198a1}}
-"""
 _WIDTH, _HEIGHT, _EDGE = 640, 300, 56
 
 
@@ -25,34 +18,42 @@ def network_html(measured: Measured, cluster: str, when: str) -> str:
     Args:
         when: date and time of the measurement, as it is to be shown.
     """
-    title = html.escape(f"Network of {cluster}")
+    return page(f"Network of {cluster}", when, network_parts(measured))
+
+
+def network_parts(measured: Measured) -> list[str]:
+    """Return what such a page says, for other pages as well."""
     faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in measured.faults)
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>",
-        "<meta name=viewport content='width=device-width,initial-scale=1'>",
-        f"<style>{_STYLE}</style><h1>{title}</h1><p>{html.escape(when)}</p>",
         f"<p class=verdict>{html.escape(measured.verdict())}</p>",
-        f"<h2>Not measured</h2><ul>{faults}</ul>" if faults else "",
-        "<h2>Rate, from the row's host to the column's</h2>",
-        _matrix(measured, lambda link: link.rate, shown_rate, high_is_good=True),
-        "<h2>One-way latency</h2>",
-        _matrix(measured, lambda link: link.latency, shown_time, high_is_good=False),
+        f"<h3>Not measured</h3><ul>{faults}</ul>" if faults else "",
     ]
+    if measured.pairs:
+        parts += [
+            "<h3>Rate, from the row's host to the column's</h3>",
+            _matrix(measured, lambda link: link.rate, shown_rate, "rates of links", high_is_good=True),
+            "<h3>One-way latency</h3>",
+            _matrix(measured, lambda link: link.latency, shown_time, "latencies", high_is_good=False),
+        ]
     if measured.allreduce:
         parts += [
-            f"<h2>All-reduce ({html.escape(measured.engine)})</h2>",
+            f"<h3>All-reduce ({html.escape(measured.engine)})</h3>",
             _curve(measured),
             _points(measured),
         ]
-    return "\n".join(part for part in parts if part) + "\n"
+    return parts
 
 
 def _matrix(
-    measured: Measured, value: Callable[[Pair], float], shown: Callable[[float], str], high_is_good: bool
+    measured: Measured,
+    value: Callable[[Pair], float],
+    shown: Callable[[float], str],
+    label: str,
+    high_is_good: bool,
 ) -> str:
     links = {(link.source, link.target): value(link) for link in measured.pairs}
     least, most = min(links.values(), default=0.0), max(links.values(), default=0.0)
-    head = "".join(f"<th>{html.escape(name)}" for name in measured.hosts)
+    head = "".join(f"<th scope=col>{html.escape(name)}" for name in measured.hosts)
     rows = []
     for source in measured.hosts:
         cells = []
@@ -64,8 +65,8 @@ def _matrix(
             share = (found - least) / (most - least) if most > least else 1.0 if high_is_good else 0.0
             hue = 120 * (share if high_is_good else 1 - share)
             cells.append(f"<td class=cell style='background:hsl({hue:.0f} 60% 75%)'>{shown(found)}")
-        rows.append(f"<tr><th>{html.escape(source)}{''.join(cells)}")
-    return f"<table><tr><th>{head}{''.join(rows)}</table>"
+        rows.append(f"<tr><th scope=row>{html.escape(source)}{''.join(cells)}")
+    return scroll(f"<table><tr><th>{head}{''.join(rows)}</table>", label)
 
 
 def _curve(measured: Measured) -> str:
@@ -76,7 +77,7 @@ def _curve(measured: Measured) -> str:
     x, y = _axis([x for x, _ in points], _EDGE, _WIDTH - 12), _axis(values, _HEIGHT - 36, 14)
     path = " ".join(f"{'L' if i else 'M'}{x(a):.1f} {y(b):.1f}" for i, (a, b) in enumerate(points))
     dots = "".join(
-        f"<circle cx={x(a):.1f} cy={y(b):.1f} r=3.5 fill=#0969da>"
+        f"<circle cx={x(a):.1f} cy={y(b):.1f} r=3.5 fill='var(--c0)'>"
         f"<title>{shown_bytes(int(a))}: {shown_rate(b)}</title></circle>"
         for a, b in points
     )
@@ -87,13 +88,13 @@ def _curve(measured: Measured) -> str:
     wire = ""
     if limit:
         wire = (
-            f"<line x1={_EDGE} x2={_WIDTH - 12} y1={y(limit):.1f} y2={y(limit):.1f} stroke=#cf222e"
+            f"<line x1={_EDGE} x2={_WIDTH - 12} y1={y(limit):.1f} y2={y(limit):.1f} stroke='var(--bad)'"
             f" stroke-dasharray='5 4'/><text x={_EDGE + 4} y={y(limit) - 4:.1f}>slowest link"
             f" {shown_rate(limit)}</text>"
         )
     return (
         f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='bus bandwidth by size'>"
-        f"{wire}<path d='{path}' fill=none stroke=#0969da stroke-width=2 />{dots}{names}"
+        f"{wire}<path d='{path}' fill=none stroke='var(--c0)' stroke-width=2 />{dots}{names}"
         f"<text x=4 y=12>busbw</text></svg>"
     )
 
@@ -115,6 +116,6 @@ def _points(measured: Measured) -> str:
             f"{point.busbw / 1e9:.3g}",
             shown_share(share),
         )
-        rows.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
-    head = "<tr><th>size<th>time<th>algbw GB/s<th>busbw GB/s<th>of the slowest link"
-    return f"<table>{head}{''.join(rows)}</table>"
+        rows.append(cells)
+    head = ("size", "time", "algbw GB/s", "busbw GB/s", "of the slowest link")
+    return table(head, rows, "all-reduce by size", text=())

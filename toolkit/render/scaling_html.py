@@ -5,19 +5,8 @@ from __future__ import annotations
 import html
 
 from toolkit.network.scaling import Scaling
+from toolkit.render.page import page, table
 
-_STYLE = """
-:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--field:#f6f8fa;--is:#0969da;
---hope:#bc4c00}
-@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--field:#161b22;
---is:#4493f8;--hope:#f0883e}body{background:#0d1117}}
-body{font:15px/1.5 system-ui,sans-serif;max-width:48rem;margin:2rem auto;padding:0 1rem;color:var(--ink)}
-.verdict{font-size:1.15rem;font-weight:600}.scroll{overflow-x:auto}
-table{border-collapse:collapse;margin:1rem 0}
-td,th{padding:.3rem .6rem;text-align:right;border:1px solid var(--line)}
-th{background:var(--field);font-weight:600}svg{width:100%;height:auto}
-text{font:12px system-ui,sans-serif;fill:var(--soft)}
-"""
 _WIDTH, _HEIGHT, _LEFT, _EDGE = 640, 340, 48, 36
 
 
@@ -28,25 +17,18 @@ def scaling_html(scaling: Scaling, title: str, when: str) -> str:
         title: what was run, and where.
         when: date and time of the measurement, as it is to be shown.
     """
-    head = html.escape(title)
+    return page(title, when, scaling_parts(scaling))
+
+
+def scaling_parts(scaling: Scaling) -> list[str]:
+    """Return what such a page says, for other pages as well."""
     faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in scaling.faults)
-    parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{head}</title>",
-        "<meta name=viewport content='width=device-width,initial-scale=1'>",
-        f"<style>{_STYLE}</style><h1>{head}</h1><p>{html.escape(when)}</p>",
+    return [
         f"<p class=verdict>{html.escape(scaling.verdict)}</p>",
         _curve(scaling) if scaling.points else "",
-        _rows(scaling) if scaling.points else "",
-        f"<h2>Not measured</h2><ul>{faults}</ul>" if faults else "",
+        table(*scaling.rows(), "speed-up by number of hosts", text=()) if scaling.points else "",
+        f"<h3>Not measured</h3><ul>{faults}</ul>" if faults else "",
     ]
-    return "\n".join(part for part in parts if part) + "\n"
-
-
-def _rows(scaling: Scaling) -> str:
-    head, rows = scaling.rows()
-    names = "".join(f"<th scope=col>{name}" for name in head)
-    cells = "".join("<tr>" + "".join(f"<td>{cell}" for cell in row) for row in rows)
-    return f"<div class=scroll><table><tr>{names}{cells}</table></div>"
 
 
 def _curve(scaling: Scaling) -> str:
@@ -74,12 +56,12 @@ def _curve(scaling: Scaling) -> str:
     ]
     parts = [line([(0.0, 0.0), (most, most)], "stroke='var(--line)' stroke-width=1.5")]
     if hoped:
-        parts.append(line(hoped, "stroke='var(--hope)' stroke-width=2 stroke-dasharray='6 4'"))
-    parts.append(line(measured, "stroke='var(--is)' stroke-width=2.5"))
+        parts.append(line(hoped, "stroke='var(--c1)' stroke-width=2 stroke-dasharray='6 4'"))
+    parts.append(line(measured, "stroke='var(--c0)' stroke-width=2.5"))
     for (ratio, gain), point in zip(measured, scaling.points, strict=True):
         what = f"{point.hosts} hosts, {point.ranks} ranks: {gain:.2f} times, {scaling.efficiency(point):.0%}"
         parts.append(
-            f"<circle cx={x(ratio):.1f} cy={y(gain):.1f} r=4 fill='var(--is)'><title>{what}</title></circle>"
+            f"<circle cx={x(ratio):.1f} cy={y(gain):.1f} r=4 fill='var(--c0)'><title>{what}</title></circle>"
             f"<text x={x(ratio):.1f} y={_HEIGHT - _EDGE + 16} text-anchor=middle>{point.ranks}</text>"
         )
     for tick in range(int(top) + 1):

@@ -1,0 +1,344 @@
+"""`toolkit report`: what hosts tell of a job, what is made of it, and the pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden import check_golden
+from tests.unit.inside_world import INSIDE, JOB, World, python, wait_for
+from toolkit.core.curves import Curve
+from toolkit.core.job_report import JobReport, make_report
+from toolkit.core.report import Outcome
+from toolkit.core.spans import HERE, from_phase, parse_spans, spans_json
+from toolkit.errors import BadInput
+from toolkit.execute import StepEnded
+from toolkit.network.measured import Measured, Pair, Point
+from toolkit.network.scaling import Point as Scaled
+from toolkit.network.scaling import Scaling, parse_scaling
+from toolkit.render.charts import Line, chart, clock_text, ticks
+from toolkit.render.compare_html import compare_html, comparison
+from toolkit.render.report_html import report_html, verdict
+from toolkit.stopwatch import Stopwatch
+
+# On a host
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The programs as they see each other, by their bare names."""
+    monkeypatch.syspath_prepend(str(INSIDE))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == INSIDE:
+            del sys.modules[name]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def account(world: World) -> dict[str, Any]:
+    code, out, err = world.call("account.py", JOB)
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+STEPS = (
+    "import time\n"
+    "for step in range(6): print(f'step {step}, 40 samples/s', flush=True); time.sleep(0.6)\n"
+    "raise SystemExit({code})"
+)
+
+
+def test_what_a_host_tells_of_a_job(world: World) -> None:
+    world.job(command=python(STEPS.replace("{code}", "3")))
+    began = time.time()
+    assert world.call("supervisor.py", JOB)[0] == 0
+    said = account(world)
+    (rank,) = said["ranks"]
+    assert (rank["rank"], rank["exit_code"], rank["last"][-1]) == (0, 3, "step 5, 40 samples/s")
+    assert began < rank["starts"][0] < rank["first_output"] <= rank["first_step"] < rank["ended"]
+    assert said["pace"][-1][1:] == [5, pytest.approx(1.7, rel=0.4), 40.0]
+    assert said["status"]["state"] == "failed" and not said["alive"] and said["host"] == "gpu1"
+    assert {"python", "kernel"} <= set(said["versions"]) and said["network"] == {}
+    rows = said["gauges"]
+    assert len(rows) >= 2 and rows[-1]["cpu"]["busy"] is not None
+    assert began - 1 < rows[0]["at"] <= rows[-1]["at"] < time.time() + 1
+
+
+def test_an_attempt_after_another_begins_the_pace_anew(world: World) -> None:
+    text = STEPS.replace("range(6)", "range(3)").replace("{code}", "0 if again else 3")
+    command = python("import os; again = os.environ['TOOLKIT_RESTART'] != '0'\n" + text)
+    world.job(command=command, max_restarts=1, networks=[])
+    fake = world.mpirun_of_one_rank()
+    world.call("supervisor.py", JOB, PATH=f"{fake}:{os.environ['PATH']}")
+    said = account(world)
+    assert len(said["ranks"][0]["starts"]) == 2 and said["ranks"][0]["exit_code"] == 0
+    assert [row[1] for row in said["pace"]].count(None) == 1, "between the two nothing is known"
+    report = make_report("t", JOB, {"gpu1": said}, {}, {"gpu1": said["now"]})
+    assert [attempt.reason for attempt in report.attempts] == [
+        "rank 0 on gpu1 ended with exit code 3",
+        "succeeded",
+    ]
+
+
+def test_a_job_that_runs_and_one_that_nobody_knows(world: World) -> None:
+    world.job(command=python("print('step 1', flush=True); import time; time.sleep(60)"))
+    world.start("supervisor.py", JOB)
+    wait_for(lambda: b"step 1" in world.log())
+    said = account(world)
+    assert said["alive"] and said["ranks"][0]["ended"] is None
+    report = make_report("t", JOB, {"gpu1": said}, {}, {"gpu1": said["now"]})
+    assert report.status.state == "running" and report.attempts[-1].end is None and report.seconds > 0
+    assert json.loads(world.call("account.py", "no-such")[1])["record"] is None
+
+
+def test_a_rank_without_a_word(world: World) -> None:
+    world.job(command=python("pass"))
+    world.call("supervisor.py", JOB)
+    said = account(world)
+    assert said["pace"] == [] and said["ranks"][0]["first_output"] is None
+
+
+def test_the_newest_measurement_of_the_network_is_found(world: World) -> None:
+    for number, mark in enumerate(("old", "new")):
+        folder = world.job(f"bench-{number}", command=["python3", "/run/bench_network.py"])
+        record = {"command": ["python3", "/run/bench_network.py"], "hosts": []}
+        (folder / "record.json").write_text(json.dumps(record))
+        (folder / "status.json").write_text(json.dumps({"state": "succeeded", "started": 100.0 + number}))
+        (folder / "output.log").write_text(f'[gpu1 0] @network {{"which": "{mark}"}}\n')
+    world.job(command=python("pass"))
+    assert account(world)["network"] == {"job": "bench-1", "text": '{"which": "new"}'}
+
+
+def test_gauges_of_a_long_job_are_thinned(
+    inside: None, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
+    import gauge_log
+
+    monkeypatch.setattr(gauge_log, "APART_S", 0.01)
+    monkeypatch.setattr(gauge_log, "MOST_ROWS", 8)
+    (tmp_path / "jobs").mkdir()
+    path, over = tmp_path / "gauges.jsonl", threading.Event()
+    log = gauge_log.GaugeLog(path)
+    thread = threading.Thread(target=log.keep, args=(over,))
+    thread.start()
+    wait_for(lambda: log._apart >= 0.04)
+    over.set()
+    thread.join(5)
+    rows = gauge_log.read_rows(path)
+    assert 4 <= len(rows) <= 9 and [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+    path.write_text(path.read_text() + '{"at": 1, "cut o')
+    assert len(gauge_log.read_rows(path)) == len(rows), "what was cut off by a crash is passed over"
+
+
+# What went before
+
+
+def test_what_hosts_were_busy_with() -> None:
+    watch = Stopwatch()
+    watch.met("a", 0.2)
+    heard: list[object] = []
+    listen = watch.heard_by(heard.append)
+    time.sleep(0.05)
+    for status in ("ok", "skipped", "not run"):
+        listen(StepEnded(Outcome("code", "send", "a", status, 0.01)))  # type: ignore[arg-type]
+    spans = watch.take()
+    assert [(span.phase, span.host) for span in spans] == [
+        ("connect", "a"),
+        ("look and plan", HERE),
+        ("code", "a"),
+    ]
+    assert len(heard) == 3 and watch.take() == (), "what was taken is not told again"
+    moved = from_phase(spans, "code")
+    assert moved[-1].begin == 0.0 and moved[0].begin < 0
+    assert [row.phase for row in parse_spans(spans_json(moved))] == [row.phase for row in moved]
+
+
+@pytest.mark.parametrize("value", [None, 3, [[1]], {"a": 1}, [["x", "y", "z", "w"]]])
+def test_times_of_another_version_are_passed_over(value: object) -> None:
+    assert parse_spans(value) == ()
+
+
+# The report
+
+
+def gauges(at: float, busy: float | None, gpu: float | None = None) -> dict[str, Any]:
+    gpus = (
+        [] if gpu is None else [{"index": 0, "utilization": gpu, "memory_used": 1024, "memory_total": 81920}]
+    )
+    return {
+        "at": at,
+        "cpu": {"cores": 8, "busy": busy, "load": 1.0},
+        "memory": {"total": 64 * 2**30, "used": 8 * 2**30},
+        "network": {"interface": "eth0", "in": 1e6, "out": 2e6, "mbit": 1000},
+        "disk": {"read": 0.0, "written": 1e6, "free": 1},
+        "gpus": gpus,
+    }
+
+
+def host_says(name: str, rank: int, ahead: float, **changes: Any) -> dict[str, Any]:
+    """What a host says whose clock is so many seconds ahead of main's, where the job began at 1000."""
+    zero = 1000.0 + ahead
+    whole = {
+        "host": name,
+        "record": {"owner": "alice", "launcher": "torchrun", "command": ["python", "train.py", "<b>"]},
+        "status": None,
+        "alive": False,
+        "preparation": None,
+        "up": None,
+        "ranks": [
+            {
+                "rank": rank,
+                "attempt": 1,
+                "starts": [zero + 1.0, zero + 33.0],
+                "first_output": zero + 3.0 if rank == 0 else None,
+                "first_step": zero + 4.0 if rank == 0 else None,
+                "ended": zero + 60.0,
+                "exit_code": 0,
+                "signal": 0,
+                "oom": False,
+                "last": [],
+            }
+        ],
+        "pace": [],
+        "gauges": [gauges(zero + 2.0 * at, None if at == 0 else 4.0 + at % 3, 90.0) for at in range(30)],
+        "versions": {"python": "3.11.2", "torch": "2.13.0", "kernel": f"6.1-{name}"},
+        "network": {},
+        "now": zero + 70.0,
+    }
+    return {**whole, **changes}
+
+
+def sample(**changes: Any) -> JobReport:
+    """A job of two hosts, one restart, whose second host's clock is 100 s ahead of main's."""
+    status = {
+        "state": "succeeded",
+        "exit_code": 0,
+        "started": 1000.0,
+        "ended": 1060.0,
+        "reason": "",
+        "hosts": {"box1": [0], "box2": [0]},
+        "restarts": [
+            {
+                "at": 1030.0,
+                "reason": "rank 1 on box2 was killed by SIGKILL",
+                "host": "box2",
+                "hosts": ["box1", "box2"],
+            }
+        ],
+        "cause": {},
+    }
+    spans = [["connect", "box1", -1.2, 0.3], ["look and plan", HERE, -0.9, 0.2], ["code", "box1", -0.7, 0.4]]
+    pace = [[1000.0 + at, at * 10, 10.0 + at % 2, 640.0] for at in range(5, 30)]
+    pace += [[1033.0, None, None, None]] + [[1000.0 + at, at * 10, 12.0, 700.0] for at in range(40, 60)]
+    main = host_says(
+        "box1",
+        0,
+        0.0,
+        status={**status, **changes},
+        preparation={"spans": spans},
+        up={"at": 900.0, "spans": [["image", "box1", 0.0, 60.0], ["sshd", "box2", 61.0, 0.5]]},
+        pace=pace,
+        network={"job": "bench-1", "text": "{}"},
+    )
+    told = {"box1": main, "box2": host_says("box2", 1, 100.0)}
+    return make_report("demo", "j1", told, {"box3": "does not <answer>"}, {"box1": 5070.0, "box2": 5070.0})
+
+
+def test_times_of_hosts_whose_clocks_differ_are_told_by_mains() -> None:
+    report = sample()
+    assert [rank.starts for rank in report.ranks] == [(1.0, 33.0), (1.0, 33.0)]
+    assert [rank.ended for rank in report.ranks] == [60.0, 60.0]
+    assert {curve.points[0][0] for host in report.hosts for curve in host.curves} == {0.0}
+    assert report.up_before == 100.0 and report.seconds == 60.0
+    assert report.first_step == pytest.approx(5.2), "from when the command began to connect"
+
+
+def test_the_few_numbers() -> None:
+    report = sample()
+    assert report.typical("steps/s") == 11.0 and report.typical("samples/s") == 640.0
+    assert report.typical("no such") is None and report.mean("GPU 0") == 90.0 and report.mean("GPU 7") is None
+    assert verdict(report) == "succeeded after 1:00; 11 steps/s on 2 ranks of 2 hosts; 1 restart"
+    assert json.loads(json.dumps(report.as_json()))["steps_per_s"] == 11.0
+
+
+LINKS = (Pair("box1", "box2", 9.4e9, 2e-5), Pair("box2", "box1", 9.3e9, 2e-5))
+MEASURED = Measured(("box1", "box2"), LINKS, (Point(1 << 20, 2, 0.002), Point(1 << 24, 2, 0.02)), "mpi")
+GROWN = Scaling((Scaled(1, 1, 10.0, 20.0, 200), Scaled(2, 2, 9.0, 20.0, 180)), predicted=((2, 0.95),))
+
+
+def test_the_page() -> None:
+    text = report_html(sample(), "2026-11-22 12:00", MEASURED, GROWN)
+    check_golden("report/page.html", text)
+    assert_self_contained(text)
+    for section in ("time", "pace", "restarts", "ranks", "hosts", "scaling", "network", "versions"):
+        assert f"href='#{section}'" in text and f"<section id={section}>" in text
+
+
+def assert_self_contained(text: str) -> None:
+    """Nothing is fetched, nothing runs, and what people have named things is text."""
+    for word in ("http:", "https:", "<script", "<link", "@import", "url(", "src="):
+        assert word not in text, word
+    assert "<b>'" not in text and "<answer>" not in text
+
+
+def test_the_page_of_a_job_that_failed_without_a_word() -> None:
+    report = sample(
+        state="failed", exit_code=1, reason="rank 0 on box1 ended with <exit> code 1", restarts=[]
+    )
+    text = report_html(report, "2026-11-22 12:00", None, None)
+    assert "&lt;exit&gt;" in text and "class='verdict bad'" in text
+    assert "<section id=restarts>" not in text and "toolkit bench network" in text
+
+
+def test_two_jobs_beside_each_other() -> None:
+    one, other = sample(), sample(ended=1030.0)
+    text = compare_html(one, other, "2026-11-22 12:00")
+    check_golden("report/compare.html", text)
+    assert_self_contained(text)
+    assert comparison(one, other) == "j1 makes 1.00 times the samples/s of j1"
+
+
+def test_charts_have_round_numbers_and_no_line_where_nothing_is_known() -> None:
+    assert [ticks(top) for top in (0, 7.3, 0.21, 1000, float("inf"))] == [
+        [0.0, 1.0],
+        [0.0, 2.0, 4.0, 6.0, 8.0],
+        [0.0, 0.1, 0.2, 0.3],
+        [0.0, 250.0, 500.0, 750.0, 1000.0],
+        [0.0, 1.0],
+    ]
+    assert [clock_text(at) for at in (4.234, -3, 125, 3725.4, 0.01)] == [
+        "4.2 s",
+        "-3 s",
+        "2:05",
+        "1:02:05",
+        "0 s",
+    ]
+    curve = Curve("x", "", ((0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0), (4.0, 1.5)))
+    drawn = chart([Line(curve, "x", 0)], "x")
+    assert drawn.count("<polyline") == 2
+    assert chart([Line(Curve("x", "", ((0.0, None),)), "x", 0)], "x") == ""
+
+
+def test_scaling_is_read_as_it_was_printed() -> None:
+    said = json.loads(json.dumps(GROWN.as_json()))
+    assert parse_scaling(said, "f.json") == GROWN
+    for wrong in ({}, [], {**said, "batch": "x"}, {**said, "rows": [{"hosts": 1}]}, {**said, "rows": 3}):
+        with pytest.raises(BadInput, match="bench scaling"):
+            parse_scaling(wrong, "f.json")

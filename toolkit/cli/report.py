@@ -1,0 +1,95 @@
+"""toolkit report: one page about a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolkit.cli.chosen_job import Job, read_job, wanted_job
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
+
+if TYPE_CHECKING:
+    from toolkit.cli.line import CommandLine
+    from toolkit.core.job_report import JobReport
+    from toolkit.network.measured import Measured
+
+
+def report(
+    job: Job = "",
+    hosts: HostsFile = DEFAULT_HOSTS,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="The page; ./report-JOB.html if absent.")
+    ] = "",
+    compare: Annotated[str, typer.Option(metavar="JOB", help="Another job, to hold this one against.")] = "",
+    scaling: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON of toolkit bench scaling, to show with it.")
+    ] = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write one page about a job: what ran where, where the time went, pace, gauges, restarts, versions.
+
+    The file needs nothing else. A job that runs is shown as far as it has come.
+    """
+    from datetime import datetime
+
+    from toolkit.cli.line import CommandLine
+    from toolkit.errors import ToolkitError
+    from toolkit.inputs import write_file
+    from toolkit.network.scaling import parse_scaling
+    from toolkit.render.compare_html import compare_html, comparison
+    from toolkit.render.report_html import report_html, verdict
+    from toolkit.reports import job_report
+
+    line = CommandLine()
+    read_job(line, job)
+    read_job(line, compare)
+    if compare and scaling:
+        line.refuse("--scaling", "goes with one job; leave it or --compare out")
+    grown = line.read(parse_scaling, _json_of(line, scaling), str(scaling)) if scaling else None
+    inventory = line.accept(line.hosts(hosts))
+    with connect(inventory, verbose) as session:
+        one = job_report(session, wanted_job(session, job).id)
+        other = job_report(session, wanted_job(session, compare).id) if compare else None
+    when = datetime.now().strftime("%Y-%m-%d %H:%M")
+    if other is not None:
+        text, page = comparison(one, other), compare_html(one, other, when)
+        name = f"report-{one.status.id}-{other.status.id}.html"
+    else:
+        text, page = verdict(one), report_html(one, when, _measured(one), grown)
+        name = f"report-{one.status.id}.html"
+    path = write_file(output or name, page) if output or not as_json else None
+    for host, why in one.silent:
+        say(f"warning: {host} is left out: {why}")
+    if as_json:
+        result: dict[str, Any] = one.as_json() | {"page": str(path) if path else None}
+        put_json(result | ({"compared": other.as_json(), "verdict": text} if other else {"verdict": text}))
+    else:
+        print(text)
+        say(f"wrote {path}")
+    if one.silent and not one.hosts:
+        raise ToolkitError("no host of the job has answered", "toolkit status")
+
+
+def _measured(report: JobReport) -> Measured | None:
+    """The network as it was measured; None where nobody has, or a toolkit that is not this one."""
+    from toolkit.errors import BadInput
+    from toolkit.network.measured_json import parse_measured
+
+    job, text = report.network
+    try:
+        return parse_measured(text, job) if text else None
+    except BadInput:
+        return None
+
+
+def _json_of(line: CommandLine, path: Path) -> object:
+    import json
+
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        line.refuse("--scaling", f"{path}: {getattr(error, 'strerror', None) or 'is not JSON'}")
+        return {"rows": [], "batch": "rank", "faults": []}

@@ -1,0 +1,77 @@
+"""`toolkit report`: asks every host of a job what it knows of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from typing import Any
+
+from toolkit.api import Session
+from toolkit.core.causes import words_of
+from toolkit.core.command import command
+from toolkit.core.facts import Facts
+from toolkit.core.job_report import JobReport, make_report
+from toolkit.core.names import INSIDE
+from toolkit.effects.fanout import fan_out
+from toolkit.errors import ToolkitError
+from toolkit.records import job_status
+
+_SECONDS = 120.0
+
+
+def job_report(session: Session, job: str) -> JobReport:
+    """Return what the hosts know of a job, which may run or be over.
+
+    Raises:
+        NotReady: there is no such job, or main does not run.
+        ToolkitError: none of its hosts says anything.
+    """
+    status = job_status(session, job)
+    main = session.inventory.main
+    own = [] if session.inventory.in_parts else [main]
+    # Those of earlier attempts, too; any host may have been one.
+    names = list(dict.fromkeys([*own, *(name for name, _ in status.hosts), *session.inventory.names]))
+    silent = {name: session.errors[name].what for name in names if name in session.errors}
+    said, errors = fan_out(
+        [name for name in names if name not in silent], lambda name: _ask(session, name, status.id)
+    )
+    silent |= {name: error.what for name, error in errors.items()}
+    told = {name: said[name][1] for name in names if said.get(name, (0, {}))[1].get("record")}
+    if not told:
+        lines = "".join(f"\n  {name}: {why}" for name, why in silent.items())
+        raise ToolkitError(f"no host says anything of {job}{lines}", "toolkit status")
+    for name, what in told.items():
+        what["versions"] |= host_versions(session.facts[name])
+    took_part = {name for name, _ in status.hosts}
+    missing = {name: why for name, why in silent.items() if name in took_part}
+    return make_report(
+        session.inventory.cluster, status.id, told, missing, {name: said[name][0] for name in told}
+    )
+
+
+def host_versions(facts: Facts) -> dict[str, str]:
+    """Return what a host has below the image: engine, programs of the toolkit, GPUs and their driver."""
+    found = {facts.engine: facts.docker, "image store": facts.store}
+    if facts.version:
+        found["toolkit"] = facts.version
+    if facts.gpus:
+        names = Counter(gpu.name for gpu in facts.gpus)
+        found["GPUs"] = ", ".join(f"{number} x {name}" for name, number in names.items())
+        found["driver"] = facts.gpus[0].driver
+    return found
+
+
+def _ask(session: Session, host: str, job: str) -> tuple[float, dict[str, Any]]:
+    """When a host has answered, by the clock here, and what it says.
+
+    Raises:
+        ToolkitError: no container of the cluster runs there, or it does not answer.
+    """
+    result = session.container(host).run(command("python3", str(INSIDE / "account.py"), job), _SECONDS)
+    answered = time.time()
+    if not result.ok:
+        what = f"does not say what it knows of {job}: {words_of(result.output)}"
+        raise ToolkitError(what, "toolkit up", host)
+    said: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
+    return answered, said
