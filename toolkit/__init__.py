@@ -1,3 +1,23 @@
-"""Multi-node training on plain GPU boxes: SSH and Docker, nothing else."""
+"""Multi-node training on plain GPU boxes: SSH and Docker, nothing else.
+
+from toolkit import Cluster
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toolkit.cluster import Cluster
 
 __version__ = "0.1.0"
+__all__ = ["Cluster", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    # Not at once: a command that needs a tenth of it would wait for all of it.
+    if name == "Cluster":
+        from toolkit.cluster import Cluster
+
+        return Cluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

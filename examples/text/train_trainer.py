@@ -24,7 +24,6 @@ class Hide:
 
 def main() -> None:
     args = masked.arguments().parse_args()
-    torch.set_num_threads(1)
     torch.manual_seed(1)
     text = masked.read()
     shape = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
@@ -48,6 +47,8 @@ def main() -> None:
         ddp_find_unused_parameters=False,
         disable_tqdm=True,
     )
+    # Accelerate, below the Trainer, has just taken one thread for each processor.
+    torch.set_num_threads(1)
     # Ranks find each other by the variables that every launcher's have; each sees other pieces.
     model = BertForMaskedLM(config)
     hide = Hide(settings.process_index)
