@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer.main
 import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from api_page import api_page
 
 from toolkit.cli.app import app
 from toolkit.core.known_errors import GAP, KNOWN_ERRORS, OR, KnownError
@@ -27,6 +32,7 @@ def pages() -> dict[str, str]:
     """Return file name and text of every page."""
     example = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     return {
+        "api.md": api_page(MADE),
         "cli.md": cli_page(typer.main.get_command(app)),
         "hosts-yaml.md": hosts_page(json_schema(), example),
         "known-errors.md": errors_page(KNOWN_ERRORS),

@@ -5,7 +5,8 @@ from toolkit import Cluster
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+# As typing has it, which takes longer to import than most of what is here.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from toolkit.cluster import Cluster

@@ -17,51 +17,31 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.api import Session
-from toolkit.bench import NetworkBench, check_bench, run_bench
-from toolkit.check import choose_checks, look
-from toolkit.cluster_job import ClusterJob
-from toolkit.core.command import Command
-from toolkit.core.finding import Finding
-from toolkit.core.gauges import HostGauges
-from toolkit.core.report import Report
-from toolkit.core.result import Result
-from toolkit.datasets import list_data, read_data, refuse_lacking, remove_plan, require_data, send_plan
-from toolkit.effects.fanout import fan_out
-from toolkit.effects.ssh import Trace
-from toolkit.errors import PlanFailed, ToolkitError
-from toolkit.execute import Listener
-from toolkit.forwarding import Door, Doors
-from toolkit.gauges import Gauges
-from toolkit.inputs import choose_hosts, load_inventory
-from toolkit.jobs import refuse_to_end_jobs, start
-from toolkit.launching import launcher_findings
-from toolkit.network.measured import Measured
-from toolkit.network.predict import counts
-from toolkit.network.scaling import Scaling
-from toolkit.network.tuning import Tuning
-from toolkit.plan.data import DataRow
-from toolkit.plan.standing import HostState
-from toolkit.preflight import preflight, questions, refuse_faults
-from toolkit.race import bring_up
-from toolkit.records import known_jobs
-from toolkit.request import (
-    Request,
-    code_findings,
-    environment_findings,
-    make_job,
-    plan_run,
-    start_of,
-)
-from toolkit.scaling import measure, on_first, ordered_hosts
-from toolkit.smoke import Smoke, run_smoke
+from toolkit.cluster_parts import BenchPart, DataPart, ImagePart, NetworkPart
+from toolkit.core.report import refuse_failed
+from toolkit.errors import ToolkitError
+from toolkit.inputs import load_inventory
 from toolkit.spec.inventory import Inventory
-from toolkit.tune import tune
 
-Warn = Callable[[Finding], None]
+# The rest is imported where it is used: the command line makes a Cluster for each of its verbs, most of which
+# need little.
+if TYPE_CHECKING:
+    from toolkit.cluster_job import ClusterJob
+    from toolkit.core.finding import Finding
+    from toolkit.core.gauges import HostGauges
+    from toolkit.core.report import Report
+    from toolkit.core.result import Result
+    from toolkit.effects.ssh import Trace
+    from toolkit.execute import Listener
+    from toolkit.forwarding import Door
+    from toolkit.plan.standing import HostState
+    from toolkit.smoke import Smoke
+
+    Warn = Callable[[Finding], None]
 
 
 class ToolkitWarning(UserWarning):
@@ -86,6 +66,7 @@ class Cluster:
         listen: called with what happens while plans run (``toolkit.execute.Event``), from several threads.
         warn: called with findings that keep nothing from running; by default they are Python warnings.
         trace: called with host and line for each command, before it is run there.
+        met: called with each session when its hosts have answered.
 
     Raises:
         BadInput: the file cannot be read or is wrong; names all that is wrong with it.
@@ -97,11 +78,17 @@ class Cluster:
         listen: Listener = _hear_nothing,
         warn: Warn = _warn,
         trace: Trace | None = None,
+        met: Callable[[Session], None] = _hear_nothing,
     ) -> None:
         self.inventory = hosts if isinstance(hosts, Inventory) else load_inventory(hosts)
         self.listen = listen
         self.warn = warn
         self.trace = trace
+        self.met = met
+        self.image = ImagePart(self)
+        self.data = DataPart(self)
+        self.network = NetworkPart(self)
+        self.bench = BenchPart(self)
 
     @property
     def name(self) -> str:
@@ -118,7 +105,9 @@ class Cluster:
         Args:
             questions, desks: see ``Session.open``.
         """
-        return Session.open(self.inventory, hosts, self.trace, questions, desks)
+        session = Session.open(self.inventory, hosts, self.trace, questions, desks)
+        self.met(session)
+        return session
 
     # The cluster
 
@@ -129,6 +118,8 @@ class Cluster:
             only: ids of checks, all by default.
             quick: start no containers.
         """
+        from toolkit.check import choose_checks, look
+
         return look(self.inventory, choose_checks(only), self.trace, quick)
 
     def up(self, data: bool = True, force: bool = False) -> Report:
@@ -142,6 +133,12 @@ class Cluster:
             PlanFailed: on some host; carries the report.
             ToolkitError: something stands in its way on all of them.
         """
+        from toolkit.datasets import read_data
+        from toolkit.jobs import refuse_to_end_jobs
+        from toolkit.preflight import preflight, questions, refuse_faults
+        from toolkit.race import bring_up
+        from toolkit.request import environment_findings
+
         staged = read_data(self.inventory) if data else ()
         self._warn_of(environment_findings(self.inventory))
         with self.connect(questions=questions()) as session:
@@ -155,7 +152,7 @@ class Cluster:
             if not force:
                 session.refuse_newer()
                 refuse_to_end_jobs(session)
-            return _done(bring_up(session, plan, self.listen, force=force).after(pulled))
+            return refuse_failed(bring_up(session, plan, self.listen, force=force).after(pulled))
 
     def down(self, save_to: str | Path | None = None) -> Report:
         """Remove containers, keys and files of this cluster from every host; images and data stay.
@@ -168,10 +165,12 @@ class Cluster:
         """
         with self.connect() as session:
             session.require_some()
-            return _done(session.execute(session.plan_down(str(save_to or "")), self.listen))
+            return refuse_failed(session.execute(session.plan_down(str(save_to or "")), self.listen))
 
     def smoke(self, launcher: str = "mpirun") -> Smoke:
         """Look at the GPUs from containers on every host, then run one checked all-reduce over all slots."""
+        from toolkit.smoke import run_smoke
+
         with self.connect() as session:
             session.require_some()
             return run_smoke(session, launcher, self.listen)
@@ -187,6 +186,8 @@ class Cluster:
         Args:
             seconds: over which rates are taken.
         """
+        from toolkit.gauges import Gauges
+
         with self.connect() as session:
             session.require_some()
             with Gauges(session, seconds) as gauges:
@@ -199,10 +200,25 @@ class Cluster:
         Raises:
             NotReady: no container of the cluster runs there.
         """
+        from toolkit.core.command import Command
+        from toolkit.inputs import choose_hosts
+
         (name,) = choose_hosts(self.inventory, (host,), ())
         with self.connect([name]) as session:
             session.require_own()
             return session.container(name).run(Command(command), timeout)
+
+    def on_all(self, *command: str, timeout: float | None = 600.0) -> dict[str, Result | ToolkitError]:
+        """Run a command in every host's container at once; a host that cannot has its error in the answer."""
+        from toolkit.core.command import Command
+        from toolkit.effects.fanout import fan_out
+
+        with self.connect() as session:
+            session.require_own()
+            done, errors = fan_out(
+                self.inventory.names, lambda name: session.container(name).run(Command(command), timeout)
+            )
+        return {name: done[name] if name in done else errors[name] for name in self.inventory.names}
 
     @contextmanager
     def forward(self, service: str, port: int = 0) -> Iterator[list[Door]]:
@@ -214,6 +230,8 @@ class Cluster:
         Raises:
             KeyError: the file has no such service.
         """
+        from toolkit.forwarding import Doors
+
         found = {one.name: one for one in self.inventory.services}[service]
         with self.connect([found.host]) as session:
             doors = Doors(session, lambda text: None)
@@ -221,42 +239,6 @@ class Cluster:
                 yield doors.open(found, port)
             finally:
                 doors.close()
-
-    # Image and data
-
-    def send_image(self) -> Report:
-        """Bring the image to every host that lacks it; only missing layers travel.
-
-        Raises:
-            PlanFailed: on some host; carries the report.
-        """
-        with self.connect() as session:
-            return _done(session.execute(session.plan_image_send(), self.listen))
-
-    def send_data(self) -> Report:
-        """Stage the data of the hosts file on every host.
-
-        Raises:
-            PlanFailed: on some host; carries the report.
-        """
-        require_data(self.inventory)
-        data = read_data(self.inventory)
-        with self.connect() as session:
-            return _done(session.execute(send_plan(session, data), self.listen))
-
-    def data(self) -> tuple[DataRow, ...]:
-        """Return what every host holds of the data of the hosts file."""
-        with self.connect() as session:
-            return list_data(session)
-
-    def remove_data(self) -> Report:
-        """Remove the staged data from every host.
-
-        Raises:
-            PlanFailed: on some host; carries the report.
-        """
-        with self.connect() as session:
-            return _done(session.execute(remove_plan(session), self.listen))
 
     # Jobs
 
@@ -287,6 +269,21 @@ class Cluster:
             BadInput: names all that is wrong with it; nothing was contacted.
             NotReady: the cluster is not up, or others have the slots.
         """
+        from toolkit.cluster_job import ClusterJob
+        from toolkit.datasets import refuse_lacking
+        from toolkit.jobs import start
+        from toolkit.launching import launcher_findings
+        from toolkit.preflight import preflight, questions, refuse_faults
+        from toolkit.request import (
+            Request,
+            check_request,
+            code_findings,
+            environment_findings,
+            make_job,
+            plan_run,
+            start_of,
+        )
+
         request = Request(
             words=words,
             workdir=Path(workdir).resolve(),
@@ -302,6 +299,7 @@ class Cluster:
             stall_after=stall_after,
             share=share,
         )
+        check_request(self.inventory, request)
         self._warn_of(environment_findings(self.inventory, request))
         with self.connect(questions=questions(), desks=True) as session:
             session.require_some()
@@ -312,13 +310,16 @@ class Cluster:
             refuse_lacking(session, {host.name for host in job.hosts})
             refuse_faults(preflight(session, {job.main, *(host.name for host in job.hosts)}))
             start(session, plan, self.listen)
-        return ClusterJob(self.connect, job.id)
+        return ClusterJob(self, job.id)
 
     def jobs(self) -> list[ClusterJob]:
         """Return the cluster's jobs, the newest last."""
+        from toolkit.cluster_job import ClusterJob
+        from toolkit.records import known_jobs
+
         with self.connect(self.inventory.answering) as session:
             session.require_some()
-            return [ClusterJob(self.connect, status.id) for status in known_jobs(session)]
+            return [ClusterJob(self, status.id) for status in known_jobs(session)]
 
     def job(self, job: str = "") -> ClusterJob:
         """Return a job by its id or the last part of it; the newest one by default.
@@ -326,80 +327,10 @@ class Cluster:
         Raises:
             NotReady: there is none.
         """
-        return ClusterJob(self.connect, ClusterJob(self.connect, job).status().id)
+        from toolkit.cluster_job import ClusterJob
 
-    # Measuring
-
-    def bench_network(self, seconds: float = 0.5, engine: str = "auto", only: Sequence[str] = ()) -> Measured:
-        """Measure every ordered pair of hosts and all-reduce by size, in the image.
-
-        Args:
-            seconds: of sending per direction of a pair.
-            engine: what does the all-reduce: auto, mpi, gloo or nccl.
-        """
-        bench = NetworkBench(seconds=seconds, engine=engine)
-        check_bench(bench)
-        with self.connect() as session:
-            session.require_some()
-            return run_bench(session, bench, self.listen, tuple(only))
-
-    def bench_scaling(
-        self,
-        *words: str,
-        workdir: str | Path = ".",
-        on: Sequence[int] = (),
-        warm_up: float = 5.0,
-        seconds: float = 20.0,
-        patience: float = 300.0,
-        launcher: str = "",
-    ) -> Scaling:
-        """Run a script on 1, 2, … hosts, each time until its pace is known; times in seconds.
-
-        Args:
-            on: numbers of hosts; all up to 16 by default, then powers of two.
-            warm_up: after the first step, which does not count; ``seconds`` follow.
-            patience: within which the first step is to be seen.
-        """
-        request = Request(words=words, workdir=Path(workdir).resolve(), launcher=launcher)
-        points, faults = [], []
-        with self.connect(desks=True) as session:
-            session.require_some()
-            order = ordered_hosts(session.inventory, request)
-            for number in on or counts(len(order)):
-                asked = on_first(request, order, number)
-                try:
-                    points.append(
-                        measure(session, asked, warm_up, seconds, patience, self.listen, lambda text: None)
-                    )
-                except ToolkitError as error:
-                    faults.append(f"{number} hosts: {error.what}")
-        return Scaling(tuple(points), faults=tuple(faults))
-
-    def tune_network(self, engine: str = "auto", budget: float = 120.0) -> Tuning:
-        """Measure which of Open MPI's or NCCL's ways is quickest here, and give it to later jobs.
-
-        Args:
-            budget: seconds for all of it.
-        """
-        with self.connect() as session:
-            session.require_some()
-            return tune(session, engine, budget, self.listen)
-
-    def on_all(self, *command: str, timeout: float | None = 600.0) -> dict[str, Result | ToolkitError]:
-        """Run a command in every host's container at once; a host that cannot has its error in the answer."""
-        with self.connect() as session:
-            session.require_own()
-            done, errors = fan_out(
-                self.inventory.names, lambda name: session.container(name).run(Command(command), timeout)
-            )
-        return {name: done[name] if name in done else errors[name] for name in self.inventory.names}
+        return ClusterJob(self, ClusterJob(self, job).status().id)
 
     def _warn_of(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             self.warn(finding)
-
-
-def _done(report: Report) -> Report:
-    if not report.ok:
-        raise PlanFailed(replace(report))
-    return report

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from toolkit.api import Session
-from toolkit.core.job_report import JobReport
 from toolkit.core.job_status import JobStatus
 from toolkit.errors import NotReady
-from toolkit.following import follow, wait_for_end
-from toolkit.get import Got, bring, find_files, refuse_overwriting
-from toolkit.jobs import stop
-from toolkit.logs import Excerpt, show_log
 from toolkit.records import job_status, newest_job
-from toolkit.reports import job_report
-from toolkit.why import Answer, ask_why
 
-Connect = Callable[[Sequence[str] | None], Session]
+if TYPE_CHECKING:
+    from toolkit.cluster import Cluster
+    from toolkit.core.job_report import JobReport
+    from toolkit.get import Got
+    from toolkit.why import Answer
 
 
 class ClusterJob:
     """A job, which belongs to the cluster and goes on without this object.
 
     Args:
-        connect: connects to these hosts of the cluster, to all for None.
+        cluster: whose job it is.
         id: of the job, the last part of it, or empty for the newest one.
     """
 
-    def __init__(self, connect: Connect, id: str = "") -> None:
-        self._connect = connect
+    def __init__(self, cluster: Cluster, id: str = "") -> None:
+        self.cluster = cluster
         self.id = id
 
     def __repr__(self) -> str:
@@ -46,7 +44,7 @@ class ClusterJob:
         Raises:
             NotReady: there is no such job, or main does not run.
         """
-        with self._connect(None) as session:
+        with self._connect() as session:
             return self._status(session, running)
 
     def wait(self, timeout: float | None = None, running: bool = False) -> JobStatus:
@@ -58,7 +56,9 @@ class ClusterJob:
         Raises:
             NotReady: it still runs after so long; it goes on.
         """
-        with self._connect(None) as session:
+        from toolkit.following import wait_for_end
+
+        with self._connect() as session:
             found = self._status(session, running)
             if not found.final and not wait_for_end(session, found.id, timeout):
                 raise NotReady(f"{found.id} still runs after {timeout:g} s", f"toolkit attach {found.id}")
@@ -72,7 +72,10 @@ class ClusterJob:
             tail: how many lines of before; None for all.
             fold: a line that several ranks print comes once.
         """
-        with self._connect(None) as session:
+        from toolkit.following import follow
+        from toolkit.logs import Excerpt
+
+        with self._connect() as session:
             return follow(session, self._status(session).id, sink, Excerpt(tail=tail, fold=fold))
 
     def lines(self, tail: int | None = None, fold: bool = True) -> Iterator[str]:
@@ -102,8 +105,10 @@ class ClusterJob:
 
     def log(self, rank: int | None = None, host: str = "", tail: int | None = None) -> str:
         """Return what it has printed so far: all ranks, one rank, or those on one host."""
+        from toolkit.logs import Excerpt, show_log
+
         pieces: list[bytes] = []
-        with self._connect(None) as session:
+        with self.cluster.connect() as session:
             show_log(session, self._status(session), pieces.append, Excerpt(rank, host, tail=tail), False)
         return b"".join(pieces).decode(errors="replace")
 
@@ -116,7 +121,9 @@ class ClusterJob:
         Raises:
             ToolkitError: it could not be ended on some host.
         """
-        with self._connect(None) as session:
+        from toolkit.jobs import stop
+
+        with self._connect() as session:
             found = self._status(session, running)
             if found.final and found.state not in ("lost", "unknown"):
                 return found
@@ -124,12 +131,16 @@ class ClusterJob:
 
     def why(self) -> Answer:
         """Return which rank holds it up, or what ended it: asks all its hosts at once, changes nothing."""
-        with self._connect(None) as session:
+        from toolkit.why import ask_why
+
+        with self.cluster.connect() as session:
             return ask_why(session, self.id)
 
     def report(self) -> JobReport:
         """Return what the hosts know of it: times, pace, gauges, restarts, versions."""
-        with self._connect(None) as session:
+        from toolkit.reports import job_report
+
+        with self.cluster.connect() as session:
             return job_report(session, self._status(session).id)
 
     def get(self, *patterns: str, into: str | Path = ".", host: str = "", replace: bool = False) -> Got:
@@ -142,13 +153,19 @@ class ClusterJob:
         Raises:
             ToolkitError: nothing matches, or a local file differs; then nothing was brought.
         """
-        with self._connect(None) as session:
+        from toolkit.get import bring, find_files, refuse_overwriting
+
+        with self.cluster.connect() as session:
             found = self._status(session)
             name = host or session.inventory.main
             wanted = find_files(session, name, found.id, list(patterns), Path(into))
             if not replace:
                 refuse_overwriting([wanted])
             return bring(session, wanted, lambda done, total: None)
+
+    def _connect(self) -> Session:
+        """Connect to those hosts that know how the job stands."""
+        return self.cluster.connect(self.cluster.inventory.answering)
 
     def _status(self, session: Session, running: bool = False) -> JobStatus:
         session.require_some()

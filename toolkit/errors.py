@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 EXIT_CODES: dict[int, str] = {
     0: "everything asked for was done",
@@ -108,17 +107,6 @@ class ImageError(ToolkitError):
 
 class LabError(ToolkitError):
     """The practice cluster cannot be made, found or removed."""
-
-
-class PlanFailed(ToolkitError):
-    """A plan failed on some host; ``report`` has the outcome of every step on every host."""
-
-    def __init__(self, report: Any) -> None:
-        self.report = report
-        failed = report.failures
-        lines = "".join(f"\n  {one.host}: {one.step}: {one.detail}" for one in failed)
-        fixes = dict.fromkeys(one.fix for one in failed if one.fix)
-        super().__init__(f"{report.title} failed{lines}", "; ".join(fixes))
 
 
 class Interrupted(ToolkitError):

@@ -198,7 +198,7 @@ def test_a_bert_learns(more: Toolkit, launcher: str, script: str, options: tuple
     """Of the hidden words some one in four are commas, dots and articles, which is soon learned."""
     two = ("--only", "box1", "--only", "box3", "--no-fold", "--workdir", "examples/text")
     words = ("run", "--launcher", launcher, *two, script, "--steps", "150", *options)
-    out = more.run(*words, check=True, timeout=400).out
+    out = more.run(*words, check=True, timeout=900).out
     found = re.search(r"(0\.\d+) of the hidden words found; \d+ pieces/s on 2 ranks", out)
     assert found is not None and float(found[1]) > 0.15
 

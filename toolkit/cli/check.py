@@ -12,11 +12,11 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
+    cluster_of,
     connect,
     load,
     put_json,
     say,
-    trace,
 )
 from toolkit.cli.progress import Progress
 
@@ -45,12 +45,11 @@ def check(
     """Look for what would stop, spoil or slow a job, and change nothing (but see --fix); 1 means an error."""
     from dataclasses import asdict
 
-    from toolkit.check import choose_checks, look
     from toolkit.core.finding import worst
     from toolkit.show import findings_text, plan_text, report_text
 
     inventory = load(hosts)
-    findings = look(inventory, choose_checks(only), trace if verbose else None, quick)
+    findings = cluster_of(inventory, verbose).check(only, quick)
     verdict = worst(findings)
     if not as_json:
         print(findings_text(findings, inventory.names, everything=verbose), end="", flush=True)

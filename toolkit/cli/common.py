@@ -16,6 +16,7 @@ from toolkit.cli.complete import one_of
 
 if TYPE_CHECKING:
     from toolkit.api import Session
+    from toolkit.cluster import Cluster
     from toolkit.core.finding import Finding
     from toolkit.spec.inventory import Inventory
 
@@ -94,13 +95,21 @@ def connect(
     desks: bool = False,
 ) -> Session:
     """Connect to the hosts and say who did not answer; ``questions`` and ``desks`` as in ``Session.open``."""
-    from toolkit.api import Session
+    return cluster_of(inventory, verbose).connect(names, questions, desks)
 
-    session = Session.open(inventory, names, trace if verbose else None, questions, desks)
-    if verbose:
-        for name, seconds in session.timings.items():
-            say(f"          {name}: connected and asked in {seconds:.2f} s")
-    return session
+
+def cluster_of(inventory: Inventory, verbose: bool) -> Cluster:
+    """Return the cluster as an object; ``verbose`` says what is run where."""
+    from toolkit.cluster import Cluster
+
+    if not verbose:
+        return Cluster(inventory)
+    return Cluster(inventory, trace=trace, met=_say_timings)
+
+
+def _say_timings(session: Session) -> None:
+    for name, seconds in session.timings.items():
+        say(f"          {name}: connected and asked in {seconds:.2f} s")
 
 
 def trace(host: str, line: str) -> None:

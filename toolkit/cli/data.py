@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, load, put_json
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    cluster_of,
+    connect,
+    load,
+    put_json,
+)
 from toolkit.cli.plans import carry_out, exit_with
 
 app = typer.Typer(
@@ -36,11 +46,9 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """Show which host has which data, and whether it is what this machine has now. Changes nothing."""
     from dataclasses import asdict
 
-    from toolkit.datasets import list_data
     from toolkit.show_data import data_text
 
-    with connect(load(hosts), verbose) as session:
-        rows = list_data(session)
+    rows = cluster_of(load(hosts), verbose).data.rows()
     if as_json:
         put_json({"rows": [asdict(row) for row in rows]})
     else:

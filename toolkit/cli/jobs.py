@@ -15,6 +15,7 @@ from toolkit.cli.common import (
     Json,
     OnInterrupt,
     Verbose,
+    cluster_of,
     connect,
     load,
     put_json,
@@ -90,18 +91,13 @@ def wait(
 ) -> None:
     """Wait in silence until a job has ended; ends with the job's exit code."""
     from toolkit.cli.line import CommandLine
-    from toolkit.errors import NotReady
-    from toolkit.following import wait_for_end
+    from toolkit.cluster_job import ClusterJob
 
     line = CommandLine()
     read_job(line, job)
     seconds = line.seconds("--timeout", timeout)
     inventory = line.accept(line.hosts(hosts))
-    with connect(inventory, verbose, inventory.answering) as session:
-        wanted = wanted_job(session, job, running=True)
-        if not wanted.final and not wait_for_end(session, wanted.id, seconds):
-            raise NotReady(f"{wanted.id} still runs after {seconds:g} s", f"toolkit attach {wanted.id}")
-        ended = wanted_job(session, wanted.id)
+    ended = ClusterJob(cluster_of(inventory, verbose), job).wait(seconds, running=True)
     if not as_json:
         say(f"job {ended.id}: {ended.state}" + (f": {ended.reason}" if ended.reason else ""))
     _exit(ended, as_json)

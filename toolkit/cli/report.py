@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolkit.cli.chosen_job import Job, read_job, wanted_job
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.chosen_job import Job, read_job
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, say
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
@@ -36,12 +36,12 @@ def report(
     from datetime import datetime
 
     from toolkit.cli.line import CommandLine
+    from toolkit.cluster_job import ClusterJob
     from toolkit.errors import ToolkitError
     from toolkit.inputs import write_file
     from toolkit.network.scaling import parse_scaling
     from toolkit.render.compare_html import compare_html, comparison
     from toolkit.render.report_html import report_html, verdict
-    from toolkit.reports import job_report
 
     line = CommandLine()
     read_job(line, job)
@@ -50,9 +50,9 @@ def report(
         line.refuse("--scaling", "goes with one job; leave it or --compare out")
     grown = line.read(parse_scaling, _json_of(line, scaling), str(scaling)) if scaling else None
     inventory = line.accept(line.hosts(hosts))
-    with connect(inventory, verbose) as session:
-        one = job_report(session, wanted_job(session, job).id)
-        other = job_report(session, wanted_job(session, compare).id) if compare else None
+    cluster = cluster_of(inventory, verbose)
+    one = ClusterJob(cluster, job).report()
+    other = ClusterJob(cluster, compare).report() if compare else None
     when = datetime.now().strftime("%Y-%m-%d %H:%M")
     if other is not None:
         text, page = comparison(one, other), compare_html(one, other, when)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolkit.cli.chosen_job import Job
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
@@ -28,11 +28,12 @@ def why(
 ) -> None:
     """Say which rank holds a job up, or what ended it: asks all hosts at once, changes nothing there."""
     from toolkit.cli.line import CommandLine
+    from toolkit.cluster_job import ClusterJob
     from toolkit.core.names import job_word
     from toolkit.effects.bundle import write_bundle
     from toolkit.errors import ToolkitError
     from toolkit.show_why import why_json, why_text
-    from toolkit.why import ask_why, bundle_files
+    from toolkit.why import bundle_files
 
     line = CommandLine()
     if job:
@@ -40,8 +41,7 @@ def why(
     if save:
         _read_save(line, save)
     inventory = line.accept(line.hosts(hosts))
-    with connect(inventory, verbose) as session:
-        answer = ask_why(session, job)
+    answer = ClusterJob(cluster_of(inventory, verbose), job).why()
     found = (answer.job, answer.evidence, answer.verdict, answer.known)
     text, result = why_text(*found), why_json(*found)
     if not as_json:

@@ -68,7 +68,7 @@ class JobReport:
     """All that is known of a job.
 
     Args:
-        now: when it was asked, since the job's start.
+        asked: when it was asked, since the job's start.
         preparation: of `run`, before the start and while it started.
         up: of the last `up` that changed something, from its own beginning on; ``up_before`` is how many
             seconds before the job's start that was written down, None where nobody has.
@@ -80,7 +80,7 @@ class JobReport:
 
     cluster: str
     status: JobStatus
-    now: float
+    asked: float
     preparation: tuple[Span, ...]
     up: tuple[Span, ...]
     up_before: float | None
@@ -96,7 +96,7 @@ class JobReport:
     def seconds(self) -> float:
         """How long it has taken, until now while it runs."""
         ended = self.status.ended
-        return self.now if ended is None else ended - self.status.started
+        return self.asked if ended is None else ended - self.status.started
 
     @property
     def first_step(self) -> float | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from toolkit.errors import ToolkitError
+
 Status = Literal["ok", "skipped", "failed", "not run"]
 
 
@@ -78,6 +80,27 @@ class Report:
             "seconds": round(self.seconds, 3),
             "outcomes": [_as_json(o) for o in self.outcomes],
         }
+
+
+class PlanFailed(ToolkitError):
+    """A plan failed on some host; ``report`` has the outcome of every step on every host."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        lines = "".join(f"\n  {one.host}: {one.step}: {one.detail}" for one in report.failures)
+        fixes = dict.fromkeys(one.fix for one in report.failures if one.fix)
+        super().__init__(f"{report.title} failed{lines}", "; ".join(fixes))
+
+
+def refuse_failed(report: Report) -> Report:
+    """Return a report in which all went well.
+
+    Raises:
+        PlanFailed: it did not, on some host.
+    """
+    if not report.ok:
+        raise PlanFailed(report)
+    return report
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:

@@ -12,16 +12,20 @@ from threading import Thread
 
 from common import BEAT_S, EXIT_LOST, LEASE_S, Host, Job, exit_code_of, grace_of, job_folder
 from launches import Running
-from leases import Leases
+from leases import BLAMED_S, Leases
 from outcome import End
 from part import ALL_ENDED, EXEC, RANKS_ENDED
-from records import blame, first_cause, words
+from records import blame, blames_another, first_cause, words
 from regroup import Regroup
 
 TICK_S = 0.05
 DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
 # For ranks whose peers are gone: they wait for what never comes, and cannot save anything together.
 FAILED_GRACE_S = 2.0
+
+
+def _blames_another(end: End) -> bool:
+    return bool(end.record) and blames_another(end.record)
 
 
 class Attempt:
@@ -133,13 +137,14 @@ class Attempt:
             running.ended = running.ended or now
             if self._is_open(running) and now < running.ended + DRAIN_S:
                 continue
-            if returncode != 0 and self._awaits_cause():
-                continue
             running.code = exit_code_of(returncode)
             # What serves the others is not to end before them, whatever it has to say.
             failed = running.code != 0 or (running.launch["serves"] and self._is_under_way())
             if failed and self._end is None and not running.out:
                 end = self._failed(running, running.code)
+                if self._regroup is None and _blames_another(end) and now < running.ended + BLAMED_S:
+                    running.code = None  # the one that is meant may be heard of yet
+                    continue
                 if self._regroup is None or not self._regroup.survives_launch(end, running, running.code):
                     self._ends(end)
                     self._launcher_failed = True
@@ -149,9 +154,6 @@ class Attempt:
                 self._ends(cause)
         if self._end is not None:
             self._bring_to_end(now)
-
-    def _awaits_cause(self) -> bool:
-        return self._end is None and self._regroup is None and self.leases.awaits_cause()
 
     def _failed(self, running: Running, code: int) -> End:
         """How a launch has failed, by the first of its causes that can be told."""

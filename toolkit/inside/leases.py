@@ -117,10 +117,6 @@ class Leases:
         told = [(heard, record) for heard, record in self._deaths if not _of_before(heard, record, since)]
         return [record for _, record in told] if told and not _may_follow(told) else []
 
-    def awaits_cause(self) -> bool:
-        """Whether ranks have failed of which the cause may still be heard of."""
-        return bool(self._deaths) and _may_follow(self._deaths)
-
     def end(self, grace: float, ranks: bool = False, keep: bool = False) -> dict[str, str | None]:
         """End what the job runs, on all hosts at once; host -> None, or why nobody can say that it is so.
 

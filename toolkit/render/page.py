@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import html
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+
+from toolkit.render.templates import package_text
 
 # How many colours page.css has for curves and bars.
 COLOURS = 12
-
-
-@functools.cache
-def _style() -> str:
-    return Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 def page(title: str, when: str, parts: Iterable[str], sections: Iterable[tuple[str, str]] = ()) -> str:
@@ -29,7 +24,7 @@ def page(title: str, when: str, parts: Iterable[str], sections: Iterable[tuple[s
     whole = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{head}</title>",
         "<meta name=viewport content='width=device-width,initial-scale=1'>",
-        f"<style>{_style()}</style>",
+        f"<style>{package_text('page.css')}</style>",
         "<a class=skip href='#main'>To the content</a>" if links else "",
         f"<header><h1>{head}</h1><p class=soft>{html.escape(when)}</p></header>",
         f"<nav aria-label=Sections>{links}</nav>" if links else "",

@@ -22,6 +22,12 @@ def data_folder(name: str) -> Path:
     return packed if packed.is_dir() else _PACKAGE.parent / name
 
 
+@functools.cache
+def package_text(name: str) -> str:
+    """Return a file that stands beside this module."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
 def render_template(name: str, **values: Any) -> str:
     """Render ``compose/…``, ``ssh/…`` or ``scripts/…`` by its path.
 

@@ -1,0 +1,151 @@
+"""What `toolkit image`, `data`, `network` and `bench` do, as parts of a ``Cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.core.report import refuse_failed
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    from toolkit.cluster import Cluster
+    from toolkit.core.report import Report
+    from toolkit.network.measured import Measured
+    from toolkit.network.scaling import Scaling
+    from toolkit.network.tuning import Tuning
+    from toolkit.plan.data import DataRow
+
+
+class _Part:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+
+class ImagePart(_Part):
+    """The image on the hosts."""
+
+    def send(self) -> Report:
+        """Bring the image to every host that lacks it; only missing layers travel.
+
+        Raises:
+            PlanFailed: on some host; carries the report.
+        """
+        with self._cluster.connect() as session:
+            return refuse_failed(session.execute(session.plan_image_send(), self._cluster.listen))
+
+
+class DataPart(_Part):
+    """The data sets of the hosts file."""
+
+    def send(self) -> Report:
+        """Stage the data of the hosts file on every host.
+
+        Raises:
+            PlanFailed: on some host; carries the report.
+        """
+        from toolkit.datasets import read_data, require_data, send_plan
+
+        require_data(self._cluster.inventory)
+        data = read_data(self._cluster.inventory)
+        with self._cluster.connect() as session:
+            return refuse_failed(session.execute(send_plan(session, data), self._cluster.listen))
+
+    def rows(self) -> tuple[DataRow, ...]:
+        """Return what every host holds of the data of the hosts file."""
+        from toolkit.datasets import list_data
+
+        with self._cluster.connect() as session:
+            return list_data(session)
+
+    def remove(self) -> Report:
+        """Remove the staged data from every host.
+
+        Raises:
+            PlanFailed: on some host; carries the report.
+        """
+        from toolkit.datasets import remove_plan
+
+        with self._cluster.connect() as session:
+            return refuse_failed(session.execute(remove_plan(session), self._cluster.listen))
+
+
+class NetworkPart(_Part):
+    """The network between the hosts."""
+
+    def tune(self, engine: str = "auto", budget: float = 120.0) -> Tuning:
+        """Measure which of Open MPI's or NCCL's ways is quickest here, and give it to later jobs.
+
+        Args:
+            budget: seconds for all of it.
+        """
+        from toolkit.tune import tune
+
+        with self._cluster.connect() as session:
+            session.require_some()
+            return tune(session, engine, budget, self._cluster.listen)
+
+
+class BenchPart(_Part):
+    """What a cluster that is up gives."""
+
+    def network(self, seconds: float = 0.5, engine: str = "auto", only: Sequence[str] = ()) -> Measured:
+        """Measure every ordered pair of hosts and all-reduce by size, in the image.
+
+        Args:
+            seconds: of sending per direction of a pair.
+            engine: what does the all-reduce: auto, mpi, gloo or nccl.
+        """
+        from toolkit.bench import NetworkBench, check_bench, run_bench
+
+        bench = NetworkBench(seconds=seconds, engine=engine)
+        check_bench(bench)
+        with self._cluster.connect() as session:
+            session.require_some()
+            return run_bench(session, bench, self._cluster.listen, tuple(only))
+
+    def scaling(
+        self,
+        *words: str,
+        workdir: str | Path = ".",
+        on: Sequence[int] = (),
+        warm_up: float = 5.0,
+        seconds: float = 20.0,
+        patience: float = 300.0,
+        launcher: str = "",
+    ) -> Scaling:
+        """Run a script on 1, 2, … hosts, each time until its pace is known; times in seconds.
+
+        Args:
+            on: numbers of hosts; all up to 16 by default, then powers of two.
+            warm_up: after the first step, which does not count; ``seconds`` follow.
+            patience: within which the first step is to be seen.
+        """
+        from toolkit.network.predict import counts
+        from toolkit.network.scaling import Scaling
+        from toolkit.request import Request
+        from toolkit.scaling import measure, on_first, ordered_hosts
+
+        request = Request(words=words, workdir=Path(workdir).resolve(), launcher=launcher)
+        points, faults = [], []
+        with self._cluster.connect(desks=True) as session:
+            session.require_some()
+            order = ordered_hosts(session.inventory, request)
+            for number in on or counts(len(order)):
+                asked = on_first(request, order, number)
+                try:
+                    points.append(
+                        measure(
+                            session,
+                            asked,
+                            warm_up,
+                            seconds,
+                            patience,
+                            self._cluster.listen,
+                            lambda text: None,
+                        )
+                    )
+                except ToolkitError as error:
+                    faults.append(f"{number} hosts: {error.what}")
+        return Scaling(tuple(points), faults=tuple(faults))
