@@ -118,7 +118,7 @@ def cli_page(command: Any) -> str:
         *("# Command line", "", MADE, ""),
         "Values in capitals are yours. An option in brackets behind another is its opposite.",
         "Every command takes `--help`. After `toolkit --install-completion` the shell completes verbs,",
-        "options, hosts and other names.",
+        "options, hosts and other names, and the jobs that this machine has started or listed.",
         *("", "## toolkit", ""),
         *_options(command),
     ]

@@ -83,6 +83,13 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(named) == sorted(pages)
 
 
+def test_nested_lists_are_nested_in_the_site_too() -> None:
+    """Python-Markdown takes four blanks for a level, git hosts any that reach the text above."""
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "examples" / "README.md"):
+        prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        assert re.findall(r"^ {1,3}(?:[-*+]|\d+\.) .*", prose, re.MULTILINE) == [], path
+
+
 @pytest.mark.parametrize(
     ("page", "text", "expected"),
     [
