@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all unit lint golden fuzz faults pythons docs image image-cpu image-gpu base venv engine lab bench clean
+.PHONY: help demo test test-all unit lint golden fuzz faults pythons docs site image image-cpu image-gpu base venv engine lab bench clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -39,14 +39,18 @@ lint: venv       ## ruff and mypy
 	$(BIN)/ruff format --check toolkit tests bench scripts examples
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/reference.py
+	$(BIN)/mypy scripts/site/hook.py
 	$(BIN)/mypy examples/checkpoint.py
 	cd toolkit/inside && ../../$(BIN)/mypy --config-file= --strict --explicit-package-bases --disable-error-code=import-not-found *.py
 
 golden: venv     ## write all golden files anew, then look at `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
 
-docs: venv       ## write docs/reference anew, from the commands and the models
+docs: venv       ## write docs/reference and core/explained.py anew, from what they tell of
 	@$(BIN)/python scripts/reference.py
+
+site: venv       ## the documentation as a site, into site/; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 image: venv base ## the image that this machine needs; IMAGE=cpu or IMAGE=gpu to choose
 	$(TOOLKIT) image build $(if $(IMAGE),--flavour $(IMAGE))

@@ -25,6 +25,6 @@ if command -v docker > /dev/null && docker version > /dev/null 2>&1; then
     done
 fi
 say "removing caches and the virtual environment"
-rm -rf "${XDG_CACHE_HOME:-$HOME/.cache}/toolkit" .lab .venv .mypy_cache .ruff_cache .pytest_cache
+rm -rf "${XDG_CACHE_HOME:-$HOME/.cache}/toolkit" .lab .venv site .mypy_cache .ruff_cache .pytest_cache
 sh scripts/engine.sh clean
 say "done; packages that were installed stay"

@@ -1,10 +1,12 @@
-"""Writes docs/reference/ from commands, models, known errors and examples. usage: reference.py"""
+"""Writes docs/reference/ and what else is made of code or pages. usage: reference.py"""
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from toolkit.spec.parse import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
+TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
+EXPLAINED = ROOT / "toolkit" / "core" / "explained.py"
 EXAMPLE = ROOT / "examples" / "hosts.full.yaml"
 DIGITS = ROOT / "examples" / "digits"
 MADE = "<!-- Written by `make docs`, and compared by a test: change what it is made from, not this page. -->"
@@ -120,7 +124,7 @@ def cli_page(command: Any) -> str:
         *("# Command line", "", MADE, ""),
         "Values in capitals are yours. An option in brackets behind another is its opposite.",
         "Every command takes `--help`. After `toolkit --install-completion` the shell completes verbs,",
-        "options, hosts and other names.",
+        "options, hosts and other names, and the jobs that this machine has started or listed.",
         *("", "## toolkit", ""),
         *_options(command),
     ]
@@ -137,8 +141,9 @@ _JSON = """Once a job has started, `toolkit run` ends with the job's own code, a
 with the command's.
 
 With `--json` a command that cannot do its work still prints one object on standard output:
-`{"ok": false, "error": {"what": "…", "fix": "…", "host": "…", "exit_code": 2, "problems": [{"path": "…",
-"message": "…", "line": null}]}}`. `problems` lists what is wrong with the input, and is empty otherwise."""
+`{"ok": false, "error": {"what": "…", "fix": "…", "more": "…", "host": "…", "exit_code": 2, "problems":
+[{"path": "…", "message": "…", "line": null}]}}`. `problems` lists what is wrong with the input, and is empty
+otherwise; `more` says where the message is explained, and is empty where it is not."""
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -337,11 +342,67 @@ def _words(pattern: str) -> str:
     return ", ".join(f"`` {way} ``" if "`" in way else _code(way) for way in pattern.split(OR))
 
 
+# What troubleshooting explains
+
+# Words in capitals that are names; all others stand for what somebody sees in their place.
+_NAMES = frozenset(("CDI", "CHANGED", "CPU", "CUDA", "GPU", "HTTP", "MB", "NFS", "NVIDIA", "REVOKED", "YAML"))
+_VALUE = re.compile(r"\b[A-Z][A-Z_]*(?:[@:][A-Z]+)*\b|\b[0-9]+\b|…")
+# Fewer letters than this stand in texts that are about something else.
+_LEAST = 8
+
+
+def explained_module(page: str) -> str:
+    """Return the module that says which section of a page explains which messages.
+
+    Args:
+        page: Markdown, with messages as code in the first column of tables that are headed ``Message``.
+    """
+    parts = [
+        '"""Which messages docs/troubleshooting.md explains, by section: written by `make docs`."""',
+        "",
+        "from __future__ import annotations",
+        "",
+        'OR = " | "',
+        'GAP = "…"',
+        "",
+        "EXPLAINED = {",
+    ]
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        heading = section.partition("\n")[0]
+        if found := list(dict.fromkeys(_messages(section))):
+            lines = textwrap.wrap(" | ".join(found), 108, break_long_words=False, break_on_hyphens=False)
+            parts += [f'    "{_anchor(heading)}": """', *lines, '""",']
+    return "\n".join([*parts, "}"]) + "\n"
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _messages(section: str) -> Iterator[str]:
+    """Yield each message of a section's tables, with a gap in place of each value."""
+    for table in re.findall(r"^\| Message \|.*\n\| ---.*\n((?:\|.*\n)*)", section, re.MULTILINE):
+        cells = [re.split(r"(?<!\\)\|", row)[1].strip() for row in table.splitlines()]
+        # What begins with a gap is a line below another message, by which the error is known already.
+        for cell in (cell for cell in cells if not cell.startswith("…")):
+            for code in re.findall(r"`([^`]+)`", cell):
+                text = _VALUE.sub(lambda m: m[0] if m[0] in _NAMES else "…", code)
+                text = re.sub(r"^[… ]+|[… ]+$", "", text)
+                if sum(len(piece.strip()) for piece in text.split("…")) >= _LEAST:
+                    yield text
+
+
+def files() -> dict[Path, str]:
+    """Return path and text of everything that is written."""
+    made = {FOLDER / name: text for name, text in pages().items()}
+    return made | {EXPLAINED: explained_module(TROUBLESHOOTING.read_text(encoding="utf-8"))}
+
+
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8", newline="\n")
-        print(f"wrote {(FOLDER / name).relative_to(ROOT)}")
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8", newline="\n")
+        print(f"wrote {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from toolkit.core.names import INSIDE
 from toolkit.core.report import Report
 from toolkit.core.spans import from_phase, spans_json
 from toolkit.effects.fanout import fan_out
+from toolkit.effects.job_cache import remember_job
 from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.execute import Listener, PlanInterrupted
 from toolkit.following import follow
@@ -65,7 +66,10 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         raise ToolkitError(f"the job was not started{lines}", failed[0].fix)
     with interrupts_held():
         started = session.execute(launch, listen)
-    if failed := [o for o in started.outcomes if o.phase != "connect" and o.status != "ok"]:
+        failed = [o for o in started.outcomes if o.phase != "connect" and o.status != "ok"]
+        if not failed:
+            remember_job(session.inventory.cluster, _job_of(plan))
+    if failed:
         if session.inventory.in_parts:  # others may have started theirs
             end_parts(session, _job_of(plan), {o.host for o in ours}, ("--failed",))
         what = "the supervisor did not start" if failed[0].phase == "start" else "the job was ended"

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
 from tests.unit.conftest import Run
+from toolkit.cli.app import app
+
+COMMAND = typer.main.get_command(app)
 
 BIN = Path(sys.executable).parent
-HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {}\n  head:\n"
+HOSTS = (
+    "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {}\n  head:\n"
+    "services:\n  board: {command: x}\n"
+)
+JOBS = ["20260102-030405-train-b", "20260101-030405-train-a"]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "hosts.yaml").write_text(HOSTS)
     (tmp_path / "other.yaml").write_text("hosts: [box1, box2]\n")
+    (tmp_path / "elsewhere.yaml").write_text("cluster: ../demo\n")
+    (tmp_path / ".cache" / "toolkit" / "jobs").mkdir(parents=True)
+    (tmp_path / ".cache" / "toolkit" / "jobs" / "demo").write_text("".join(f"{job}\n" for job in JOBS))
     (tmp_path / "broken.yaml").write_text("hosts: [gpu1\n\tx: {")
     (tmp_path / "odd.yaml").write_text("hosts: {1: x, no: y, gpu1: z}\ncluster: [\n")
     return tmp_path
@@ -96,6 +111,14 @@ def test_in_bash(installed: Path) -> None:
         ("toolkit lab up --engine new,", ["new,old", "new,new", "new,containerd", "new,podman"]),
         ("toolkit lab up --user r", ["root"]),
         ("toolkit lab up --interfaces ", ["differ", "same"]),
+        *((f"toolkit {verb} ", JOBS) for verb in ("attach", "logs", "wait", "why", "stop", "get --job")),
+        ("toolkit attach 20260101", JOBS[1:]),
+        ("toolkit attach --hosts other.yaml ", []),
+        ("toolkit attach --hosts elsewhere.yaml ", []),
+        ("toolkit attach --hosts broken.yaml ", []),
+        ("toolkit check --only docker-v", ["docker-version"]),
+        ("toolkit predict --rate g", ["gpu1=", "gpu2="]),
+        ("toolkit predict --model resnet5", ["resnet50"]),
         ("toolkit run train", []),
         ("toolkit lab ", ["up", "down", "status"]),
     ],
@@ -104,6 +127,7 @@ def test_what_is_offered(
     run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, line: str, expected: list[str]
 ) -> None:
     words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
     monkeypatch.setenv("_TOOLKIT_COMPLETE", "complete_bash")
@@ -129,7 +153,10 @@ def test_other_shells(folder: Path, shell: str, line: str, expected: str) -> Non
     assert ask("complete", _TYPER_COMPLETE_ARGS=line, _TYPER_COMPLETE_FISH_ACTION="get-args") == expected
 
 
-def test_hosts_are_completed_without_the_heavy_packages(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "expected"), [("toolkit shell ", ["gpu1", "gpu2", "head"]), ("toolkit attach ", JOBS)]
+)
+def test_names_are_completed_without_the_heavy_packages(folder: Path, line: str, expected: list[str]) -> None:
     code = (
         "import sys, os\n"
         "from toolkit.cli.app import main\n"
@@ -138,6 +165,83 @@ def test_hosts_are_completed_without_the_heavy_packages(folder: Path) -> None:
         "heavy = {'toolkit.spec.models', 'paramiko', 'fabric', 'docker', 'jinja2', 'requests'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
-    env = environment(folder, COMP_WORDS="toolkit shell ", COMP_CWORD="2", _TOOLKIT_COMPLETE="complete_bash")
+    env = environment(folder, COMP_WORDS=line, COMP_CWORD="2", _TOOLKIT_COMPLETE="complete_bash")
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split()) == (0, ["gpu1", "gpu2", "head"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, expected), done.stderr
+
+
+def test_without_remembered_jobs_no_hosts_file_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "none"))
+    monkeypatch.setattr("toolkit.cli.complete._read", lambda path: pytest.fail("it was read"))
+    assert complete_words(parameter("attach", "job"), folder) == []
+
+
+# Every parameter of every command
+
+
+def parameters(command: Any = COMMAND, name: str = "") -> Iterator[tuple[str, Any]]:
+    for word, sub in getattr(command, "commands", {}).items():
+        yield from parameters(sub, f"{name} {word}".strip())
+    if not hasattr(command, "commands"):
+        yield from ((name, param) for param in command.params)
+
+
+def parameter(verb: str, name: str) -> Any:
+    return next(param for where, param in parameters() if (where, param.name) == (verb, name))
+
+
+def complete_words(param: Any, folder: Path) -> list[str]:
+    """What is offered for a parameter behind nothing else, with the folder's hosts file."""
+    context = typer.Context(COMMAND)
+    context.params["hosts"] = str(folder / "hosts.yaml")
+    return [item.value for item in param.shell_complete(context, "")]
+
+
+# Words in the metavar, or the parameter's own name, and what must be among what is offered.
+TAKES = {
+    "HOST": "gpu1",
+    "JOB": JOBS[0],
+    "SERVICE": "board",
+    "CHECK": "docker",
+    "service": "board",
+    "launcher": "torchrun",
+    "model": "resnet50",
+    "flavour": "cpu",
+}
+# Its hosts stand in no file yet.
+NEW_NAMES = ("init",)
+
+
+def lacking(verb: str, param: Any, folder: Path) -> str:
+    """What a parameter should offer and does not, empty when nothing."""
+    metavar = param.metavar or ""
+    if verb in NEW_NAMES or getattr(param, "is_flag", False):
+        return ""
+    offered = complete_words(param, folder)
+    if re.fullmatch(r"[a-z-]+(\|[a-z-]+)+", metavar):
+        return "" if offered == metavar.split("|") else metavar
+    for word, expected in TAKES.items():
+        if word in re.findall("[A-Z]+", metavar) or word == param.name:
+            return "" if {expected, f"{expected}="} & set(offered) else expected
+    return ""
+
+
+def test_every_parameter_that_takes_a_name_completes_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    every = list(parameters())
+    assert len({verb for verb, _ in every}) > 25
+    lacks = {
+        f"{verb} {param.name}": missing for verb, param in every if (missing := lacking(verb, param, folder))
+    }
+    assert lacks == {}
+
+
+@pytest.mark.parametrize("metavar", ["HOST", "[HOST]...", "[JOB]", "ask|stop"])
+def test_a_parameter_without_a_completer_is_seen(folder: Path, metavar: str) -> None:
+    # A parameter of ours that completes nothing, under another name for its value.
+    param = copy.copy(parameter("logs", "since"))
+    assert lacking("logs", param, folder) == ""
+    param.metavar = metavar
+    assert lacking("logs", param, folder)

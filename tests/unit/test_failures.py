@@ -51,12 +51,22 @@ def test_refused_input_is_one_json_object(run: Run, hosts: Path, words: tuple[st
     status, out, err = run(*words)
     told = json.loads(out)
     assert status == 2 and set(told) == {"ok", "error"} and told["ok"] is False
-    assert set(told["error"]) == {"what", "fix", "host", "exit_code", "problems"}
+    assert set(told["error"]) == {"what", "fix", "more", "host", "exit_code", "problems"}
     assert told["error"]["exit_code"] == 2
     assert told["error"]["problems"] and all(p["message"] for p in told["error"]["problems"])
     # What people read stays, and says the same.
     assert err.startswith("toolkit: ")
     assert all(p["message"] in err for p in told["error"]["problems"])
+
+
+def test_an_error_says_where_it_is_explained(run: Run, hosts: Path) -> None:
+    page = Path(cli.__file__).parents[2] / "docs" / "troubleshooting.md"
+    status, out, err = run("up", "--json", "--hosts", "gone.yaml")
+    place = f"{page}#before-any-host-is-contacted"
+    assert (status, json.loads(out)["error"]["more"]) == (2, place)
+    assert err.endswith(f"\n  more: {place}\n") and err.count("more:") == 1
+    status, out, err = run("up", "--json", "extra")
+    assert (status, json.loads(out)["error"]["more"], "more:" in err) == (2, "", False)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""docs/reference is what scripts/reference.py makes of commands and models, and tells all of them."""
+"""What scripts/reference.py makes of commands, models and pages is up to date, and tells all of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from toolkit.spec.parse import json_schema
 ROOT = Path(__file__).resolve().parents[2]
 MAKER: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "reference.py"))
 PAGES: dict[str, str] = MAKER["pages"]()
+FILES: dict[Path, str] = MAKER["files"]()
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_the_page_is_up_to_date(name: str) -> None:
-    path = MAKER["FOLDER"] / name
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_file_is_up_to_date(path: Path) -> None:
     if os.environ.get("TOOLKIT_GOLDEN") == "1":
-        path.write_text(PAGES[name], encoding="utf-8", newline="\n")
-    assert path.read_text(encoding="utf-8") == PAGES[name], f"{path} differs; `make docs` writes it anew"
+        path.write_text(FILES[path], encoding="utf-8", newline="\n")
+    assert path.read_text(encoding="utf-8") == FILES[path], f"{path} differs; `make docs` writes it anew"
 
 
 def test_every_verb_and_option_is_told() -> None:

@@ -9,6 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.cli import failure
+from toolkit.core.explained import EXPLAINED as SECTIONS
+from toolkit.core.explained import GAP as VALUE_HERE
+from toolkit.core.explained import OR
+from toolkit.core.troubleshooting import section_of
+from toolkit.errors import BadInput, NotReady, Problem, ToolkitError, Unreachable, together
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 # Tables of what other programs print have another heading, and are not held against our source.
@@ -120,3 +127,81 @@ def test_strings_of_python_and_of_shells() -> None:
     assert sorted(python_strings(source)) == [f"a {GAP} c d{GAP}f", "alone"]
     assert list(python_strings('say("x" + ("" if y else "z"))')) == [f"x{GAP}", "z"]
     assert shell_text('echo "$a is ${b:-c} of $(d)"') == f'echo "{GAP} is {GAP} of {GAP}"'
+
+
+# Which section an error leads to
+
+KNOWN = [
+    (section, " ".join(message.split()))
+    for section, words in SECTIONS.items()
+    for message in " ".join(words.split()).split(OR)
+]
+
+
+@pytest.mark.parametrize(("section", "message"), KNOWN)
+def test_an_explained_message_leads_to_its_section(section: str, message: str) -> None:
+    text = f"gpu1: {message.replace(VALUE_HERE, '/some thing')} x-7\n  fix: none"
+    same = {where for where, other in KNOWN if other == message}
+    assert section_of(text) in same
+
+
+def test_most_explained_messages_lead_somewhere() -> None:
+    assert len(KNOWN) > 0.9 * len(EXPLAINED)
+    heads = re.findall("^## (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(SECTIONS) <= {head.lower().replace(" ", "-").replace(",", "") for head in heads}
+
+
+@pytest.mark.parametrize(
+    ("error", "section"),
+    [
+        (
+            BadInput("hosts.yaml", (Problem("gpus", "unknown key; did you mean x?", 3),)),
+            "before-any-host-is-contacted",
+        ),
+        (Unreachable("its ssh host key is not known yet", "toolkit trust gpu1", "gpu1"), "ssh-to-the-hosts"),
+        (
+            together(
+                [
+                    NotReady("docker is not installed", "install it", "gpu1"),
+                    NotReady("the docker engine is not running", "start it", "gpu2"),
+                ]
+            ),
+            "docker-on-the-hosts",
+        ),
+        (ToolkitError("port 12345 on 192.0.2.1 is held by sshd"), "network-and-ports"),
+        (ToolkitError("GPU 3 is held by alice"), "docker-on-the-hosts"),
+        (ToolkitError("withheld by nobody; this held bytes"), ""),
+        (ToolkitError("something that no page explains"), ""),
+        (ToolkitError(""), ""),
+    ],
+    ids=str,
+)
+def test_the_section_of_an_error(error: ToolkitError, section: str) -> None:
+    assert section_of(str(error)) == section
+
+
+def test_the_place_can_be_opened_from_where_one_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = "docker is not installed"
+    monkeypatch.chdir(ROOT)
+    assert failure.explained_at(text) == "docs/troubleshooting.md#docker-on-the-hosts"
+    monkeypatch.chdir(tmp_path)
+    assert failure.explained_at(text) == f"{PAGE}#docker-on-the-hosts"
+    assert failure.explained_at("no such words") == ""
+
+
+@pytest.mark.parametrize(
+    ("named", "place"),
+    [
+        (
+            "https://docs.example.org/toolkit/",
+            "https://docs.example.org/toolkit/troubleshooting.html#docker-on-the-hosts",
+        ),
+        ("", ""),
+    ],
+)
+def test_an_installed_package_leads_to_the_documentation_that_it_names_or_nowhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str, place: str
+) -> None:
+    monkeypatch.setattr(failure, "__file__", str(tmp_path / "toolkit" / "cli" / "failure.py"))
+    monkeypatch.setattr(failure, "_documentation", lambda: named)
+    assert failure.explained_at("docker is not installed") == place

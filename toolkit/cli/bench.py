@@ -28,7 +28,13 @@ def network(
     hosts: HostsFile = DEFAULT_HOSTS,
     seconds: Annotated[float, typer.Option(help="Of sending per direction of a pair; 0 for no pairs.")] = 0.5,
     streams: Annotated[int, typer.Option(help="TCP connections at once between a pair.")] = 4,
-    engine: Annotated[str, typer.Option(help="What does the all-reduce: auto, mpi, gloo or nccl.")] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="What does the all-reduce: auto, mpi, gloo or nccl.",
+            autocompletion=complete.one_of("auto", "mpi", "gloo", "nccl"),
+        ),
+    ] = "auto",
     most: Annotated[int, typer.Option(metavar="MIB", help="Largest all-reduce; 0 for none.")] = 256,
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all all-reduces together.")] = 30.0,
     only: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -29,7 +30,13 @@ if TYPE_CHECKING:
 def check(
     hosts: HostsFile = DEFAULT_HOSTS,
     only: Annotated[
-        list[str], typer.Option("--only", metavar="CHECK", help="This check alone; may be given again.")
+        list[str],
+        typer.Option(
+            "--only",
+            metavar="CHECK",
+            help="This check alone; may be given again.",
+            autocompletion=complete.checks,
+        ),
     ] = [],  # noqa: B006
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failures.")] = False,
     fix: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import say
 
 if TYPE_CHECKING:
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
     from toolkit.core.job_status import JobStatus
 
 Job = Annotated[
-    str, typer.Argument(metavar="[JOB]", help="A job's id, or the last part of it; the newest one if absent.")
+    str,
+    typer.Argument(
+        metavar="[JOB]",
+        help="A job's id, or the last part of it; the newest one if absent.",
+        autocompletion=complete.jobs,
+    ),
 ]
 
 

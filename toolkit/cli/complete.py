@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import typer
 
@@ -19,9 +20,24 @@ def services(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching(_names(str(ctx.params.get("hosts") or ""), "services"), incomplete)
 
 
+def jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of jobs of the same file's cluster that this machine has started or listed, newest first."""
+    from toolkit.effects.job_cache import knows_jobs, recall_jobs
+
+    if not knows_jobs():
+        return []
+    cluster = _read(str(ctx.params.get("hosts") or "")).get("cluster")
+    return _matching(recall_jobs(cluster), incomplete) if isinstance(cluster, str) else []
+
+
 def first_host(ctx: typer.Context, incomplete: str) -> list[str]:
     """The same for a verb whose first word may be a host; what follows is another program's."""
     return [] if ctx.params.get("words") else hosts(ctx, incomplete)
+
+
+def rates(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of hosts, each with the sign that a rate follows."""
+    return [f"{name}=" for name in hosts(ctx, incomplete)]
 
 
 def launchers(incomplete: str) -> list[str]:
@@ -54,6 +70,20 @@ def engines(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in _matching(ENGINES, last)]
 
 
+def checks(incomplete: str) -> list[str]:
+    """Checks of hosts."""
+    from toolkit.checks import CHECKS
+
+    return _matching((check.id for check in CHECKS), incomplete)
+
+
+def models(incomplete: str) -> list[str]:
+    """Models whose size and step are known."""
+    from toolkit.network.models import MODELS
+
+    return _matching(MODELS, incomplete)
+
+
 def lab_users(incomplete: str) -> list[str]:
     """Users that a practice host lets in."""
     from toolkit.lab.spec import SSH_USERS
@@ -75,7 +105,13 @@ def _matching(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _names(path: str, key: str = "hosts") -> list[str]:
-    """The names below a key of a hosts file, none when it cannot be read: no errors while typing."""
+    """The names below a key of a hosts file."""
+    found = _read(path).get(key)
+    return [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else []
+
+
+def _read(path: str) -> dict[Any, Any]:
+    """What a hosts file says, nothing when it cannot be read: no errors while typing."""
     from pathlib import Path
 
     from toolkit.spec.yaml import MAX_BYTES, read_yaml
@@ -84,6 +120,5 @@ def _names(path: str, key: str = "hosts") -> list[str]:
         with Path(path).open("rb") as file:
             data = read_yaml(file.read(MAX_BYTES + 1)).data
     except (OSError, ValueError):
-        return []
-    found = (data or {}).get(key)
-    return [name for name in found if isinstance(name, str)] if isinstance(found, (dict, list)) else []
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -27,4 +27,8 @@ def down(
             say(f"{host}: made by toolkit {version}, newer than this; what only that one knows may stay")
         plan = session.plan_down(f"runs/{inventory.cluster}" if save else "")
         report = carry_out(session, plan, dry_run, as_json, verbose)
+    if report is not None and report.ok:
+        from toolkit.effects.job_cache import remember_jobs
+
+        remember_jobs(inventory.cluster, ())
     exit_with(report)

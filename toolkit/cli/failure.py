@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
@@ -27,11 +29,46 @@ def tell(error: ToolkitError, as_json: bool) -> None:
         from toolkit.show import report_text
 
         sys.stderr.write("\n" + report_text(report))
-    sys.stderr.write("\ninterrupted\n" if _bare_interrupt(error) else f"toolkit: {error}\n")
+    more = explained_at(str(error))
+    text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
+    sys.stderr.write("\ninterrupted\n" if _bare_interrupt(error) else text)
     if as_json:
         from toolkit.cli.common import put_json
 
         put_json(error_json(error))
+
+
+def explained_at(text: str) -> str:
+    """Return where the text of an error is explained, empty when it is nowhere.
+
+    In a checkout that is a section of a page, as a path that can be opened from here; else an address of the
+    project's documentation, if the installed package names one.
+    """
+    from toolkit.core.troubleshooting import section_of
+
+    section = section_of(text)
+    if not section:
+        return ""
+    root = Path(__file__).resolve().parents[2]
+    page = root / "docs" / "troubleshooting.md"
+    if page.is_file() and (root / "pyproject.toml").is_file():
+        with contextlib.suppress(ValueError, OSError):  # elsewhere, or in a folder that is gone
+            page = page.relative_to(Path.cwd())
+        return f"{page}#{section}"
+    site = _documentation()
+    return f"{site.rstrip('/')}/troubleshooting.html#{section}" if site else ""
+
+
+def _documentation() -> str:
+    """The address that the installed package gives for its documentation, empty without one."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        addresses = metadata("gpu-boxes-toolkit").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    named = dict(address.split(", ", 1) for address in addresses)
+    return str(named.get("Documentation", ""))
 
 
 def _bare_interrupt(error: ToolkitError) -> bool:
@@ -49,6 +86,7 @@ def error_json(error: ToolkitError) -> dict[str, Any]:
     about = {
         "what": error.what,
         "fix": error.fix,
+        "more": explained_at(str(error)),
         "host": error.host,
         "exit_code": error.exit_code,
         "problems": [asdict(problem) for problem in problems],

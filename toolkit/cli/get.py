@@ -27,7 +27,12 @@ def get(
         list[str],
         typer.Argument(metavar="PATH...", help="Files, folders, patterns, from the job's working directory."),
     ],
-    job: Annotated[str, typer.Option(metavar="JOB", help="A job's id; the newest one if absent.")] = "",
+    job: Annotated[
+        str,
+        typer.Option(
+            metavar="JOB", help="A job's id; the newest one if absent.", autocompletion=complete.jobs
+        ),
+    ] = "",
     host: Annotated[
         str, typer.Option(metavar="HOST", help="Main if absent.", autocompletion=complete.hosts)
     ] = "",

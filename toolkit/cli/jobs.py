@@ -35,6 +35,7 @@ def jobs(
     verbose: Verbose = False,
 ) -> None:
     """List the cluster's jobs, newest last: whose, how they stand, where, since when, how they ended."""
+    from toolkit.effects.job_cache import remember_jobs
     from toolkit.records import known_jobs
     from toolkit.show_jobs import job_json, jobs_table
 
@@ -42,6 +43,7 @@ def jobs(
     with connect(inventory, verbose, inventory.answering) as session:
         session.require_some()
         known = known_jobs(session)
+    remember_jobs(inventory.cluster, [job.id for job in reversed(known)])
     if as_json:
         put_json([job_json(job) for job in known])
         return

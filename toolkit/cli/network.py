@@ -49,7 +49,13 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
 @app.command("tune")
 def tune(
     hosts: HostsFile = DEFAULT_HOSTS,
-    engine: Annotated[str, typer.Option(help="What does the all-reduce: auto, mpi or nccl.")] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="What does the all-reduce: auto, mpi or nccl.",
+            autocompletion=complete.one_of("auto", "mpi", "nccl"),
+        ),
+    ] = "auto",
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.")] = 8.0,
     only: Annotated[
         list[str] | None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json
 from toolkit.cli.progress import Progress
 
@@ -29,6 +30,7 @@ def predict(
             metavar="[HOST=]RATE",
             help="Rate of every host's link, or of one's: 1gbit, gpu2=10mbit; repeatable.",
             rich_help_panel=_NET,
+            autocompletion=complete.rates,
         ),
     ] = None,
     measured: Annotated[
@@ -52,7 +54,12 @@ def predict(
         int | None,
         typer.Option(help="Ranks per host where the hosts file does not say; 1.", rich_help_panel=_NET),
     ] = None,
-    model: Annotated[str, typer.Option(help="A known model, such as resnet50.", rich_help_panel=_LOAD)] = "",
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A known model, such as resnet50.", rich_help_panel=_LOAD, autocompletion=complete.models
+        ),
+    ] = "",
     params: Annotated[
         str, typer.Option(help="Number of parameters, such as 25.6M.", rich_help_panel=_LOAD)
     ] = "",
@@ -68,7 +75,12 @@ def predict(
         Path, typer.Option(help="Folder that is sent with the probed script.", rich_help_panel=_LOAD)
     ] = Path(),
     dtype: Annotated[
-        str, typer.Option(help="What gradients travel as: fp32, fp16 or bf16.", rich_help_panel=_LOAD)
+        str,
+        typer.Option(
+            help="What gradients travel as: fp32, fp16 or bf16.",
+            rich_help_panel=_LOAD,
+            autocompletion=complete.one_of("fp32", "fp16", "bf16"),
+        ),
     ] = "",
     step_time: Annotated[
         str, typer.Option(help="Computing of a step on one slot, such as 0.25s.", rich_help_panel=_LOAD)
@@ -78,7 +90,11 @@ def predict(
     ] = None,
     algorithm: Annotated[
         str,
-        typer.Option(help="ring, hierarchical, halving-doubling or open-mpi.", rich_help_panel=_LOAD),
+        typer.Option(
+            help="ring, hierarchical, halving-doubling or open-mpi.",
+            rich_help_panel=_LOAD,
+            autocompletion=complete.one_of("ring", "hierarchical", "halving-doubling", "open-mpi"),
+        ),
     ] = "ring",
     bucket: Annotated[
         str, typer.Option(help="ddp, horovod, or a size such as 25MiB.", rich_help_panel=_LOAD)
