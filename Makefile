@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all unit lint golden fuzz faults pythons docs site image image-cpu image-gpu base venv engine lab bench clean
+.PHONY: help demo test test-all unit lint golden fuzz faults pythons docs site image image-cpu image-gpu base venv engine lab bench pictures clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -77,6 +77,9 @@ venv: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml requirements.lock scripts/venv.sh
 	@sh scripts/venv.sh $(PYTHON) $(VENV)
+
+pictures: venv   ## docs/img anew, from a real run on practice hosts; needs Chromium
+	@$(BIN)/python scripts/pictures/make.py
 
 clean:           ## remove what the project made on this machine: labs, images, caches, an engine it started
 	@sh scripts/clean.sh $(TOOLKIT)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolkit.cli import complete
 from toolkit.cli.chosen_job import Job, read_job
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, say
 
@@ -22,7 +23,12 @@ def report(
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="The page; ./report-JOB.html if absent.")
     ] = "",
-    compare: Annotated[str, typer.Option(metavar="JOB", help="Another job, to hold this one against.")] = "",
+    compare: Annotated[
+        str,
+        typer.Option(
+            metavar="JOB", help="Another job, to hold this one against.", autocompletion=complete.jobs
+        ),
+    ] = "",
     scaling: Annotated[
         Path | None, typer.Option(metavar="FILE", help="JSON of toolkit bench scaling, to show with it.")
     ] = None,
