@@ -25,7 +25,7 @@ BELONGS = {
     "show_services": "show",
     "show_top": "show",
     "show_why": "show",
-    **dict.fromkeys(("batch", "rehearsal"), "api"),
+    **dict.fromkeys(("batch", "output", "rehearsal"), "api"),
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
     **dict.fromkeys(
         ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"

@@ -38,7 +38,7 @@ def init(
 ) -> None:
     """Write a commented hosts.yaml for these hosts. Contacts none of them."""
     from toolkit.cli.line import CommandLine
-    from toolkit.inputs import write_file
+    from toolkit.output import write_file
     from toolkit.spec.draft import hosts_file, named
 
     line = CommandLine()
