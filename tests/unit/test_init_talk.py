@@ -33,8 +33,10 @@ from toolkit.show_init import met_text
 from toolkit.spec.answers import cluster_name, free_name, read_choice, read_hosts, read_some
 from toolkit.spec.draft import Draft, DraftHost
 from toolkit.spec.draft_text import hosts_file
+from toolkit.spec.inventory import Inventory
 from toolkit.spec.parse import parse_inventory
 from toolkit.spec.ssh_aliases import parse_aliases
+from toolkit.trust import ShownKey
 
 NEEDS_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="there is no ssh program on this machine")
 NFS = "nfs4|nas:/export/data|rwx|128|1048576:1000|/data\n"
@@ -437,6 +439,69 @@ def test_a_name_that_another_user_of_the_hosts_has(
     assert status == 0 and "user bob has a cluster of that name on gpu2" in err and "[mine-2]" in err
     status, _, err = talk("-o", "x.yaml", "--yes", "--cluster", "mine")
     assert status == 3 and "of user bob is there already" in err and not (tmp_path / "x.yaml").exists()
+
+
+@NEEDS_SSH
+def test_nothing_found_and_none_named_gives_a_file_to_fill_in(
+    talk: Run, tmp_path: Path, ssh_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh_config.write_text("Host *\n  User alice\n")
+    status, _, err = talk(typed=["", ""])
+    assert status == 0 and "trying" not in err and "put your hosts into it" in err
+    assert parse_inventory((tmp_path / "hosts.yaml").read_text(), "x").names == ("gpu1", "gpu2")
+    seen: list[Draft] = []
+
+    def meet(draft: Draft, away: object) -> Meeting:
+        seen.append(draft)
+        return meeting_of(met_scene())
+
+    monkeypatch.setattr(toolkit.meeting, "meet", meet)
+    words = ("--force", "--user", "carol", "--cluster", "x")
+    assert talk(*words, typed=["gpu1 bob@gpu2 cpu3", "", ""])[0] == 0
+    assert [host.user for host in seen[0].hosts] == ["carol", "bob", "carol"]
+
+
+@NEEDS_SSH
+def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
+    talk: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = toolkit.trust.Target("gate", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
+    behind = replace(target, name="gpu2", jump=(target,))
+    shown = [
+        ShownKey("gate", target, "ssh-ed25519", "SHA256:gate"),
+        ShownKey("gpu1", target, verdict="good"),
+        ShownKey("gpu2", behind, error="behind gate; fix: x"),
+        ShownKey("cpu3", None, error="off; fix: on"),
+    ]
+    again = [ShownKey("gate", target, verdict="good"), ShownKey("gpu2", behind, "ssh-rsa", "SHA256:gpu2")]
+    rounds = [shown, again]
+    asked: list[tuple[str, ...]] = []
+    recorded: list[str] = []
+    met: list[dict[str, ToolkitError]] = []
+
+    def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
+        asked.append(names)
+        return rounds[len(asked) - 1]
+
+    def record(found: ShownKey) -> Path:
+        recorded.append(found.host)
+        return Path("known")
+
+    def meet(draft: Draft, away: dict[str, ToolkitError]) -> Meeting:
+        met.append(away)
+        return meeting_of(met_scene())
+
+    monkeypatch.setattr(toolkit.trust, "look", look)
+    monkeypatch.setattr(toolkit.trust, "record", record)
+    monkeypatch.setattr(toolkit.meeting, "meet", meet)
+    monkeypatch.setattr("typer.confirm", lambda text, err: True)
+    status, _, err = talk("gpu1", "gpu2", "cpu3", "--try")
+    assert status == 0 and "gate: ssh-ed25519 SHA256:gate (new)" in err and "gpu1: " not in err
+    assert asked == [("gpu1", "gpu2", "cpu3"), ("gpu2",)] and recorded == ["gate", "gpu2"]
+    assert [(host, e.what, e.fix) for host, e in met[0].items()] == [("cpu3", "off", "on")]
+    asked.clear()
+    status, _, err = talk("gpu1", "gpu2", "cpu3", "--yes", "--force")
+    assert status == 0 and len(asked) == 1 and recorded == ["gate", "gpu2"] and "SHA256" not in err
 
 
 def test_nobody_to_ask_and_nothing_found(run: Run, tmp_path: Path) -> None:

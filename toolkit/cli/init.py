@@ -75,7 +75,7 @@ def init(
         person = Person(talk)
         if talk or find or (not named_here and (meet or yes)):
             draft = replace(draft, hosts=_found(person, user))
-        if talk or meet or yes:
+        if (talk or meet or yes) and draft.hosts:
             draft, meeting = meet_hosts(person, draft, yes, dry_run)
             _require_some(meeting, as_json)
             draft, result = _filled(person, draft, meeting, cluster, image, output)

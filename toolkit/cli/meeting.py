@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from toolkit.errors import ToolkitError
     from toolkit.meeting import Meeting
     from toolkit.spec.draft import Draft, DraftHost
+    from toolkit.spec.inventory import Inventory
 
 LEAVE, AGAIN, KEEP = "leave", "try", "keep"
 
@@ -22,12 +23,14 @@ LEAVE, AGAIN, KEEP = "leave", "try", "keep"
 def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[DraftHost, ...]:
     """Say which hosts ~/.ssh/config names, and return those that a person picks; without one, all.
 
+    Where it names none the person may name some, or leave it at none.
+
     Raises:
         BadInput: it names none, and nobody can be asked.
     """
     from toolkit.errors import BadInput, Problem
     from toolkit.show_init import aliases_text
-    from toolkit.spec.answers import ALL, read_hosts
+    from toolkit.spec.answers import ALL, NONE, read_hosts
 
     listed = [alias for alias in aliases if not alias.bar]
     names = [alias.name for alias in listed]
@@ -35,17 +38,15 @@ def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[Dra
         say("hosts of ~/.ssh/config:")
         barred = [(alias.name, alias.bar) for alias in aliases if alias.bar]
         say(aliases_text([(alias.name, alias.place) for alias in listed], barred))
-    elif not person.there:
-        problem = Problem("", "names no host that could be one of a cluster")
-        raise BadInput("~/.ssh/config", (problem,), "toolkit init [NAME=][USER@]ADDRESS … names them")
-    if listed:
         question = "which of them (all, numbers, names; also ADDRESS or USER@ADDRESS of others)?"
         hosts = person.ask(question, ALL, lambda text: read_hosts(text, names))
+    elif person.there:
+        say("~/.ssh/config names no host; with none, the file has two stand-ins for you to fill in")
+        question = "which machines (ADDRESS or USER@ADDRESS)?"
+        hosts = person.ask(question, NONE, lambda text: () if text == NONE else read_hosts(text, ()))
     else:
-        question = (
-            "~/.ssh/config names no host; which machines (ADDRESS or USER@ADDRESS, with NAME= before it)?"
-        )
-        hosts = person.ask(question, "gpu1 gpu2", lambda text: read_hosts(text, ()))
+        problem = Problem("", "names no host that could be one of a cluster")
+        raise BadInput("~/.ssh/config", (problem,), "toolkit init [NAME=][USER@]ADDRESS … names them")
     known = set(names)
     return tuple(h if h.address in known else replace(h, user=h.user or user) for h in hosts)
 
@@ -92,25 +93,28 @@ def _without(draft: Draft, meeting: Meeting, lost: Sequence[str]) -> Draft:
 
 
 def _settle_keys(
-    inventory: object, names: Sequence[str], yes: bool, dry_run: bool
+    inventory: Inventory, names: Sequence[str], yes: bool, dry_run: bool
 ) -> dict[str, ToolkitError]:
     """Ask about every ssh key that is not on record; return the hosts that showed none, with the reason."""
     from toolkit.cli.asking import on_terminal
     from toolkit.cli.trust import settle
     from toolkit.errors import Unreachable
-    from toolkit.spec.inventory import Inventory
     from toolkit.trust import look
 
-    assert isinstance(inventory, Inventory)
     shown = look(inventory, tuple(names))
     if not yes and on_terminal():
-        while new := [found for found in shown if found.verdict == "unknown" and not found.error]:
+        asked: set[str] = set()
+        while new := [f for f in shown if f.verdict == "unknown" and not f.error and f.host not in asked]:
+            asked |= {found.host for found in new}
             settled = [settle(found, dry_run=dry_run) for found in new]
-            behind = [found.host for found in shown if found.error and found.host in names]
+            # The way to some leads over a host that was not trusted a moment ago.
+            behind = [f.host for f in shown if f.error and f.target and f.target.jump]
             if not behind or dry_run or not any(settled):
                 break
-            # The way to some may lead over a host that was not trusted a moment ago.
-            shown = [f for f in look(inventory, tuple(behind)) if not f.known]
+            shown = [
+                *(found for found in shown if found.error and found.host not in behind),
+                *look(inventory, tuple(behind)),
+            ]
     lost = [(f.host, f.error.partition("; fix: ")) for f in shown if f.error and f.host in names]
     return {host: Unreachable(what, fix, host) for host, (what, _, fix) in lost}
 
