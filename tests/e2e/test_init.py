@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.e2e.test_beside import root_squashed
 from tests.e2e.world import PROGRAM, Toolkit, containers, sh
 from tests.terminal import CTRL_C, CTRL_D, Terminal
+from toolkit.lab.topology import SHARED
 from toolkit.spec.parse import parse_inventory
 
 pytestmark = pytest.mark.lab
@@ -90,6 +92,31 @@ def test_a_conversation_that_is_broken_off_leaves_nothing(newcomer: Newcomer, en
         assert person.interrupt(end) == 130
         assert person.shown.splitlines()[-1].endswith("no hosts file was written")
     assert list(newcomer.folder.iterdir()) == [] and not (newcomer.home / "known").exists()
+
+
+@pytest.mark.rare
+def test_a_share_of_all_hosts_is_offered_and_ranks_see_it(newcomer: Newcomer) -> None:
+    """By real FUSE, under the name of a network file system."""
+    share = "/team-data"
+    sh("box1", f"mkdir {SHARED}/team; chown trainer {SHARED}/team")
+    mounted = [root_squashed(box, f"{SHARED}/team", share, "fuse.sshfs") for box in ("box1", "box2")]
+    try:
+        with mounted[0], mounted[1]:
+            with newcomer.talk("--cluster", "shares") as person:
+                person.answer("which of them", "1-2")
+                for _ in range(2):
+                    person.answer("record this key?", "y")
+                assert f"1  {share}  fuse.sshfs from server:/share" in person.answer("which shall ranks see")
+                person.answer("write hosts.yaml?")
+                assert person.end() == 0
+            newcomer.run("check", check=True)
+            newcomer.run("up", check=True)
+            newcomer.run("exec", "my-box1", "--", "touch", f"{share}/seen", check=True)
+            newcomer.run("exec", "my-box2", "--", "test", "-e", f"{share}/seen", check=True)
+            newcomer.run("down", "--no-save", check=True)
+    finally:
+        for box in ("box1", "box2"):
+            sh(box, f"rmdir {share}; rm -rf {SHARED}/team")
 
 
 @pytest.mark.rare
