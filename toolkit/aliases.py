@@ -39,6 +39,8 @@ def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
     """
     names = tuple(dict.fromkeys(_names(path or Path("~/.ssh/config").expanduser(), 0)))
     strange = {name: bar for name in names if (bar := _no_address(name))}
+    spelled = {name.lower(): name for name in reversed(names)}
+    strange |= {n: f"is {spelled[n.lower()]} in other letters" for n in names if spelled[n.lower()] != n}
     targets, errors = fan_out([n for n in names if n not in strange], lambda name: resolve_target(name, name))
     strange |= {name: error.what for name, error in errors.items()}
     found: list[Alias] = []

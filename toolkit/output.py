@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -34,15 +33,22 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
     return path
 
 
-def refuse_file(path: str | Path) -> None:
-    """Refuse a file that is there already, as ``write_file`` would.
+def refuse_file(path: str | Path, replace: bool) -> None:
+    """Refuse a file that ``write_file`` would refuse as far as that can be told before.
 
     Raises:
-        BadInput: it is there.
+        BadInput: it is there and may not be replaced, is a folder, or would lie in none.
     """
-    with contextlib.suppress(OSError, ValueError):  # what cannot be looked at is told when it is written
-        if Path(path).exists():
-            raise _there(path)
+    path = Path(path)
+    try:
+        folder, there, around = path.is_dir(), path.exists(), path.parent.is_dir()
+    except (OSError, ValueError):
+        return  # what cannot be looked at is told when it is written
+    if there and not replace:
+        raise _there(path)
+    if folder or not around:
+        why = "it is a folder" if folder else f"there is no folder {path.parent}"
+        raise BadInput(str(path), (Problem("", f"cannot be written: {why}"),))
 
 
 def _there(path: str | Path) -> BadInput:

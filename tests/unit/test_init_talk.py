@@ -70,10 +70,11 @@ def test_aliases_with_what_they_include_and_those_that_are_no_hosts(ssh_config: 
     (ssh_config.parent / "more.conf").write_text("Host gpu2\n  HostName 192.0.2.12\n")
     ssh_config.write_text(
         "Include m*.conf gone.conf\nHost gpu1 box\n  HostName 192.0.2.11\n  User alice\n"
-        'Host github.com\n  User git\nHost "my box"\nHost *\n  Port 2222\n  User bob\n'
+        'Host github.com\n  User git\nHost "my box" GPU1\nHost *\n  Port 2222\n  User bob\n'
     )
     found = {alias.name: alias for alias in find_aliases()}
-    assert list(found) == ["gpu2", "gpu1", "box", "github.com", "my box"]
+    assert list(found) == ["gpu2", "gpu1", "box", "github.com", "my box", "GPU1"]
+    assert found["GPU1"].bar == "is gpu1 in other letters"
     assert (found["gpu1"].place, found["gpu1"].bar) == ("alice@192.0.2.11:2222", "")
     assert found["gpu2"].place == "bob@192.0.2.12:2222"
     assert found["box"].bar == "leads where gpu1 does"
@@ -273,6 +274,14 @@ def test_slots_that_somebody_wrote_stay_and_split_gpus_are_left_to_the_default()
     assert [host.slots for host in made.hosts] == [1, None, 2]
 
 
+def test_a_main_without_slots_gets_its_own_back_when_the_others_are_left_out() -> None:
+    meeting = meeting_of(met_scene())
+    alone = Draft(hosts=(DraftHost("10.77.0.2", "gpu1", slots=0),))
+    made = filled(alone, meeting.met, choice_of(alone, meeting.scene, meeting.met, Evidence()))
+    assert [host.slots for host in made.hosts] == [None]
+    assert parse_inventory(hosts_file(made), "hosts.yaml").names == ("gpu1",)
+
+
 def test_an_address_that_the_toolkit_cannot_choose_becomes_a_setting() -> None:
     scene = met_scene()
     facts = scene.seen["gpu2"].facts
@@ -369,6 +378,9 @@ def test_no_to_the_file_and_a_file_that_is_there(talk: Run, tmp_path: Path) -> N
     (tmp_path / "hosts.yaml").write_text("mine")
     status, out, err = talk(typed=[])
     assert status == 2 and "is there already" in err and "which of them" not in err
+    for output in (".", "gone/hosts.yaml"):
+        status, out, err = talk("-o", output, "--force", typed=[])
+        assert status == 2 and "cannot be written" in err and "which of them" not in err
     status, out, err = talk("--dry-run", typed=["", "", ""])
     assert status == 0 and parse_inventory(out, "out").names == ("gpu1", "gpu2", "cpu3")
     assert (tmp_path / "hosts.yaml").read_text() == "mine"

@@ -40,8 +40,11 @@ def filled(draft: Draft, met: Mapping[str, Met], choice: Choice) -> Draft:
         met: by host; those of the draft that are absent, or that cannot be used, stay as they are.
         choice: of ``choice_of``.
     """
-    hosts = named(draft.hosts)
-    return replace(draft, hosts=tuple(_filled(h, met.get(h.name), choice) for h in hosts))
+    hosts = tuple(_filled(h, met.get(h.name), choice) for h in named(draft.hosts))
+    if all(host.slots == 0 for host in hosts):
+        # The ranks were meant for others, which are left out.
+        hosts = tuple(replace(host, slots=None) for host in hosts)
+    return replace(draft, hosts=hosts)
 
 
 def gpus_text(met: Met) -> str:

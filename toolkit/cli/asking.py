@@ -10,7 +10,7 @@ from typing import TypeVar
 import typer
 
 from toolkit.cli.common import say
-from toolkit.errors import Interrupted
+from toolkit.errors import Interrupted, ToolkitError
 
 Value = TypeVar("Value")
 
@@ -26,9 +26,13 @@ class Person:
 
         Raises:
             EOFError: the input has ended.
+            ToolkitError: nobody is there, and the default will not do.
         """
         if not self.there:
-            return read(default)
+            try:
+                return read(default)
+            except ValueError as error:
+                raise ToolkitError(f"{question} {default}: {error}", "run it on a terminal") from error
         while True:
             sys.stderr.write(f"{question} [{default}]: ")
             sys.stderr.flush()

@@ -68,8 +68,8 @@ def init(
     draft = line.accept(_draft(line, words or [], from_hostfile, cluster, image, user))
     talk = not (named_here or find or meet or yes or as_json) and on_terminal()
     to_file = not dry_run and output != "-"
-    if to_file and not force and (talk or meet or yes):
-        refuse_file(output)  # before anybody has answered questions for nothing
+    if to_file and (talk or meet or yes):
+        refuse_file(output, force)  # before anybody has answered questions for nothing
     result: dict[str, Any] = {}
     with undone_if_interrupted(_NOTHING):
         person = Person(talk)
