@@ -42,11 +42,16 @@ def init(
     ] = "",
     cluster: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The cluster's name; after the file or folder if hosts are tried."),
+        typer.Option(
+            metavar="NAME", help="The cluster's name: demo; after the file or folder if hosts are tried."
+        ),
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(metavar="IMAGE", help="What containers are made from; by the GPUs if hosts are tried."),
+        typer.Option(
+            metavar="IMAGE",
+            help="What containers are made from: toolkit:gpu; by the GPUs if hosts are tried.",
+        ),
     ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="The ssh user of hosts that name none.")] = "",
     output: Annotated[
