@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import stat
 import warnings
 from collections.abc import Callable, Sequence
@@ -180,32 +179,6 @@ def read_yaml(path: str | Path) -> Any:
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
         raise BadInput(str(path), (Problem("", f"is no YAML: {first}"),)) from error
-
-
-def write_file(path: str | Path, text: str, replace: bool = True, program: bool = False) -> Path:
-    """Write a file that a person asked for, into a folder that is there; return its path.
-
-    Args:
-        replace: write over a file that is there.
-        program: make it executable.
-
-    Raises:
-        BadInput: it cannot be written, or it is there and may not be replaced.
-    """
-    path = Path(path)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
-        with os.fdopen(os.open(path, flags, 0o666), "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        if program:
-            path.chmod(0o755)
-    except FileExistsError as error:
-        problem = Problem("", "is there already, and is left as it is")
-        raise BadInput(str(path), (problem,), "--force writes over it; -o names another file") from error
-    except (OSError, ValueError) as error:
-        problem = Problem("", f"cannot be written: {_unreadable(error)}")
-        raise BadInput(str(path), (problem,)) from error
-    return path
 
 
 def inside_programs() -> dict[str, str]:

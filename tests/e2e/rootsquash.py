@@ -1,6 +1,6 @@
 """A folder as an NFS share with root_squash would show it: real FUSE, requests of root count as nobody's.
 
-usage: python3 rootsquash.py PID SOURCE TARGET    as root, on the machine that runs the practice cluster
+usage: python3 rootsquash.py PID SOURCE TARGET [TYPE]    as root, where the practice cluster runs
 
 Mounts SOURCE at TARGET in the mount namespace of process PID and serves it from there until it is ended.
 It speaks the kernel's protocol by itself (linux/fuse.h, version 7.31) on /dev/fuse, which practice hosts may
@@ -253,7 +253,8 @@ def _attr(about: os.stat_result) -> bytes:
 
 
 def main() -> None:
-    pid, source, target = sys.argv[1:]
+    pid, source, target = sys.argv[1:4]
+    kind = os.fsencode("".join(sys.argv[4:]) or "fuse.share")
     fuse = os.open("/dev/fuse", os.O_RDWR)
     space = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
     if _LIBC.setns(space, CLONE_NEWNS):
@@ -262,7 +263,7 @@ def main() -> None:
     os.setgroups([])
     os.umask(0)
     options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-    if _LIBC.mount(b"server:/share", os.fsencode(target), b"fuse.share", 0, options):
+    if _LIBC.mount(b"server:/share", os.fsencode(target), kind, 0, options):
         raise OSError(ctypes.get_errno(), "mount")
 
     def end(*_: object) -> None:

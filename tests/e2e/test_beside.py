@@ -105,14 +105,14 @@ def test_two_clusters_at_the_same_second_and_a_stranger(two: Toolkit, tmp_path: 
 
 
 @contextmanager
-def root_squashed(host: str, source: str, target: str) -> Iterator[None]:
+def root_squashed(host: str, source: str, target: str, kind: str = "fuse.share") -> Iterator[None]:
     """The folder as a share that takes root for nobody; served by this machine: hosts have no /dev/fuse."""
     if os.geteuid() or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("needs root and /dev/fuse on this machine")
     format_ = ("docker", "inspect", "--format", "{{.State.Pid}}", outer(host))
     pid = subprocess.run(format_, capture_output=True, text=True, check=True).stdout.strip()
     sh(host, f"mkdir -p {source} {target}")
-    program = (sys.executable, str(Path(__file__).with_name("rootsquash.py")), pid, source, target)
+    program = (sys.executable, str(Path(__file__).with_name("rootsquash.py")), pid, source, target, kind)
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as share:
         assert share.stdout is not None and share.stdout.readline() == "mounted\n"
         try:

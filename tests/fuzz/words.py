@@ -18,6 +18,7 @@ FILES = {
     "bad-mpi": b"gpu1 slots=x\n+e\n",
     "train.py": b"",
     "folder/x": b"",
+    ".ssh/config": b"Host gpu1 gpu2\n  User alice\n",
 }
 
 # What the schedulers have no means for, and how many GPUs there are, so that nobody is asked.
@@ -27,6 +28,9 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("init", "gpu1:8", "gpu2=alice@10.0.0.2", "--user", "bob", "--output", "new.yaml"),
     ("init", "--from-hostfile", "mpi", "--cluster", "x", "--image", "a:b", "-o", "new.yaml", "--json"),
     ("init", "--force", "--dry-run"),
+    ("init", "--find", "--force", "--dry-run", "--json"),
+    ("init", "gpu1", "alice@gpu2", "--try", "--yes", "-o", "new.yaml"),
+    ("init", "--yes", "--cluster", "x", "--image", "a:b", "--force"),
     ("image", "build", "--flavour", "cpu", "--tag", "x:y", "--dry-run", "--json"),
     (
         "image",
@@ -278,6 +282,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
         _option("--image", "X Y", "", "UP"),
         _option("--user", "-x", "a b"),
         _option("--from-hostfile", "gone", "bad-mpi", "folder"),
+        _with(("--find", "gpu9"), ("--find", "--from-hostfile", "mpi")),
     ),
     "image build": (
         _UNKNOWN,

@@ -20,12 +20,13 @@ BELONGS = {
     "executors": "execute",
     "show_data": "show",
     "show_gpus": "show",
+    "show_init": "show",
     "show_jobs": "show",
     "show_network": "show",
     "show_services": "show",
     "show_top": "show",
     "show_why": "show",
-    **dict.fromkeys(("batch", "rehearsal"), "api"),
+    **dict.fromkeys(("aliases", "batch", "meeting", "output", "rehearsal"), "api"),
     **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
     **dict.fromkeys(
         ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from toolkit.errors import BadInput
-from toolkit.spec.draft import Draft, DraftHost, hosts_file
+from toolkit.spec.draft import Draft, DraftHost
+from toolkit.spec.draft_text import hosts_file
 from toolkit.spec.hostfile import parse_hostfile
 from toolkit.spec.parse import parse_inventory
 from toolkit.spec.yaml import MAX_BYTES

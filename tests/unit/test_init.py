@@ -13,7 +13,8 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit.conftest import Run
-from toolkit.spec.draft import Draft, DraftHost, faults_between, hosts_file, named, read_host
+from toolkit.spec.draft import Draft, DraftHost, faults_between, named, read_host
+from toolkit.spec.draft_text import hosts_file
 from toolkit.spec.parse import parse_inventory
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -51,7 +51,7 @@ def network(
 
     from toolkit.bench import NetworkBench, bench_plan, check_bench, run_bench
     from toolkit.cli.line import CommandLine
-    from toolkit.inputs import write_file
+    from toolkit.output import write_file
     from toolkit.render.network_html import network_html
     from toolkit.request import Request, check_request
 

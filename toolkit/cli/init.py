@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolkit.cli.asking import Person, on_terminal, undone_if_interrupted
 from toolkit.cli.common import DryRun, Json, put_json, say
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
-    from toolkit.spec.draft import Draft
+    from toolkit.meeting import Meeting
+    from toolkit.spec.draft import Draft, DraftHost
+
+_NOTHING = "no hosts file was written"
 
 
 def init(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[HOST]...", help="[NAME=][USER@]ADDRESS[:SLOTS]; two stand-ins if none is named."
+            metavar="[HOST]...",
+            help="[NAME=][USER@]ADDRESS[:SLOTS]. If none is named, a terminal is asked, or two stand in.",
         ),
     ] = None,
+    find: Annotated[bool, typer.Option("--find", help="Take all hosts of ~/.ssh/config.")] = False,
+    meet: Annotated[
+        bool,
+        typer.Option("--try", help="Contact the hosts and fill in what they say; asks only about ssh keys."),
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Take the default of every question; trusts no unknown ssh key."),
+    ] = False,
     from_hostfile: Annotated[
         str, typer.Option(metavar="FILE", help="Take the hosts from an Open MPI hostfile.")
     ] = "",
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name.")] = "demo",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The cluster's name: demo; after the file or folder if hosts are tried."
+        ),
+    ] = None,
     image: Annotated[
-        str, typer.Option(metavar="IMAGE", help="What containers are made from.")
-    ] = "toolkit:gpu",
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="What containers are made from: toolkit:gpu; by the GPUs if hosts are tried.",
+        ),
+    ] = None,
     user: Annotated[str, typer.Option(metavar="NAME", help="The ssh user of hosts that name none.")] = "",
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE", help="Write this file; - is standard output.")
@@ -36,40 +61,48 @@ def init(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Write a commented hosts.yaml for these hosts. Contacts none of them."""
+    """Write a commented hosts.yaml: in a short conversation, or for the hosts that are named or found."""
     from toolkit.cli.line import CommandLine
-    from toolkit.inputs import write_file
-    from toolkit.spec.draft import hosts_file, named
+    from toolkit.cli.meeting import meet_hosts
+    from toolkit.output import refuse_file
 
     line = CommandLine()
+    named_here = bool(words or from_hostfile)
+    if find and named_here:
+        line.refuse("--find", "takes the hosts of ~/.ssh/config; leave out the others")
     draft = line.accept(_draft(line, words or [], from_hostfile, cluster, image, user))
-    text = hosts_file(draft)
-    if dry_run or output == "-":
-        sys.stdout.write(text)
-        return
-    path = write_file(output, text, replace=force)
-    hosts = named(draft.hosts)
-    if as_json:
-        put_json({"file": str(path), "hosts": [host.name for host in hosts]})
-        return
-    say(f"wrote {path} with {len(hosts)} hosts" if hosts else f"wrote {path}: put your hosts into it")
-    if from_hostfile and (bare := [host.name for host in hosts if host.slots is None]):
-        say(f"  {from_hostfile} gives no slots to {', '.join(bare)}: one per GPU is the default here")
-    say("  next: toolkit trust, then toolkit up")
+    talk = not (named_here or find or meet or yes or as_json) and on_terminal()
+    to_file = not dry_run and output != "-"
+    if to_file and (talk or meet or yes):
+        refuse_file(output, force)  # before anybody has answered questions for nothing
+    result: dict[str, Any] = {}
+    with undone_if_interrupted(_NOTHING):
+        person = Person(talk)
+        if talk or find or (not named_here and (meet or yes)):
+            draft = replace(draft, hosts=_found(person, user))
+        if (talk or meet or yes) and draft.hosts:
+            draft, meeting = meet_hosts(person, draft, yes, dry_run)
+            _require_some(meeting, as_json)
+            draft, result = _filled(person, draft, meeting, cluster, image, output)
+        if talk:
+            _show(person, draft, output if to_file else "")
+    _write(draft, result, from_hostfile, output if to_file else "", force, as_json)
+    if named_here and draft.left_out:
+        raise typer.Exit(1)
 
 
 def _draft(
-    line: CommandLine, words: list[str], hostfile: str, cluster: str, image: str, user: str
+    line: CommandLine, words: list[str], hostfile: str, cluster: str | None, image: str | None, user: str
 ) -> Draft | None:
     """What the command line knows of the hosts; any other way to learn of them gives a Draft as well."""
-    from dataclasses import replace
-
     from toolkit.inputs import read_hostfile
     from toolkit.spec import fields
-    from toolkit.spec.draft import Draft, DraftHost, faults_between, read_host
+    from toolkit.spec.draft import Draft, faults_between, read_host
 
-    line.value("--cluster", fields.cluster, cluster)
-    line.value("--image", fields.image, image)
+    if cluster is not None:
+        line.value("--cluster", fields.cluster, cluster)
+    if image is not None:
+        line.value("--image", fields.image, image)
     if user:
         line.value("--user", fields.user, user)
     if hostfile and words:
@@ -81,4 +114,115 @@ def _draft(
     hosts: tuple[DraftHost, ...] = tuple(host for _, host in known)
     if hostfile:
         hosts = line.read(read_hostfile, hostfile) or ()
-    return Draft(cluster, image, tuple(replace(host, user=host.user or user) for host in hosts))
+    hosts = tuple(replace(host, user=host.user or user) for host in hosts)
+    return Draft(cluster or "demo", image or "toolkit:gpu", hosts)
+
+
+def _found(person: Person, user: str) -> tuple[DraftHost, ...]:
+    from toolkit.aliases import find_aliases
+    from toolkit.cli.meeting import pick_hosts
+
+    return pick_hosts(person, find_aliases(), user)
+
+
+def _require_some(meeting: Meeting, as_json: bool) -> None:
+    """End here when none of the hosts can be used.
+
+    Raises:
+        ToolkitError: says so; in JSON, what came of every host is printed in its place.
+    """
+    from toolkit.errors import ToolkitError
+
+    if any(met.usable for met in meeting.met.values()):
+        return
+    error = ToolkitError(f"no host can be used, and {_NOTHING}", next(iter(meeting.met.values())).fix)
+    if as_json:
+        from toolkit.cli.failure import error_json
+
+        put_json({**error_json(error), "found": [met.as_json() for met in meeting.met.values()]})
+        raise typer.Exit(error.exit_code)
+    raise error
+
+
+def _filled(
+    person: Person, draft: Draft, meeting: Meeting, cluster: str | None, image: str | None, output: str
+) -> tuple[Draft, dict[str, Any]]:
+    """Return the draft with what its hosts said, and the same as JSON; what the command line says wins."""
+    from toolkit.checks.filling import choice_of, filled, image_for
+    from toolkit.cli.meeting import pick_cluster, pick_mounts
+    from toolkit.errors import NotReady
+    from toolkit.spec.answers import cluster_name
+    from toolkit.spec.draft import named
+
+    met = meeting.met
+    usable = [host.name for host in named(draft.hosts) if met[host.name].usable]
+    mounts = pick_mounts(person, meeting, usable)
+    if cluster is None:
+        place = Path(output).absolute()
+        cluster = pick_cluster(person, meeting, cluster_name(Path(output).stem, place.parent.name))
+    for host, owner in meeting.strangers(cluster).items():
+        raise NotReady(
+            f"a cluster named {cluster} of user {owner} is there already", "another --cluster", host
+        )
+    image = image or image_for([met[name] for name in usable])
+    choice = choice_of(draft, meeting.scene, met, meeting.evidence)
+    draft = replace(draft, cluster=cluster, image=image, mounts=mounts, engine=meeting.engine)
+    found = [
+        one.as_json()
+        | ({"data_address": path.address, "interface": path.interface, "why": path.reason} if path else {})
+        for one in met.values()
+        for path in [choice.paths.get(one.host)]
+    ]
+    return filled(draft, met, choice), {
+        "cluster": cluster,
+        "image": image,
+        "engine": draft.engine,
+        "mounts": [mount.source for mount in mounts],
+        "left_out": [{"host": host, "what": what} for host, what in draft.left_out],
+        "found": found,
+    }
+
+
+def _show(person: Person, draft: Draft, file: str) -> None:
+    """Show what would be written, and ask whether it may be."""
+    from toolkit.show_init import essence
+    from toolkit.spec.answers import read_choice
+    from toolkit.spec.draft_text import hosts_file
+
+    say(essence(hosts_file(draft)))
+    if file and person.ask(f"write {file}?", "yes", lambda text: read_choice(text, ("yes", "no"))) == "no":
+        say(_NOTHING)
+        raise typer.Exit(1)
+
+
+def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force: bool, as_json: bool) -> None:
+    """Write the file, or print it where ``file`` is empty, and say what comes next."""
+    from toolkit.output import write_file
+    from toolkit.spec.draft import named
+    from toolkit.spec.draft_text import hosts_file
+
+    text, hosts = hosts_file(draft), named(draft.hosts)
+    result = {"file": file, "hosts": [host.name for host in hosts], **found}
+    if not file:
+        put_json({**result, "text": text}) if as_json and found else sys.stdout.write(text)
+        return
+    path = write_file(file, text, replace=force)
+    if as_json:
+        put_json(result | {"file": str(path)})
+        return
+    say(f"wrote {path} with {len(hosts)} hosts" if hosts else f"wrote {path}: put your hosts into it")
+    if hostfile and (bare := [host.name for host in hosts if host.slots is None]):
+        say(f"  {hostfile} gives no slots to {', '.join(bare)}: one per GPU is the default here")
+    say(f"  next: {_next(draft, file) if found else 'toolkit trust, then toolkit up'}")
+
+
+def _next(draft: Draft, file: str) -> str:
+    from toolkit.checks.filling import CPU_IMAGE, GPU_IMAGE
+    from toolkit.effects.engine import Engine
+
+    engine = Engine.find()
+    there = engine is not None and engine.image(draft.image) is not None
+    flavour = {CPU_IMAGE: "cpu", GPU_IMAGE: "gpu"}.get(draft.image, "")
+    build = f"toolkit image build --flavour {flavour}, then " if flavour and not there else ""
+    where = "" if file == "hosts.yaml" else f" --hosts {file}"
+    return f"{build}toolkit check{where}, then toolkit up{where}"

@@ -83,7 +83,7 @@ def check_folder(line: CommandLine, output: str) -> None:
 
 def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
     """Write files to a folder, or print them; a single one is printed as it is."""
-    from toolkit.inputs import write_file
+    from toolkit.output import write_file
 
     if output:
         for name, text in files.items():

@@ -44,8 +44,8 @@ def report(
     from toolkit.cli.line import CommandLine
     from toolkit.cluster_job import ClusterJob
     from toolkit.errors import ToolkitError
-    from toolkit.inputs import write_file
     from toolkit.network.scaling import parse_scaling
+    from toolkit.output import write_file
     from toolkit.render.compare_html import compare_html, comparison
     from toolkit.render.report_html import report_html, verdict
 

@@ -67,8 +67,8 @@ def scaling(
     from datetime import datetime
 
     from toolkit.cli.line import CommandLine
-    from toolkit.inputs import write_file
     from toolkit.network.scaling import BATCHES, parse_prediction
+    from toolkit.output import write_file
     from toolkit.render.scaling_html import scaling_html
     from toolkit.request import Request, check_request
 

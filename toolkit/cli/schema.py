@@ -17,7 +17,7 @@ def schema(
     ] = "",
 ) -> None:
     """Print the JSON Schema of hosts.yaml: editors that know it complete keys and mark what is wrong."""
-    from toolkit.inputs import write_file
+    from toolkit.output import write_file
     from toolkit.spec.parse import json_schema
 
     text = json.dumps(json_schema(), indent=2) + "\n"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, put_json, say
+
+if TYPE_CHECKING:
+    from toolkit.trust import ShownKey
 
 
 def trust(
@@ -25,35 +28,46 @@ def trust(
     verbose: Verbose = False,
 ) -> None:
     """Show the fingerprints of hosts' ssh keys and record them once you have compared them."""
-    import sys
-
     from toolkit.api import choose_hosts
     from toolkit.cli.line import CommandLine
-    from toolkit.trust import look, record
+    from toolkit.trust import look
 
     line = CommandLine()
     inventory = line.hosts(hosts)
     chosen = line.read(choose_hosts, inventory, names or [], []) if inventory else None
     keys = look(line.accept(inventory), line.accept(chosen))
-    refused = False
-    for found in keys:
-        say(found.line())
-        if verbose:
-            say(f"    {found.place()}")
-        if found.error or found.known:
-            refused = refused or bool(found.error)
-            continue
-        if found.changed and not replace:
-            say("    not recorded: it differs from the key on record; --replace if the host was reinstalled")
-            refused = True
-        elif dry_run:
-            say(f"    would be recorded in {found.file}")
-        elif yes or (sys.stdin.isatty() and typer.confirm("    record this key?", err=True)):
-            say(f"    recorded in {record(found)}")
-        else:
-            say("    not recorded" + ("" if sys.stdin.isatty() else ": cannot ask here, use --yes"))
-            refused = True
+    trusted = [settle(found, yes, replace, dry_run, verbose) for found in keys]
     if as_json:
         put_json([found.as_json() for found in keys])
-    if refused:
+    if not all(trusted):
         raise typer.Exit(1)
+
+
+def settle(
+    found: ShownKey, yes: bool = False, replace: bool = False, dry_run: bool = False, verbose: bool = False
+) -> bool:
+    """Say which key a host shows, and record it if it is new and a person agrees, or ``yes`` does.
+
+    Returns:
+        Whether connections accept it from now on, or would but for the dry run.
+    """
+    import sys
+
+    from toolkit.trust import record
+
+    say(found.line())
+    if verbose:
+        say(f"    {found.place()}")
+    if found.error or found.known:
+        return not found.error
+    if found.changed and not replace:
+        say("    not recorded: it differs from the key on record; --replace if the host was reinstalled")
+        return False
+    if dry_run:
+        say(f"    would be recorded in {found.file}")
+    elif yes or (sys.stdin.isatty() and typer.confirm("    record this key?", err=True)):
+        say(f"    recorded in {record(found)}")
+    else:
+        say("    not recorded" + ("" if sys.stdin.isatty() else ": cannot ask here, use --yes"))
+        return False
+    return True

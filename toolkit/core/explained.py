@@ -7,13 +7,14 @@ GAP = "…"
 
 EXPLAINED = {
     "before-any-host-is-contacted": """
-write one: toolkit init; or name it: --hosts … or | unknown key; | belongs to a host | belongs to the
-cluster | is a number in base … to YAML | is a boolean to some YAML readers | written twice | is set for
-every rank by the toolkit or the launcher; remove it | lists no GPU | holds indexes and UUIDs | stands in …
-already | for no limit write unlimited | Linux knows no unlimited number of files | there is no file |
-secrets/ | every user of this machine may use | IPv6 addresses are not read here | there is no such file in
-…; another folder: --workdir | is outside …, the folder that is sent; see --workdir | ranks asked for, but
-there are … slots | ranks asked for, but the hosts have … slots | is not a host of the file
+write one: toolkit init; or name it: --hosts … or | names no host that could be one of a cluster | unknown
+key; | belongs to a host | belongs to the cluster | is a number in base … to YAML | is a boolean to some
+YAML readers | written twice | is set for every rank by the toolkit or the launcher; remove it | lists no
+GPU | holds indexes and UUIDs | stands in … already | for no limit write unlimited | Linux knows no
+unlimited number of files | there is no file | secrets/ | every user of this machine may use | IPv6
+addresses are not read here | there is no such file in …; another folder: --workdir | is outside …, the
+folder that is sent; see --workdir | ranks asked for, but there are … slots | ranks asked for, but the hosts
+have … slots | is not a host of the file
 """,
     "ssh-to-the-hosts": """
 its ssh host key is not known yet | on record is one of another kind | leaves it to a @cert-authority, which

@@ -57,7 +57,7 @@ def times_parts(report: JobReport) -> list[str]:
     if report.up:
         before = report.up_before
         ago = f", {clock_text(before)} before this job" if before is not None and before >= 0 else ""
-        there = list(dict.fromkeys([HERE, *(span.host for span in report.up)]))
+        there = list(dict.fromkeys([*hosts, *(span.host for span in report.up)]))
         parts += [
             f"<h3>The last toolkit up that changed something{ago}</h3>",
             bars(report.up, there, _UP_PHASES, "what up took its time with on each host"),

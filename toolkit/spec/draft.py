@@ -1,21 +1,19 @@
-"""A hosts.yaml about to be written: what somebody knows of the hosts, and the commented file that says it."""
+"""A hosts.yaml about to be written: what somebody knows of the hosts."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from toolkit.core.container import Mount
+from toolkit.core.engines import DOCKER
 from toolkit.spec import fields
-from toolkit.spec.scalars import plain
 
 MOST_SLOTS = 1024
 
 _WORD = re.compile(r"(?:([^=@:]*)=)?(?:([^@]*)@)?([^@:]*)(?::([^:]*))?")
-# What may stand in YAML without quotes, if `plain` has nothing to say against it.
-_BARE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./:@+-]*[A-Za-z0-9_./@+-])?")
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,9 @@ class DraftHost:
     Args:
         address: where ssh connects to.
         name: empty means: made from the address by ``named``.
-        user, port, slots: empty, 0 or None means: not written, so that the file's defaults hold.
+        user, port, slots, data_address: empty, 0 or None means: not written, so that the file's defaults
+            hold.
+        notes: what the file says about the host in comments, a line each.
     """
 
     address: str
@@ -33,18 +33,24 @@ class DraftHost:
     user: str = ""
     port: int = 0
     slots: int | None = None
+    data_address: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a hosts.yaml shall say; without hosts it gets two that stand for the reader's own."""
+    """What a hosts.yaml shall say; without hosts it gets two that stand for the reader's own.
+
+    Args:
+        left_out: hosts that were meant and are not in it, as (host, why), for a comment.
+    """
 
     cluster: str = "demo"
     image: str = "toolkit:gpu"
     hosts: tuple[DraftHost, ...] = ()
-
-
-_EXAMPLE = (DraftHost("gpu1"), DraftHost("gpu2"))
+    engine: str = DOCKER
+    mounts: tuple[Mount, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
 
 def read_host(word: str) -> DraftHost:
@@ -124,79 +130,3 @@ def _label(text: str, address: str) -> Iterator[str]:
             yield fields.host_name(name)
     except ValueError:
         return
-
-
-def hosts_file(draft: Draft) -> str:
-    """Return the text of a hosts.yaml: what the draft says, and the keys that come next as comments."""
-    hosts = named(draft.hosts or _EXAMPLE)
-    return _TEXT.format(
-        cluster=_scalar(draft.cluster),
-        image=_scalar(draft.image),
-        advice="" if draft.hosts else "# These two stand for your own.\n",
-        hosts="\n".join(_host_lines(host) for host in hosts),
-        main=_scalar(hosts[0].name),
-    )
-
-
-def _host_lines(host: DraftHost) -> str:
-    lines = [f"  {_scalar(host.name)}:"]
-    lines += [f"    address: {_scalar(host.address)}"] if host.address != host.name else []
-    lines += [f"    user: {_scalar(host.user)}"] if host.user else []
-    lines += [f"    port: {host.port}"] if host.port else []
-    lines += [f"    slots: {host.slots}"] if host.slots is not None else []
-    return "\n".join(lines)
-
-
-def _scalar(text: str) -> str:
-    """The text as a YAML scalar: bare where every reader takes it for text, else in JSON's quotes."""
-    return text if _BARE.fullmatch(text) and plain(text) == (text, "") else json.dumps(text)
-
-
-_TEXT = """\
-# The machines of one cluster, and what the containers on them are like. Take the '# ' from what you need;
-# `toolkit schema` prints every key there is, in a form by which editors check this file.
-
-# Part of the names of containers and folders on the hosts. Two clusters on the same hosts need two names.
-cluster: {cluster}
-
-# What every container is made from. `toolkit image build` makes toolkit:gpu or toolkit:cpu.
-image: {image}
-
-# The machines, under the names by which ranks find each other.
-{advice}# A name without settings is what `ssh NAME` reaches. A host has a slot per GPU, one if it has no GPU.
-hosts:
-{hosts}
-  # example:
-  #   address: 192.0.2.11        # where ssh connects to: a name, an IPv4 address, an alias of ~/.ssh/config
-  #   user: alice
-  #   port: 22
-  #   identity_file: ~/.ssh/id_ed25519
-  #   jump: alice@gate.example.com
-  #   data_address: 10.0.0.11    # where ranks reach this host, when that is another network than ssh's
-  #   slots: 8
-  #   gpus: 8                    # how many the host must have
-
-# Where the launcher runs. The first host if absent.
-# main: {main}
-
-# The port of the workers' sshd. Absent, it is 12345 and moves when that is busy; written, it never moves.
-# worker_port: 12345
-
-# What ranks see of the hosts' files: /source:/target, read-only with :ro. The source is a path on every host.
-# mounts: [/data:/data:ro]
-
-# For all ranks. Values are text: numbers, true and false need quotes.
-# env: {{NCCL_DEBUG: WARN}}
-
-# The size of /dev/shm, which data loaders share.
-# shm_size: 8g
-
-# What starts the ranks: horovodrun, mpirun, torchrun, accelerate, deepspeed, python; auto reads the script.
-# launcher: horovodrun
-
-# How ranks are started on workers: ssh, or exec, with which no container has an sshd or a key.
-# transport: ssh
-
-# The hosts' ssh keys; `toolkit trust` records them here.
-# known_hosts: ~/.ssh/known_hosts
-"""

@@ -1,0 +1,144 @@
+"""What hosts that no file names yet say about themselves, and whether a cluster can use them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toolkit.checks import image
+from toolkit.checks.machine import memory, processors
+from toolkit.checks.model import Probe, Scene, Seen
+from toolkit.core.engine_info import parse_info
+from toolkit.core.engines import DOCKER, PODMAN
+from toolkit.core.finding import Finding
+from toolkit.errors import ToolkitError
+
+# Asked only where docker cannot be used: Podman's first answer makes folders in the user's home.
+PODMAN_INFO = Probe(
+    "podman",
+    """
+case $engine in
+  *'"ServerVersion":"'[0-9]*) ;;
+  *) ! command -v podman >/dev/null || timeout -k 2 20 podman info --format '{{json .}}' ;;
+esac
+""",
+)
+
+# With these a host takes no part, whatever is done to the file; other faults can be mended later.
+_SHUT = frozenset(("docker", "docker-here", "docker-users", "docker-version", "programs", "same-machine"))
+# Of what the file says and of an image that nobody has made yet; the file is not written yet either.
+_NOT_YET = frozenset(("cluster-name", *(check.id for check in image.CHECKS)))
+
+
+@dataclass(frozen=True)
+class Met:
+    """What came of one host.
+
+    Args:
+        what, fix: why it cannot be used, and what to do; empty when it can.
+        engine: its name and version, empty when none can be used.
+        gpus: names as nvidia-smi gives them.
+        split: whether Multi-Instance GPU has split one of them.
+        processors: 0 when not known; memory: bytes, 0 when not known.
+        faults: what else would stop a job there.
+    """
+
+    host: str
+    what: str = ""
+    fix: str = ""
+    engine: str = ""
+    gpus: tuple[str, ...] = ()
+    split: bool = False
+    processors: int = 0
+    memory: int = 0
+    arch: str = ""
+    faults: tuple[Finding, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        return not self.what
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "host": self.host,
+            "usable": self.usable,
+            "what": self.what,
+            "fix": self.fix,
+            "engine": self.engine,
+            "gpus": list(self.gpus),
+            "processors": self.processors,
+            "memory_bytes": self.memory,
+            "arch": self.arch,
+            "faults": [{"check": f.check, "what": f.what, "fix": f.fix} for f in self.faults],
+        }
+
+
+def engine_of(scene: Scene) -> str:
+    """Return the engine that more of the hosts have, docker where it is as many; a cluster has one."""
+    found = Counter(_engine(seen) for seen in scene.seen.values())
+    return PODMAN if found[PODMAN] > found[DOCKER] else DOCKER
+
+
+def _engine(seen: Seen) -> str:
+    if seen.facts is None:
+        return ""
+    if seen.error is None:
+        return seen.facts.engine
+    return PODMAN if parse_info(seen.answer(PODMAN_INFO)).get("ServerVersion") else ""
+
+
+def survey(scene: Scene, findings: Iterable[Finding]) -> dict[str, Met]:
+    """Return what came of every host of the scene.
+
+    Args:
+        findings: of all checks that can be judged by what hosts say.
+    """
+    errors: dict[str, list[Finding]] = {name: [] for name in scene.seen}
+    for finding in findings:
+        if finding.verdict == "error" and finding.host in errors and finding.check not in _NOT_YET:
+            errors[finding.host].append(finding)
+    return {name: _met(seen, scene, errors[name]) for name, seen in scene.seen.items()}
+
+
+def _met(seen: Seen, scene: Scene, errors: list[Finding]) -> Met:
+    facts = seen.facts
+    if facts is None:
+        error = without_file(seen.error or ToolkitError("it said nothing"), scene)
+        return Met(seen.host, error.what, error.fix)
+    met = Met(
+        host=seen.host,
+        engine=f"{facts.engine} {facts.docker}" if facts.docker else "",
+        gpus=tuple(gpu.name for gpu in facts.gpus),
+        split=any(gpu.migs for gpu in facts.gpus),
+        processors=processors(seen),
+        memory=memory(seen).get("MemTotal", 0),
+        arch=facts.arch,
+    )
+    if seen.error is not None:
+        other = _engine(seen)
+        if other and other != scene.inventory.engine:
+            what = f"{seen.error.what}; it has {other}, and a cluster has one engine for all hosts"
+            return replace(met, what=what, fix=seen.error.fix)
+        return replace(met, what=seen.error.what, fix=seen.error.fix)
+    shut = next((finding for finding in errors if finding.check in _SHUT), None)
+    if shut is not None:
+        return replace(met, what=shut.what, fix=shut.fix)
+    return replace(met, faults=tuple(dict.fromkeys(errors)))
+
+
+def without_file(error: ToolkitError, scene: Scene) -> ToolkitError:
+    """Return the error with a fix for a person who has no hosts file yet."""
+    host = error.host.partition(" ")[0]
+    address = next((h.address for h in scene.inventory.hosts if h.name == host), host)
+    fix = error.fix
+    if fix.startswith("toolkit trust"):
+        fix = (
+            f"ssh {address}: it shows the fingerprint and asks; or toolkit init on a terminal, which asks too"
+        )
+    elif "toolkit trust --replace" in fix:
+        fix = f"if the host was reinstalled: ssh-keygen -R {address}; if not, suspect an intruder"
+    elif "hosts.yaml" in fix:
+        fix = "correct the name, or HostName in ~/.ssh/config"
+    return ToolkitError(error.what, fix, error.host)

@@ -1,0 +1,152 @@
+"""The part of `toolkit init` that finds hosts, meets them, and asks a person what to make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from toolkit.cli.asking import Person
+from toolkit.cli.common import say
+
+if TYPE_CHECKING:
+    from toolkit.aliases import Alias
+    from toolkit.core.container import Mount
+    from toolkit.errors import ToolkitError
+    from toolkit.meeting import Meeting
+    from toolkit.spec.draft import Draft, DraftHost
+    from toolkit.spec.inventory import Inventory
+
+LEAVE, AGAIN, KEEP = "leave", "try", "keep"
+
+
+def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[DraftHost, ...]:
+    """Say which hosts ~/.ssh/config names, and return those that a person picks; without one, all.
+
+    Where it names none the person may name some, or leave it at none.
+
+    Raises:
+        BadInput: it names none, and nobody can be asked.
+    """
+    from toolkit.errors import BadInput, Problem
+    from toolkit.show_init import aliases_text
+    from toolkit.spec.answers import ALL, NONE, read_hosts
+
+    listed = [alias for alias in aliases if not alias.bar]
+    names = [alias.name for alias in listed]
+    if listed:
+        say("hosts of ~/.ssh/config:")
+        barred = [(alias.name, alias.bar) for alias in aliases if alias.bar]
+        say(aliases_text([(alias.name, alias.place) for alias in listed], barred))
+        question = "which of them (all, numbers, names; also ADDRESS or USER@ADDRESS of others)?"
+        hosts = person.ask(question, ALL, lambda text: read_hosts(text, names))
+    elif person.there:
+        say("~/.ssh/config names no host; with none, the file has two stand-ins for you to fill in")
+        question = "which machines (ADDRESS or USER@ADDRESS)?"
+        hosts = person.ask(question, NONE, lambda text: () if text == NONE else read_hosts(text, ()))
+    else:
+        problem = Problem("", "names no host that could be one of a cluster")
+        raise BadInput("~/.ssh/config", (problem,), "toolkit init [NAME=][USER@]ADDRESS … names them")
+    known = set(names)
+    return tuple(h if h.address in known else replace(h, user=h.user or user) for h in hosts)
+
+
+def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[Draft, Meeting]:
+    """Meet the draft's hosts, say what came of each, and return the draft without those that stay out.
+
+    Args:
+        yes: ask about no host key; one that is not on record stays unknown.
+    """
+    from toolkit.meeting import inventory_of, meet
+    from toolkit.show_init import met_text, mixed_text
+    from toolkit.spec.answers import read_choice
+    from toolkit.spec.draft import named
+
+    while True:
+        hosts = named(draft.hosts)
+        say(f"trying {len(hosts)} hosts …" if len(hosts) > 1 else f"trying {hosts[0].name} …")
+        away = _settle_keys(inventory_of(draft), [host.name for host in hosts], yes, dry_run)
+        meeting = meet(draft, away)
+        say(met_text(meeting.met))
+        lost = [name for name, met in meeting.met.items() if not met.usable]
+        if not lost:
+            break
+        question = f"what about {', '.join(lost)} (leave out, try all again, keep all the same)?"
+        answer = person.ask(question, LEAVE, lambda text: read_choice(text, (LEAVE, AGAIN, KEEP)))
+        if answer == LEAVE:
+            draft = _without(draft, meeting, lost)
+        if answer != AGAIN:
+            break
+    kept = [met for name, met in meeting.met.items() if met.usable]
+    if mixed := mixed_text(kept):
+        say(mixed)
+    return draft, meeting
+
+
+def _without(draft: Draft, meeting: Meeting, lost: Sequence[str]) -> Draft:
+    from toolkit.spec.draft import named
+
+    # Named before any goes: those that stay keep the names under which they were told.
+    hosts = named(draft.hosts)
+    why = tuple((h.address, meeting.met[h.name].what) for h in hosts if h.name in lost)
+    return replace(draft, hosts=tuple(h for h in hosts if h.name not in lost), left_out=why)
+
+
+def _settle_keys(
+    inventory: Inventory, names: Sequence[str], yes: bool, dry_run: bool
+) -> dict[str, ToolkitError]:
+    """Ask about every ssh key that is not on record; return the hosts that showed none, with the reason."""
+    from toolkit.cli.asking import on_terminal
+    from toolkit.cli.trust import settle
+    from toolkit.errors import Unreachable
+    from toolkit.trust import look
+
+    shown = look(inventory, tuple(names))
+    if not yes and on_terminal():
+        asked: set[str] = set()
+        while new := [f for f in shown if f.verdict == "unknown" and not f.error and f.host not in asked]:
+            asked |= {found.host for found in new}
+            settled = [settle(found, dry_run=dry_run) for found in new]
+            # The way to some leads over a host that was not trusted a moment ago.
+            behind = [f.host for f in shown if f.error and f.target and f.target.jump]
+            if not behind or dry_run or not any(settled):
+                break
+            shown = [
+                *(found for found in shown if found.error and found.host not in behind),
+                *look(inventory, tuple(behind)),
+            ]
+    lost = [(f.host, f.error.partition("; fix: ")) for f in shown if f.error and f.host in names]
+    return {host: Unreachable(what, fix, host) for host, (what, _, fix) in lost}
+
+
+def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple[Mount, ...]:
+    """Return the mounts of those file systems of all hosts that a person wants ranks to see; default: all."""
+    from toolkit.show_init import shares_text
+    from toolkit.spec.answers import ALL, read_some
+
+    shares = meeting.shares(hosts)
+    if not shares:
+        return ()
+    say("file systems that all of them share:")
+    say(shares_text(shares))
+    folders = [share.mount.source for share in shares]
+    question = "which shall ranks see, at the same path (all, none, numbers, paths)?"
+    picked = person.ask(question, ALL, lambda text: read_some(text, folders))
+    return tuple(share.mount for share in shares if share.mount.source in picked)
+
+
+def pick_cluster(person: Person, meeting: Meeting, default: str) -> str:
+    """Return the cluster's name: no other user of these hosts has one of that name."""
+    from toolkit.spec import fields
+    from toolkit.spec.answers import free_name
+
+    def read(text: str) -> str:
+        name = fields.cluster(text)
+        for host, user in meeting.strangers(name).items():
+            raise ValueError(f"user {user} has a cluster of that name on {host}; choose another")
+        return name
+
+    name = person.ask("name of the cluster?", free_name(default, meeting.foreign_names()), read)
+    if own := meeting.owners(name):
+        say(f"  you have a cluster {name} on {', '.join(own)}: this file will steer it")
+    return name
