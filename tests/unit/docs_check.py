@@ -19,7 +19,7 @@ _INDENTED = re.compile(r"^(?: {4}|\t).*$", re.MULTILINE)
 _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 # "the toolkit or the launcher", in a quoted message, is a sentence.
-_COMMAND = re.compile(r"(?:^|[\s;&|(])(?<!the )toolkit +([a-z][a-z|\\]*[^\n`#;]*)", re.MULTILINE)
+_COMMAND = re.compile(r"(?:^|[\s;&|(])(?<!the )(?<!from )toolkit +([a-z][a-z|\\]*[^\n`#;]*)", re.MULTILINE)
 _MAKE = re.compile(r"(?:^|[\s;&|(])make +([a-z][a-z-]*)", re.MULTILINE)
 _PATH = re.compile(
     rf"(?<![\w./~:@}}-])((?:{_FOLDERS})/[\w./*-]*[\w*]|Dockerfile\.\w+|[A-Z]{{4,}}\.md|requirements\.lock)"

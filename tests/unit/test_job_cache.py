@@ -27,6 +27,7 @@ from toolkit.effects.job_cache import (
 )
 from toolkit.errors import ToolkitError
 from toolkit.plan.steps import Phase, Plan, StartJob
+from toolkit.stopwatch import Stopwatch
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +108,8 @@ def session(*statuses: str) -> Any:
 
     return SimpleNamespace(
         inventory=SimpleNamespace(cluster="demo", main="gpu1", in_parts=False),
-        desks=SimpleNamespace(leave=lambda but: None),
+        desks=SimpleNamespace(leave=lambda but: None, tell=lambda host, message: None),
+        stopwatch=Stopwatch(),
         execute=execute,
     )
 

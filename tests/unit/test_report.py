@@ -65,7 +65,8 @@ STEPS = (
 
 
 def test_what_a_host_tells_of_a_job(world: World) -> None:
-    world.job(command=python(STEPS.replace("{code}", "3")))
+    folder = world.job(command=python(STEPS.replace("{code}", "3")))
+    (folder / "logs").mkdir()
     began = time.time()
     assert world.call("supervisor.py", JOB)[0] == 0
     said = account(world)
