@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from toolkit.core.names import LABEL_DIGEST, LABEL_VERSION
@@ -79,8 +80,7 @@ class Container:
         Whoever adds a field to this class changes no digest of a container in which that field is empty.
         """
         plain = replace(self, labels=tuple(p for p in self.labels if p[0] not in _REMARKS))
-        text = json.dumps(_said(asdict(plain)), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _digest(plain)
 
     def labelled(self) -> Container:
         """Return the container with its own digest among its labels."""
@@ -88,8 +88,18 @@ class Container:
         return replace(self, labels=tuple(sorted((*others, (LABEL_DIGEST, self.digest())))))
 
 
+# A plan asks for each container's several times.
+@functools.lru_cache(maxsize=16)
+def _digest(plain: Container) -> str:
+    text = json.dumps(_said(plain), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _said(value: Any) -> Any:
     """Return the value without fields that are empty: one that was added since says nothing by that."""
+    if is_dataclass(value):
+        given = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return {name: _said(inner) for name, inner in given if inner}
     if isinstance(value, dict):
         return {name: _said(inner) for name, inner in value.items() if inner}
     if isinstance(value, (list, tuple)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolkit.core.facts import Facts, Interface
@@ -28,7 +28,7 @@ class Candidate:
     Args:
         rate: Mbit/s that its interface carries, 0 when that is not known.
         preference: the smaller the sooner; cables come before radio, radio before tunnels.
-        twins: other hosts that have the same address.
+        twins: other hosts that have the same address, the first few of them.
         barred: why ranks cannot use it at all; empty when they can.
         conflict: whether it would be a good address but for its twins.
     """
@@ -49,6 +49,9 @@ class Candidate:
         return self.rate or ASSUMED_RATE
 
 
+_MOST_TWINS = 8
+
+
 def candidates(facts: Mapping[str, Facts]) -> dict[str, tuple[Candidate, ...]]:
     """Return every address of the hosts that gave facts, in the hosts' own order."""
     owners: dict[str, list[str]] = defaultdict(list)
@@ -56,17 +59,21 @@ def candidates(facts: Mapping[str, Facts]) -> dict[str, tuple[Candidate, ...]]:
         for address in {interface.address for interface in said.interfaces}:
             owners[address].append(name)
     return {
-        name: tuple(_candidate(said, i, [o for o in owners[i.address] if o != name]) for i in said.interfaces)
+        name: tuple(_candidate(said, i, owners[i.address]) for i in said.interfaces)
         for name, said in facts.items()
     }
 
 
-def _candidate(facts: Facts, interface: Interface, twins: list[str]) -> Candidate:
+def _candidate(facts: Facts, interface: Interface, owners: Sequence[str]) -> Candidate:
     link = facts.link(interface.name)
+    # All hosts have a loopback, and most an engine's bridge: with a thousand of them a few names are enough.
+    twins = tuple(owner for owner in owners[: _MOST_TWINS + 1] if owner != facts.host)[:_MOST_TWINS]
+    more = len(owners) - 1 - len(twins)
     bars = _bars(facts, interface, link)
     conflict = bool(twins) and not bars
     if twins and not _is_loopback(interface, link):
-        bars.append(f"also on {', '.join(twins)}: each keeps to itself")
+        others = f" and {more} others" if more else ""
+        bars.append(f"also on {', '.join(twins)}{others}: each keeps to itself")
     return Candidate(
         host=facts.host,
         interface=interface.name,
@@ -74,7 +81,7 @@ def _candidate(facts: Facts, interface: Interface, twins: list[str]) -> Candidat
         network=interface.network,
         rate=link_rate(facts, interface.name),
         preference=_PREFERENCE.get(link.kind, 0) if link else 0,
-        twins=tuple(twins),
+        twins=twins,
         barred="; ".join(bars),
         conflict=conflict,
     )

@@ -37,9 +37,9 @@ def key_step(layout: Layout, place: Place) -> Step:
     )
 
 
-def trust_step(layout: Layout, place: Place) -> Step:
-    """Write on a host whom it knows and who may log in; keys of hosts that are away are those remembered."""
-    conf, main = f"{place.state}/conf", layout.inventory.main
+def trust_steps(layout: Layout) -> tuple[Step, ...]:
+    """Write on hosts whom they know and who may log in; keys of hosts that are away are those remembered."""
+    main = layout.inventory.main
     known = [p.facts.remembered for p in layout.places]
     keys = {name: key for r in known for name, key in r.keys}
     main_key = next((r.main_key for r in known if r.main_key), "")
@@ -48,13 +48,21 @@ def trust_step(layout: Layout, place: Place) -> Step:
         if path.host != main:
             line = known_hosts_line(path, layout.port, f"{_BEGIN}{path.host}{_END}")
             hosts.append(_with_key(line, path.host, "host", keys.get(path.host, "")))
-    files = [File(f"{conf}/known_hosts", tuple(hosts))]
+    # The same for all, made once: with a thousand hosts it is long.
+    whom = tuple(hosts)
     address = next((p.address for p in layout.paths if p.host == main), "")
     # While main has never answered nobody may log in: then there is no such file.
-    if place.role == WORKER and address and (layout.main or main_key):
+    who: tuple[str | Ref, ...] = ()
+    if address and (layout.main or main_key):
         line = authorized_keys_line(address, f"{_BEGIN}{main}{_END}")
-        files.append(File(f"{conf}/authorized_keys", (_with_key(line, main, "cluster", main_key),)))
-    return Upload(place.name, "write who may log in where", tuple(files))
+        who = (_with_key(line, main, "cluster", main_key),)
+    steps = []
+    for place in layout.places:
+        files = [File(f"{place.state}/conf/known_hosts", whom)]
+        if place.role == WORKER and who:
+            files.append(File(f"{place.state}/conf/authorized_keys", who))
+        steps.append(Upload(place.name, "write who may log in where", tuple(files)))
+    return tuple(steps)
 
 
 def _with_key(line: str, host: str, name: str, remembered: str) -> Ref:

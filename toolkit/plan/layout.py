@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts, image_arch
@@ -83,7 +84,7 @@ class Layout:
         """Whether an sshd of the cluster runs in this host's container."""
         return bool(self.port) and place.name != self.inventory.main
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, tuple[Setting, ...]]:
         """What the ranks of each host are told about its network."""
         facts = {p.name: p.facts for p in self.places}

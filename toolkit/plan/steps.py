@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass, field
 
@@ -52,6 +53,25 @@ class Run:
     why: str = ""
 
 
+class _Same:
+    """A content that is equal to itself alone: what all hosts get is one object, and long."""
+
+    def __init__(self, content: tuple[str | Ref, ...]) -> None:
+        self.content = content
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.content is other.content
+
+    def __hash__(self) -> int:
+        return id(self.content)
+
+
+@functools.lru_cache(maxsize=256)
+def _sketch(same: _Same) -> str:
+    text = "".join(str(part) for part in same.content)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 @dataclass(frozen=True)
 class File:
     """One file to be on a host: absolute path, text (pieces may name earlier outputs), mode.
@@ -66,8 +86,7 @@ class File:
 
     def sketch(self) -> str:
         """Return a short text that tells two contents apart."""
-        text = "".join(str(part) for part in self.content)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return _sketch(_Same(self.content))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from toolkit.core.shards import Content
 from toolkit.network.settings import variables
 from toolkit.plan.containers import cluster_container, worker_sshd_config
 from toolkit.plan.data import folder_steps, plan_data
-from toolkit.plan.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_step
+from toolkit.plan.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.services import service_folders, service_phases
 from toolkit.plan.starting import REMOVE_OWN, start_step
@@ -69,12 +69,12 @@ def plan_up(
     phases = [
         Phase("image", tuple(s for p in places for s in image_steps(layout, p))),
         *_data_phases(layout, data),
-        Phase("files", tuple(s for p in places for s in _file_steps(layout, p, inside))),
+        Phase("files", _all_file_steps(layout, inside)),
     ]
     if layout.port:
         phases += [
             Phase("keys", tuple(key_step(layout, p) for p in places)),
-            Phase("trust", tuple(trust_step(layout, p) for p in places)),
+            Phase("trust", trust_steps(layout)),
         ]
     if not prepare:
         phases += [
@@ -119,7 +119,21 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     return (Run(place.name, "name the image by its identity", name, unless=there),)
 
 
-def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tuple[Step, ...]:
+_Text = tuple[str]
+
+
+def _all_file_steps(layout: Layout, inside: Mapping[str, str]) -> tuple[Step, ...]:
+    # What is the same for all is made once: with a thousand hosts it is long.
+    hosts, client = (hosts_file(layout.paths),), ("",)
+    if layout.port:
+        client = (ssh_config(layout.paths, layout.port, layout.user),)
+    programs = {name: (inside[name],) for name in sorted(inside)}
+    return tuple(s for p in layout.places for s in _file_steps(layout, p, programs, hosts, client))
+
+
+def _file_steps(
+    layout: Layout, place: Place, programs: Mapping[str, _Text], hosts: _Text, client: _Text
+) -> tuple[Step, ...]:
     state, facts = place.state, place.facts
     folders = [f"{state}/{name}" for name in (*_FOLDERS, *service_folders(layout.inventory, place.name))]
     # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
@@ -141,15 +155,15 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
     }
     files = [
         File(f"{state}/conf/host.json", (json.dumps(myself, indent=1, sort_keys=True) + "\n",)),
-        *_ssh_files(layout, place),
+        *_ssh_files(layout, place, client),
         # Mounted one by one, so the inode must stay; sessions of other users never see this folder.
-        File(f"{state}/etc/hosts", (hosts_file(layout.paths),), 0o644, in_place=True),
+        File(f"{state}/etc/hosts", hosts, 0o644, in_place=True),
         File(f"{state}/etc/passwd", (passwd_file(facts, layout.user),), 0o644, in_place=True),
         File(f"{state}/etc/group", (group_file(facts, layout.user),), 0o644, in_place=True),
     ]
-    for name in sorted(inside):
+    for name, text in programs.items():
         mode = 0o755 if name.endswith(".sh") else 0o644
-        files.append(File(f"{state}/inside/{name}", (inside[name],), mode, in_place=name.endswith(".sh")))
+        files.append(File(f"{state}/inside/{name}", text, mode, in_place=name.endswith(".sh")))
     # Last, so that it is true of all the others.
     files.append(File(f"{state}/version", (f"{__version__}\n",)))
     return (
@@ -158,13 +172,13 @@ def _file_steps(layout: Layout, place: Place, inside: Mapping[str, str]) -> tupl
     )
 
 
-def _ssh_files(layout: Layout, place: Place) -> tuple[File, ...]:
+def _ssh_files(layout: Layout, place: Place, client: _Text) -> tuple[File, ...]:
     if not layout.port:
         return ()
-    state, client = place.state, ssh_config(layout.paths, layout.port, layout.user)
+    state = place.state
     files = (
-        File(f"{state}/conf/ssh_config", (client,)),
-        File(f"{state}/etc/ssh_config", (client,), 0o644, in_place=True),
+        File(f"{state}/conf/ssh_config", client),
+        File(f"{state}/etc/ssh_config", client, 0o644, in_place=True),
     )
     if not layout.has_sshd(place):
         return files

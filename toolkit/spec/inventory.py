@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.engines import DOCKER
@@ -153,10 +154,11 @@ class Inventory:
         Raises:
             KeyError: no host is called so.
         """
-        for host in self.hosts:
-            if host.name == name:
-                return host
-        raise KeyError(name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Host]:
+        return {host.name: host for host in self.hosts}
 
     def services_on(self, host: str) -> tuple[Service, ...]:
         """Return the services of a host."""
