@@ -15,6 +15,7 @@ from toolkit.render.kubernetes import KIND_OF
 from toolkit.render.slurm_launches import SLURM_LAUNCHES
 from toolkit.request import Request, check_request, chosen_hosts, start_of
 from toolkit.spec.inventory import Host, Inventory
+from toolkit.spec.words import shown
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
 _CALLED = {SLURM: "Slurm", KUBERNETES: "Kubernetes"}
@@ -78,6 +79,9 @@ def check_away(inventory: Inventory, away: Away, target: str) -> None:
     if target == KUBERNETES and away.host_network and KIND_OF.get(launcher) == "TrainJob":
         what = "a TrainJob cannot ask for its node's network; its TrainingRuntime can"
         problems.append(Problem("--host-network", what))
+    for word in away.request.words:
+        if any("\udc80" <= letter <= "\udcff" for letter in word):
+            problems.append(Problem(shown(word), "is not UTF-8, and what is written for others to start is"))
     found = _hindrances(inventory, away, target)
     for path in away.leave_out:
         if not any(_below(each.path, path) for each in found):

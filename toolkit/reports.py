@@ -12,10 +12,12 @@ from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.facts import Facts
 from toolkit.core.job_report import JobReport, make_report
+from toolkit.core.mask import masked
 from toolkit.core.names import INSIDE
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import ToolkitError
 from toolkit.records import job_status
+from toolkit.why import secrets_of
 
 _SECONDS = 120.0
 
@@ -41,6 +43,8 @@ def job_report(session: Session, job: str) -> JobReport:
     if not told:
         lines = "".join(f"\n  {name}: {why}" for name, why in silent.items())
         raise ToolkitError(f"no host says anything of {job}{lines}", "toolkit status")
+    secrets = secrets_of(session)
+    told = {name: masked(what, secrets) for name, what in told.items()}
     for name, what in told.items():
         what["versions"] |= host_versions(session.facts[name])
     took_part = {name for name, _ in status.hosts}

@@ -72,7 +72,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
         ToolkitError: no host answers; NotReady: there is no such job.
     """
     session.require_some()
-    secrets = _secrets(session)
+    secrets = secrets_of(session)
     main = session.inventory.main
     try:
         job = job_status(session, word) if word else newest_job(session)
@@ -123,8 +123,8 @@ def _runs(session: Session, host: str) -> bool:
     return True
 
 
-def _secrets(session: Session) -> tuple[str, ...]:
-    """Values of the file's secrets and of its variables whose names say that they are secret."""
+def secrets_of(session: Session) -> tuple[str, ...]:
+    """Return values of the file's secrets and of its variables whose names say that they are secret."""
     inventory = session.inventory
     values: list[str] = []
     with suppress(BadInput):  # somebody else's files, perhaps: the hosts mask what they know of

@@ -269,6 +269,12 @@ def refused(made: Inventory, asked: Away, target: str) -> list[str]:
     return [str(problem) for problem in error.value.problems]
 
 
+@pytest.mark.parametrize("target", [SLURM, KUBERNETES])
+def test_a_word_that_no_file_can_hold_is_refused(folder: Path, target: str) -> None:
+    found = refused(inventory(), away(folder, "train.py", "a\udcff"), target)
+    assert any("is not UTF-8" in problem for problem in found)
+
+
 def test_only_hosts_of_which_nothing_is_known_are_asked(folder: Path) -> None:
     assert open_hosts(inventory(), away(folder)) == ("gpu3",)
     assert open_hosts(inventory(), away(folder, gpus=1)) == ()

@@ -8,12 +8,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import toolkit.reports
 from tests.golden import check_golden
+from tests.unit.cluster_world import facts
+from tests.unit.cluster_world import inventory as world_inventory
 from tests.unit.inside_world import INSIDE, JOB, World, python, wait_for
 from toolkit.core.curves import Curve
 from toolkit.core.job_report import JobReport, make_report
@@ -290,6 +295,25 @@ def test_the_page() -> None:
     assert_self_contained(text)
     for section in ("time", "pace", "restarts", "ranks", "hosts", "scaling", "network", "versions"):
         assert f"href='#{section}'" in text and f"<section id={section}>" in text
+
+
+def test_secrets_of_the_file_and_of_command_lines_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = replace(world_inventory(), env=(("API_TOKEN", "s3cret"),), main="box1")
+    told = host_says("box1", 0, 0.0, status={"state": "failed", "started": 1000.0, "reason": "no s3cret"})
+    told["record"] = {
+        **told["record"],
+        "command": ["python", "train.py", "--env", "HF_TOKEN=abc"],
+        "hosts": [],
+    }
+    told["ranks"][0] |= {"exit_code": 1, "last": ["login with s3cret failed"]}
+    status = SimpleNamespace(id="j1", hosts=(("box1", (0,)),))
+    said = {name: facts(name) for name in ("box1", *inventory.names)}
+    session = SimpleNamespace(inventory=inventory, errors={}, facts=said)
+    monkeypatch.setattr(toolkit.reports, "job_status", lambda *_: status)
+    monkeypatch.setattr(toolkit.reports, "_ask", lambda *_: (5070.0, told))
+    report = toolkit.reports.job_report(session, "j1")  # type: ignore[arg-type]
+    text = report_html(report, "", None, None) + json.dumps(report.as_json())
+    assert "s3cret" not in text and "abc" not in text and "HF_TOKEN=***" in text
 
 
 def assert_self_contained(text: str) -> None:
