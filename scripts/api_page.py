@@ -9,11 +9,20 @@ from typing import Any
 
 from toolkit.cluster import Cluster
 from toolkit.cluster_job import ClusterJob
-from toolkit.cluster_parts import BenchPart, DataPart, ImagePart, NetworkPart
+from toolkit.cluster_parts import (
+    BenchPart,
+    DataPart,
+    ImagePart,
+    KeysPart,
+    NetworkPart,
+    ServicesPart,
+)
 
 # What a person writes -> what it is.
 PARTS: dict[str, type] = {
     "cluster": Cluster,
+    "cluster.keys": KeysPart,
+    "cluster.services": ServicesPart,
     "cluster.image": ImagePart,
     "cluster.data": DataPart,
     "cluster.network": NetworkPart,
@@ -29,16 +38,18 @@ def api_page(made: str) -> str:
     for name, kind in PARTS.items():
         lines += [f"## `{name}`", ""]
         if kind in (Cluster, ClusterJob):
-            lines += _entry(kind.__name__, vars(kind)["__init__"], kind.__doc__ or "")
+            made = kind.__mro__[-2]
+            lines += _entry(kind.__name__, made.__init__, made.__doc__ or "")
         for method, function in _methods(kind):
             lines += _entry(f"{name}.{method}", function, function.__doc__ or "")
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(kind).items():
-        if not name.startswith("_") and inspect.isfunction(value):
-            yield name, inspect.unwrap(value)
+    for one in kind.__mro__[:-1]:
+        for name, value in vars(one).items():
+            if not name.startswith("_") and inspect.isfunction(value):
+                yield name, inspect.unwrap(value)
 
 
 def _signature(function: Any) -> tuple[list[str], str]:

@@ -14,18 +14,22 @@ nothing is kept open between two of them and what it finds is never old.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.api import Session
-from toolkit.cluster_parts import BenchPart, DataPart, ImagePart, NetworkPart
+from toolkit.cluster_connection import Connection
+from toolkit.cluster_parts import (
+    BenchPart,
+    DataPart,
+    ImagePart,
+    KeysPart,
+    NetworkPart,
+    ServicesPart,
+)
 from toolkit.core.report import refuse_failed
 from toolkit.errors import ToolkitError
-from toolkit.inputs import load_inventory
-from toolkit.spec.inventory import Inventory
 
 # The rest is imported where it is used: the command line makes a Cluster for each of its verbs, most of which
 # need little.
@@ -35,79 +39,42 @@ if TYPE_CHECKING:
     from toolkit.core.gauges import HostGauges
     from toolkit.core.report import Report
     from toolkit.core.result import Result
-    from toolkit.effects.ssh import Trace
-    from toolkit.execute import Listener
-    from toolkit.forwarding import Door
     from toolkit.plan.standing import HostState
     from toolkit.smoke import Smoke
 
-    Warn = Callable[[Finding], None]
 
+class Cluster(Connection):
+    """A cluster, by its hosts file; see ``Connection`` for what it is made with."""
 
-class ToolkitWarning(UserWarning):
-    """Something about the hosts or the job that does not keep it from running."""
+    @cached_property
+    def keys(self) -> KeysPart:
+        """The ssh keys that hosts show."""
+        return KeysPart(self)
 
+    @cached_property
+    def services(self) -> ServicesPart:
+        """The services of the hosts file."""
+        return ServicesPart(self)
 
-def _warn(finding: Finding) -> None:
-    host = f"{finding.host}: " if finding.host else ""
-    text = f"{host}{finding.subject}: {finding.what}; fix: {finding.fix}"
-    warnings.warn(text, ToolkitWarning, stacklevel=4)
+    @cached_property
+    def image(self) -> ImagePart:
+        """The image on the hosts."""
+        return ImagePart(self)
 
+    @cached_property
+    def data(self) -> DataPart:
+        """The data sets of the hosts file."""
+        return DataPart(self)
 
-def _hear_nothing(event: object) -> None:
-    pass
+    @cached_property
+    def network(self) -> NetworkPart:
+        """The network between the hosts."""
+        return NetworkPart(self)
 
-
-class Cluster:
-    """A cluster, by its hosts file.
-
-    Args:
-        hosts: path of a hosts.yaml, or what ``load_inventory`` has returned.
-        listen: called with what happens while plans run (``toolkit.execute.Event``), from several threads.
-        warn: called with findings that keep nothing from running; by default they are Python warnings.
-        trace: called with host and line for each command, before it is run there.
-        met: called with each session when its hosts have answered.
-
-    Raises:
-        BadInput: the file cannot be read or is wrong; names all that is wrong with it.
-    """
-
-    def __init__(
-        self,
-        hosts: str | Path | Inventory = "hosts.yaml",
-        listen: Listener = _hear_nothing,
-        warn: Warn = _warn,
-        trace: Trace | None = None,
-        met: Callable[[Session], None] = _hear_nothing,
-    ) -> None:
-        self.inventory = hosts if isinstance(hosts, Inventory) else load_inventory(hosts)
-        self.listen = listen
-        self.warn = warn
-        self.trace = trace
-        self.met = met
-        self.image = ImagePart(self)
-        self.data = DataPart(self)
-        self.network = NetworkPart(self)
-        self.bench = BenchPart(self)
-
-    @property
-    def name(self) -> str:
-        return self.inventory.cluster
-
-    def connect(
-        self,
-        hosts: Iterable[str] | None = None,
-        questions: Sequence[tuple[str, str]] = (),
-        desks: bool = False,
-    ) -> Session:
-        """Connect to hosts, all by default; for what has no method here. To be used in a ``with``.
-
-        Args:
-            questions, desks: see ``Session.open``.
-        """
-        session = Session.open(self.inventory, hosts, self.trace, questions, desks)
-        self.met(session)
-        return session
+    @cached_property
+    def bench(self) -> BenchPart:
+        """What the cluster gives."""
+        return BenchPart(self)
 
     # The cluster
 
@@ -140,10 +107,10 @@ class Cluster:
         from toolkit.request import environment_findings
 
         staged = read_data(self.inventory) if data else ()
-        self._warn_of(environment_findings(self.inventory))
+        self.warn_of(environment_findings(self.inventory))
         with self.connect(questions=questions()) as session:
             found = preflight(session, session.inventory.names)
-            self._warn_of(finding for finding in found if finding.verdict != "error")
+            self.warn_of(finding for finding in found if finding.verdict != "error")
             refuse_faults(found)
             pull = session.plan_pull()
             pulled = session.pull(pull, self.listen) if pull.steps else None
@@ -220,25 +187,41 @@ class Cluster:
             )
         return {name: done[name] if name in done else errors[name] for name in self.inventory.names}
 
-    @contextmanager
-    def forward(self, service: str, port: int = 0) -> Iterator[list[Door]]:
-        """Within its ``with`` a service of the hosts file answers on 127.0.0.1; each door has its address.
+    def render(self, target: str) -> dict[str, str]:
+        """Return name and text of the files by which others would start the same containers.
 
         Args:
-            port: the local one; 0 for the service's own or the next that is free.
+            target: compose, docker or ssh.
 
         Raises:
-            KeyError: the file has no such service.
+            KeyError: another target.
+            ToolkitError: a host of the file did not answer.
         """
-        from toolkit.forwarding import Doors
+        from toolkit.plan.renderings import TARGETS
 
-        found = {one.name: one for one in self.inventory.services}[service]
-        with self.connect([found.host]) as session:
-            doors = Doors(session, lambda text: None)
-            try:
-                yield doors.open(found, port)
-            finally:
-                doors.close()
+        make = TARGETS[target]
+        with self.connect() as session:
+            files = dict(make(session.layout()))
+            for error in session.errors.values():
+                raise error
+            return files
+
+    def collect_garbage(self, days: float | None = None, state: bool = False) -> Report:
+        """Remove what dead runs of this user left on the hosts, of whatever cluster; running jobs stay.
+
+        Args:
+            days: also folders of jobs that ended so long ago.
+            state: also keys and records of clusters that have no container there.
+
+        Raises:
+            PlanFailed: on some host; carries the report.
+        """
+        from toolkit.gc import collect
+        from toolkit.gc import questions as asked
+
+        with self.connect(questions=asked()) as session:
+            session.require_some()
+            return refuse_failed(session.execute(collect(session, days, state).plan, self.listen))
 
     # Jobs
 
@@ -300,13 +283,13 @@ class Cluster:
             share=share,
         )
         check_request(self.inventory, request)
-        self._warn_of(environment_findings(self.inventory, request))
+        self.warn_of(environment_findings(self.inventory, request))
         with self.connect(questions=questions(), desks=True) as session:
             session.require_some()
             job = make_job(session, request)
             plan = plan_run(session, job, request.workdir)
             how = start_of(self.inventory, request)
-            self._warn_of((*launcher_findings(job, how), *code_findings(plan)))
+            self.warn_of((*launcher_findings(job, how), *code_findings(plan)))
             refuse_lacking(session, {host.name for host in job.hosts})
             refuse_faults(preflight(session, {job.main, *(host.name for host in job.hosts)}))
             start(session, plan, self.listen)
@@ -330,7 +313,3 @@ class Cluster:
         from toolkit.cluster_job import ClusterJob
 
         return ClusterJob(self, ClusterJob(self, job).status().id)
-
-    def _warn_of(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            self.warn(finding)

@@ -14,7 +14,7 @@ from toolkit.errors import NotReady
 from toolkit.records import job_status, newest_job
 
 if TYPE_CHECKING:
-    from toolkit.cluster import Cluster
+    from toolkit.cluster_connection import Connection
     from toolkit.core.job_report import JobReport
     from toolkit.get import Got
     from toolkit.why import Answer
@@ -28,7 +28,7 @@ class ClusterJob:
         id: of the job, the last part of it, or empty for the newest one.
     """
 
-    def __init__(self, cluster: Cluster, id: str = "") -> None:
+    def __init__(self, cluster: Connection, id: str = "") -> None:
         self.cluster = cluster
         self.id = id
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,17 +11,71 @@ from toolkit.core.report import refuse_failed
 from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
-    from toolkit.cluster import Cluster
+    from toolkit.cluster_connection import Connection
     from toolkit.core.report import Report
+    from toolkit.forwarding import Door
     from toolkit.network.measured import Measured
     from toolkit.network.scaling import Scaling
     from toolkit.network.tuning import Tuning
     from toolkit.plan.data import DataRow
+    from toolkit.plan.service_standing import ServiceState
+    from toolkit.trust import ShownKey
 
 
 class _Part:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Connection) -> None:
         self._cluster = cluster
+
+
+class KeysPart(_Part):
+    """The ssh keys that hosts show, and what is on record of them here."""
+
+    def shown(self, *hosts: str) -> list[ShownKey]:
+        """Return the keys that hosts show now, all of them by default; those of jump hosts as well."""
+        from toolkit.inputs import choose_hosts
+        from toolkit.trust import look
+
+        return look(self._cluster.inventory, choose_hosts(self._cluster.inventory, hosts, ()))
+
+    def record(self, key: ShownKey) -> Path:
+        """Trust a key from now on; return the file that it was written to.
+
+        Compare its fingerprint with one that came another way first: whoever answers here may be anybody.
+        """
+        from toolkit.trust import record
+
+        return record(key)
+
+
+class ServicesPart(_Part):
+    """The services of the hosts file."""
+
+    def states(self) -> list[ServiceState]:
+        """Return how each stands; those that run are asked for their health."""
+        from toolkit.services import states
+
+        with self._cluster.connect() as session:
+            return states(session)
+
+    @contextmanager
+    def forward(self, service: str, port: int = 0) -> Iterator[list[Door]]:
+        """Within its `with` a service answers on 127.0.0.1; each door has its address.
+
+        Args:
+            port: the local one; 0 for the service's own or the next that is free.
+
+        Raises:
+            KeyError: the file has no such service.
+        """
+        from toolkit.forwarding import Doors
+
+        found = {one.name: one for one in self._cluster.inventory.services}[service]
+        with self._cluster.connect([found.host]) as session:
+            doors = Doors(session, lambda text: None)
+            try:
+                yield doors.open(found, port)
+            finally:
+                doors.close()
 
 
 class ImagePart(_Part):

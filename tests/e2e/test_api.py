@@ -21,7 +21,7 @@ time.sleep(99)
 """
 
 
-@pytest.mark.filterwarnings("ignore::toolkit.cluster.ToolkitWarning")
+@pytest.mark.filterwarnings("ignore::toolkit.cluster_connection.ToolkitWarning")
 def test_a_job_from_python(up: Toolkit, tmp_path: Path) -> None:
     cluster = Cluster(up.hosts)
     assert cluster.up().changes == 0 and [state.ok for state in cluster.status()] == [True, True]

@@ -32,7 +32,9 @@ BELONGS = {
         ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"
     ),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
-    **dict.fromkeys(("cluster", "cluster_job", "cluster_parts", "reports", "stopwatch"), "api"),
+    **dict.fromkeys(
+        ("cluster", "cluster_connection", "cluster_job", "cluster_parts", "reports", "stopwatch"), "api"
+    ),
     **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
 }
 

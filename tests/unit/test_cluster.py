@@ -11,7 +11,8 @@ import pytest
 
 import toolkit
 from toolkit.cli.run import run as run_verb
-from toolkit.cluster import Cluster, ToolkitWarning
+from toolkit.cluster import Cluster
+from toolkit.cluster_connection import ToolkitWarning
 from toolkit.cluster_job import ClusterJob
 from toolkit.core.finding import Finding
 from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed
