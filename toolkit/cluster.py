@@ -14,12 +14,11 @@ nothing is kept open between two of them and what it finds is never old.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.cluster_connection import Connection
 from toolkit.cluster_parts import (
     BenchPart,
     DataPart,
@@ -28,13 +27,13 @@ from toolkit.cluster_parts import (
     NetworkPart,
     ServicesPart,
 )
+from toolkit.cluster_runs import Runs
 from toolkit.core.report import refuse_failed
 from toolkit.errors import ToolkitError
 
 # The rest is imported where it is used: the command line makes a Cluster for each of its verbs, most of which
 # need little.
 if TYPE_CHECKING:
-    from toolkit.cluster_job import ClusterJob
     from toolkit.core.finding import Finding
     from toolkit.core.gauges import HostGauges
     from toolkit.core.report import Report
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from toolkit.smoke import Smoke
 
 
-class Cluster(Connection):
+class Cluster(Runs):
     """A cluster, by its hosts file; see ``Connection`` for what it is made with."""
 
     @cached_property
@@ -75,8 +74,6 @@ class Cluster(Connection):
     def bench(self) -> BenchPart:
         """What the cluster gives."""
         return BenchPart(self)
-
-    # The cluster
 
     def check(self, only: Sequence[str] = (), quick: bool = False) -> tuple[Finding, ...]:
         """Return what would stop, spoil or slow a job, the gravest first; changes nothing.
@@ -222,94 +219,3 @@ class Cluster(Connection):
         with self.connect(questions=asked()) as session:
             session.require_some()
             return refuse_failed(session.execute(collect(session, days, state).plan, self.listen))
-
-    # Jobs
-
-    def run(
-        self,
-        *words: str,
-        workdir: str | Path = ".",
-        ranks: int | None = None,
-        launcher: str = "",
-        env: Mapping[str, str] | None = None,
-        only: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        timeout: float | None = None,
-        max_restarts: int = 0,
-        min_hosts: int = 0,
-        elastic: bool = False,
-        stall_after: float | None = None,
-        share: bool = False,
-    ) -> ClusterJob:
-        """Start a script of ``workdir`` with its arguments, or a command, on all slots; return while it runs.
-
-        Args:
-            env: variables for the ranks, which win over the hosts file's.
-            timeout, stall_after: in seconds.
-            others: as the options of `toolkit run` by these names; ``ranks`` is its ``--np``.
-
-        Raises:
-            BadInput: names all that is wrong with it; nothing was contacted.
-            NotReady: the cluster is not up, or others have the slots.
-        """
-        from toolkit.cluster_job import ClusterJob
-        from toolkit.datasets import refuse_lacking
-        from toolkit.jobs import start
-        from toolkit.launching import launcher_findings
-        from toolkit.preflight import preflight, questions, refuse_faults
-        from toolkit.request import (
-            Request,
-            check_request,
-            code_findings,
-            environment_findings,
-            make_job,
-            plan_run,
-            start_of,
-        )
-
-        request = Request(
-            words=words,
-            workdir=Path(workdir).resolve(),
-            ranks=ranks,
-            launcher=launcher,
-            env=tuple((env or {}).items()),
-            only=tuple(only),
-            exclude=tuple(exclude),
-            timeout=timeout,
-            max_restarts=max_restarts,
-            min_hosts=min_hosts,
-            elastic=elastic,
-            stall_after=stall_after,
-            share=share,
-        )
-        check_request(self.inventory, request)
-        self.warn_of(environment_findings(self.inventory, request))
-        with self.connect(questions=questions(), desks=True) as session:
-            session.require_some()
-            job = make_job(session, request)
-            plan = plan_run(session, job, request.workdir)
-            how = start_of(self.inventory, request)
-            self.warn_of((*launcher_findings(job, how), *code_findings(plan)))
-            refuse_lacking(session, {host.name for host in job.hosts})
-            refuse_faults(preflight(session, {job.main, *(host.name for host in job.hosts)}))
-            start(session, plan, self.listen)
-        return ClusterJob(self, job.id)
-
-    def jobs(self) -> list[ClusterJob]:
-        """Return the cluster's jobs, the newest last."""
-        from toolkit.cluster_job import ClusterJob
-        from toolkit.records import known_jobs
-
-        with self.connect(self.inventory.answering) as session:
-            session.require_some()
-            return [ClusterJob(self, status.id) for status in known_jobs(session)]
-
-    def job(self, job: str = "") -> ClusterJob:
-        """Return a job by its id or the last part of it; the newest one by default.
-
-        Raises:
-            NotReady: there is none.
-        """
-        from toolkit.cluster_job import ClusterJob
-
-        return ClusterJob(self, ClusterJob(self, job).status().id)

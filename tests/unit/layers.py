@@ -33,7 +33,16 @@ BELONGS = {
     ),
     **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
     **dict.fromkeys(
-        ("cluster", "cluster_connection", "cluster_job", "cluster_parts", "reports", "stopwatch"), "api"
+        (
+            "cluster",
+            "cluster_connection",
+            "cluster_job",
+            "cluster_parts",
+            "cluster_runs",
+            "reports",
+            "stopwatch",
+        ),
+        "api",
     ),
     **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
 }

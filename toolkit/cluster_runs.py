@@ -1,0 +1,105 @@
+"""What `toolkit run` and `jobs` do, as a part of ``Cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.cluster_connection import Connection
+
+if TYPE_CHECKING:
+    from toolkit.cluster_job import ClusterJob
+
+
+class Runs(Connection):
+    """Starts jobs, and finds those that there are."""
+
+    def run(
+        self,
+        *words: str,
+        workdir: str | Path = ".",
+        ranks: int | None = None,
+        launcher: str = "",
+        env: Mapping[str, str] | None = None,
+        only: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        timeout: float | None = None,
+        max_restarts: int = 0,
+        min_hosts: int = 0,
+        elastic: bool = False,
+        stall_after: float | None = None,
+        share: bool = False,
+    ) -> ClusterJob:
+        """Start a script of ``workdir`` with its arguments, or a command, on all slots; return while it runs.
+
+        Args:
+            env: variables for the ranks, which win over the hosts file's.
+            timeout, stall_after: in seconds.
+            others: as the options of `toolkit run` by these names; ``ranks`` is its ``--np``.
+
+        Raises:
+            BadInput: names all that is wrong with it; nothing was contacted.
+            NotReady: the cluster is not up, or others have the slots.
+        """
+        from toolkit.cluster_job import ClusterJob
+        from toolkit.datasets import refuse_lacking
+        from toolkit.jobs import start
+        from toolkit.launching import launcher_findings
+        from toolkit.preflight import preflight, questions, refuse_faults
+        from toolkit.request import (
+            Request,
+            check_request,
+            code_findings,
+            environment_findings,
+            make_job,
+            plan_run,
+            start_of,
+        )
+
+        request = Request(
+            words=words,
+            workdir=Path(workdir).resolve(),
+            ranks=ranks,
+            launcher=launcher,
+            env=tuple((env or {}).items()),
+            only=tuple(only),
+            exclude=tuple(exclude),
+            timeout=timeout,
+            max_restarts=max_restarts,
+            min_hosts=min_hosts,
+            elastic=elastic,
+            stall_after=stall_after,
+            share=share,
+        )
+        check_request(self.inventory, request)
+        self.warn_of(environment_findings(self.inventory, request))
+        with self.connect(questions=questions(), desks=True) as session:
+            session.require_some()
+            job = make_job(session, request)
+            plan = plan_run(session, job, request.workdir)
+            how = start_of(self.inventory, request)
+            self.warn_of((*launcher_findings(job, how), *code_findings(plan)))
+            refuse_lacking(session, {host.name for host in job.hosts})
+            refuse_faults(preflight(session, {job.main, *(host.name for host in job.hosts)}))
+            start(session, plan, self.listen)
+        return ClusterJob(self, job.id)
+
+    def jobs(self) -> list[ClusterJob]:
+        """Return the cluster's jobs, the newest last."""
+        from toolkit.cluster_job import ClusterJob
+        from toolkit.records import known_jobs
+
+        with self.connect(self.inventory.answering) as session:
+            session.require_some()
+            return [ClusterJob(self, status.id) for status in known_jobs(session)]
+
+    def job(self, job: str = "") -> ClusterJob:
+        """Return a job by its id or the last part of it; the newest one by default.
+
+        Raises:
+            NotReady: there is none.
+        """
+        from toolkit.cluster_job import ClusterJob
+
+        return ClusterJob(self, ClusterJob(self, job).status().id)
