@@ -43,12 +43,8 @@ class Terminal:
             raise SystemExit(f"toolkit {' '.join(words)} ended with {done.returncode}:\n{done.stdout}")
         if shown:
             self.console.print(Text.assemble(("$ ", "bold green"), (f"toolkit {' '.join(words)}", "bold")))
-            lines = done.stdout.splitlines()
-            if len(lines) > MOST_LINES:
-                half = MOST_LINES // 2
-                lines = [*lines[:half], "  …", *lines[-half:]]
-            for line in lines:
-                self.console.print(Text(line[: WIDTH - 1]))
+            for line in shortened(done.stdout.splitlines()):
+                self.console.print(Text(line if len(line) < WIDTH else line[: WIDTH - 2] + "…"))
             self.console.print()
         return done.stdout
 
@@ -59,6 +55,15 @@ class Terminal:
         text = re.sub(r"@font-face \{.*?\}\s*", "", text, flags=re.DOTALL)
         (IMAGES / f"{name}.svg").write_text(text, encoding="utf-8")
         print(f"wrote docs/img/{name}.svg")
+
+
+def shortened(lines: list[str]) -> list[str]:
+    """Return the first and the last lines, and between them what the toolkit itself has said."""
+    half = MOST_LINES // 2
+    if len(lines) <= MOST_LINES:
+        return lines
+    told = [line for line in lines[half:-half] if line.startswith("[toolkit]")]
+    return [*lines[:half], "  …", *([*told, "  …"] if told else []), *lines[-half:]]
 
 
 def shoot(browser: str, page: Path, name: str, width: int, height: int, dark: bool = False) -> None:

@@ -77,7 +77,7 @@ def test_what_cannot_stand_in_an_ssh_configuration_is_refused(bad: str) -> None:
 @pytest.mark.parametrize("bad", ['a"b', "a\nb", "a\\b"])
 def test_a_variable_that_sshd_cannot_pass_on_is_refused_by_name(bad: str) -> None:
     with pytest.raises(ToolkitError, match="variable ODD"):
-        sshd_config("10.0.0.1", 12345, "alice", [("ODD", bad)])
+        sshd_config("10.0.0.1", 12345, "alice", (("ODD", bad),))
 
 
 def test_sshd_without_variables_sets_none() -> None:

@@ -97,6 +97,8 @@ def _digest(plain: Container) -> str:
 
 def _said(value: Any) -> Any:
     """Return the value without fields that are empty: one that was added since says nothing by that."""
+    if isinstance(value, (str, int)):
+        return value
     if is_dataclass(value):
         given = ((field.name, getattr(value, field.name)) for field in fields(value))
         return {name: _said(inner) for name, inner in given if inner}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.image import ImageFacts
@@ -20,7 +21,7 @@ class Interface:
     address: str
     prefix: int
 
-    @property
+    @cached_property
     def network(self) -> str:
         """The network in CIDR form, such as ``10.0.0.0/24``."""
         return str(ipaddress.ip_interface(f"{self.address}/{self.prefix}").network)

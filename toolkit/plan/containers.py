@@ -96,7 +96,7 @@ def worker_sshd_config(layout: Layout, place: Place) -> str:
     env = dict(layout.image.env) | {"TOOLKIT_CLUSTER": layout.inventory.cluster}
     # The image asks for all GPUs, the container may have been given others.
     env.pop(NONE_VISIBLE[0], None)
-    return sshd_config(place.path.address, layout.port, layout.user, sorted(env.items()))
+    return sshd_config(place.path.address, layout.port, layout.user, tuple(sorted(env.items())))
 
 
 def _gpu_env(place: Place) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from toolkit.core.names import CONF
@@ -9,7 +10,9 @@ from toolkit.network.choose import DataPath
 from toolkit.render.templates import render_template
 
 
-def sshd_config(address: str, port: int, user: str, env: Sequence[tuple[str, str]]) -> str:
+# `up` writes it, and makes a container's digest of it.
+@functools.lru_cache(maxsize=4096)
+def sshd_config(address: str, port: int, user: str, env: tuple[tuple[str, str], ...]) -> str:
     """Return the configuration of a worker's sshd.
 
     Args:
