@@ -1,8 +1,8 @@
-"""Gauges of hosts, GPUs, jobs and ranks as tables, as JSON and in the text form of Prometheus."""
+"""Gauges of hosts, GPUs, jobs and ranks as tables and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -190,82 +190,3 @@ def _rate(value: float | None) -> str:
 
 def _pace(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
-# Prometheus
-
-
-def prometheus_text(cluster: str, hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> str:
-    """Return all gauges in the text format of Prometheus, version 0.0.4.
-
-    Base units and names as https://prometheus.io/docs/practices/naming/ asks for.
-    """
-    lines: list[str] = []
-    for name, what, samples in _metrics(hosts, silent):
-        if samples:
-            lines += [f"# HELP toolkit_{name} {what}", f"# TYPE toolkit_{name} gauge"]
-            for labels, value in samples:
-                inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in (("cluster", cluster), *labels))
-                lines.append(f"toolkit_{name}{{{inner}}} {value:.17g}")
-    return "\n".join(lines) + "\n" if lines else ""
-
-
-Samples = list[tuple[tuple[tuple[str, str], ...], float]]
-
-_MIB = 2.0**20
-_OF_HOST = (
-    ("host_processors", "Processors of the host.", "cores"),
-    ("host_processors_busy", "Processors in use.", "busy"),
-    ("host_memory_used_bytes", "Memory that is not available.", "memory_used"),
-    ("host_memory_bytes", "Memory of the host.", "memory_total"),
-    ("host_received_bytes_per_second", "Received on the data interface.", "received"),
-    ("host_sent_bytes_per_second", "Sent on the data interface.", "sent"),
-    ("host_disk_read_bytes_per_second", "Read from all disks.", "disk_read"),
-    ("host_disk_written_bytes_per_second", "Written to all disks.", "disk_written"),
-    ("host_disk_free_bytes", "Room where jobs are.", "disk_free"),
-)
-_OF_GPU = (
-    ("gpu_utilization_ratio", "Share of the time in which a kernel ran.", "utilization", 0.01),
-    ("gpu_memory_used_bytes", "Memory in use.", "memory_used", _MIB),
-    ("gpu_memory_bytes", "Memory of the GPU.", "memory_total", _MIB),
-    ("gpu_power_watts", "Power drawn.", "power", 1.0),
-    ("gpu_temperature_celsius", "Temperature.", "temperature", 1.0),
-    ("gpu_clock_hertz", "Clock of the multiprocessors.", "clock", 1e6),
-)
-_OF_RANK = (
-    ("rank_processors_busy", "Processors in use by a rank.", "cpu"),
-    ("rank_memory_bytes", "Memory of a rank.", "memory"),
-    ("rank_silent_seconds", "Since it last printed.", "silent"),
-    ("rank_step", "The step that it printed last.", "step"),
-    ("rank_steps_per_second", "Its pace, as it prints it.", "steps_per_s"),
-    ("rank_samples_per_second", "Its pace in samples, as it prints it.", "samples_per_s"),
-)
-
-
-def _metrics(hosts: Sequence[HostGauges], silent: Mapping[str, str]) -> Iterator[tuple[str, str, Samples]]:
-    up: Samples = [((("host", host.host),), 1.0) for host in hosts]
-    yield "host_up", "Whether the host answers.", up + [((("host", name),), 0.0) for name in silent]
-    for name, what, key in _OF_HOST:
-        yield name, what, _some(((("host", host.host),), getattr(host, key)) for host in hosts)
-    for name, what, key, unit in _OF_GPU:
-        of_gpus = (
-            ((("host", host.host), ("gpu", str(gpu.index)), ("uuid", gpu.uuid)), getattr(gpu, key))
-            for host in hosts
-            for gpu in host.gpus
-        )
-        yield name, what, [(labels, value * unit) for labels, value in _some(of_gpus)]
-    for name, what, key in _OF_RANK:
-        of_ranks = (
-            ((("host", host.host), ("job", rank.job), ("rank", str(rank.rank))), getattr(rank, key))
-            for host in hosts
-            for rank in host.ranks
-        )
-        yield name, what, _some(of_ranks)
-
-
-def _some(samples: Any) -> Samples:
-    return [(labels, float(value)) for labels, value in samples if value is not None]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

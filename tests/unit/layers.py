@@ -23,6 +23,7 @@ BELONGS = {
     "show_init": "show",
     "show_jobs": "show",
     "show_network": "show",
+    "show_prometheus": "show",
     "show_services": "show",
     "show_top": "show",
     "show_why": "show",

@@ -18,7 +18,8 @@ import pytest
 from tests.golden import check_golden
 from tests.unit.inside_world import INSIDE, JOB, World, python, rank_env, wait_for
 from toolkit.core.gauges import GpuGauge, HostGauges, RankGauge, job_gauges, parse_gauges
-from toolkit.show_top import prometheus_text, tables, top_json, top_text
+from toolkit.show_prometheus import prometheus_text
+from toolkit.show_top import tables, top_json, top_text
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def top(
 def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) -> None:
     """Show and write what comes until Ctrl-C, which is the way out and no failure."""
     from toolkit.effects.whole import write_whole
-    from toolkit.show_top import prometheus_text
+    from toolkit.show_prometheus import prometheus_text
 
     screen = _Screen(cluster) if live else None
     if file:
