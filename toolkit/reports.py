@@ -17,7 +17,7 @@ from toolkit.core.names import INSIDE
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import ToolkitError
 from toolkit.records import job_status
-from toolkit.why import secrets_of
+from toolkit.why import masked_job, secrets_of
 
 _SECONDS = 120.0
 
@@ -50,7 +50,11 @@ def job_report(session: Session, job: str) -> JobReport:
     took_part = {name for name, _ in status.hosts}
     missing = {name: why for name, why in silent.items() if name in took_part}
     return make_report(
-        session.inventory.cluster, status.id, told, missing, {name: said[name][0] for name in told}
+        session.inventory.cluster,
+        masked_job(status, secrets),
+        told,
+        missing,
+        {name: said[name][0] for name in told},
     )
 
 

@@ -134,9 +134,18 @@ def secrets_of(session: Session) -> tuple[str, ...]:
 
 
 def masked_job(job: JobStatus, secrets: tuple[str, ...]) -> JobStatus:
-    """Return the job without secrets in its command and its reason."""
-    command_line = tuple(masked_text(token, secrets) for token in job.command)
-    return replace(job, command=command_line, reason=masked_text(job.reason, secrets))
+    """Return the job without secrets in its command, its reasons and its last lines."""
+
+    def each(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(masked_text(text, secrets) for text in texts)
+
+    return replace(
+        job,
+        command=each(job.command),
+        reason=masked_text(job.reason, secrets),
+        restarts=each(job.restarts),
+        last_lines=each(job.last_lines),
+    )
 
 
 def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus:

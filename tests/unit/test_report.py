@@ -22,6 +22,7 @@ from tests.unit.cluster_world import inventory as world_inventory
 from tests.unit.inside_world import INSIDE, JOB, World, python, wait_for
 from toolkit.core.curves import Curve
 from toolkit.core.job_report import JobReport, make_report
+from toolkit.core.job_status import parse_status
 from toolkit.core.report import Outcome
 from toolkit.core.spans import HERE, from_phase, parse_spans, spans_json
 from toolkit.errors import BadInput
@@ -62,6 +63,19 @@ def account(world: World) -> dict[str, Any]:
     return found
 
 
+def report_of(
+    told: dict[str, dict[str, Any]],
+    answered: dict[str, float],
+    silent: dict[str, str] | None = None,
+    job: str = JOB,
+) -> JobReport:
+    """The report of a job whose status stands on the first host."""
+    own = next(iter(told.values()))
+    return make_report(
+        "demo", parse_status(job, own["status"], own["alive"], own["record"]), told, silent or {}, answered
+    )
+
+
 STEPS = (
     "import time\n"
     "for step in range(6): print(f'step {step}, 40 samples/s', flush=True); time.sleep(0.6)\n"
@@ -95,7 +109,7 @@ def test_an_attempt_after_another_begins_the_pace_anew(world: World) -> None:
     said = account(world)
     assert len(said["ranks"][0]["starts"]) == 2 and said["ranks"][0]["exit_code"] == 0
     assert [row[1] for row in said["pace"]].count(None) == 1, "between the two nothing is known"
-    report = make_report("t", JOB, {"gpu1": said}, {}, {"gpu1": said["now"]})
+    report = report_of({"gpu1": said}, {"gpu1": said["now"]})
     assert [attempt.reason for attempt in report.attempts] == [
         "rank 0 on gpu1 ended with exit code 3",
         "succeeded",
@@ -108,7 +122,7 @@ def test_a_job_that_runs_and_one_that_nobody_knows(world: World) -> None:
     wait_for(lambda: b"step 1" in world.log())
     said = account(world)
     assert said["alive"] and said["ranks"][0]["ended"] is None
-    report = make_report("t", JOB, {"gpu1": said}, {}, {"gpu1": said["now"]})
+    report = report_of({"gpu1": said}, {"gpu1": said["now"]})
     assert report.status.state == "running" and report.attempts[-1].end is None and report.seconds > 0
     assert json.loads(world.call("account.py", "no-such")[1])["record"] is None
 
@@ -264,7 +278,7 @@ def sample(**changes: Any) -> JobReport:
         network={"job": "bench-1", "text": "{}"},
     )
     told = {"box1": main, "box2": host_says("box2", 1, 100.0)}
-    return make_report("demo", "j1", told, {"box3": "does not <answer>"}, {"box1": 5070.0, "box2": 5070.0})
+    return report_of(told, {"box1": 5070.0, "box2": 5070.0}, {"box3": "does not <answer>"}, "j1")
 
 
 def test_times_of_hosts_whose_clocks_differ_are_told_by_mains() -> None:
@@ -305,8 +319,9 @@ def test_secrets_of_the_file_and_of_command_lines_are_masked(monkeypatch: pytest
         "command": ["python", "train.py", "--env", "HF_TOKEN=abc"],
         "hosts": [],
     }
+    told["status"]["cause"] = {"last": ["it was s3cret"]}
     told["ranks"][0] |= {"exit_code": 1, "last": ["login with s3cret failed"]}
-    status = SimpleNamespace(id="j1", hosts=(("box1", (0,)),))
+    status = parse_status("j1", told["status"], False, {**told["record"], "hosts": []})
     said = {name: facts(name) for name in ("box1", *inventory.names)}
     session = SimpleNamespace(inventory=inventory, errors={}, facts=said)
     monkeypatch.setattr(toolkit.reports, "job_status", lambda *_: status)

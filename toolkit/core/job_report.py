@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from toolkit.core.curves import Curve, gauge_curves
-from toolkit.core.job_status import JobStatus, parse_status
+from toolkit.core.job_status import JobStatus
 from toolkit.core.spans import Span, parse_spans
 
 
@@ -137,7 +137,7 @@ class JobReport:
 
 def make_report(
     cluster: str,
-    job: str,
+    status: JobStatus,
     told: Mapping[str, Mapping[str, Any]],
     silent: Mapping[str, str],
     answered: Mapping[str, float],
@@ -145,16 +145,15 @@ def make_report(
     """Return the report of a job.
 
     Args:
+        status: how it stands, also where each host has a part of it.
         told: what account.py said on each host, main first, or the job's first where each has a part.
         silent: why others said nothing.
         answered: when each said it, in seconds since the epoch by this machine's clock: the hosts' clocks
             differ, and what they tell is moved by that.
     """
     first = next(iter(told))
-    record: Mapping[str, Any] = next((said["record"] for said in told.values() if said["record"]), {})
     own = told[first]
     raw = own["status"] or {}
-    status = parse_status(job, raw, bool(own["alive"]), record)
     ahead = {host: said["now"] - answered[host] for host, said in told.items()}
 
     def since(host: str, when: float | None) -> float | None:
