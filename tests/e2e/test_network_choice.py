@@ -110,6 +110,7 @@ def test_ranks_talk_over_the_fast_network_whatever_starts_them(bent: Toolkit, la
 
 
 def test_an_existing_cluster_stays_where_it_is(bent: Toolkit) -> None:
+    bent.run("up", check=True)
     # Now its link is slower than the other one; who moved would leave containers, keys and jobs behind.
     own("box2", "tc qdisc add dev enp3s0 root tbf rate 10mbit burst 64kb latency 50ms")
     try:
