@@ -20,3 +20,11 @@ def check_golden(path: str, text: str) -> None:
         return
     assert file.exists(), f"{file} is missing; run the tests once with TOOLKIT_GOLDEN=1"
     assert file.read_text(encoding="utf-8") == text, f"{file} differs; TOOLKIT_GOLDEN=1 rewrites it"
+
+
+def without_style(page: str) -> str:
+    """Return a page without its style sheet, which stands in a file of its own."""
+    head, _, rest = page.partition("<style>")
+    style, end, body = rest.partition("</style>")
+    assert len(style) > 1000 and end, "a page brings its style along"
+    return head + body

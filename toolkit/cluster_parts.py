@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.core.report import refuse_failed
-from toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from toolkit.cluster_connection import Connection
@@ -177,30 +176,12 @@ class BenchPart(_Part):
             warm_up: after the first step, which does not count; ``seconds`` follow.
             patience: within which the first step is to be seen.
         """
-        from toolkit.network.predict import counts
-        from toolkit.network.scaling import Scaling
-        from toolkit.request import Request
-        from toolkit.scaling import measure, on_first, ordered_hosts
+        from toolkit.request import Request, check_request
+        from toolkit.scaling import measure_all
 
         request = Request(words=words, workdir=Path(workdir).resolve(), launcher=launcher)
-        points, faults = [], []
+        check_request(self._cluster.inventory, request)
+        times = (warm_up, seconds, patience)
         with self._cluster.connect(desks=True) as session:
             session.require_some()
-            order = ordered_hosts(session.inventory, request)
-            for number in on or counts(len(order)):
-                asked = on_first(request, order, number)
-                try:
-                    points.append(
-                        measure(
-                            session,
-                            asked,
-                            warm_up,
-                            seconds,
-                            patience,
-                            self._cluster.listen,
-                            lambda text: None,
-                        )
-                    )
-                except ToolkitError as error:
-                    faults.append(f"{number} hosts: {error.what}")
-        return Scaling(tuple(points), faults=tuple(faults))
+            return measure_all(session, request, on, times, self._cluster.listen, lambda text: None)

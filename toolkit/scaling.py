@@ -12,14 +12,15 @@ from statistics import median
 from toolkit.api import Session
 from toolkit.core.gauges import JobGauges, job_gauges
 from toolkit.core.job_status import JobStatus
-from toolkit.errors import ToolkitError
+from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.following import follow
 from toolkit.gauges import Gauges
 from toolkit.jobs import start, stop
 from toolkit.launchers.job import Job
 from toolkit.logs import Excerpt, show_log
-from toolkit.network.scaling import Point, hosts_text
+from toolkit.network.predict import counts
+from toolkit.network.scaling import Point, Scaling, hosts_text
 from toolkit.records import job_status
 from toolkit.request import Request, chosen_hosts, make_job, plan_run
 from toolkit.spec.inventory import Inventory
@@ -38,6 +39,43 @@ def ordered_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
     chosen = chosen_hosts(inventory, request)
     with_slots = [name for name in chosen if inventory.host(name).slots != 0]
     return tuple(sorted(with_slots, key=lambda name: name != inventory.main))
+
+
+def measure_all(
+    session: Session,
+    request: Request,
+    numbers: Sequence[int],
+    times: tuple[float, float, float],
+    listen: Listener,
+    tell: Callable[[str], None],
+) -> Scaling:
+    """Measure the script on so many hosts each; one number that fails does not keep the others from it.
+
+    Args:
+        numbers: of hosts; none for all up to 16, then powers of two.
+        times: warm-up, seconds and patience, see ``measure``.
+        tell: takes lines about what came of it.
+
+    Raises:
+        BadInput: more hosts than there are with slots.
+        Interrupted: Ctrl-C; the run has been ended.
+    """
+    order = ordered_hosts(session.inventory, request)
+    if numbers and max(numbers) > len(order):
+        raise BadInput("command line", (Problem("--on", f"there are {len(order)} hosts with slots"),))
+    points, faults = [], []
+    for number in numbers or counts(len(order)):
+        try:
+            point = measure(session, on_first(request, order, number), *times, listen, tell)
+        except Interrupted:
+            raise
+        except ToolkitError as error:
+            faults.append(f"{hosts_text(number)}: {error.what}")
+            tell(f"{hosts_text(number)}: {error}")
+            continue
+        points.append(point)
+        tell(f"{point.ranks} ranks: {point.steps_per_s:.3g} steps/s over {point.seconds:.0f} s")
+    return Scaling(tuple(points), faults=tuple(faults))
 
 
 def measure(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import toolkit.reports
-from tests.golden import check_golden
+from tests.golden import check_golden, without_style
 from tests.unit.cluster_world import facts
 from tests.unit.cluster_world import inventory as world_inventory
 from tests.unit.inside_world import INSIDE, JOB, World, python, wait_for
@@ -305,7 +305,7 @@ GROWN = Scaling((Scaled(1, 1, 10.0, 20.0, 200), Scaled(2, 2, 9.0, 20.0, 180)), p
 
 def test_the_page() -> None:
     text = report_html(sample(), "2026-11-22 12:00", MEASURED, GROWN)
-    check_golden("report/page.html", text)
+    check_golden("report/page.html", without_style(text))
     assert_self_contained(text)
     for section in ("time", "pace", "restarts", "ranks", "hosts", "scaling", "network", "versions"):
         assert f"href='#{section}'" in text and f"<section id={section}>" in text
@@ -350,7 +350,7 @@ def test_the_page_of_a_job_that_failed_without_a_word() -> None:
 def test_two_jobs_beside_each_other() -> None:
     one, other = sample(), sample(ended=1030.0)
     text = compare_html(one, other, "2026-11-22 12:00")
-    check_golden("report/compare.html", text)
+    check_golden("report/compare.html", without_style(text))
     assert_self_contained(text)
     assert comparison(one, other) == "j1 makes 1.00 times the samples/s of j1"
 

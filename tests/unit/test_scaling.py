@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from tests.golden import check_golden
+import toolkit.scaling
+from tests.golden import check_golden, without_style
 from tests.unit import cluster_world as world
-from toolkit.errors import BadInput, ToolkitError
+from toolkit.errors import BadInput, Interrupted, ToolkitError
 from toolkit.network.scaling import IN_ALL, Point, Scaling, parse_prediction
 from toolkit.render.scaling_html import scaling_html
 from toolkit.request import Request
@@ -54,7 +56,9 @@ def test_the_verdict(paces: tuple[float, ...], verdict: str) -> None:
 
 def test_the_page_and_the_numbers() -> None:
     found = replace(WEAK, faults=("4 hosts: <no> room",))
-    check_golden("scaling/page.html", scaling_html(found, "Scaling of a&b.py", "2026-11-22 12:00"))
+    check_golden(
+        "scaling/page.html", without_style(scaling_html(found, "Scaling of a&b.py", "2026-11-22 12:00"))
+    )
     said = json.loads(json.dumps(found.as_json()))
     assert [row["hosts"] for row in said["rows"]] == [1, 2, 3]
     assert said["rows"][1]["predicted_efficiency"] == 0.97 and said["faults"] == ["4 hosts: <no> room"]
@@ -92,3 +96,24 @@ def test_the_pace_of_what_was_seen() -> None:
         _point(job, [(10.0, 100)], [])
     with pytest.raises(ToolkitError, match="less than two steps"):
         _point(job, [], [])
+
+
+def test_a_number_that_fails_does_not_keep_the_others_from_it_and_ctrl_c_ends_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measured(_session: object, asked: Request, *_: object) -> Point:
+        if len(asked.only) == failing:
+            raise error
+        return Point(len(asked.only), len(asked.only), 10.0, 20.0, 200)
+
+    session = SimpleNamespace(inventory=world.inventory())
+    monkeypatch.setattr(toolkit.scaling, "measure", measured)
+    everything = (session, Request(words=("train.py",)), (1, 2), (0.0, 1.0, 1.0), None, lambda text: None)
+    failing, error = 1, ToolkitError("no room")
+    found = toolkit.scaling.measure_all(*everything)  # type: ignore[arg-type]
+    assert [point.hosts for point in found.points] == [2] and found.faults == ("1 host: no room",)
+    error = Interrupted("interrupted")
+    with pytest.raises(Interrupted):
+        toolkit.scaling.measure_all(*everything)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="hosts with slots"):
+        toolkit.scaling.measure_all(session, everything[1], (99,), *everything[3:])  # type: ignore[arg-type]

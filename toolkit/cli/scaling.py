@@ -129,31 +129,11 @@ def _measure(
     times: tuple[float | None, ...],
     verbose: bool,
 ) -> Scaling:
-    from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
-    from toolkit.network.predict import counts
-    from toolkit.network.scaling import Scaling, hosts_text
-    from toolkit.scaling import measure, on_first, ordered_hosts
+    from toolkit.scaling import measure_all
 
-    order = ordered_hosts(session.inventory, request)
-    if numbers and numbers[-1] > len(order):
-        raise BadInput("command line", (Problem("--on", f"there are {len(order)} hosts with slots"),))
     warm_up, seconds, patience = (time or 0.0 for time in times)
-    points, faults = [], []
     with Progress(verbose) as listener:
-        for number in numbers or counts(len(order)):
-            try:
-                point = measure(
-                    session, on_first(request, order, number), warm_up, seconds, patience, listener, say
-                )
-            except Interrupted:
-                raise
-            except ToolkitError as error:
-                faults.append(f"{hosts_text(number)}: {error.what}")
-                say(f"{hosts_text(number)}: {error}")
-                continue
-            points.append(point)
-            say(f"{point.ranks} ranks: {point.steps_per_s:.3g} steps/s over {point.seconds:.0f} s")
-    return Scaling(tuple(points), faults=tuple(faults))
+        return measure_all(session, request, numbers, (warm_up, seconds, patience), listener, say)
 
 
 def _text(found: Scaling) -> str:
