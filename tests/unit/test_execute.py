@@ -188,7 +188,30 @@ def test_contents_stand_on_no_command_line(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     (outcome,) = alone(upload(tmp_path / "no such folder")).outcomes
-    assert outcome.status == "failed" and "no such folder/plain file" in outcome.detail
+    assert outcome.status == "failed" and "no such folder" in outcome.detail
+
+
+def test_an_archive_that_is_cut_short_changes_nothing(tmp_path: Path) -> None:
+    """The connection is lost while the files arrive: those that stood there stand, and nothing beside them."""
+    alone(upload(tmp_path))
+    before = tree(tmp_path)
+
+    class Cut(HostHere):
+        def run(self, command: Command, timeout: float | None = None) -> Result:
+            whole = command.stdin
+            return super().run(replace(command, stdin=whole and whole[: len(whole) // 2]), timeout)
+
+    (outcome,) = execute(plan((upload(tmp_path, text="two\n"),)), {"a": Cut("a")}).outcomes
+    assert outcome.status == "failed"
+    assert tree(tmp_path) == before
+
+
+def test_a_file_that_nobody_may_read_is_written_anew(tmp_path: Path) -> None:
+    alone(upload(tmp_path))
+    (tmp_path / "plain file").unlink()
+    (tmp_path / "plain file").symlink_to("/nowhere")
+    assert alone(upload(tmp_path)).outcomes[0].detail == "1 of 4 files"
+    assert (tmp_path / "plain file").read_text() == "one\n"
 
 
 def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:

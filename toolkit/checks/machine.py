@@ -13,8 +13,8 @@ from toolkit.core.image import image_arch
 
 # What our scripts call on a host. Without base64, timeout or sh not even the first question is answered.
 PROGRAMS = (
-    *("base64", "cat", "chmod", "cut", "date", "grep", "id", "ls", "mkdir", "mv", "rm", "rmdir"),
-    *("sha256sum", "sleep", "sort", "stat", "timeout", "tr", "uname"),
+    *("base64", "cat", "chmod", "cut", "date", "grep", "gzip", "id", "ls", "mkdir", "mktemp", "mv", "rm"),
+    *("rmdir", "sed", "sha256sum", "sleep", "sort", "stat", "tar", "timeout", "tr", "uname"),
 )
 
 # One grep reads all the small files; the name of each stands in front of its lines.
