@@ -6,42 +6,45 @@ with Session.open(load_inventory("hosts.yaml")) as session:
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from toolkit.core.facts import Facts
-from toolkit.core.image import ImageFacts
 from toolkit.core.names import container_name
 from toolkit.core.report import Outcome, Report
-from toolkit.core.shards import Content
 from toolkit.effects.desk import Desks
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.errors import NotReady, ToolkitError
-from toolkit.execute import Listener, execute
-from toolkit.explore import settle_network
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory, target_of
-from toolkit.network.evidence import Evidence
-from toolkit.plan.data import question as data_question
-from toolkit.plan.down import plan_down
-from toolkit.plan.layout import Layout, make_layout
-from toolkit.plan.ownership import refuse_foreign
 from toolkit.plan.probe import parse_facts, probe_command
-from toolkit.plan.programs import newer_hosts, refuse_newer
-from toolkit.plan.pull import plan_pull
-from toolkit.plan.standing import HostState, host_states, why_not_running
-from toolkit.plan.steps import Phase, Plan
-from toolkit.plan.up import image_steps, plan_up
-from toolkit.spec.inventory import DataSet, Inventory
 from toolkit.stopwatch import Stopwatch
+
+# What makes plans and runs them is imported where it is used: to meet the hosts takes none of it, and while
+# they answer there is time, see ``meanwhile``.
+if TYPE_CHECKING:
+    from toolkit.core.image import ImageFacts
+    from toolkit.core.shards import Content
+    from toolkit.execute import Listener
+    from toolkit.network.evidence import Evidence
+    from toolkit.plan.layout import Layout
+    from toolkit.plan.standing import HostState
+    from toolkit.plan.steps import Plan
+    from toolkit.spec.inventory import DataSet, Inventory
 
 _PROBE_SECONDS = 60.0
 
-__all__ = ["HostState", "Session", "choose_hosts", "load_inventory"]
+# As (name, shell text); see ``toolkit.plan.probe``.
+Questions = Sequence[tuple[str, str]] | Callable[[], Sequence[tuple[str, str]]]
+
+__all__ = ["Session", "choose_hosts", "load_inventory"]
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,9 @@ class Session:
         inventory: Inventory,
         hosts: Iterable[str] | None = None,
         trace: Trace | None = None,
-        questions: Sequence[tuple[str, str]] = (),
+        questions: Questions = (),
         desks: bool = False,
+        meanwhile: Callable[[Session], object] | None = None,
     ) -> Session:
         """Connect to the hosts (all of them by default) at once and ask each what it is.
 
@@ -85,20 +89,32 @@ class Session:
 
         Args:
             trace: called with host and line for each command, before it is run.
-            questions: further ones, see ``toolkit.plan.probe``; what was said to them is in ``replies``.
+            questions: further ones, see ``toolkit.plan.probe``, or what returns them once a host is there;
+                what was said to them is in ``replies``.
             desks: begin a talk with each host's container as well: the command is going to run a job.
+            meanwhile: done on this machine while the hosts answer: to import, and to read, what comes next.
+                What it fails at is met again where it is used.
         """
         session = cls(inventory, trace)
         names = list(inventory.names if hosts is None else hosts)
+
+        def prepare() -> None:
+            if meanwhile is not None:
+                with suppress(Exception):
+                    meanwhile(session)
+
+        preparing = threading.Thread(target=prepare, name="meanwhile", daemon=True)
         try:
+            preparing.start()
             facts, session.errors = fan_out(names, lambda name: session._meet(name, questions, desks))
         except BaseException:
             session.close()
             raise
         session.facts = {name: facts[name] for name in names if name in facts}
+        preparing.join()
         return session
 
-    def _meet(self, name: str, questions: Sequence[tuple[str, str]], desk: bool) -> Facts:
+    def _meet(self, name: str, questions: Questions, desk: bool) -> Facts:
         start = time.monotonic()
         runner = self.runners[name] = self.runner(name)
         runner.open()
@@ -114,11 +130,15 @@ class Session:
         """Return a runner for a host that is not connected yet."""
         return SshRunner(target_of(self.inventory, name), trace=self.trace, engine=self.inventory.engine)
 
-    def _ask(self, name: str, questions: Sequence[tuple[str, str]] = ()) -> Facts:
+    def _ask(self, name: str, questions: Questions = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]
         file = self.inventory
-        questions = (*questions, *data_question(file))
-        asking = probe_command(file.image, file.cluster, name, questions, sources, file.state_dir)
+        asked = questions() if callable(questions) else questions
+        if file.data:
+            from toolkit.plan.data import question as data_question
+
+            asked = (*asked, *data_question(file))
+        asking = probe_command(file.image, file.cluster, name, asked, sources, file.state_dir)
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)
         self.replies[name] = Reply(result.stdout, sent, time.time())
@@ -154,6 +174,8 @@ class Session:
         Raises:
             ToolkitError: no host answered, or see ``make_layout``.
         """
+        from toolkit.plan.layout import make_layout
+
         self.require_some()
         pulled = self.inventory.pull != "never"
         local = self.local_image if local_image and not pulled else None
@@ -174,6 +196,8 @@ class Session:
     @property
     def evidence(self) -> Evidence:
         """What connections between the hosts say where the choice of a network is open; tried once."""
+        from toolkit.explore import settle_network
+
         if self._evidence is None:
             self._evidence = settle_network(self.inventory, self.facts, self.runners)
         return self._evidence
@@ -181,6 +205,8 @@ class Session:
     @property
     def settled(self) -> Evidence:
         """The same as far as it was tried already."""
+        from toolkit.network.evidence import Evidence
+
         return self._evidence or Evidence()
 
     def require_some(self) -> None:
@@ -201,6 +227,8 @@ class Session:
         Raises:
             NotReady: names that user.
         """
+        from toolkit.plan.ownership import refuse_foreign
+
         for facts in self.facts.values():
             refuse_foreign(self.inventory.cluster, facts)
 
@@ -208,37 +236,68 @@ class Session:
 
     def plan_pull(self) -> Plan:
         """Return the plan by which hosts pull the image; see ``toolkit.plan.pull``."""
+        from toolkit.plan.pull import plan_pull
+
         self.require_some()
         return plan_pull(self.inventory, self.facts)
 
     def plan_up(self, prepare: bool = False, data: Sequence[tuple[DataSet, str, Content]] = ()) -> Plan:
         """Return the plan that makes the cluster be there; see ``toolkit.plan.up``."""
+        from toolkit.plan.up import plan_up
+
         return plan_up(self.layout(), inside_programs(), prepare, data)
 
     def refuse_newer(self) -> None:
         """Refuse to go on where a later toolkit was at work; see ``toolkit.plan.programs``."""
+        from toolkit.plan.programs import refuse_newer
+
         refuse_newer(self.inventory.cluster, self.facts.values())
 
     def newer_hosts(self) -> dict[str, str]:
         """Return the hosts on which a later toolkit was at work, with its version."""
+        from toolkit.plan.programs import newer_hosts
+
         return newer_hosts(self.inventory.cluster, self.facts.values())
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the cluster's containers run on all hosts that answered: `up` has little to do then."""
+        names = {
+            f.host: container_name(self.inventory.cluster, self.inventory.role(f.host))
+            for f in self.facts.values()
+        }
+        return all(
+            any(c.name == names[f.host] and c.state == "running" for c in f.containers)
+            for f in self.facts.values()
+        )
 
     def plan_image_send(self) -> Plan:
         """Return the plan that brings the image to every host."""
+        from toolkit.plan.steps import Phase, Plan
+        from toolkit.plan.up import image_steps
+
         layout = self.layout()
         steps = tuple(step for place in layout.places for step in image_steps(layout, place))
         return Plan(f"image send {self.inventory.image}", (Phase("image", steps),))
 
     def plan_down(self, save_to: str = "") -> Plan:
         """Return the plan that removes the cluster; see ``toolkit.plan.down``."""
+        from toolkit.plan.down import plan_down
+
         self.require_own()
         here = (self.local_image.identity,) if self.local_image else ()
         return plan_down(self.inventory, self.facts, save_to, here)
 
-    def execute(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
-        """Run a plan; the hosts that did not answer have their outcome in the report as well."""
+    def execute(self, plan: Plan, listen: Listener = lambda event: None, foresee: bool = False) -> Report:
+        """Run a plan; the hosts that did not answer have their outcome in the report as well.
+
+        Args:
+            foresee: see ``toolkit.execute.execute``.
+        """
+        from toolkit.execute import execute
+
         timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
-        report = execute(plan, self.runners_in_use(), timed, self.close, self.desks, engine)
+        report = execute(plan, self.runners_in_use(), timed, self.close, self.desks, engine, foresee)
         return replace(report, outcomes=(*self.connect_outcomes(), *report.outcomes))
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
@@ -246,6 +305,8 @@ class Session:
 
         The report is about the pulling alone; pass it on with that of what comes next.
         """
+        from toolkit.execute import execute
+
         timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
         report = execute(plan, self.runners_in_use(), timed, self.close, engine=engine)
         lost = {outcome.host for outcome in report.failures}
@@ -273,6 +334,8 @@ class Session:
 
     def host_states(self) -> list[HostState]:
         """Return what is on every host of the file, those that did not answer included."""
+        from toolkit.plan.standing import host_states
+
         return host_states(self.inventory, self.facts, self.errors, inside_programs())
 
     def container(self, host: str, user: str = "") -> ContainerRunner:
@@ -281,6 +344,8 @@ class Session:
         Raises:
             NotReady: the host did not answer, or no container of the cluster runs there.
         """
+        from toolkit.plan.standing import why_not_running
+
         if host in self.errors:
             raise self.errors[host]
         name = container_name(self.inventory.cluster, self.inventory.role(host))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.api import Session
+from toolkit.api import Questions, Session
 from toolkit.inputs import load_inventory
 from toolkit.spec.inventory import Inventory
 
@@ -68,15 +68,16 @@ class Connection:
     def connect(
         self,
         hosts: Iterable[str] | None = None,
-        questions: Sequence[tuple[str, str]] = (),
+        questions: Questions = (),
         desks: bool = False,
+        meanwhile: Callable[[Session], object] | None = None,
     ) -> Session:
         """Connect to hosts, all by default; for what has no method here. To be used in a ``with``.
 
         Args:
-            questions, desks: see ``Session.open``.
+            questions, desks, meanwhile: see ``Session.open``.
         """
-        session = Session.open(self.inventory, hosts, self.trace, questions, desks)
+        session = Session.open(self.inventory, hosts, self.trace, questions, desks, meanwhile)
         self.met(session)
         return session
 

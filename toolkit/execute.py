@@ -71,6 +71,9 @@ class _Progress:
     interrupted: bool = False
     failed: set[str] = field(default_factory=set)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
+    # What hosts have said beforehand to steps, by number. From the first change on nothing is sure any more;
+    # for other hosts of its phase it makes no difference, as they are at work at the same time.
+    foreseen: dict[int, str] = field(default_factory=dict)
 
 
 def execute(
@@ -80,6 +83,7 @@ def execute(
     close: Callable[[], None] = lambda: None,
     desks: Desks | None = None,
     engine: str = DOCKER,
+    foresee: bool = False,
 ) -> Report:
     """Run a plan, phase by phase, the hosts of a phase at once, and give every step an outcome.
 
@@ -91,6 +95,7 @@ def execute(
         close: ends what still runs when the person presses Ctrl-C.
         desks: those that are open already and stay so; by default the plan's own, which end with it.
         engine: what the hosts have, see ``toolkit.core.engines``.
+        foresee: ask for all steps at once first, see ``toolkit.executors.forecast``: most have nothing to do.
 
     Raises:
         PlanInterrupted: Ctrl-C; carries the report.
@@ -107,6 +112,8 @@ def execute(
         number += len(steps)
         numbered.append((phase, steps))
     try:
+        if foresee:
+            progress.foreseen = _foresee(plan, context)
         for phase, steps in numbered:
             _run_phase(phase, steps, context, progress)
     except KeyboardInterrupt:
@@ -136,7 +143,7 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
 
     def work(host: str) -> None:
         for index, step in by_host[host]:
-            outcome = _run_step(phase, step, context, progress.listen)
+            outcome = _run_step(phase, index, step, context, progress)
             progress.outcomes[index] = outcome
             if not progress.interrupted:
                 progress.listen(StepEnded(outcome))
@@ -150,8 +157,30 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
         context.forget(host)
 
 
-def _run_step(phase: Phase, step: Step, context: Context, listen: Listener) -> Outcome:
-    start = time.monotonic()
+def _foresee(plan: Plan, context: Context) -> dict[int, str]:
+    """Ask every host for all its steps; one that fails at it says why at its first step."""
+    from toolkit.executors.forecast import forecast
+
+    by_host: dict[str, dict[int, Step]] = {}
+    for number, step in enumerate(plan.steps):
+        if step.host in context.runners:
+            by_host.setdefault(step.host, {})[number] = step
+    answers, _ = fan_out(by_host, lambda host: forecast(host, by_host[host], context))
+    return {number: said for each in answers.values() for number, said in each.items()}
+
+
+def _foreseen(number: int, step: Step, context: Context, progress: _Progress) -> Verdict | None:
+    """Return the outcome of a step for which the host has said that there is nothing to do."""
+    said = progress.foreseen.get(number)
+    if said is None:
+        return None
+    from toolkit.executors.forecast import settled
+
+    return settled(step, context, said)
+
+
+def _run_step(phase: Phase, number: int, step: Step, context: Context, progress: _Progress) -> Outcome:
+    start, listen = time.monotonic(), progress.listen
     listen(StepStarted(step.host, step.title))
 
     def advance(done: int, total: int) -> None:
@@ -159,12 +188,16 @@ def _run_step(phase: Phase, step: Step, context: Context, listen: Listener) -> O
 
     fix = ""
     try:
-        verdict = executor_of(type(step))(step, context, advance)
+        verdict = _foreseen(number, step, context, progress) or executor_of(type(step))(
+            step, context, advance
+        )
     except ToolkitError as error:
         verdict, fix = Verdict("failed", error.what), error.fix
     except OSError as error:
         # Of this machine: a full disk, a file that has gone.
         verdict, fix = Verdict("failed", f"on this machine: {error}"), ""
+    if verdict.status != "skipped":
+        progress.foreseen = {}
     seconds = round(time.monotonic() - start, 3)
     return Outcome(
         phase.title,

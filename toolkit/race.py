@@ -56,7 +56,7 @@ def _keep_times(session: Session) -> None:
 
 
 def _bring_up(session: Session, plan: Plan, listen: Listener, prepare: bool, force: bool) -> Report:
-    report = session.execute(plan, listen)
+    report = session.execute(plan, listen, foresee=session.is_up)
     for _ in range(TRIES):
         lost = _lost(report)
         if not lost:

@@ -20,6 +20,7 @@ from toolkit.plan.steps import (
     SendCode,
     SendData,
     SendImage,
+    Stamp,
     StartDaemons,
     StartJob,
     Step,
@@ -48,7 +49,12 @@ def plan_text(plan: Plan, engine: str = DOCKER) -> str:
 def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
     """Return what a step would do, one line per command or file; contents of files are never shown."""
     if isinstance(step, Run):
-        unless = [f"unless: {_one_line(step.unless, engine)}"] if step.unless else []
+        unless = []
+        if isinstance(step.unless, Stamp):
+            said = " ".join(map(str, step.unless.content)).split()
+            unless = [f"unless: {step.unless.path} says {' '.join(said)}"]
+        elif step.unless is not None:
+            unless = [f"unless: {_one_line(step.unless, engine)}"]
         why = [f"why: {step.why}"] if step.why else []
         return [*why, *unless, _one_line(step.command, engine)]
     if isinstance(step, Upload):

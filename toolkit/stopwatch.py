@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from toolkit.core.spans import HERE, Span
-from toolkit.execute import Event, Listener, StepEnded
+
+if TYPE_CHECKING:
+    from toolkit.execute import Event, Listener
 
 
 class Stopwatch:
@@ -22,6 +25,8 @@ class Stopwatch:
 
     def heard_by(self, listen: Listener) -> Listener:
         """Return a listener that notes every step that was done, and passes all on."""
+
+        from toolkit.execute import StepEnded
 
         def heard(event: Event) -> None:
             if isinstance(event, StepEnded) and event.outcome.status in ("ok", "failed"):

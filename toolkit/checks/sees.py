@@ -10,10 +10,13 @@ from toolkit.core.finding import Finding
 # The engine itself looks at a mount's source before it looks for the image, and no engine has this one: so
 # it says whether it may, and makes nothing. In a folder it must be able to find a name. Our own folders are
 # for nobody else, and lie where there may be none like them yet: ~/.ssh is another such, if on the same disk.
+# What a container of ours that runs has been given, the engine sees; ``$said`` is what it says of containers.
 SEES = Probe(
     "engine-sees",
     r"""
 csv() { printf '"source=%s"' "$(printf '%s' "$1" | sed 's/"/""/g')"; }
+seen=$(printf '%s\n' "$said" |
+  sed -n '/"Running": true/,/"Running": false/s/^ *"Source": "\(.*\)",$/|\1|/p')
 look() {
   mount="type=bind,$(csv "$3"),target=/x"
   said=$(timeout -s KILL 10 docker create --pull never --mount "$mount" toolkit.local/none:none x 2>&1)
@@ -24,12 +27,17 @@ look() {
 }
 there="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
-look state "$there" "$there/toolkit-looks"
-if [ -d "$HOME/.ssh" ] && [ "$(stat -c %d "$HOME/.ssh")" = "$(stat -c %d "$there")" ]; then
-  look state "$there" "$HOME/.ssh/toolkit-looks"
-fi
+case $seen in
+  *"|$there/conf|"*) echo "open|state|$there" ;;
+  *)
+    look state "$there" "$there/toolkit-looks"
+    if [ -d "$HOME/.ssh" ] && [ "$(stat -c %d "$HOME/.ssh")" = "$(stat -c %d "$there")" ]; then
+      look state "$there" "$HOME/.ssh/toolkit-looks"
+    fi ;;
+esac
 shift 4
 for source; do
+  case $seen in *"|$source|"*) echo "open|mount|$source"; continue ;; esac
   ! timeout -s KILL 5 test -e "$source" || look mount "$source" "$source"
 done
 """,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import gc as gc_module
 import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -46,6 +48,8 @@ from toolkit.cli import (
 from toolkit.cli.signals import Signals
 
 if TYPE_CHECKING:
+    from typer.models import CommandInfo
+
     from toolkit.errors import ToolkitError
 
 # click's, which typer has inside or beside it, by its age.
@@ -137,7 +141,7 @@ def main() -> None:
     words = sys.argv[1:]
     try:
         # Not standalone: a refused command line is told like every other error, and in JSON if asked for.
-        sys.exit(app(prog_name="toolkit", standalone_mode=False))
+        sys.exit(only_verb(words)(prog_name="toolkit", standalone_mode=False))
     except ToolkitError as error:
         fail(error, words)
     except (KeyboardInterrupt, typer.Abort):
@@ -148,6 +152,25 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             sys.exit(2)  # typer has printed the help
         fail(as_bad_input(error), words)
+
+
+def only_verb(words: Sequence[str]) -> typer.Typer:
+    """Return the command line with the verb alone that its first word names, all of it where it names none.
+
+    Typer looks at every function of every verb before it reads a word: that takes as long as to connect.
+    """
+    verb = words[0] if words else ""
+    commands = [each for each in app.registered_commands if _name_of(each) == verb]
+    groups = [each for each in app.registered_groups if each.name == verb]
+    if not commands and not groups:
+        return app
+    found = copy.copy(app)
+    found.registered_commands, found.registered_groups = commands, groups
+    return found
+
+
+def _name_of(command: CommandInfo) -> str:
+    return command.name or getattr(command.callback, "__name__", "").replace("_", "-")
 
 
 def fail(error: ToolkitError, words: list[str]) -> NoReturn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ import typer
 from toolkit.cli.complete import one_of
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
+    from toolkit.api import Questions, Session
     from toolkit.cluster import Cluster
     from toolkit.core.finding import Finding
     from toolkit.spec.inventory import Inventory
@@ -91,11 +91,12 @@ def connect(
     inventory: Inventory,
     verbose: bool,
     names: Iterable[str] | None = None,
-    questions: Sequence[tuple[str, str]] = (),
+    questions: Questions = (),
     desks: bool = False,
+    meanwhile: Callable[[Session], object] | None = None,
 ) -> Session:
-    """Connect to the hosts and say who did not answer; ``questions`` and ``desks`` as in ``Session.open``."""
-    return cluster_of(inventory, verbose).connect(names, questions, desks)
+    """Connect to the hosts and say who did not answer; arguments as in ``Session.open``."""
+    return cluster_of(inventory, verbose).connect(names, questions, desks, meanwhile)
 
 
 def cluster_of(inventory: Inventory, verbose: bool) -> Cluster:

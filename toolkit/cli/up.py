@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from toolkit.cli.common import (
     warn,
 )
 from toolkit.cli.plans import carry_out, exit_with, pull_image
+
+if TYPE_CHECKING:
+    from toolkit.datasets import Staged
 
 
 def up(
@@ -42,18 +45,25 @@ def up(
     verbose: Verbose = False,
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
-    from toolkit.datasets import read_data
-    from toolkit.jobs import refuse_to_end_jobs
-    from toolkit.preflight import preflight, questions, refuse_faults
-    from toolkit.race import bring_up
-    from toolkit.request import environment_findings
-    from toolkit.show import alarms_text
+    from toolkit.core.finding import graver_first
+    from toolkit.meanwhile import before_up, fault_questions
+    from toolkit.network.lint import lint_inventory
 
     inventory = load(hosts)
-    data = () if no_data else read_data(inventory)
-    findings = environment_findings(inventory)
+    data: Staged = ()
+    if inventory.data and not no_data:
+        from toolkit.datasets import read_data
+
+        data = read_data(inventory)
+    findings = graver_first(lint_inventory(inventory))
     warn(findings)
-    with connect(inventory, verbose, questions=() if no_check else questions()) as session:
+    asked = () if no_check else fault_questions
+    with connect(inventory, verbose, questions=asked, meanwhile=before_up) as session:
+        from toolkit.jobs import refuse_to_end_jobs
+        from toolkit.preflight import preflight, refuse_faults
+        from toolkit.race import bring_up
+        from toolkit.show import alarms_text
+
         found = () if no_check else preflight(session, session.inventory.names)
         if found:
             say(alarms_text(found))

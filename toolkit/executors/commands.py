@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 
 from toolkit.core.causes import never_ran
-from toolkit.core.command import Command, script
+from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.engines import spoken
 from toolkit.errors import ToolkitError
-from toolkit.executors.context import Advance, Context, Verdict, reason
+from toolkit.executors.context import Advance, Context, Verdict, reason, text_of
 from toolkit.executors.failures import failure
-from toolkit.plan.steps import Run, WaitFor
+from toolkit.plan.steps import Run, Stamp, WaitFor
 
 # Statuses of our own wrapper scripts, out of the range that docker and common programs use.
 _SKIPPED, _DEAD, _LATE = 213, 214, 215
@@ -23,8 +24,8 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     subject = _own(step.command, context)
     whole = subject
     if step.unless is not None or step.reads is not None:
-        unless, reads = (each and _own(each, context) for each in (step.unless, step.reads))
-        whole = _guarded(subject, unless, reads)
+        check, kept = _check(step.unless, context)
+        whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context))
     result, detail = runner.run(whole, step.timeout), ""
     again = any(piece in result.output for piece in step.hiccups) or never_ran(result.output)
     if result.status != 0 and again:
@@ -33,12 +34,44 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     skipped = step.unless is not None and result.status == _SKIPPED
     if result.status != 0 and not skipped:
         raise failure(result, runner, step.fix or _by_hand(step.host, subject), known=step.failures)
-    output = result.stdout.strip() if step.saves else ""
-    if step.saves:
-        context.outputs[step.host, step.saves] = output
+    output = _saved(step, context, result.stdout)
     if skipped:
         return Verdict("skipped", "", output)
     return Verdict("ok", "; ".join(filter(None, (step.why, detail))), output)
+
+
+def run_question(step: Run, context: Context) -> Command | None:
+    """Return what tells by its status and output whether there is nothing to do; see ``run_settled``.
+
+    None where only the outputs of earlier steps say what to ask.
+    """
+    if isinstance(step.unless, Stamp):
+        return command("cat", step.unless.path) if step.reads is None else None
+    if step.unless is None or _refers(step.unless) or _refers(step.reads):
+        return None
+    lines = [f"{_own(step.unless, context).shell()} >/dev/null"]
+    if step.reads is not None:
+        lines.append(_own(step.reads, context).shell())
+    return Command(("sh", "-c", " && ".join(lines)), spoken=True)
+
+
+def run_settled(step: Run, context: Context, said: str) -> Verdict | None:
+    """Return the verdict where the answer to ``run_question`` says that there is nothing to do."""
+    if isinstance(step.unless, Stamp) and said.strip() != text_of(step.unless.content, context).strip():
+        return None
+    return Verdict("skipped", "", _saved(step, context, said))
+
+
+def _refers(command: Command | None) -> bool:
+    return command is not None and any(isinstance(token, Ref) for token in command.argv)
+
+
+def _saved(step: Run, context: Context, said: str) -> str:
+    """Keep what the step saves of what was printed, and return it."""
+    if not step.saves:
+        return ""
+    context.outputs[step.host, step.saves] = said.strip()
+    return said.strip()
 
 
 def _own(command: Command, context: Context) -> Command:
@@ -52,18 +85,44 @@ def _by_hand(host: str, subject: Command) -> str:
     return f"look at it on {host}: {line}" if short else "the same command with -v shows what is run"
 
 
-def _guarded(subject: Command, unless: Command | None, reads: Command | None) -> Command:
-    """Return check, action and read as one script: one round trip, and no time between check and action."""
+def _check(unless: Command | Stamp | None, context: Context) -> tuple[str, str]:
+    """Return in shell what tells that there is nothing to do, and what is done after the action."""
+    if unless is None:
+        return "", ""
+    if isinstance(unless, Command):
+        # Standard input is the action's.
+        return f"{_own(unless, context).shell()} </dev/null >/dev/null 2>&1", ""
+    path, text = shlex.quote(unless.path), text_of(unless.content, context)
+    check = f'[ "$(cat {path} 2>/dev/null)" = {shlex.quote(text.strip())} ]'
+    return check, f"(umask 077; printf %s {shlex.quote(text)} >{path}) || status=1"
+
+
+def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> Command:
+    """Return check, action and read as one script: one round trip, and no time between check and action.
+
+    Args:
+        check, kept: see ``_check``.
+    """
     into = " >&2" if reads else ""
     text = f"{subject.shell()}{into}; status=$?"
-    if unless is not None:
-        # Standard input is the action's; and a program that ends with our own status was not skipped.
-        check = f"{unless.shell()} </dev/null >/dev/null 2>&1"
+    if check:
+        # A program that ends with our own status was not skipped.
         own = f"[ $status -ne {_SKIPPED} ] || status=1"
-        text = f"if {check}; then status={_SKIPPED}; else {text}; {own}; fi"
+        after = f"; [ $status -ne 0 ] || {kept}" if kept else ""
+        text = f"if {check}; then status={_SKIPPED}; else {text}; {own}{after}; fi"
     if reads is not None:
         text += f"\ncase $status in 0|{_SKIPPED}) {reads.shell()} </dev/null || exit ;; esac"
     return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin, spoken=True)
+
+
+def wait_question(step: WaitFor, context: Context) -> Command | None:
+    """Return what succeeds when there is nothing to wait for."""
+    return None if _refers(step.ready) else _own(step.ready, context)
+
+
+def wait_settled(step: WaitFor, context: Context, said: str) -> Verdict | None:
+    """Return the verdict where ``wait_question`` has succeeded."""
+    return Verdict("skipped")
 
 
 def wait(step: WaitFor, context: Context, advance: Advance) -> Verdict:

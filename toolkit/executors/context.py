@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from toolkit.core.causes import words_of
+from toolkit.core.command import Ref
 from toolkit.core.engines import DOCKER
 from toolkit.core.report import Status
 from toolkit.core.result import Result
@@ -67,6 +68,12 @@ class Context:
         """End what this machine still reads for hosts."""
         for shared in reversed(list(self._shared.values())):  # what came later may still use what was first
             shared.close()
+
+
+def text_of(content: Iterable[str | Ref], context: Context) -> str:
+    """Return a text whose pieces may name what earlier steps have saved; pieces that name nothing go."""
+    parts = (p.resolve(context.outputs) if isinstance(p, Ref) else p for p in content)
+    return "".join(p for p in parts if p is not None)
 
 
 def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[bytes]:

@@ -7,10 +7,10 @@ import hashlib
 import io
 import itertools
 import os
-import tarfile
+from pathlib import Path
 
-from toolkit.core.command import Command, Ref, script
-from toolkit.executors.context import Advance, Context, Verdict
+from toolkit.core.command import Command, script
+from toolkit.executors.context import Advance, Context, Verdict, text_of
 from toolkit.executors.failures import failure
 from toolkit.plan.steps import File, Upload
 
@@ -51,10 +51,10 @@ done
 def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     """Write the files that differ in content or mode from what is there."""
     runner = context.runners[step.host]
-    seen = runner.run(look(step), 60)
+    seen = runner.run(upload_question(step, context), 60)
     if not seen.ok:
         raise failure(seen, runner)
-    changed = differing(step, context, seen.stdout)
+    changed = _differing(step, context, seen.stdout)
     if not changed:
         return Verdict("skipped")
     result = runner.run(_written(changed), 120)
@@ -63,18 +63,23 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     return Verdict("ok", f"{len(changed)} of {len(step.files)} files")
 
 
-def look(step: Upload) -> Command:
+def upload_question(step: Upload, context: Context) -> Command:
     """Return the command that says how the step's files are on the host."""
     return script(_LOOK, *(file.path for file in step.files))
 
 
-def differing(step: Upload, context: Context, said: str) -> list[tuple[File, bytes]]:
-    """Return the files that are not as they are to be, by what ``look`` printed, with their contents."""
+def upload_settled(step: Upload, context: Context, said: str) -> Verdict | None:
+    """Return the verdict where all files are as they are to be, by what ``upload_question`` printed."""
+    return None if _differing(step, context, said) else Verdict("skipped")
+
+
+def _differing(step: Upload, context: Context, said: str) -> list[tuple[File, bytes]]:
+    """Return the files that are not as they are to be, with their contents."""
     numbers, sums, modes = (line.split() for line in f"{said}\n\n".split("\n")[:3])
     # One that went, or was shut, between two of its questions: then nothing is known of any.
     known = zip(sums, modes, strict=True) if len(numbers) == len(sums) == len(modes) else ()
     there = dict(zip(map(int, numbers), known, strict=False))
-    wanted = ((file, _text(file, context).encode()) for file in step.files)
+    wanted = ((file, text_of(file.content, context).encode()) for file in step.files)
     return [
         (file, data)
         for number, (file, data) in enumerate(wanted)
@@ -82,13 +87,10 @@ def differing(step: Upload, context: Context, said: str) -> list[tuple[File, byt
     ]
 
 
-def _text(file: File, context: Context) -> str:
-    parts = (p.resolve(context.outputs) if isinstance(p, Ref) else p for p in file.content)
-    return "".join(p for p in parts if p is not None)
-
-
 def _written(files: list[tuple[File, bytes]]) -> Command:
     """Return the command that writes files, with their contents on its standard input: no argv has them."""
+    import tarfile  # only where there is something to write: it takes as long as to ask a host
+
     groups = [list(each) for _, each in itertools.groupby(files, key=lambda pair: _group(pair[0]))]
     words: list[str] = []
     packed = io.BytesIO()
@@ -96,18 +98,22 @@ def _written(files: list[tuple[File, bytes]]) -> Command:
         for number, group in enumerate(groups):
             first = group[0][0]
             alone = ("file", first.path, f"{first.mode:o}")
-            words += alone if first.in_place else ("folder", os.path.dirname(first.path))
+            words += alone if first.in_place else ("folder", _folder(first))
             for file, data in group:
-                entry = tarfile.TarInfo(f"{number}/{os.path.basename(file.path)}")
+                entry = tarfile.TarInfo(f"{number}/{Path(file.path).name}")
                 entry.size, entry.mode = len(data), file.mode
                 archive.addfile(entry, io.BytesIO(data))
         archive.addfile(tarfile.TarInfo("whole"))
     # On the file system that they go to.
-    base = os.path.commonpath([os.path.dirname(file.path) for file, _ in files])
+    base = os.path.commonpath([_folder(file) for file, _ in files])
     command = script(_WRITE, base, *words)
     return Command(command.argv, gzip.compress(packed.getvalue(), 6, mtime=0))
 
 
 def _group(file: File) -> tuple[str, str]:
     """Neighbours of one folder go into place together; one whose inode stays goes alone."""
-    return os.path.dirname(file.path), file.path if file.in_place else ""
+    return _folder(file), file.path if file.in_place else ""
+
+
+def _folder(file: File) -> str:
+    return str(Path(file.path).parent)

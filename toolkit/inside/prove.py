@@ -6,14 +6,10 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from common import EXIT_USAGE, fail, ssh_args
-from files import write_json
 
 AT_ONCE = 16
-# Which worker containers it was proved for; goes with this container, as it should.
-PROOF = Path("/tmp/toolkit-proved.json")
 LIMIT_S = 30.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
 
 
@@ -37,31 +33,18 @@ def prove(host: str) -> str | None:
 
 
 def main() -> int:
-    words = sys.argv[1:]
-    ask_only = words[:1] == ["--already"]
-    pairs = dict(word.partition("=")[::2] for word in words[ask_only:])
-    if not pairs:
+    hosts = [word.partition("=")[0] for word in sys.argv[1:]]
+    if any(host.startswith("-") for host in hosts):
+        fail(EXIT_USAGE, "usage: prove.py HOST[=CONTAINER]...")
+    if not hosts:
         return 0  # no worker came up; their own steps say why
-    if any(host.startswith("-") for host in pairs):
-        fail(EXIT_USAGE, "usage: prove.py [--already] HOST=CONTAINER...")
-    if ask_only:
-        return 0 if _proved() == pairs else 1
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        outcome = dict(pool.map(lambda host: (host, prove(host)), pairs))
+        outcome = dict(pool.map(lambda host: (host, prove(host)), hosts))
     failures = {host: why for host, why in outcome.items() if why}
     print(json.dumps(outcome))
     for host, why in failures.items():
         print(f"{host}: {why}", file=sys.stderr)
-    if not failures:
-        write_json(PROOF, pairs)
     return 1 if failures else 0
-
-
-def _proved() -> object:
-    try:
-        return json.loads(PROOF.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 if __name__ == "__main__":

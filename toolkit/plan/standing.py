@@ -116,6 +116,13 @@ def why_not_running(container: ContainerFacts, facts: Facts) -> str:
     return f"it is {container.state}"
 
 
+def runs_already(container: Container, facts: Facts) -> str | None:
+    """Return the Id of a container that runs as it is to be, None where there is none."""
+    found = next((c for c in facts.containers if c.name == container.name), None)
+    as_wanted = found and found.state == "running" and found.digest == container.digest()
+    return found.id if found and as_wanted else None
+
+
 def why_start(container: Container, facts: Facts) -> str:
     """Return why `up` puts a container in the place of another; empty when there is none, or it stays."""
     found = next((c for c in facts.containers if c.name == container.name), None)

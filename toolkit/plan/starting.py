@@ -7,7 +7,7 @@ from toolkit.core.command import command, script
 from toolkit.core.container import Container
 from toolkit.core.facts import Facts
 from toolkit.plan.containers import start_failures
-from toolkit.plan.standing import why_start
+from toolkit.plan.standing import runs_already, why_start
 from toolkit.plan.steps import Failure, Run
 from toolkit.render.docker import docker_run_args
 
@@ -44,6 +44,7 @@ def start_step(
         unless=running,
         reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
         saves=saves,
+        known=runs_already(container, facts),
         hiccups=RUNTIME_HICCUPS,
         failures=(*failures, *start_failures(container, facts.host)),
         fix=f"toolkit render docker -o DIR writes it as a script to try on {facts.host};"

@@ -26,12 +26,24 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Stamp:
+    """A file that says for what a command last succeeded, and is written when it does.
+
+    Pieces of the content may name earlier outputs.
+    """
+
+    path: str
+    content: tuple[str | Ref, ...]
+
+
+@dataclass(frozen=True)
 class Run:
     """Run a command on a host.
 
     Args:
-        unless: asked on the host at that moment; status 0 means there is nothing to do.
+        unless: asked on the host; status 0, or a stamp with this content, means there is nothing to do.
         reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
+        known: what ``reads`` prints, where the facts say already that there is nothing to do.
         timeout: seconds after which the command is ended on the host and counts as failed.
         hiccups: pieces of error messages after which the same command is run once more, because they
             come and go by themselves. Only for commands that may be repeated whole.
@@ -43,9 +55,10 @@ class Run:
     host: str
     title: str
     command: Command
-    unless: Command | None = None
+    unless: Command | Stamp | None = None
     reads: Command | None = None
     saves: str = ""
+    known: str | None = None
     timeout: float = 120.0
     hiccups: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
@@ -103,6 +116,7 @@ class WaitFor:
     """Wait until ``ready`` succeeds; end at once, with the output of ``explain``, when ``alive`` fails.
 
     Args:
+        known: the facts say already that it is ready.
         deadline: seconds until it is given up.
         failures: as in ``Run``, looked for in the output of ``explain``.
     """
@@ -112,6 +126,7 @@ class WaitFor:
     ready: Command
     alive: Command
     explain: Command
+    known: bool = False
     deadline: float = 60.0
     fix: str = ""
     failures: tuple[Failure, ...] = ()

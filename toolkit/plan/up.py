@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from toolkit import __version__
-from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.command import Ref, command, script
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
 from toolkit.core.shards import Content
 from toolkit.network.settings import variables
@@ -15,8 +16,9 @@ from toolkit.plan.data import folder_steps, plan_data
 from toolkit.plan.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.services import service_folders, service_phases
+from toolkit.plan.standing import runs_already
 from toolkit.plan.starting import REMOVE_OWN, start_step
-from toolkit.plan.steps import Failure, File, Phase, Plan, Run, SendImage, Step, Upload, WaitFor
+from toolkit.plan.steps import Failure, File, Phase, Plan, Run, SendImage, Stamp, Step, Upload, WaitFor
 from toolkit.render.etc import group_file, hosts_file, passwd_file
 from toolkit.render.ssh import ssh_config
 from toolkit.spec.inventory import DataSet
@@ -42,7 +44,7 @@ while [ "$1" != -- ]; do mkdir -p "$1" 2>/dev/null || mkdir -p "$1" || exit; shi
 shift; rm -f "$@"
 """
 _FOLDERS_ARE_THERE = """
-! docker container inspect "$1" || exit 1; shift 3
+[ -z "$1" ] || ! docker container inspect "$1" || exit 1; shift 3
 while [ "$1" != -- ]; do [ -d "$1" ] || exit 1; shift; done
 for f; do [ ! -e "$f" ] || exit 1; done
 """
@@ -116,7 +118,8 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
         present.id,
         *names,
     )
-    return (Run(place.name, "name the image by its identity", name, unless=there),)
+    known = "" if set(names) <= set(present.tags) else None
+    return (Run(place.name, "name the image by its identity", name, unless=there, known=known),)
 
 
 _Text = tuple[str]
@@ -143,8 +146,13 @@ def _file_steps(
         stale += [f"{state}/conf/{name}" for name in _OF_ROLE[place.role]]
         stale += [f"{state}/{name}" for name in _OF_SSH]
     base = state.rsplit("/", 3)[0] if layout.inventory.state_dir else ""
-    about = (container_name(layout.inventory.cluster, role), facts.user, base, *folders, "--", *stale)
-    make, there = script(_MAKE_FOLDERS, *about), script(_FOLDERS_ARE_THERE, *about)
+    other = container_name(layout.inventory.cluster, role)
+    about = (facts.user, base, *folders, "--", *stale)
+    make = script(_MAKE_FOLDERS, other, *about)
+    # Only one that was there when the host was asked is looked for once more.
+    there = script(
+        _FOLDERS_ARE_THERE, other if any(c.name == other for c in facts.containers) else "", *about
+    )
     myself = {
         "cluster": layout.inventory.cluster,
         "host": place.name,
@@ -198,6 +206,8 @@ def _wait_step(layout: Layout, place: Place) -> Step:
         ready=script('docker logs "$1" 2>&1 | grep -q "^Server listening on "', name),
         alive=script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name),
         explain=script('docker logs --tail 3 "$1" 2>&1', name),
+        known=(place.path.address, layout.port) in place.facts.listening
+        and runs_already(cluster_container(layout, place), place.facts) is not None,
         deadline=30,
         failures=(Failure(_NOT_BOUND, PORT_TAKEN, taken),),
         fix=f"on {place.name}: docker logs {name}",
@@ -207,17 +217,13 @@ def _wait_step(layout: Layout, place: Place) -> Step:
 def _prove_step(layout: Layout, main: Place) -> Step:
     name = container_name(layout.inventory.cluster, MAIN)
     workers = [Ref(p.name, "container", f"{p.name}=") for p in layout.workers]
-
-    def prove(*flags: str) -> Command:
-        program = ("docker", "exec", name, "python3", str(INSIDE / "prove.py"))
-        return command(*program, *flags, *workers)
-
+    # For these very containers.
+    proved = (Ref(main.name, "container", after="\n"), *(replace(each, after="\n") for each in workers))
     return Run(
         main.name,
         "main logs in to every worker",
-        prove(),
-        # It was proved for these very containers already.
-        unless=prove("--already"),
+        command("docker", "exec", name, "python3", str(INSIDE / "prove.py"), *workers),
+        unless=Stamp(f"{main.state}/conf/proved", proved),
         timeout=90,
         fix="a firewall between the data addresses, or a worker that died: toolkit status",
     )

@@ -1,0 +1,87 @@
+"""What the steps of a plan would find on a host, asked for all of them at once.
+
+Each step asks on its own whether there is anything to do; where nothing is, a plan of ten phases would be ten
+round trips for nothing. The answers hold as long as the plan has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from toolkit.core.command import Command, script
+from toolkit.executors.commands import run_question, run_settled, wait_question, wait_settled
+from toolkit.executors.context import Context, Verdict
+from toolkit.executors.files import upload_question, upload_settled
+from toolkit.plan.steps import Run, Step, Upload, WaitFor
+
+# What asks, and what reads the answer; other kinds of step are planned only where there is something to do.
+_KINDS: dict[type, tuple[Callable[..., Command | None], Callable[..., Verdict | None]]] = {
+    Run: (run_question, run_settled),
+    Upload: (upload_question, upload_settled),
+    WaitFor: (wait_question, wait_settled),
+}
+_LIMIT_S = 60.0
+_MARK = "@@toolkit@@"
+
+
+def forecast(host: str, steps: Mapping[int, Step], context: Context) -> dict[int, str]:
+    """Return by their numbers what the host answers to steps that may have nothing to do there.
+
+    Args:
+        steps: of this host, by their numbers.
+
+    Raises:
+        ToolkitError: the host cannot be reached any more.
+    """
+    sure = {number: _known(step) for number, step in steps.items()}
+    answers = {number: said for number, said in sure.items() if said is not None}
+    questions = (
+        (number, _question(step, context)) for number, step in steps.items() if number not in answers
+    )
+    asked = {number: question for number, question in questions if question is not None}
+    if not asked:
+        return answers
+    result = context.runners[host].run(_all_of(asked), _LIMIT_S)
+    return answers | (_answers(result.stdout) if result.ok else {})
+
+
+def settled(step: Step, context: Context, said: str) -> Verdict | None:
+    """Return the outcome of a step by the host's answer, None where there is something to do for it."""
+    verdict: Verdict | None = _KINDS[type(step)][1](step, context, said)
+    return verdict
+
+
+def _known(step: Step) -> str | None:
+    """What the facts say that the host would answer, None where they do not."""
+    if isinstance(step, Run):
+        return step.known
+    return "" if isinstance(step, WaitFor) and step.known else None
+
+
+def _question(step: Step, context: Context) -> Command | None:
+    ask: Any = _KINDS.get(type(step))
+    return None if ask is None else ask[0](step, context)
+
+
+def _all_of(questions: Mapping[int, Command]) -> Command:
+    """One script; each answer stands between two marks, the second of which has the status."""
+    lines = (
+        f"echo; echo {_MARK} {number}; {asked.shell()} </dev/null 2>/dev/null; s=$?; echo; echo {_MARK} $s"
+        for number, asked in questions.items()
+    )
+    whole = script("\n".join((*lines, "exit 0")))
+    return Command(whole.argv, spoken=True)
+
+
+def _answers(text: str) -> dict[int, str]:
+    """The answers of those that ended well."""
+    return dict(_pairs(text.split(f"\n{_MARK} ")[1:]))
+
+
+def _pairs(pieces: Iterable[str]) -> Iterable[tuple[int, str]]:
+    each = iter(pieces)
+    for begun, ended in zip(each, each, strict=False):
+        number, _, said = begun.partition("\n")
+        if ended.partition("\n")[0] == "0":
+            yield int(number), said
