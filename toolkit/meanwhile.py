@@ -9,6 +9,15 @@ if TYPE_CHECKING:
     from toolkit.api import Session
 
 _PLANS = ("toolkit.explore", "toolkit.plan.layout", "toolkit.execute")
+_RUN = (
+    "toolkit.cli.watch",
+    "toolkit.datasets",
+    "toolkit.effects.tree",
+    "toolkit.executors.code",
+    "toolkit.jobs",
+    "toolkit.logs",
+    "toolkit.plan.job",
+)
 _UP = ("toolkit.preflight", "toolkit.jobs", "toolkit.race", "toolkit.plan.up", "toolkit.executors.forecast")
 
 
@@ -24,6 +33,11 @@ def before_up(session: Session) -> None:
     _import(_PLANS + _UP)
     if session.inventory.pull == "never":
         _ = session.local_image
+
+
+def before_run(session: Session) -> None:
+    """Get ready for a job that is started and followed."""
+    _import(_PLANS + _RUN)
 
 
 def _import(names: tuple[str, ...]) -> None:

@@ -106,12 +106,8 @@ def run(
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
     from toolkit.cli.line import CommandLine
-    from toolkit.cli.watch import watch
-    from toolkit.datasets import refuse_lacking
-    from toolkit.jobs import start
     from toolkit.launching import launcher_findings
-    from toolkit.logs import Excerpt
-    from toolkit.preflight import questions
+    from toolkit.meanwhile import before_run, fault_questions
     from toolkit.request import (
         Request,
         check_request,
@@ -144,8 +140,16 @@ def run(
     inventory = line.accept(inventory)
     findings = environment_findings(inventory, request)
     warn(findings)
-    asked = () if no_check else questions()
-    with Signals() as signals, connect(inventory, verbose, None, asked, desks=True) as session:
+    asked = () if no_check else fault_questions
+    with (
+        Signals() as signals,
+        connect(inventory, verbose, None, asked, desks=True, meanwhile=before_run) as session,
+    ):
+        from toolkit.cli.watch import watch
+        from toolkit.datasets import refuse_lacking
+        from toolkit.jobs import start
+        from toolkit.logs import Excerpt
+
         session.require_some()
         job = make_job(session, request)
         how = start_of(inventory, request)
