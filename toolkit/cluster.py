@@ -99,13 +99,14 @@ class Cluster(Runs):
         """
         from toolkit.datasets import read_data
         from toolkit.jobs import refuse_to_end_jobs
+        from toolkit.meanwhile import before_up
         from toolkit.preflight import preflight, questions, refuse_faults
         from toolkit.race import bring_up
         from toolkit.request import environment_findings
 
         staged = read_data(self.inventory) if data else ()
         self.warn_of(environment_findings(self.inventory))
-        with self.connect(questions=questions()) as session:
+        with self.connect(questions=questions(), meanwhile=before_up) as session:
             found = preflight(session, session.inventory.names)
             self.warn_of(finding for finding in found if finding.verdict != "error")
             refuse_faults(found)

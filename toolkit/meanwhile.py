@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 _PLANS = ("toolkit.explore", "toolkit.plan.layout", "toolkit.execute")
 _RUN = (
-    "toolkit.cli.watch",
     "toolkit.datasets",
     "toolkit.effects.tree",
     "toolkit.executors.code",

@@ -32,7 +32,9 @@ BELONGS = {
     **dict.fromkeys(
         ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"
     ),
-    **dict.fromkeys(("jobs", "logs", "looking", "preflight", "race", "records", "request"), "api"),
+    **dict.fromkeys(
+        ("jobs", "logs", "looking", "meanwhile", "preflight", "race", "records", "request"), "api"
+    ),
     **dict.fromkeys(
         (
             "cluster",

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import toolkit.api
 from tests.unit import cluster_world as world
@@ -283,3 +285,24 @@ def test_the_command_itself(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "missing.yaml: 1 problem" in done.stderr and "Traceback" not in done.stderr
+
+
+def names_below(command: Any) -> list[str]:
+    """Of a verb, or of all verbs of a group: their parameters."""
+    inner = getattr(command, "commands", {}).values()
+    return [*(p.name for p in command.params), *(name for each in inner for name in names_below(each))]
+
+
+@pytest.mark.parametrize("verb", sorted({name.split()[0] for name in VERBS}))
+def test_a_verb_alone_is_the_same_as_among_all(verb: str) -> None:
+    """What is left out when a verb is named is the others, nothing of its own."""
+    alone: Any = get_command(cli.only_verb([verb, "x"]))
+    whole: Any = get_command(cli.app)
+    assert list(alone.commands) == [verb]
+    assert names_below(alone.commands[verb]) == names_below(whole.commands[verb])
+    assert (alone.epilog, alone.help) == (whole.epilog, whole.help)
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["upp"], ["-h", "up"]])
+def test_what_names_no_verb_has_all(words: list[str]) -> None:
+    assert cli.only_verb(words) is cli.app

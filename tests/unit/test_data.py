@@ -139,7 +139,7 @@ def test_up_stages_data_before_containers_which_see_it_read_only() -> None:
     (one,) = made.inventory.data
     plan = plan_up(made, world.INSIDE, data=((one, "/here/set", pack(small(3))),))
     titles = [phase.title for phase in plan.phases]
-    assert titles.index("image") < titles.index("data") < titles.index("workers")
+    assert titles.index("image") < titles.index("data") < titles.index("containers")
     steps = [step for step in plan.steps if isinstance(step, SendData)]
     assert [step.host for step in steps] == ["gpu1", "gpu2", "cpu3"]
     assert {(s.path, s.source) for s in steps} == {("/scratch/set", "/here/set")} and all(

@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_cut_short_changes_nothing(tmp_path: Path) -> None:
-    """The connection is lost while the files arrive: those that stood there stand, and nothing beside them."""
+    """The connection is lost meanwhile: what stood there stands, and nothing stands beside it."""
     alone(upload(tmp_path))
     before = tree(tmp_path)
 

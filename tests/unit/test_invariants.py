@@ -136,7 +136,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
 
     monkeypatch.setattr(toolkit.api.Session, "open", opened)
     monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
-    monkeypatch.setattr(toolkit.api, "execute", recorder)
+    monkeypatch.setattr("toolkit.execute.execute", recorder)
     monkeypatch.setattr(toolkit.request, "job_statuses", lambda session: [])
     monkeypatch.setattr(toolkit.jobs, "running_jobs", lambda session: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.

@@ -100,7 +100,7 @@ def up(session: Session, hosts: Hosts, monkeypatch: pytest.MonkeyPatch, **words:
     def anew(own: Session, names: list[str]) -> None:
         own.facts = {name: hosts.seen.get(name, own.facts[name]) for name in names}
 
-    monkeypatch.setattr(Session, "execute", lambda own, *rest: hosts.execute(own, *rest))
+    monkeypatch.setattr(Session, "execute", lambda own, *rest, **more: hosts.execute(own, *rest))
     monkeypatch.setattr(Session, "ask_anew", anew)
     return bring_up(session, session.plan_up(), lambda event: None, **words)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.core.command import Ref, command, script
+from toolkit.core.command import Ref, script
 from toolkit.core.names import MAIN, WORKER
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.steps import File, Run, Step, Upload
@@ -10,26 +10,36 @@ from toolkit.render.ssh import authorized_keys_line, known_hosts_line
 
 HOST_KEY, CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
 _BEGIN, _END = "<key:", ">"
+# By the host's own ssh-keygen, as a container takes ten times as long to start; by the image's where there is
+# none, or where its policy allows no such key. Half a pair would make it ask. Arguments: the private key's
+# path, its comment, the command that makes it in a container.
+_MAKE_KEY = """
+key=$1 comment=$2; shift 2
+rm -f "$key" "$key.pub"
+ssh-keygen -q -t ed25519 -N "" -C "$comment" -f "$key" </dev/null >/dev/null 2>&1 && exit
+rm -f "$key" "$key.pub"
+exec "$@"
+"""
 
 
 def key_step(layout: Layout, place: Place) -> Step:
     """Make a key pair where it belongs; only the public half is read."""
     name, what = (CLUSTER_KEY, "cluster") if place.role == MAIN else (HOST_KEY, "host")
     key = f"{place.state}/conf/{name}"
-    facts = place.facts
-    keygen = command(
-        *("docker", "run", "--rm", "--network", "none", *facts.as_user),
+    comment = f"{layout.inventory.cluster}/{place.name}"
+    in_container = (
+        *("docker", "run", "--rm", "--network", "none", *place.facts.as_user),
         *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *("--mount", f"type=bind,source={place.state}/conf,target=/keys"),
         # ssh-keygen asks who it runs as.
         *("--mount", f"type=bind,source={place.state}/etc/passwd,target=/etc/passwd,readonly"),
         *(layout.reference, "ssh-keygen", "-q", "-t", "ed25519", "-N", ""),
-        *("-C", f"{layout.inventory.cluster}/{place.name}", "-f", f"/keys/{name}"),
+        *("-C", comment, "-f", f"/keys/{name}"),
     )
     return Run(
         place.name,
         f"make the {what} key",
-        keygen,
+        script(_MAKE_KEY, key, comment, *in_container),
         unless=script('[ -s "$1" ] && [ -s "$1.pub" ]', key),
         # Without the comment: type and key alone.
         reads=script('read -r type key rest <"$1.pub" && printf "%s %s" "$type" "$key"', key),

@@ -43,13 +43,13 @@ class Run:
     Args:
         unless: asked on the host; status 0, or a stamp with this content, means there is nothing to do.
         reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
-        known: what ``reads`` prints, where the facts say already that there is nothing to do.
         timeout: seconds after which the command is ended on the host and counts as failed.
         hiccups: pieces of error messages after which the same command is run once more, because they
             come and go by themselves. Only for commands that may be repeated whole.
         failures: ways to fail that are known beforehand; the first that fits counts.
         fix: what to tell a person to do when it fails otherwise.
         why: what makes it necessary, where that is not plain from the title.
+        known: what ``reads`` prints, where the facts say already that there is nothing to do.
     """
 
     host: str
@@ -58,12 +58,12 @@ class Run:
     unless: Command | Stamp | None = None
     reads: Command | None = None
     saves: str = ""
-    known: str | None = None
     timeout: float = 120.0
     hiccups: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     fix: str = ""
     why: str = ""
+    known: str | None = None
 
 
 class _Same:
@@ -116,9 +116,9 @@ class WaitFor:
     """Wait until ``ready`` succeeds; end at once, with the output of ``explain``, when ``alive`` fails.
 
     Args:
-        known: the facts say already that it is ready.
         deadline: seconds until it is given up.
         failures: as in ``Run``, looked for in the output of ``explain``.
+        known: the facts say already that it is ready.
     """
 
     host: str
@@ -126,10 +126,10 @@ class WaitFor:
     ready: Command
     alive: Command
     explain: Command
-    known: bool = False
     deadline: float = 60.0
     fix: str = ""
     failures: tuple[Failure, ...] = ()
+    known: bool = False
 
 
 @dataclass(frozen=True)

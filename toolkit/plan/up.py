@@ -1,4 +1,4 @@
-"""What `up` does: image, keys, files, workers, then main, the proof that it reaches them, services."""
+"""What `up` does: image, files, keys, containers, the proof that main reaches the workers, services."""
 
 from __future__ import annotations
 
@@ -80,9 +80,8 @@ def plan_up(
         ]
     if not prepare:
         phases += [
-            Phase("workers", tuple(start_step(cluster_container(layout, p), p.facts) for p in workers)),
+            Phase("containers", tuple(start_step(cluster_container(layout, p), p.facts) for p in places)),
             Phase("sshd", tuple(_wait_step(layout, p) for p in workers if layout.has_sshd(p))),
-            Phase("main", (start_step(cluster_container(layout, main), main.facts),) if main else ()),
             Phase("login", (_prove_step(layout, main),) if main and workers and layout.port else ()),
             *service_phases(layout),
         ]

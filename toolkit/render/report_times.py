@@ -24,9 +24,8 @@ _UP_PHASES = (
     "files",
     "keys",
     "trust",
-    "workers",
+    "containers",
     "sshd",
-    "main",
     "login",
 )
 

@@ -19,6 +19,7 @@ from toolkit.checks.leftovers import MARKS, marked, state_folders
 from toolkit.checks.machine import MACHINE, files, memory, processors
 from toolkit.checks.model import Probe, Seen
 from toolkit.checks.places import PLACES, places
+from toolkit.checks.sees import SEES
 from toolkit.execute import execute
 from toolkit.plan.fix import Leftovers, Stray, plan_fix
 from toolkit.plan.probe import probe_answers, probe_command
@@ -214,3 +215,58 @@ def test_processes_stay_unless_main_has_just_said_that_the_job_is_over(
     assert report.outcomes[-1].status == "failed"
     assert "does not say that job" in report.outcomes[-1].detail
     assert process.poll() is None
+
+
+def container(runs: bool, *sources: str) -> str:
+    """What `docker inspect` prints of one container, as far as it matters."""
+    mounts = ",".join(
+        f'\n            {{\n                "Source": "{one}",\n                "RW": true}}'
+        for one in sources
+    )
+    return f"""    {{
+        "State": {{
+            "Running": {"true" if runs else "false"},
+        }},
+        "Mounts": [{mounts}]
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("runs", "tried"),
+    [
+        ((True, True), []),
+        ((True, False), ["mount"]),
+        ((False, True), ["state"]),
+        ((False, False), ["state", "mount"]),
+    ],
+)
+def test_the_engine_tries_only_what_no_container_that_runs_has(
+    runs: tuple[bool, bool], tried: list[str], tmp_path: Path
+) -> None:
+    """Two containers, one with our folders, one with a mount; the engine keeps a list of what it tries."""
+    state, data = tmp_path / ".local/state/toolkit/demo/gpu1", tmp_path / "data"
+    (state / "conf").mkdir(parents=True)
+    data.mkdir()
+    said = ",\n".join((container(runs[0], f"{state}/conf"), container(runs[1], str(data))))
+    (tmp_path / "said").write_text(f"[\n{said}\n]\n")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "docker").write_text(
+        f"""#!/bin/sh
+case $1 in
+  info) echo "{{}}" ;;
+  ps) echo 0123 ;;
+  inspect) cat {tmp_path}/said ;;
+  create) echo "$5" >>{tmp_path}/tried; echo "No such image" ;;
+esac
+"""
+    )
+    (folder / "docker").chmod(0o755)
+    command = probe_command("i:1", "demo", "gpu1", [(SEES.name, SEES.text)], [str(data)])
+    env = {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    argv = [str(token) for token in command.argv]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    answer = probe_answers(done.stdout)[SEES.name]
+    assert answer.splitlines() == [f"open|state|{state}", f"open|mount|{data}"]
+    log = (tmp_path / "tried").read_text() if (tmp_path / "tried").exists() else ""
+    assert ["state" if str(state) in line else "mount" for line in log.splitlines()] == tried
