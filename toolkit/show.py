@@ -58,7 +58,8 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         why = [f"why: {step.why}"] if step.why else []
         return [*why, *unless, _one_line(step.command, engine)]
     if isinstance(step, Upload):
-        return [f"{f.path} (mode {f.mode:o}, {f.sketch()})" for f in step.files]
+        shared = [f"{each.path}/: {len(each.files)} files ({each.sketch()})" for each in step.folders]
+        return [*shared, *(f"{f.path} (mode {f.mode:o}, {f.sketch()})" for f in step.files)]
     if isinstance(step, WaitFor):
         return [f"until: {_one_line(step.ready, engine)} (at most {step.deadline:.0f} s)"]
     if isinstance(step, SendImage):

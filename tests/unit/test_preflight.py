@@ -69,7 +69,7 @@ def test_errors_stop_before_anything_is_done(words: tuple[str, ...], recorder: R
 def test_a_dry_run_shows_faults_and_the_plan(recorder: Recorder, saw: Any) -> None:
     saw(_ERROR)
     status, out, err = call("up", "--dry-run")
-    assert status == 0 and "phase workers" in out and "only a reset ends" in err
+    assert status == 0 and "phase containers" in out and "only a reset ends" in err
 
 
 def test_warnings_are_told_by_up_and_counted_by_run(recorder: Recorder, saw: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,10 @@ class Ref:
 
 
 Token = str | Ref
+
+
+# Most words of a plan's commands are the same for all hosts.
+_quoted = functools.lru_cache(maxsize=2048)(shlex.quote)
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Command:
 
     def line(self) -> str:
         """Return the command as people may read it: references by their names, quoted for a shell."""
-        return " ".join(str(t) if isinstance(t, Ref) else shlex.quote(t) for t in self.argv)
+        return " ".join(str(t) if isinstance(t, Ref) else _quoted(t) for t in self.argv)
 
 
 def command(*argv: Token, stdin: bytes | None = None) -> Command:

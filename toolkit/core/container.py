@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from toolkit.core.names import LABEL_DIGEST, LABEL_VERSION
@@ -79,31 +79,34 @@ class Container:
 
         Whoever adds a field to this class changes no digest of a container in which that field is empty.
         """
-        plain = replace(self, labels=tuple(p for p in self.labels if p[0] not in _REMARKS))
-        return _digest(plain)
+        return self._digest
+
+    # A plan asks for each container's several times.
+    @functools.cached_property
+    def _digest(self) -> str:
+        said = _said(self)
+        said["labels"] = [list(pair) for pair in self.labels if pair[0] not in _REMARKS]
+        if not said["labels"]:
+            del said["labels"]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     def labelled(self) -> Container:
         """Return the container with its own digest among its labels."""
         others = tuple(p for p in self.labels if p[0] != LABEL_DIGEST)
-        return replace(self, labels=tuple(sorted((*others, (LABEL_DIGEST, self.digest())))))
-
-
-# A plan asks for each container's several times.
-@functools.lru_cache(maxsize=16)
-def _digest(plain: Container) -> str:
-    text = json.dumps(_said(plain), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+        labelled = replace(self, labels=tuple(sorted((*others, (LABEL_DIGEST, self.digest())))))
+        vars(labelled)["_digest"] = self._digest  # the same, as that label decides nothing
+        return labelled
 
 
 def _said(value: Any) -> Any:
     """Return the value without fields that are empty: one that was added since says nothing by that."""
     if isinstance(value, (str, int)):
         return value
+    if isinstance(value, (list, tuple)):
+        return [_said(inner) for inner in value]
     if is_dataclass(value):
-        given = ((field.name, getattr(value, field.name)) for field in fields(value))
+        given = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
         return {name: _said(inner) for name, inner in given if inner}
     if isinstance(value, dict):
         return {name: _said(inner) for name, inner in value.items() if inner}
-    if isinstance(value, (list, tuple)):
-        return [_said(inner) for inner in value]
     return value

@@ -24,7 +24,7 @@ class Interface:
     @cached_property
     def network(self) -> str:
         """The network in CIDR form, such as ``10.0.0.0/24``."""
-        return str(ipaddress.ip_interface(f"{self.address}/{self.prefix}").network)
+        return str(ipaddress.IPv4Network(f"{self.address}/{self.prefix}", strict=False))
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,12 @@ def upload(step: Upload, context: Context, advance: Advance) -> Verdict:
     result = runner.run(_written(changed), 120)
     if not result.ok:
         raise failure(result, runner, paths=[file.path for file, _ in changed])
-    return Verdict("ok", f"{len(changed)} of {len(step.files)} files")
+    return Verdict("ok", f"{len(changed)} of {len(step.every)} files")
 
 
 def upload_question(step: Upload, context: Context) -> Command:
     """Return the command that says how the step's files are on the host."""
-    return script(_LOOK, *(file.path for file in step.files))
+    return script(_LOOK, *(file.path for file in step.every))
 
 
 def upload_settled(step: Upload, context: Context, said: str) -> Verdict | None:
@@ -79,7 +79,7 @@ def _differing(step: Upload, context: Context, said: str) -> list[tuple[File, by
     # One that went, or was shut, between two of its questions: then nothing is known of any.
     known = zip(sums, modes, strict=True) if len(numbers) == len(sums) == len(modes) else ()
     there = dict(zip(map(int, numbers), known, strict=False))
-    wanted = ((file, text_of(file.content, context).encode()) for file in step.files)
+    wanted = ((file, text_of(file.content, context).encode()) for file in step.every)
     return [
         (file, data)
         for number, (file, data) in enumerate(wanted)

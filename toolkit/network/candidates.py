@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,14 +99,14 @@ def link_rate(facts: Facts, interface: str) -> float:
 
 
 def _is_loopback(interface: Interface, link: Link | None) -> bool:
-    return ipaddress.ip_address(interface.address).is_loopback or bool(link and link.kind == "loopback")
+    return interface.address.startswith("127.") or bool(link and link.kind == "loopback")
 
 
 def _bars(facts: Facts, interface: Interface, link: Link | None) -> list[str]:
     if _is_loopback(interface, link):
         return ["loopback: it never leaves the host"]
     found = []
-    if ipaddress.ip_address(interface.address).is_link_local:
+    if interface.address.startswith("169.254."):
         found.append("link-local: nobody forwards it, and it changes")
     if _made_by_engine(interface.name, link):
         found.append("made by an engine or a hypervisor: it ends on this host")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Ref
@@ -67,21 +67,21 @@ class Run:
 
 
 class _Same:
-    """A content that is equal to itself alone: what all hosts get is one object, and long."""
+    """Something that is equal to itself alone: what all hosts get is one object, and long."""
 
-    def __init__(self, content: tuple[str | Ref, ...]) -> None:
-        self.content = content
+    def __init__(self, parts: tuple[object, ...]) -> None:
+        self.parts = parts
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.content is other.content
+        return isinstance(other, _Same) and self.parts is other.parts
 
     def __hash__(self) -> int:
-        return id(self.content)
+        return id(self.parts)
 
 
 @functools.lru_cache(maxsize=256)
 def _sketch(same: _Same) -> str:
-    text = "".join(str(part) for part in same.content)
+    text = "".join(str(part) for part in same.parts)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -101,14 +101,40 @@ class File:
         """Return a short text that tells two contents apart."""
         return _sketch(_Same(self.content))
 
+    def __str__(self) -> str:
+        return f"{self.path} {self.mode:o} {self.in_place} {self.sketch()}\n"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Files that many hosts get alike, by their paths below this folder's; the tuple is one for all hosts."""
+
+    path: str
+    files: tuple[File, ...]
+
+    def sketch(self) -> str:
+        """Return a short text that tells two of them apart by what is in them."""
+        return _sketch(_Same(self.files))
+
 
 @dataclass(frozen=True)
 class Upload:
-    """Make files be there with this content and mode; those that already are so are left alone."""
+    """Make files be there with this content and mode; those that already are so are left alone.
+
+    Args:
+        files: written in this order, behind those of ``folders``.
+    """
 
     host: str
     title: str
     files: tuple[File, ...]
+    folders: tuple[Folder, ...] = ()
+
+    @property
+    def every(self) -> tuple[File, ...]:
+        """All files by their absolute paths, in the order in which they are written."""
+        inner = (replace(f, path=f"{each.path}/{f.path}") for each in self.folders for f in each.files)
+        return (*inner, *self.files)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,19 @@ from toolkit.plan.layout import Layout, Place
 from toolkit.plan.services import service_folders, service_phases
 from toolkit.plan.standing import runs_already
 from toolkit.plan.starting import REMOVE_OWN, start_step
-from toolkit.plan.steps import Failure, File, Phase, Plan, Run, SendImage, Stamp, Step, Upload, WaitFor
+from toolkit.plan.steps import (
+    Failure,
+    File,
+    Folder,
+    Phase,
+    Plan,
+    Run,
+    SendImage,
+    Stamp,
+    Step,
+    Upload,
+    WaitFor,
+)
 from toolkit.render.etc import group_file, hosts_file, passwd_file
 from toolkit.render.ssh import ssh_config
 from toolkit.spec.inventory import DataSet
@@ -129,12 +141,15 @@ def _all_file_steps(layout: Layout, inside: Mapping[str, str]) -> tuple[Step, ..
     hosts, client = (hosts_file(layout.paths),), ("",)
     if layout.port:
         client = (ssh_config(layout.paths, layout.port, layout.user),)
-    programs = {name: (inside[name],) for name in sorted(inside)}
+    programs = tuple(
+        File(name, (inside[name],), 0o755 if name.endswith(".sh") else 0o644, in_place=name.endswith(".sh"))
+        for name in sorted(inside)
+    )
     return tuple(s for p in layout.places for s in _file_steps(layout, p, programs, hosts, client))
 
 
 def _file_steps(
-    layout: Layout, place: Place, programs: Mapping[str, _Text], hosts: _Text, client: _Text
+    layout: Layout, place: Place, programs: tuple[File, ...], hosts: _Text, client: _Text
 ) -> tuple[Step, ...]:
     state, facts = place.state, place.facts
     folders = [f"{state}/{name}" for name in (*_FOLDERS, *service_folders(layout.inventory, place.name))]
@@ -161,21 +176,19 @@ def _file_steps(
         "env": dict(layout.inventory.host(place.name).env),
     }
     files = [
-        File(f"{state}/conf/host.json", (json.dumps(myself, indent=1, sort_keys=True) + "\n",)),
+        File(f"{state}/conf/host.json", (json.dumps(myself, sort_keys=True) + "\n",)),
         *_ssh_files(layout, place, client),
         # Mounted one by one, so the inode must stay; sessions of other users never see this folder.
         File(f"{state}/etc/hosts", hosts, 0o644, in_place=True),
         File(f"{state}/etc/passwd", (passwd_file(facts, layout.user),), 0o644, in_place=True),
         File(f"{state}/etc/group", (group_file(facts, layout.user),), 0o644, in_place=True),
     ]
-    for name, text in programs.items():
-        mode = 0o755 if name.endswith(".sh") else 0o644
-        files.append(File(f"{state}/inside/{name}", text, mode, in_place=name.endswith(".sh")))
     # Last, so that it is true of all the others.
     files.append(File(f"{state}/version", (f"{__version__}\n",)))
+    shared = Folder(f"{state}/inside", programs)
     return (
         Run(place.name, "make the state folders", make, unless=there),
-        Upload(place.name, "write the configuration", tuple(files)),
+        Upload(place.name, "write the configuration", tuple(files), (shared,)),
     )
 
 
