@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from toolkit.network.evidence import Evidence
     from toolkit.plan.layout import Layout
     from toolkit.plan.standing import HostState
-    from toolkit.plan.steps import Plan
+    from toolkit.plan.steps import Plan, Step
     from toolkit.spec.inventory import DataSet, Inventory
 
 _PROBE_SECONDS = 60.0
@@ -299,6 +299,12 @@ class Session:
         timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
         report = execute(plan, self.runners_in_use(), timed, self.close, self.desks, engine, foresee)
         return replace(report, outcomes=(*self.connect_outcomes(), *report.outcomes))
+
+    def to_do(self, plan: Plan) -> tuple[Step, ...]:
+        """Return the steps that have something to do as things are now; asks the hosts, changes nothing."""
+        from toolkit.execute import to_do
+
+        return to_do(plan, self.runners_in_use(), self.inventory.engine)
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
         """Run the plan of ``plan_pull`` and ask the hosts anew; one that failed takes no further part.

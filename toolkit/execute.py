@@ -134,6 +134,18 @@ def execute(
     return report
 
 
+def to_do(plan: Plan, runners: Mapping[str, Runner], engine: str = DOCKER) -> tuple[Step, ...]:
+    """Return the steps that have something to do as things are now; nothing is changed.
+
+    What a step does may give later ones something to do as well.
+    """
+    context = Context(runners, plan.steps, engine=engine)
+    progress = _Progress(runners, lambda event: None, foreseen=_foresee(plan, context))
+    return tuple(
+        step for number, step in enumerate(plan.steps) if _foreseen(number, step, context, progress) is None
+    )
+
+
 def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, progress: _Progress) -> None:
     by_host: dict[str, list[tuple[int, Step]]] = {}
     for index, step in steps:

@@ -46,6 +46,18 @@ def plan_text(plan: Plan, engine: str = DOCKER) -> str:
     return "\n".join(lines) + "\n"
 
 
+def to_do_text(plan: Plan, to_do: Sequence[Step]) -> str:
+    """Return which steps of a plan have something to do as things are now, by their titles."""
+    steps = _count(len(plan.steps), "step")
+    if not to_do:
+        return f"{plan.title}: nothing to change as things are now ({steps})"
+    hosts: dict[str, list[str]] = {}
+    for step in to_do:
+        hosts.setdefault(step.title, []).append(step.host)
+    lines = "".join(f"\n  {', '.join(dict.fromkeys(names))}: {title}" for title, names in hosts.items())
+    return f"{plan.title}: as things are now, {len(to_do)} of {steps} have something to do{lines}"
+
+
 def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
     """Return what a step would do, one line per command or file; contents of files are never shown."""
     if isinstance(step, Run):

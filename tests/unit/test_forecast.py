@@ -12,8 +12,9 @@ from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.report import Report
 from toolkit.core.result import Result
 from toolkit.errors import Unreachable
-from toolkit.execute import execute
+from toolkit.execute import execute, to_do
 from toolkit.plan.steps import File, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
+from toolkit.show import to_do_text
 
 
 def plan(*phases: tuple[Step, ...]) -> Plan:
@@ -153,6 +154,23 @@ def test_noise_of_a_question_is_no_answer(tmp_path: Path) -> None:
     noisy = Run("a", "n", command("false"), unless=script('printf %s "$1"', loud))
     report = foreseen(plan((noisy,), tuple(steps), (quiet,)), hosts("a"))
     assert statuses(report) == ["skipped", "ok", "ok", "skipped"]
+
+
+def test_what_is_to_be_done_is_told_and_nothing_is_done(tmp_path: Path) -> None:
+    one, runners = cluster(tmp_path), hosts("a", "b")
+    assert to_do(one, runners) == one.steps
+    assert list(tmp_path.iterdir()) == []
+    foreseen(one, runners)
+    assert to_do(one, runners) == ()
+    (tmp_path / "known to b").unlink()
+    left = to_do(one, runners)
+    assert [(step.host, step.title) for step in left] == [("b", "known"), ("b", "ready")]
+    assert (
+        to_do_text(one, left)
+        == "p: as things are now, 2 of 6 steps have something to do\n  b: known\n  b: ready"
+    )
+    assert to_do_text(one, ()) == "p: nothing to change as things are now (6 steps)"
+    assert not (tmp_path / "known to b").exists()
 
 
 # Stamps

@@ -250,6 +250,14 @@ def test_dry_run_as_json_holds_the_same_text(capsys: pytest.CaptureFixture[str])
     told = json.loads(capsys.readouterr().out)
     assert told["plan"] == plan_text(plan).splitlines()
     assert (told["title"], told["dry_run"]) == (plan.title, True)
+    assert "to_do" not in told
+    last = plan.steps[-1:]
+    plans.carry_out(session, plan, True, True, False, to_do=last)  # type: ignore[arg-type]
+    told = json.loads(capsys.readouterr().out)
+    assert told["to_do"] == [{"host": "gpu1", "step": "main logs in to every worker"}]
+    plans.carry_out(session, plan, True, False, False, to_do=last)  # type: ignore[arg-type]
+    said = capsys.readouterr()
+    assert said.out == plan_text(plan) and said.err.endswith("\n  gpu1: main logs in to every worker\n")
 
 
 def test_plan_text_tells_apart_what_differs() -> None:

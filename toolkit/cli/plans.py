@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from toolkit.api import Session
     from toolkit.core.finding import Finding
     from toolkit.core.report import Report
-    from toolkit.plan.steps import Plan
+    from toolkit.plan.steps import Plan, Step
 
 
 def show_plans(
@@ -67,6 +67,7 @@ def carry_out(
     before: Report | None = None,
     warnings: Sequence[Finding] | None = None,
     execute: Callable[[Plan, Progress], Report] | None = None,
+    to_do: Sequence[Step] | None = None,
 ) -> Report | None:
     """Print the plan, or run it and print how each host fared; the exit status is the caller's.
 
@@ -74,12 +75,17 @@ def carry_out(
         before: of a plan that was run in preparation of this one; both are reported as one.
         warnings: findings for the JSON, by whoever looks for any; None leaves the key out.
         execute: runs the plan in place of the session.
+        to_do: of a plan that is printed, what has something to do as things are; None for not known.
     """
-    from toolkit.show import report_text
+    from toolkit.show import report_text, to_do_text
 
     found = {} if warnings is None else as_warnings(warnings)
     if dry_run:
+        if to_do is not None:
+            found["to_do"] = [{"host": step.host, "step": step.title} for step in to_do]
         show_plans(session, (plan,), as_json, found)
+        if to_do is not None and not as_json:
+            say(to_do_text(plan, to_do))
         return None
     with Progress(verbose) as listener:
         for outcome in session.connect_outcomes():

@@ -75,5 +75,6 @@ def up(
             session.refuse_newer()
             refuse_to_end_jobs(session, prepare)
         execute = partial(bring_up, session, prepare=prepare, force=force)
-        report = carry_out(session, plan, dry_run, as_json, verbose, pulled, findings, execute)
+        to_do = session.to_do(plan) if dry_run else None
+        report = carry_out(session, plan, dry_run, as_json, verbose, pulled, findings, execute, to_do)
     exit_with(report)
