@@ -18,6 +18,8 @@ import yaml
 
 ROUNDS = 7
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+# Where it is set, every command compiles all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def seconds(hosts: Path, *options: str) -> float:

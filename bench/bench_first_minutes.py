@@ -24,6 +24,8 @@ from tests.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLKIT = Path(sys.executable).with_name("toolkit")
+# Where it is set, every command compiles all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 LAB = "minutes"
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 import yaml
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+# Where it is set, every command compiles all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 HOSTS = 64
 
 

@@ -15,6 +15,8 @@ import yaml
 
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+# Where it is set, every command compiles all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 LAUNCHERS = ("mpirun", "horovodrun")
 
 

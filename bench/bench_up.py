@@ -13,8 +13,10 @@ from pathlib import Path
 
 import yaml
 
-ROUNDS = 20
+ROUNDS = int(os.environ.get("ROUNDS", "20"))
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
+# Where it is set, every command compiles all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def logins(container: str) -> int:

@@ -59,11 +59,15 @@ def look(
     checks = tuple(checks)
     questions = [(probe.name, probe.text) for probe in host_probes(checks)]
     stages = {check.stage for check in checks}
-    with Session.open(inventory, trace=trace, questions=questions) as session:
+    with Session.open(inventory, trace=trace, questions=questions, meanwhile=_own_image) as session:
         scene = first_look(session)
         if stages - {"host"}:
             scene = second_look(session, scene, quick)
     return graver_first(judge(scene, STAGES, checks))
+
+
+def _own_image(session: Session) -> ImageFacts | None:
+    return session.local_image
 
 
 def first_look(session: Session) -> Scene:

@@ -46,6 +46,7 @@ class Runs(Connection):
         from toolkit.datasets import refuse_lacking
         from toolkit.jobs import start
         from toolkit.launching import launcher_findings
+        from toolkit.meanwhile import BeforeRun
         from toolkit.preflight import preflight, questions, refuse_faults
         from toolkit.request import (
             Request,
@@ -74,10 +75,11 @@ class Runs(Connection):
         )
         check_request(self.inventory, request)
         self.warn_of(environment_findings(self.inventory, request))
-        with self.connect(questions=questions(), desks=True) as session:
+        ahead = BeforeRun(request.workdir)
+        with self.connect(questions=questions(), desks=True, meanwhile=ahead) as session:
             session.require_some()
             job = make_job(session, request)
-            plan = plan_run(session, job, request.workdir)
+            plan = plan_run(session, job, request.workdir, ahead.tree)
             how = start_of(self.inventory, request)
             self.warn_of((*launcher_findings(job, how), *code_findings(plan)))
             refuse_lacking(session, {host.name for host in job.hosts})

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from toolkit.api import Session
+    from toolkit.core.code import CodeTree
 
 _PLANS = ("toolkit.explore", "toolkit.plan.layout", "toolkit.execute")
 _RUN = (
     "toolkit.datasets",
-    "toolkit.effects.tree",
     "toolkit.executors.code",
     "toolkit.jobs",
     "toolkit.logs",
     "toolkit.plan.job",
 )
+_LOOKS = ("toolkit.preflight",)
 _UP = ("toolkit.preflight", "toolkit.jobs", "toolkit.race", "toolkit.plan.up", "toolkit.executors.forecast")
 
 
@@ -30,13 +32,30 @@ def fault_questions() -> tuple[tuple[str, str], ...]:
 def before_up(session: Session) -> None:
     """Get ready for a plan of `up`, and ask this machine's engine which image is meant."""
     _import(_PLANS + _UP)
-    if session.inventory.pull == "never":
-        _ = session.local_image
+    _ = session.local_image
 
 
-def before_run(session: Session) -> None:
-    """Get ready for a job that is started and followed."""
-    _import(_PLANS + _RUN)
+class BeforeRun:
+    """Gets ready for a job that is started and followed, and reads the code that goes with it.
+
+    Args:
+        workdir: local folder; None sends nothing.
+        looks: it looks for faults of the hosts first, which takes to know this machine's image.
+    """
+
+    def __init__(self, workdir: Path | None, looks: bool = True) -> None:
+        self._workdir, self._looks = workdir, looks
+        self.tree: CodeTree | None = None  # while it is not read
+
+    def __call__(self, session: Session) -> None:
+        _import(_PLANS + _RUN)
+        if self._looks:
+            _import(_LOOKS)
+            _ = session.local_image
+        if self._workdir is not None:
+            from toolkit.effects.tree import read_tree
+
+            self.tree = read_tree(self._workdir)
 
 
 def _import(names: tuple[str, ...]) -> None:

@@ -14,7 +14,6 @@ from toolkit.api import Session
 from toolkit.core.code import CodeTree, size_findings
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.names import job_id
-from toolkit.effects.tree import read_tree
 from toolkit.errors import BadInput, NotReady, Problem
 from toolkit.inputs import choose_hosts, inside_programs, is_folder, read_secrets
 from toolkit.launchers import WITH_TOKEN, starts_from_main
@@ -257,10 +256,21 @@ def _refuse_lost(session: Session, names: Sequence[str]) -> None:
             raise session.errors[name]
 
 
-def plan_run(session: Session, job: Job, workdir: Path | None) -> Plan:
-    """Return the plan that starts the job."""
-    tree = read_tree(workdir) if workdir is not None else CodeTree()
+def plan_run(session: Session, job: Job, workdir: Path | None, tree: CodeTree | None = None) -> Plan:
+    """Return the plan that starts the job.
+
+    Args:
+        tree: what ``read_tree`` has returned for ``workdir``, where it was read already.
+    """
+    if tree is None:
+        tree = _read(workdir)
     return plan_job(session.layout(local_image=False), job, str(workdir or ""), tree)
+
+
+def _read(workdir: Path | None) -> CodeTree:
+    from toolkit.effects.tree import read_tree  # its rules for what is ignored take a while to import
+
+    return CodeTree() if workdir is None else read_tree(workdir)
 
 
 def code_findings(plan: Plan) -> tuple[Finding, ...]:

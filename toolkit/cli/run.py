@@ -107,7 +107,7 @@ def run(
     """
     from toolkit.cli.line import CommandLine
     from toolkit.launching import launcher_findings
-    from toolkit.meanwhile import before_run, fault_questions
+    from toolkit.meanwhile import BeforeRun, fault_questions
     from toolkit.request import (
         Request,
         check_request,
@@ -140,10 +140,10 @@ def run(
     inventory = line.accept(inventory)
     findings = environment_findings(inventory, request)
     warn(findings)
-    asked = () if no_check else fault_questions
+    asked, ahead = () if no_check else fault_questions, BeforeRun(request.workdir, not no_check)
     with (
         Signals() as signals,
-        connect(inventory, verbose, None, asked, desks=True, meanwhile=before_run) as session,
+        connect(inventory, verbose, None, asked, desks=True, meanwhile=ahead) as session,
     ):
         from toolkit.cli.watch import watch
         from toolkit.datasets import refuse_lacking
@@ -155,7 +155,7 @@ def run(
         how = start_of(inventory, request)
         if how.why:
             say(f"launcher {how.launcher}: {how.why}")
-        plan = plan_run(session, job, request.workdir)
+        plan = plan_run(session, job, request.workdir, ahead.tree)
         warn(about_job := (*launcher_findings(job, how), *code_findings(plan)))
         findings = (*findings, *about_job)
         if dry_run:
