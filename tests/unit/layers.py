@@ -33,7 +33,8 @@ BELONGS = {
         ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"
     ),
     **dict.fromkeys(
-        ("jobs", "logs", "looking", "meanwhile", "preflight", "race", "records", "request"), "api"
+        ("connected", "jobs", "logs", "looking", "meanwhile", "preflight", "race", "records", "request"),
+        "api",
     ),
     **dict.fromkeys(
         (

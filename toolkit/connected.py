@@ -1,0 +1,175 @@
+"""Connections to the hosts of a cluster, one per host, and what the hosts say of themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from toolkit.core.facts import Facts
+from toolkit.core.names import container_name
+from toolkit.core.report import Outcome
+from toolkit.effects.desk import Desks
+from toolkit.effects.fanout import fan_out
+from toolkit.effects.ssh import SshRunner, Trace
+from toolkit.errors import ToolkitError
+from toolkit.inputs import target_of
+from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from toolkit.spec.inventory import Inventory
+
+_PROBE_SECONDS = 60.0
+
+# As (name, shell text); see ``toolkit.plan.probe``.
+Questions = Sequence[tuple[str, str]] | Callable[[], Sequence[tuple[str, str]]]
+
+Own = TypeVar("Own", bound="Connected")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a host's probe printed, and this machine's clock in seconds when it was sent and had come back."""
+
+    text: str
+    sent: float
+    received: float
+
+
+class Connected:
+    """Connections to the hosts of one cluster, one per host, and what the hosts said."""
+
+    def __init__(self, inventory: Inventory, trace: Trace | None = None) -> None:
+        self.inventory = inventory
+        self.trace = trace
+        self.runners: dict[str, SshRunner] = {}
+        self.facts: dict[str, Facts] = {}
+        self.errors: dict[str, ToolkitError] = {}
+        self.timings: dict[str, float] = {}
+        self.stopwatch = Stopwatch()
+        self.replies: dict[str, Reply] = {}
+        self.desks = Desks()
+        self.closed = False
+
+    @classmethod
+    def open(
+        cls: type[Own],
+        inventory: Inventory,
+        hosts: Iterable[str] | None = None,
+        trace: Trace | None = None,
+        questions: Questions = (),
+        desks: bool = False,
+        meanwhile: Callable[[Own], object] | None = None,
+    ) -> Own:
+        """Connect to the hosts (all of them by default) at once and ask each what it is.
+
+        Hosts that cannot be reached are in ``errors``; the others go on.
+
+        Args:
+            trace: called with host and line for each command, before it is run.
+            questions: further ones, see ``toolkit.plan.probe``, or what returns them once a host is there;
+                what was said to them is in ``replies``.
+            desks: begin a talk with each host's container as well: the command is going to run a job.
+            meanwhile: done on this machine while the hosts answer: to import, and to read, what comes next.
+                What it fails at is met again where it is used.
+        """
+        session = cls(inventory, trace)
+        names = list(inventory.names if hosts is None else hosts)
+
+        def prepare() -> None:
+            if meanwhile is not None:
+                with suppress(Exception):
+                    meanwhile(session)
+
+        preparing = threading.Thread(target=prepare, name="meanwhile", daemon=True)
+        try:
+            preparing.start()
+            facts, session.errors = fan_out(names, lambda name: session._meet(name, questions, desks))
+        except BaseException:
+            session.close()
+            raise
+        session.facts = {name: facts[name] for name in names if name in facts}
+        preparing.join()
+        return session
+
+    def _meet(self, name: str, questions: Questions, desk: bool) -> Facts:
+        start = time.monotonic()
+        runner = self.runners[name] = self.runner(name)
+        runner.open()
+        if desk:
+            # Nobody knows yet whether the container is there: if it is not, the facts will say so.
+            self.desks.open(runner, container_name(self.inventory.cluster, self.inventory.role(name)))
+        facts = self._ask(name, questions)
+        self.timings[name] = time.monotonic() - start
+        self.stopwatch.met(name, self.timings[name])
+        return facts
+
+    def runner(self, name: str) -> SshRunner:
+        """Return a runner for a host that is not connected yet."""
+        return SshRunner(target_of(self.inventory, name), trace=self.trace, engine=self.inventory.engine)
+
+    def _ask(self, name: str, questions: Questions = ()) -> Facts:
+        sources = [mount.source for mount in self.inventory.mounts]
+        file = self.inventory
+        asked = questions() if callable(questions) else questions
+        if file.data:
+            from toolkit.plan.data import question as data_question
+
+            asked = (*asked, *data_question(file))
+        asking = probe_command(file.image, file.cluster, name, asked, sources, file.state_dir)
+        sent = time.time()
+        result = self.runners[name].run(asking, _PROBE_SECONDS)
+        self.replies[name] = Reply(result.stdout, sent, time.time())
+        return parse_facts(name, file.cluster, result.stdout, engine=file.engine)
+
+    def close(self) -> None:
+        """End all connections, and with them what still runs over them."""
+        self.closed = True
+        self.desks.leave()
+        for runner in list(self.runners.values()):
+            runner.close()
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def require_some(self) -> None:
+        """Raise the first host's error when no host answered at all.
+
+        Raises:
+            ToolkitError: with every host's reason in it.
+        """
+        if self.facts:
+            return
+        lines = "".join(f"\n  {name}: {e.what}" for name, e in self.errors.items())
+        first = next(iter(self.errors.values()))
+        raise ToolkitError(f"no host can be used{lines}", first.fix)
+
+    def ask_anew(self, hosts: Sequence[str]) -> None:
+        """Ask these hosts once more what they are; the others take no further part."""
+        asked, silent = fan_out(hosts, self._ask)
+        self.facts = {name: asked[name] for name in self.facts if name in asked}
+        self.errors |= silent
+
+    def runners_in_use(self) -> dict[str, SshRunner]:
+        """Return the runners of the hosts that answered."""
+        return {name: self.runners[name] for name in self.facts}
+
+    def connect_outcomes(self) -> tuple[Outcome, ...]:
+        """Return one failed outcome for each host that did not answer, or that was refused."""
+        return tuple(
+            Outcome("connect", "connect", name, "failed", 0.0, error.what, error.fix)
+            for name, error in self.errors.items()
+        )
