@@ -28,9 +28,10 @@ from lab_links import limited, links_of, payload
 from toolkit.api import Session
 from toolkit.inputs import load_inventory
 from toolkit.jobs import hear_out
+from toolkit.making import make_job, plan_run
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning
-from toolkit.request import Request, make_job, plan_run
+from toolkit.request import Request
 from toolkit.tune import tune
 
 ROUNDS = Path(__file__).with_name("allreduce_rounds.py")

@@ -29,7 +29,8 @@ from toolkit.api import Session, load_inventory
 from toolkit.core.command import script
 from toolkit.core.names import JOBS
 from toolkit.launchers.job import Job
-from toolkit.request import Request, make_job, plan_run
+from toolkit.making import make_job, plan_run
+from toolkit.request import Request
 
 FILES, ROUNDS, NEW_ROUNDS = 10_000, 20, 3
 # Cards have other names on other hosts; what is left out are the machine's own ways to itself.

@@ -10,11 +10,12 @@ from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.jobs import hear_out
 from toolkit.launchers.job import Job
+from toolkit.making import make_job, plan_run
 from toolkit.network.measured import Measured
 from toolkit.network.measured_json import parse_measured
 from toolkit.plan.steps import Plan
 from toolkit.records import job_status
-from toolkit.request import Request, make_job, plan_run
+from toolkit.request import Request
 
 ENGINES = ("auto", "mpi", "gloo", "nccl")
 # From 1 KiB in steps of four: latency shows at one end, bandwidth at the other.

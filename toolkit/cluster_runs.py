@@ -46,17 +46,10 @@ class Runs(Connection):
         from toolkit.datasets import refuse_lacking
         from toolkit.jobs import start
         from toolkit.launching import launcher_findings
+        from toolkit.making import code_findings, make_job, plan_run
         from toolkit.meanwhile import BeforeRun
         from toolkit.preflight import preflight, questions, refuse_faults
-        from toolkit.request import (
-            Request,
-            check_request,
-            code_findings,
-            environment_findings,
-            make_job,
-            plan_run,
-            start_of,
-        )
+        from toolkit.request import Request, check_request, environment_findings, start_of
 
         request = Request(
             words=words,

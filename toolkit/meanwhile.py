@@ -16,7 +16,7 @@ _RUN = (
     "toolkit.executors.code",
     "toolkit.jobs",
     "toolkit.logs",
-    "toolkit.plan.job",
+    "toolkit.making",
 )
 _LOOKS = ("toolkit.preflight",)
 _UP = ("toolkit.preflight", "toolkit.jobs", "toolkit.race", "toolkit.plan.up", "toolkit.executors.forecast")

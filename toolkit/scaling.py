@@ -19,10 +19,11 @@ from toolkit.gauges import Gauges
 from toolkit.jobs import start, stop
 from toolkit.launchers.job import Job
 from toolkit.logs import Excerpt, show_log
+from toolkit.making import make_job, plan_run
 from toolkit.network.predict import counts
 from toolkit.network.scaling import Point, Scaling, hosts_text
 from toolkit.records import job_status
-from toolkit.request import Request, chosen_hosts, make_job, plan_run
+from toolkit.request import Request, chosen_hosts
 from toolkit.spec.inventory import Inventory
 
 # From one reading of the gauges to the next.

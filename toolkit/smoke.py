@@ -10,6 +10,7 @@ from toolkit.core.report import Report
 from toolkit.errors import Interrupted, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.jobs import hear_out
+from toolkit.making import make_job, plan_run
 from toolkit.plan.smoke import (
     ALLREDUCE,
     GpuRow,
@@ -20,7 +21,7 @@ from toolkit.plan.smoke import (
 )
 from toolkit.plan.steps import Plan
 from toolkit.records import job_status
-from toolkit.request import Request, make_job, plan_run
+from toolkit.request import Request
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from toolkit.errors import ToolkitError
 from toolkit.execute import Listener
 from toolkit.jobs import hear_out
 from toolkit.launching import rank_command
+from toolkit.making import make_job, plan_run
 from toolkit.network.probed import Probed, parse_probed
 from toolkit.records import job_status
-from toolkit.request import Request, check_request, make_job, plan_run
+from toolkit.request import Request, check_request
 from toolkit.spec.inventory import Inventory
 
 _PROGRAM = str(INSIDE / "steptime.py")

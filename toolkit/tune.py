@@ -15,11 +15,12 @@ from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.launchers.job import Job
+from toolkit.making import make_job, plan_run
 from toolkit.network.trials import SIZES, Trial, trials
 from toolkit.network.tuning import Timing, Tuning, choose_tuning, replace_tuning
 from toolkit.network.tuning_json import parse_timings, parse_tunings, tunings_text
 from toolkit.plan.steps import File, Phase, Plan, Upload
-from toolkit.request import Request, make_job, plan_run
+from toolkit.request import Request
 
 ENGINES = ("auto", "mpi", "nccl")
 _RESULT = "@algorithms "

@@ -33,7 +33,18 @@ BELONGS = {
         ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"
     ),
     **dict.fromkeys(
-        ("connected", "jobs", "logs", "looking", "meanwhile", "preflight", "race", "records", "request"),
+        (
+            "connected",
+            "jobs",
+            "logs",
+            "looking",
+            "making",
+            "meanwhile",
+            "preflight",
+            "race",
+            "records",
+            "request",
+        ),
         "api",
     ),
     **dict.fromkeys(

@@ -16,7 +16,7 @@ import pytest
 import toolkit.api
 import toolkit.effects.engine
 import toolkit.jobs
-import toolkit.request
+import toolkit.making
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, hosts, tree
 from toolkit.api import Session
@@ -137,10 +137,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     monkeypatch.setattr(toolkit.api.Session, "open", opened)
     monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
     monkeypatch.setattr("toolkit.execute.execute", recorder)
-    monkeypatch.setattr(toolkit.request, "job_statuses", lambda session: [])
+    monkeypatch.setattr(toolkit.making, "job_statuses", lambda session: [])
     monkeypatch.setattr(toolkit.jobs, "running_jobs", lambda session: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.
-    monkeypatch.setattr(toolkit.request, "job_id", lambda *parts: world.JOB_ID)
+    monkeypatch.setattr(toolkit.making, "job_id", lambda *parts: world.JOB_ID)
     return recorder
 
 

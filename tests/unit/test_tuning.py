@@ -20,6 +20,7 @@ from tests.unit.test_invariants import recorder as recorder
 from toolkit.api import Session, load_inventory
 from toolkit.errors import BadInput, NotReady, Unreachable
 from toolkit.launchers.job import Job
+from toolkit.making import make_job
 from toolkit.network.evidence import Evidence
 from toolkit.network.trials import DEFAULT, SIZES, Algorithm, trials
 from toolkit.network.tuning import (
@@ -36,7 +37,7 @@ from toolkit.network.tuning_json import parse_algorithm, parse_timings, parse_tu
 from toolkit.plan.explain import explain
 from toolkit.plan.job import job_file
 from toolkit.plan.steps import Plan, Upload
-from toolkit.request import Request, make_job
+from toolkit.request import Request
 from toolkit.show import plan_text
 from toolkit.show_network import explanation_text, tuning_text
 from toolkit.tune import check_tune, forget, forget_plan, keep_plan, tune

@@ -108,15 +108,7 @@ def run(
     from toolkit.cli.line import CommandLine
     from toolkit.launching import launcher_findings
     from toolkit.meanwhile import BeforeRun, fault_questions
-    from toolkit.request import (
-        Request,
-        check_request,
-        code_findings,
-        environment_findings,
-        make_job,
-        plan_run,
-        start_of,
-    )
+    from toolkit.request import Request, check_request, environment_findings, start_of
 
     line = CommandLine()
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
@@ -149,6 +141,7 @@ def run(
         from toolkit.datasets import refuse_lacking
         from toolkit.jobs import start
         from toolkit.logs import Excerpt
+        from toolkit.making import code_findings, make_job, plan_run
 
         session.require_some()
         job = make_job(session, request)
