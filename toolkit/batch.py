@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -90,6 +90,22 @@ def check_away(inventory: Inventory, away: Away, target: str) -> None:
     if problems:
         fix = "--leave-out PATH, for what may be missing there" if found else ""
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
+
+
+def job_elsewhere(
+    inventory: Inventory, away: Away, target: str, ask: Callable[[tuple[str, ...]], Mapping[str, Facts]]
+) -> BatchJob:
+    """Return the job as it leaves; hosts are asked only where nothing says how many GPUs they have.
+
+    Args:
+        ask: returns what these hosts say.
+
+    Raises:
+        BadInput: see ``batch_job``.
+    """
+    check_away(inventory, away, target)
+    unknown = open_hosts(inventory, away)
+    return batch_job(inventory, away, target, ask(unknown) if unknown else {})
 
 
 def batch_job(inventory: Inventory, away: Away, target: str, facts: Mapping[str, Facts]) -> BatchJob:

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.cluster_elsewhere import Elsewhere
 from toolkit.cluster_parts import (
     BenchPart,
     DataPart,
@@ -27,7 +28,6 @@ from toolkit.cluster_parts import (
     NetworkPart,
     ServicesPart,
 )
-from toolkit.cluster_runs import Runs
 from toolkit.core.report import refuse_failed
 from toolkit.errors import ToolkitError
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from toolkit.smoke import Smoke
 
 
-class Cluster(Runs):
+class Cluster(Elsewhere):
     """A cluster, by its hosts file; see ``Connection`` for what it is made with."""
 
     @cached_property
@@ -74,6 +74,33 @@ class Cluster(Runs):
     def bench(self) -> BenchPart:
         """What the cluster gives."""
         return BenchPart(self)
+
+    @classmethod
+    def init(
+        cls,
+        *hosts: str,
+        path: str | Path = "hosts.yaml",
+        cluster: str = "",
+        image: str = "",
+        user: str = "",
+        force: bool = False,
+    ) -> Cluster:
+        """Try hosts, write the first hosts file for those that can be used, and return their cluster.
+
+        Args:
+            hosts: as ``[NAME=][USER@]ADDRESS[:SLOTS]``; their ssh keys must be on record already.
+            cluster: its name; after the file or its folder by default.
+            image: by the GPUs by default.
+            user: of hosts that name none.
+            force: write over a file that is there.
+
+        Raises:
+            BadInput: a host is not written so, or the file is there; nobody was contacted.
+            ToolkitError: none of the hosts can be used.
+        """
+        from toolkit.meeting import first_file
+
+        return cls(first_file(hosts, path, cluster, image, user, force))
 
     def check(self, only: Sequence[str] = (), quick: bool = False) -> tuple[Finding, ...]:
         """Return what would stop, spoil or slow a job, the gravest first; changes nothing.
@@ -184,25 +211,6 @@ class Cluster(Runs):
                 self.inventory.names, lambda name: session.container(name).run(Command(command), timeout)
             )
         return {name: done[name] if name in done else errors[name] for name in self.inventory.names}
-
-    def render(self, target: str) -> dict[str, str]:
-        """Return name and text of the files by which others would start the same containers.
-
-        Args:
-            target: compose, docker or ssh.
-
-        Raises:
-            KeyError: another target.
-            ToolkitError: a host of the file did not answer.
-        """
-        from toolkit.plan.renderings import TARGETS
-
-        make = TARGETS[target]
-        with self.connect() as session:
-            files = dict(make(session.layout()))
-            for error in session.errors.values():
-                raise error
-            return files
 
     def collect_garbage(self, days: float | None = None, state: bool = False) -> Report:
         """Remove what dead runs of this user left on the hosts, of whatever cluster; running jobs stay.

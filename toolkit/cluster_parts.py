@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from toolkit.network.scaling import Scaling
     from toolkit.network.tuning import Tuning
     from toolkit.plan.data import DataRow
+    from toolkit.plan.explain import Explanation
+    from toolkit.plan.images import ImageRow
     from toolkit.plan.service_standing import ServiceState
     from toolkit.trust import ShownKey
 
@@ -78,7 +80,63 @@ class ServicesPart(_Part):
 
 
 class ImagePart(_Part):
-    """The image on the hosts."""
+    """The image: built here, sent to the hosts, and what they keep of ours."""
+
+    def build(
+        self,
+        flavour: str = "",
+        tag: str = "",
+        extras: Sequence[str] = (),
+        requirements: str | Path = "",
+        arguments: Mapping[str, str] | None = None,
+        torch_index: str = "",
+        certificate: str | Path = "",
+        no_cache: bool = False,
+    ) -> int:
+        """Build the image on this machine and return its size in bytes.
+
+        Args:
+            flavour: cpu or gpu; by what this machine has by default.
+            tag: the hosts file's name for the image by default.
+            extras: frameworks to add; requirements: file of further packages.
+            arguments: ARGs of the Dockerfile.
+            torch_index: index or folder with the CPU wheel of torch.
+            certificate: CA bundle that the build shall trust.
+
+        Raises:
+            BadInput: an ARG that the Dockerfile lacks, or what cannot be added.
+            ImageError: it could not be built.
+        """
+        from toolkit.images import ImageRecipe, build, known_flavour, make_build, own_arch
+
+        recipe = ImageRecipe(
+            known_flavour(flavour),
+            tag or self._cluster.inventory.image,
+            tuple((arguments or {}).items()),
+            arch=own_arch(),
+            torch_index=torch_index,
+            no_cache=no_cache,
+            extras=tuple(extras),
+        )
+        return build(make_build(recipe, str(certificate), str(requirements)), lambda title, line: None)
+
+    def rows(self) -> tuple[ImageRow, ...]:
+        """Return what every host holds of the image, and what else of ours it keeps."""
+        from toolkit.images import QUESTION, list_images
+
+        with self._cluster.connect(questions=(QUESTION,)) as session:
+            return list_images(session)
+
+    def prune(self) -> Report:
+        """Remove images of ours that nobody needs from every host; never one that is used, or that you named.
+
+        Raises:
+            PlanFailed: on some host; carries the report.
+        """
+        from toolkit.images import QUESTION, prune_plan
+
+        with self._cluster.connect(questions=(QUESTION,)) as session:
+            return refuse_failed(session.execute(prune_plan(session), self._cluster.listen))
 
     def send(self) -> Report:
         """Bring the image to every host that lacks it; only missing layers travel.
@@ -127,6 +185,15 @@ class DataPart(_Part):
 
 class NetworkPart(_Part):
     """The network between the hosts."""
+
+    def explain(self) -> Explanation:
+        """Return which address ranks use on each host, why nothing else, and the settings that follow."""
+        from toolkit.explore import explain_network
+
+        with self._cluster.connect() as session:
+            session.require_some()
+            away = {name: error.what for name, error in session.errors.items()}
+            return explain_network(session.inventory, session.facts, session.runners_in_use(), away)
 
     def tune(self, engine: str = "auto", budget: float = 120.0) -> Tuning:
         """Measure which of Open MPI's or NCCL's ways is quickest here, and give it to later jobs.

@@ -157,6 +157,16 @@ class Connected:
         first = next(iter(self.errors.values()))
         raise ToolkitError(f"no host can be used{lines}", first.fix)
 
+    def all_facts(self) -> dict[str, Facts]:
+        """Return what the hosts said, for those who need the word of each.
+
+        Raises:
+            ToolkitError: the first host's that did not answer.
+        """
+        for error in self.errors.values():
+            raise error
+        return dict(self.facts)
+
     def ask_anew(self, hosts: Sequence[str]) -> None:
         """Ask these hosts once more what they are; the others take no further part."""
         asked, silent = fan_out(hosts, self._ask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -21,11 +22,13 @@ from toolkit.effects.image_build import (
     source_folder,
     wheelhouse_files,
 )
-from toolkit.errors import ImageError
+from toolkit.errors import BadInput, ImageError, Problem
 from toolkit.plan.extras import of_another_torch, resolve_command, resolved_pins
 from toolkit.plan.image import (
     CONTEXT_FILES,
+    FLAVOURS,
     PROXY_VARIABLES,
+    Flavour,
     ImageRecipe,
     held_pins,
     plan_image,
@@ -37,7 +40,17 @@ from toolkit.plan.probe import probe_answers
 from toolkit.plan.steps import Plan
 from toolkit.plan.wheelhouse import TORCH_CPU_INDEX, beside_torch
 
-__all__ = ["QUESTION", "ImageRecipe", "build", "list_images", "make_build", "pick_flavour", "prune_plan"]
+__all__ = [
+    "QUESTION",
+    "ImageRecipe",
+    "build",
+    "known_flavour",
+    "list_images",
+    "make_build",
+    "own_arch",
+    "pick_flavour",
+    "prune_plan",
+]
 
 
 def pick_flavour() -> str:
@@ -47,6 +60,25 @@ def pick_flavour() -> str:
         if done.returncode == 0 and done.stdout.startswith("GPU "):
             return "gpu"
     return "cpu"
+
+
+def known_flavour(name: str = "") -> Flavour:
+    """Return the flavour of that name; by what this machine has without one.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    name = name or pick_flavour()
+    for flavour in FLAVOURS:
+        if flavour == name:
+            return flavour
+    raise BadInput("image", (Problem("flavour", f"is one of {', '.join(FLAVOURS)}, not {name}"),))
+
+
+def own_arch() -> str:
+    """Return this machine's processor as wheels are called for it."""
+    machine = platform.machine()
+    return {"arm64": "aarch64", "AMD64": "x86_64"}.get(machine, machine)
 
 
 def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "") -> ImageBuild:

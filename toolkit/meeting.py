@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from toolkit.api import Session
 from toolkit.check import first_look
 from toolkit.checks import host_probes, judge
+from toolkit.checks.filling import CPU_IMAGE, choice_of, filled, image_for
 from toolkit.checks.model import Scene
 from toolkit.checks.shares import SHARES, CommonShare, common_shares
 from toolkit.checks.survey import PODMAN_INFO, Met, engine_of, survey
+from toolkit.core.container import Mount
 from toolkit.core.engines import DOCKER
 from toolkit.core.facts import Remembered
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
-from toolkit.errors import ToolkitError
+from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
+from toolkit.network.choose import Choice
 from toolkit.network.evidence import Evidence
-from toolkit.spec.draft import Draft
+from toolkit.output import refuse_file, write_file
+from toolkit.spec.answers import cluster_name, free_name
+from toolkit.spec.draft import Draft, DraftHost, faults_between, named, read_host
 from toolkit.spec.draft_text import hosts_file
 from toolkit.spec.inventory import Inventory
 from toolkit.spec.parse import parse_inventory
@@ -98,3 +104,88 @@ def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
     heard = {name: seen for name, seen in scene.seen.items() if seen.facts is not None}
     findings = judge(replace(scene, seen=heard), ("host",))
     return Meeting(survey(scene, findings), scene, engine_of(scene), evidence)
+
+
+def leave_out(draft: Draft, meeting: Meeting, hosts: Collection[str]) -> Draft:
+    """Return the draft without these hosts; it says why they are not in it."""
+    # Named before any goes: those that stay keep the names under which they were told.
+    all_ = named(draft.hosts)
+    why = tuple((h.address, meeting.met[h.name].what) for h in all_ if h.name in hosts)
+    return replace(draft, hosts=tuple(h for h in all_ if h.name not in hosts), left_out=why)
+
+
+def fill(
+    draft: Draft, meeting: Meeting, cluster: str, image: str, mounts: tuple[Mount, ...]
+) -> tuple[Draft, Choice]:
+    """Return the draft with what its hosts said, and which addresses they would take.
+
+    Args:
+        cluster: its name; image: empty for the one that the GPUs ask for.
+        mounts: file systems of all hosts that ranks are to see.
+
+    Raises:
+        NotReady: somebody else has a cluster of that name there.
+    """
+    for host, owner in meeting.strangers(cluster).items():
+        raise NotReady(
+            f"a cluster named {cluster} of user {owner} is there already", "another --cluster", host
+        )
+    met = meeting.met
+    usable = [met[host.name] for host in named(draft.hosts) if met[host.name].usable]
+    choice = choice_of(draft, meeting.scene, met, meeting.evidence)
+    draft = replace(
+        draft, cluster=cluster, image=image or image_for(usable), mounts=mounts, engine=meeting.engine
+    )
+    return filled(draft, met, choice), choice
+
+
+def first_file(
+    hosts: Sequence[str],
+    path: str | Path,
+    cluster: str = "",
+    image: str = "",
+    user: str = "",
+    replace_it: bool = False,
+) -> Path:
+    """Try hosts and write the first hosts file for those that can be used, without a question.
+
+    Args:
+        hosts: as ``[NAME=][USER@]ADDRESS[:SLOTS]``.
+        cluster: its name; after the file or its folder by default.
+        image: by the GPUs by default.
+        user: of hosts that name none.
+        replace_it: write over a file that is there.
+
+    Raises:
+        BadInput: a host is not written so, or the file cannot be written; nobody was contacted.
+        ToolkitError: none of the hosts can be used; or somebody else has a cluster of that name there.
+    """
+    refuse_file(path, replace_it)
+    draft = Draft(cluster or "demo", image or CPU_IMAGE, _drafted(hosts, user))
+    meeting = meet(draft, {})
+    lost = [name for name, one in meeting.met.items() if not one.usable]
+    if len(lost) == len(meeting.met):
+        first = meeting.met[lost[0]]
+        raise ToolkitError(f"no host can be used: {first.host}: {first.what}", first.fix)
+    draft = leave_out(draft, meeting, lost)
+    shares = meeting.shares([host.name for host in draft.hosts])
+    name = cluster or free_name(
+        cluster_name(Path(path).stem, Path(path).absolute().parent.name), meeting.foreign_names()
+    )
+    draft, _ = fill(draft, meeting, name, image, tuple(share.mount for share in shares))
+    return write_file(path, hosts_file(draft), replace=replace_it)
+
+
+def _drafted(hosts: Sequence[str], user: str) -> tuple[DraftHost, ...]:
+    found, problems = [], []
+    for word in hosts:
+        try:
+            found.append(read_host(word))
+        except ValueError as error:
+            problems.append(Problem(word, str(error)))
+    problems += [Problem(hosts[index], what) for index, what in faults_between(found) if not problems]
+    if not hosts:
+        problems.append(Problem("", "names no host"))
+    if problems:
+        raise BadInput("hosts", tuple(problems))
+    return tuple(replace(host, user=host.user or user) for host in found)

@@ -51,9 +51,11 @@ BELONGS = {
         (
             "cluster",
             "cluster_connection",
+            "cluster_elsewhere",
             "cluster_job",
             "cluster_parts",
             "cluster_runs",
+            "prediction",
             "reports",
             "stopwatch",
         ),

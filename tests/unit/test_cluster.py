@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import json
+import re
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 import toolkit
+from scripts.api_page import PARTS
+from tests.unit.conftest import Run
+from toolkit.batch import Away
+from toolkit.cli import app as cli
 from toolkit.cli.run import run as run_verb
 from toolkit.cluster import Cluster
 from toolkit.cluster_connection import ToolkitWarning
@@ -17,6 +25,8 @@ from toolkit.cluster_job import ClusterJob
 from toolkit.core.finding import Finding
 from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed
 from toolkit.errors import BadInput
+from toolkit.network.ask import Options
+from toolkit.request import Request
 
 HOSTS = "cluster: t\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.9.8.7, slots: 1}\n"
 
@@ -76,3 +86,73 @@ def test_run_takes_what_the_verb_takes() -> None:
 
 def test_a_job_shows_its_id(hosts: Path) -> None:
     assert repr(ClusterJob(Cluster(hosts), "j1")) == "ClusterJob('j1')"
+
+
+def test_every_verb_is_named_by_the_page_about_it() -> None:
+    """The table says where each verb is from Python, and what it says is there."""
+    verbs = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
+    for group in cli.app.registered_groups:
+        assert group.typer_instance is not None
+        verbs |= {f"{group.name} {c.name}" for c in group.typer_instance.registered_commands}
+    page = (Path(toolkit.__file__).parents[1] / "docs/api.md").read_text()
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    named: set[str] = set()
+    for cell, _ in rows:
+        words = re.findall(r"`([^`]+)`", cell)
+        group = words[0].partition(" ")[0] if " " in words[0] else ""
+        named |= {word if " " in word or not group else f"{group} {word}" for word in words}
+    assert verbs - named == {"shell"} and named <= verbs
+    parts = {"cluster": Cluster, "job": ClusterJob, "Cluster": Cluster}
+    kinds = {name: kind for name, kind in PARTS.items() if "." in name}
+    for _, cell in rows:
+        for owner, method in re.findall(r"`((?:\w+\.)+)(\w+)\(", cell):
+            owner = owner.rstrip(".")
+            if owner.startswith("toolkit"):
+                assert callable(getattr(importlib.import_module(owner), method))
+            else:
+                assert callable(getattr(kinds.get(owner) or parts[owner], method)), (owner, method)
+
+
+def test_a_prediction_is_that_of_the_verb(hosts: Path, run: Run) -> None:
+    made = Cluster(hosts).predict(Options(model="resnet50", step_time="0.25s", rate=("1gbit",), up_to=4))
+    _, out, _ = run(
+        *("predict", "--hosts", str(hosts), "--model", "resnet50", "--step-time", "0.25s"),
+        *("--rate", "1gbit", "--up-to", "4", "--json"),
+    )
+    told = json.loads(out)
+    assert told["verdict"] == made.prediction.verdict
+    assert [row["step"] for row in told["rows"]] == [asdict(row.step) for row in made.prediction.rows]
+    with pytest.raises(BadInput, match="--model"):
+        Cluster(hosts).predict(Options(model="no-such-model"))
+
+
+def test_what_leaves_is_that_of_the_verb(hosts: Path, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    request = Request(words=("train.py",), workdir=tmp_path, launcher="torchrun", secrets=False)
+    away = Away(request, gpus=2, slots=2)
+    words = ("--hosts", str(hosts), "--workdir", str(tmp_path), "--launcher", "torchrun", "--json")
+    for target, made in (
+        ("slurm", Cluster(hosts).render_slurm(away)),
+        ("kubernetes", Cluster(hosts).render_kubernetes(away)),
+    ):
+        _, out, _ = run("render", target, *words, "--gpus", "2", "--slots", "2", "train.py")
+        assert json.loads(out)["files"] == made
+    with pytest.raises(BadInput, match="ray is not rendered"):
+        Cluster(hosts).render_slurm(Away(replace(request, launcher="ray"), gpus=0))
+
+
+def test_a_first_file_is_refused_before_anybody_is_contacted(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text("mine\n")
+    with pytest.raises(BadInput, match="is there already"):
+        Cluster.init("gpu1", path=tmp_path / "hosts.yaml")
+    with pytest.raises(BadInput) as caught:
+        Cluster.init("a b", "gpu1:many", path=tmp_path / "other.yaml")
+    assert {problem.path for problem in caught.value.problems} == {"a b", "gpu1:many"}
+    with pytest.raises(BadInput, match="names no host"):
+        Cluster.init(path=tmp_path / "other.yaml")
+    assert not (tmp_path / "other.yaml").exists() and (tmp_path / "hosts.yaml").read_text() == "mine\n"
+
+
+def test_a_flavour_that_nobody_knows(hosts: Path) -> None:
+    with pytest.raises(BadInput, match="tpu"):
+        Cluster(hosts).image.build("tpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from toolkit.cli.run import variable
 if TYPE_CHECKING:
     from toolkit.batch import Away
     from toolkit.cli.line import CommandLine
+    from toolkit.core.facts import Facts
     from toolkit.render.batch import BatchJob
     from toolkit.spec.inventory import Inventory
 
@@ -106,21 +108,20 @@ def pairs_of(line: CommandLine, option: str, words: list[str] | None) -> tuple[t
 
 def job_of(line: CommandLine, hosts: str, away: Away, target: str, output: str, verbose: bool) -> BatchJob:
     """Return the job as it leaves; asks the hosts only where nothing says how many GPUs they have."""
-    from toolkit.batch import batch_job, check_away, open_hosts
+    from toolkit.batch import check_away, job_elsewhere
 
     check_folder(line, output)
     inventory: Inventory | None = line.hosts(hosts)
     if inventory is not None:
         line.read(check_away, inventory, away, target)
     inventory = line.accept(inventory)
-    facts = {}
-    if unknown := open_hosts(inventory, away):
-        say(f"asking {', '.join(unknown)} how many GPUs they have; --gpus N says it")
-        with connect(inventory, verbose, unknown) as session:
-            for error in session.errors.values():
-                raise error
-            facts = dict(session.facts)
-    return batch_job(inventory, away, target, facts)
+
+    def ask(hosts: tuple[str, ...]) -> Mapping[str, Facts]:
+        say(f"asking {', '.join(hosts)} how many GPUs they have; --gpus N says it")
+        with connect(inventory, verbose, hosts) as session:
+            return session.all_facts()
+
+    return job_elsewhere(inventory, away, target, ask)
 
 
 def definition_of(path: str) -> dict[str, Any]:

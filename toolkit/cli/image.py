@@ -61,7 +61,7 @@ def build(
 ) -> None:
     """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
     from toolkit.cli.line import CommandLine
-    from toolkit.images import ImageRecipe, make_build, pick_flavour
+    from toolkit.images import ImageRecipe, known_flavour, make_build, own_arch
     from toolkit.images import build as build_now
     from toolkit.inputs import is_file
     from toolkit.plan.image import FLAVOURS
@@ -83,12 +83,18 @@ def build(
     if certificate and not is_file(certificate):
         line.refuse("--certificate", f"there is no file {certificate}")
     line.end()
-    known = next(f for f in FLAVOURS if f == (flavour or pick_flavour()))
+    known = known_flavour(flavour)
     arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
     if base_image:
         arguments.append(("BASE_IMAGE", base_image))
     recipe = ImageRecipe(
-        known, tag, tuple(arguments), arch=_arch(), torch_index=torch_index, no_cache=no_cache, extras=extras
+        known,
+        tag,
+        tuple(arguments),
+        arch=own_arch(),
+        torch_index=torch_index,
+        no_cache=no_cache,
+        extras=extras,
     )
     subject = make_build(recipe, certificate, pip)
     if dry_run:
@@ -105,13 +111,6 @@ def build(
     say(f"{subject.tag}: {size / 1e6:.0f} MB{limit}; took {seconds:.0f} s")
     if as_json:
         put_json({"image": subject.tag, "flavour": known, "bytes": size, "seconds": round(seconds, 1)})
-
-
-def _arch() -> str:
-    import platform
-
-    machine = platform.machine()
-    return {"arm64": "aarch64", "AMD64": "x86_64"}.get(machine, machine)
 
 
 def _notifier(verbose: bool) -> Callable[[str, str], None]:

@@ -148,9 +148,8 @@ def _filled(
     person: Person, draft: Draft, meeting: Meeting, cluster: str | None, image: str | None, output: str
 ) -> tuple[Draft, dict[str, Any]]:
     """Return the draft with what its hosts said, and the same as JSON; what the command line says wins."""
-    from toolkit.checks.filling import choice_of, filled, image_for
     from toolkit.cli.meeting import pick_cluster, pick_mounts
-    from toolkit.errors import NotReady
+    from toolkit.meeting import fill
     from toolkit.spec.answers import cluster_name
     from toolkit.spec.draft import named
 
@@ -160,22 +159,16 @@ def _filled(
     if cluster is None:
         place = Path(output).absolute()
         cluster = pick_cluster(person, meeting, cluster_name(Path(output).stem, place.parent.name))
-    for host, owner in meeting.strangers(cluster).items():
-        raise NotReady(
-            f"a cluster named {cluster} of user {owner} is there already", "another --cluster", host
-        )
-    image = image or image_for([met[name] for name in usable])
-    choice = choice_of(draft, meeting.scene, met, meeting.evidence)
-    draft = replace(draft, cluster=cluster, image=image, mounts=mounts, engine=meeting.engine)
+    draft, choice = fill(draft, meeting, cluster, image or "", mounts)
     found = [
         one.as_json()
         | ({"data_address": path.address, "interface": path.interface, "why": path.reason} if path else {})
         for one in met.values()
         for path in [choice.paths.get(one.host)]
     ]
-    return filled(draft, met, choice), {
-        "cluster": cluster,
-        "image": image,
+    return draft, {
+        "cluster": draft.cluster,
+        "image": draft.image,
         "engine": draft.engine,
         "mounts": [mount.source for mount in mounts],
         "left_out": [{"host": host, "what": what} for host, what in draft.left_out],

@@ -57,7 +57,7 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
     Args:
         yes: ask about no host key; one that is not on record stays unknown.
     """
-    from toolkit.meeting import inventory_of, meet
+    from toolkit.meeting import inventory_of, leave_out, meet
     from toolkit.show_init import met_text, mixed_text
     from toolkit.spec.answers import read_choice
     from toolkit.spec.draft import named
@@ -74,22 +74,13 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
         question = f"what about {', '.join(lost)} (leave out, try all again, keep all the same)?"
         answer = person.ask(question, LEAVE, lambda text: read_choice(text, (LEAVE, AGAIN, KEEP)))
         if answer == LEAVE:
-            draft = _without(draft, meeting, lost)
+            draft = leave_out(draft, meeting, lost)
         if answer != AGAIN:
             break
     kept = [met for name, met in meeting.met.items() if met.usable]
     if mixed := mixed_text(kept):
         say(mixed)
     return draft, meeting
-
-
-def _without(draft: Draft, meeting: Meeting, lost: Sequence[str]) -> Draft:
-    from toolkit.spec.draft import named
-
-    # Named before any goes: those that stay keep the names under which they were told.
-    hosts = named(draft.hosts)
-    why = tuple((h.address, meeting.met[h.name].what) for h in hosts if h.name in lost)
-    return replace(draft, hosts=tuple(h for h in hosts if h.name not in lost), left_out=why)
 
 
 def _settle_keys(

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, load, put_json
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    cluster_of,
+    connect,
+    load,
+    put_json,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Which network ranks use, and how.")
 
@@ -27,17 +37,9 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
     """
     from dataclasses import asdict
 
-    from toolkit.explore import explain_network
     from toolkit.show_network import explanation_text
 
-    with connect(load(hosts), verbose) as session:
-        session.require_some()
-        said = explain_network(
-            session.inventory,
-            session.facts,
-            session.runners_in_use(),
-            {name: error.what for name, error in session.errors.items()},
-        )
+    said = cluster_of(load(hosts), verbose).network.explain()
     if as_json:
         put_json(asdict(said))
     else:

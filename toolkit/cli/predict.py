@@ -109,49 +109,45 @@ def predict(
     """
     from toolkit.cli.predict_text import as_value, text
     from toolkit.errors import BadInput, Problem
-    from toolkit.network.ask import Options, hosts_of, load_of, parse_options
-    from toolkit.network.assemble import assemble
-    from toolkit.network.predict import predict as work_out
+    from toolkit.network.ask import Options, parse_options
+    from toolkit.prediction import predict_training
 
     if arguments and not probe:
         problem = Problem(arguments[0], "is not an option; arguments of a script need --probe SCRIPT")
         raise BadInput("command line", (problem,))
-    ask = parse_options(
-        Options(
-            rate=tuple(rate or ()),
-            latency=latency,
-            overhead=overhead,
-            inside_rate=inside_rate,
-            mtu=mtu,
-            params=params,
-            model=model,
-            probe=probe,
-            dtype=dtype,
-            step_time=step_time,
-            batch=batch,
-            up_to=up_to,
-            slots=slots,
-            algorithm=algorithm,
-            bucket=bucket,
-            measured=measured is not None,
-        )
+    options = Options(
+        rate=tuple(rate or ()),
+        latency=latency,
+        overhead=overhead,
+        inside_rate=inside_rate,
+        mtu=mtu,
+        params=params,
+        model=model,
+        probe=probe,
+        dtype=dtype,
+        step_time=step_time,
+        batch=batch,
+        up_to=up_to,
+        slots=slots,
+        algorithm=algorithm,
+        bucket=bucket,
+        measured=measured is not None,
     )
+    parse_options(options)  # what is wrong with the words comes before what is wrong with files
     # Without a hosts file the question is about hosts that nobody has bought yet.
     named = hosts != DEFAULT_HOSTS or bool(probe) or Path(hosts).exists()
     inventory = load(hosts) if named else None
     found = _read(measured) if measured else None
-    rows, note = hosts_of(ask, inventory, found)
-    network, source = assemble(rows, ask.given, found)
-    probed = None
-    if probe:
-        assert inventory is not None
-        probed = _probe(inventory, probe, arguments or [], workdir.resolve(), verbose)
-    step = load_of(ask, probed)
-    prediction = work_out(network, step)
+
+    def run_probe(cluster: Inventory, script: str) -> Probed:
+        return _probe(cluster, script, arguments or [], workdir.resolve(), verbose)
+
+    made = predict_training(inventory, options, found, run_probe)
+    about = (made.network, made.load, made.prediction, made.source)
     if as_json:
-        put_json(as_value(network, step, prediction, source, ask.compute_from))
+        put_json(as_value(*about, made.ask.compute_from))
     else:
-        sys.stdout.write(text(network, step, prediction, source, ask, note, probed))
+        sys.stdout.write(text(*about, made.ask, made.note, made.probed))
 
 
 def _read(path: Path) -> Measured:
