@@ -37,6 +37,13 @@ def test_a_job_from_python(up: Toolkit, tmp_path: Path) -> None:
     verdict = job.why().verdict
     assert verdict.kind in ("sleep", "code", "runs"), verdict
     assert cluster.execute("box2", "hostname").ok
+    rows = cluster.image.rows()
+    assert [(row.host, row.state) for row in rows if row.kind == "wanted"] == [
+        ("box1", "whole"),
+        ("box2", "whole"),
+    ]
+    assert cluster.image.prune().ok and all(host.address for host in cluster.network.explain().hosts)
+    assert set(cluster.render("compose")) == {"box1.yaml", "box2.yaml"}
     assert job.stop(grace=1.0).state == "stopped" == job.stop().state
     assert any(line.startswith("[toolkit] stopped") for line in lines)
     assert job.report().status.state == "stopped"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +80,13 @@ def test_a_conversation_ends_in_a_cluster_that_is_up(newcomer: Newcomer) -> None
             False
         ]
         assert "ssh host key is not known yet" in again["found"][2]["what"]
+        # And from Python, for the two whose keys are on record now.
+        text = "from toolkit import Cluster as C; c = C.init('my-box1', 'my-box2', path='third.yaml'); "
+        text += "print(c.name, *(host.address for host in c.network.explain().hosts))"
+        program = [sys.executable, "-c", text]
+        done = subprocess.run(program, env=newcomer.env, cwd=newcomer.folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == ["third", *(host["address"] for host in explained["hosts"])]
     finally:
         newcomer.run("down", "--no-save", check=True)
     assert containers("box1", "team") == containers("box2", "team") == []
