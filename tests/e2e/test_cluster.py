@@ -50,7 +50,7 @@ def test_up_heals_just_the_worker_that_was_removed(up: Toolkit) -> None:
     assert up.run("status").status == 3
     changed = [o for o in up.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
     assert [(o["host"], o["phase"]) for o in changed if o["phase"] != "sshd"] == [
-        ("box2", "workers"),
+        ("box2", "containers"),
         ("box1", "login"),
     ]
     assert on("box1", "docker", "inspect", "-f", "{{.Id}}", "toolkit-two-main") == main
@@ -67,7 +67,7 @@ def test_a_changed_specification_recreates_only_what_changed(up: Toolkit, tmp_pa
     data["shm_size"] = "1g"
     changed.hosts.write_text(yaml.safe_dump(data))
     rows = [o for o in changed.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
-    assert {o["phase"] for o in rows} - {"sshd"} == {"workers", "main", "login"}
+    assert {o["phase"] for o in rows} - {"sshd"} == {"containers", "login"}
     up.run("up", check=True)
 
 

@@ -140,7 +140,7 @@ def test_a_cluster_that_was_started_by_hand(
 def test_down_removes_what_compose_started(hand: Toolkit, tmp_path: Path) -> None:
     hand.run("render", "compose", "-o", str(tmp_path), check=True)
     networks = {host: on(host, "docker", "network", "ls") for host in ("box1", "box2")}
-    for host, role in (("box1", "main"), ("box2", "worker")):
+    for host, role in (("box1", "containers"), ("box2", "worker")):
         with_compose(host, role, tmp_path)
     hand.run("down", "--no-save", check=True)
     for host in ("box1", "box2"):
@@ -259,8 +259,8 @@ def test_a_worker_that_rebooted(up: Toolkit) -> None:
     assert refused.status == 3 and "box2 (the host has rebooted since" in refused.err
     assert "fix: toolkit up" in refused.err
     healed = up.run("up", "--json", check=True).json
-    assert changed(healed) - {("box2", "sshd")} == {("box2", "workers"), ("box1", "login")}
-    (start,) = (o for o in healed["outcomes"] if o["phase"] == "workers")
+    assert changed(healed) - {("box2", "sshd")} == {("box2", "containers"), ("box1", "login")}
+    (start,) = (o for o in healed["outcomes"] if o["phase"] == "containers")
     assert start["detail"].startswith("the host has rebooted since")
     assert {host: keys(host) for host in before} == before and ids("two", box1="main") == main
     wait_until(lambda: state_of(up, job) == "failed", 60)
@@ -281,7 +281,12 @@ def test_a_power_cut_of_all_hosts_while_a_job_runs(up: Toolkit) -> None:
     refused = up.run("logs", job)
     assert refused.status == 3 and "rebooted" in refused.err and "toolkit up" in refused.err
     healed = up.run("up", "--json", check=True).json
-    assert changed(healed) <= {("box2", "workers"), ("box2", "sshd"), ("box1", "main"), ("box1", "login")}
+    assert changed(healed) <= {
+        ("box2", "containers"),
+        ("box2", "sshd"),
+        ("box1", "containers"),
+        ("box1", "login"),
+    }
     assert {host: keys(host) for host in before} == before
     assert state_of(up, job) == "lost"
     # What it had said is there, as far as it had reached the disk.

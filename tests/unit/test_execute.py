@@ -377,3 +377,21 @@ def test_a_failure_that_is_known_is_told_in_our_words() -> None:
     assert outcome.detail == "it is broken (engine: code 42)" and outcome.fix == "mend it"
     (outcome,) = execute(Plan("p", (Phase("q", (replace(step, failures=known[:1]),)),)), hosts("a")).outcomes
     assert outcome.detail == "engine: code 42" and outcome.fix == "look"
+
+
+def test_a_disk_that_was_full_is_that_of_the_files(tmp_path: Path) -> None:
+    """What had come is removed again, so that no disk is full any more when the host is asked."""
+
+    class Full(HostHere):
+        def run(self, command: Command, timeout: float | None = None) -> Result:
+            if command.stdin:
+                return Result(2, "", "tar: 0/one: Cannot write: No space left on device", 0.1)
+            if "DockerRootDir" in command.line():
+                row = "disk 65 5 60 8% /state\nfiles 9 1 8 9% /state\n"
+                engine = "disk 90000 5 80000 1% /images\nfiles 9 1 8 9% /images\n"
+                return Result(0, f"{tmp_path}/plain file\n{row}/var/lib/docker\n{engine}", "", 0.1)
+            return super().run(command, timeout)
+
+    (outcome,) = execute(plan((upload(tmp_path),)), {"a": Full("a")}).outcomes
+    assert outcome.detail.startswith("the disk was full (now 61 kB free of 66 kB on /state): tar: ")
+    assert "make room on /state" in outcome.fix

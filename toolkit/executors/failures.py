@@ -50,8 +50,8 @@ def _full(said: str, words: str, runner: Runner, paths: Sequence[str]) -> Toolki
         what = f"what is to be written to is read-only: {words}"
         return ToolkitError(what, f"on {host}: findmnt {where}; dmesg tells of disks that failed", host)
     if room is None and rooms:
-        # The engine has cleaned up after itself; paths in its words may be those inside a layer.
-        room = rooms[-1]
+        # What was written has been cleaned up; paths in an engine's words may be those inside a layer.
+        room = next((one for one in rooms if one.path in paths), rooms[-1])
         return ToolkitError(
             f"the disk was full (now {room.line()}): {words}", room_fix(host, room.mount), host
         )
