@@ -387,7 +387,7 @@ def test_a_disk_that_was_full_is_that_of_the_files(tmp_path: Path) -> None:
             if command.stdin:
                 return Result(2, "", "tar: 0/one: Cannot write: No space left on device", 0.1)
             if "DockerRootDir" in command.line():
-                row = "disk 65 5 60 8% /state\nfiles 9 1 8 9% /state\n"
+                row = "disk 64 4 60 8% /state\nfiles 9 1 8 9% /state\n"
                 engine = "disk 90000 5 80000 1% /images\nfiles 9 1 8 9% /images\n"
                 return Result(0, f"{tmp_path}/plain file\n{row}/var/lib/docker\n{engine}", "", 0.1)
             return super().run(command, timeout)
