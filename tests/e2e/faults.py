@@ -72,7 +72,9 @@ def start_engine(host: str) -> None:
 @contextmanager
 def small_disk(host: str, folder: str, size: str, owner: str = "root") -> Iterator[None]:
     """A file system of a few bytes in the folder's place; what it hides comes back."""
-    assert sh(host, f"mkdir -p {folder} && mount -t tmpfs -o size={size} small {folder}") == ""
+    # As its owner would make it, where it is not there yet: it stays when the disk has gone.
+    made = f"[ -d {folder} ] || install -d -o {owner} -g {owner} {folder}"
+    assert sh(host, f"{made}; mount -t tmpfs -o size={size} small {folder}") == ""
     assert sh(host, f"chown {owner} {folder}") == ""
     try:
         yield
