@@ -82,8 +82,9 @@ class Connected:
         names = list(inventory.names if hosts is None else hosts)
 
         def prepare() -> None:
-            if meanwhile is not None:
-                with suppress(Exception):
+            # Whatever it is: a thread has nobody to tell, and a person would see a trace.
+            with suppress(BaseException):
+                if meanwhile is not None:
                     meanwhile(session)
 
         preparing = threading.Thread(target=prepare, name="meanwhile", daemon=True)

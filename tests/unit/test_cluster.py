@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pytest
 
 import toolkit
 from scripts.api_page import PARTS
+from tests.unit.cluster_world import facts as made_facts
 from tests.unit.conftest import Run
+from toolkit.api import Session
 from toolkit.batch import Away
 from toolkit.cli import app as cli
 from toolkit.cli.run import run as run_verb
@@ -156,3 +159,20 @@ def test_a_first_file_is_refused_before_anybody_is_contacted(tmp_path: Path) -> 
 def test_a_flavour_that_nobody_knows(hosts: Path) -> None:
     with pytest.raises(BadInput, match="tpu"):
         Cluster(hosts).image.build("tpu")
+
+
+@pytest.mark.parametrize("error", [OSError("no engine"), KeyboardInterrupt()])
+def test_what_is_got_ready_meanwhile_may_fail(
+    error: BaseException, hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is tried once more where it is used, and said there."""
+    monkeypatch.setattr(Session, "_meet", lambda *words: made_facts("gpu1", "10.9.8.7"))
+    unheard: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", unheard.append)
+
+    def fail(session: Session) -> None:
+        raise error
+
+    with Cluster(hosts).connect(meanwhile=fail) as session:
+        assert list(session.facts) == ["gpu1"]
+    assert unheard == [] and capsys.readouterr().err == ""
