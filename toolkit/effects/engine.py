@@ -16,6 +16,8 @@ from toolkit.core.image import ImageFacts, image_facts
 from toolkit.errors import ImageError, MissingTool
 
 _CHUNK = 2**20
+# To give an image may take an engine minutes; to say what one is, seconds even on a busy machine.
+_GIVES_S, _SAYS_S = 600.0, 30.0
 
 
 def connect_client(timeout: float) -> docker.DockerClient:
@@ -58,13 +60,16 @@ class Engine:
         Raises:
             MissingTool: none answers.
         """
-        return cls(connect_client(600))
+        return cls(connect_client(_GIVES_S))
 
     @classmethod
     def find(cls) -> Engine | None:
-        """Return the engine, None when none answers: a laptop without Docker can steer a cluster."""
+        """Return the engine, to ask what it has; None when none answers.
+
+        A laptop without Docker, or with one that hangs, can steer a cluster.
+        """
         with contextlib.suppress(MissingTool):
-            return cls.connect()
+            return cls(connect_client(_SAYS_S))
         return None
 
     def version(self) -> str:
