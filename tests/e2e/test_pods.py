@@ -26,9 +26,11 @@ pytestmark = pytest.mark.lab
 
 IMAGE = "toolkit:cpu"
 HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts: {gpu1: {slots: 2}, gpu2: {slots: 2}}\nshm_size: 256m\n"
+# As one write: ranks share a pipe, and the image's Python writes each word by itself.
 TELLS = (
     "import os; names = 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NOTE'.split(); "
-    "print('told', *(os.environ[n] for n in names), os.uname().nodename, flush=True)"
+    "words = ['told', *(os.environ[n] for n in names), os.uname().nodename]; "
+    "os.write(1, (' '.join(words) + '\\n').encode())"
 )
 ALLREDUCE = Path("toolkit/inside/allreduce.py")
 
