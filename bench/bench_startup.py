@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 PAIRS = 20
+# Where it is set, every command compiles all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 BARE = """
 import typer
 app = typer.Typer()

@@ -27,11 +27,11 @@ print(job.id, status.state, status.exit_code)
 
 # %% What is known of it afterwards
 found = job.report()
-print(f"{found.seconds:.1f} s in all, the first output of rank 0 after {found.ranks[0].first_output} s")
+print(f"{found.seconds:.1f} s in all, the first output of rank 0 after {found.ranks[0].first_output:.1f} s")
 for host in found.hosts:
     for curve in host.curves:
         if curve.name == "CPU":
             print(f"{host.name}: {curve.top:.1f} of {curve.most} cores at most")
 
-# %% Nothing is left
+# %% Nothing is left there; what is known of its jobs is in runs/ here
 cluster.down()

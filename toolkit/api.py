@@ -16,7 +16,7 @@ from toolkit.core.names import container_name
 from toolkit.core.report import Report
 from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.ssh import Trace
-from toolkit.errors import NotReady
+from toolkit.errors import ImageError, NotReady
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory
 
 # What makes plans and runs them is imported where it is used: to meet the hosts takes none of it, and while
@@ -55,12 +55,20 @@ class Session(Connected):
             ToolkitError: no host answered, or see ``make_layout``.
         """
         from toolkit.plan.layout import make_layout
+        from toolkit.plan.ownership import ours
 
         self.require_some()
         pulled = self.inventory.pull != "never"
         local = self.local_image if local_image and not pulled else None
         by_name = local_image and pulled
-        layout = make_layout(self.inventory, self.facts, local, by_name, self.evidence, self.lost_ports)
+        try:
+            layout = make_layout(self.inventory, self.facts, local, by_name, self.evidence, self.lost_ports)
+        except ImageError as error:
+            mine = (c for facts in self.facts.values() for c in ours(self.inventory.cluster, facts))
+            if local_image or any(mine):
+                raise
+            # Nobody has asked this machine, which may have it.
+            raise NotReady("the cluster is not up", "toolkit up") from error
         self.errors |= {error.host: error for error in layout.refused}
         return layout
 

@@ -113,15 +113,17 @@ class Cluster(Elsewhere):
 
         return look(self.inventory, choose_checks(only), self.trace, quick)
 
-    def up(self, data: bool = True, force: bool = False) -> Report:
+    def up(self, data: bool = True, force: bool = False, check: bool = True) -> Report:
         """Bring image, keys, containers and data to every host; a second time it changes nothing.
 
         Args:
             data: stage the data of the hosts file first.
             force: although it ends a running job, or undoes what a newer toolkit has made.
+            check: look for faults of the hosts first.
 
         Raises:
             PlanFailed: on some host; carries the report.
+            NotReady: faults that would stop or spoil a job; says each.
             ToolkitError: something stands in its way on all of them.
         """
         from toolkit.datasets import read_data
@@ -133,10 +135,11 @@ class Cluster(Elsewhere):
 
         staged = read_data(self.inventory) if data else ()
         self.warn_of(environment_findings(self.inventory))
-        with self.connect(questions=questions(), meanwhile=before_up) as session:
-            found = preflight(session, session.inventory.names)
+        asked = questions() if check else ()
+        with self.connect(questions=asked, meanwhile=before_up) as session:
+            found = preflight(session, session.inventory.names) if check else ()
             self.warn_of(finding for finding in found if finding.verdict != "error")
-            refuse_faults(found)
+            refuse_faults(found, told=False)
             pull = session.plan_pull()
             pulled = session.pull(pull, self.listen) if pull.steps else None
             session.require_some()
@@ -146,18 +149,26 @@ class Cluster(Elsewhere):
                 refuse_to_end_jobs(session)
             return refuse_failed(bring_up(session, plan, self.listen, force=force).after(pulled))
 
-    def down(self, save_to: str | Path | None = None) -> Report:
+    def down(self, save_to: str | Path = "", save: bool = True) -> Report:
         """Remove containers, keys and files of this cluster from every host; images and data stay.
 
+        Jobs that run are ended first.
+
         Args:
-            save_to: folder for the jobs' records, logs and results; None leaves them to go.
+            save_to: folder for the jobs' records, logs and results; ``runs/CLUSTER`` by default.
+            save: False leaves them to go.
 
         Raises:
             PlanFailed: on some host; carries the report.
         """
+        from toolkit.jobs import end_jobs
+
+        folder = str(save_to or f"runs/{self.inventory.cluster}") if save else ""
         with self.connect() as session:
             session.require_some()
-            return refuse_failed(session.execute(session.plan_down(str(save_to or "")), self.listen))
+            plan = session.plan_down(folder)
+            end_jobs(session)
+            return refuse_failed(session.execute(plan, self.listen))
 
     def smoke(self, launcher: str = "mpirun") -> Smoke:
         """Look at the GPUs from containers on every host, then run one checked all-reduce over all slots."""

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from toolkit.api import Session
+from toolkit.api import Session, choose_hosts
 from toolkit.core.job_status import JobStatus
 from toolkit.errors import NotReady
 from toolkit.records import job_status, newest_job
@@ -84,24 +84,30 @@ class ClusterJob:
         Raises:
             ToolkitError: it cannot be followed any more.
         """
+        from toolkit.following import follow
+        from toolkit.logs import Excerpt
+
         told: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
+        # Closed also when the loop over the lines is left, which ends the thread.
+        with self._connect() as session:
+            job = self._status(session).id
 
-        def work() -> None:
-            try:
-                self.follow(told.put, tail, fold)
-                told.put(None)
-            except BaseException as error:  # raised again where the lines are read
-                told.put(error)
+            def work() -> None:
+                try:
+                    follow(session, job, told.put, Excerpt(tail=tail, fold=fold))
+                    told.put(None)
+                except BaseException as error:  # raised again where the lines are read
+                    told.put(error)
 
-        Thread(target=work, daemon=True).start()
-        rest = b""
-        while (piece := told.get()) is not None:
-            if isinstance(piece, BaseException):
-                raise piece
-            *whole, rest = (rest + piece).split(b"\n")
-            yield from (line.decode(errors="replace") for line in whole)
-        if rest:
-            yield rest.decode(errors="replace")
+            Thread(target=work, daemon=True).start()
+            rest = b""
+            while (piece := told.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                *whole, rest = (rest + piece).split(b"\n")
+                yield from (line.decode(errors="replace") for line in whole)
+            if rest:
+                yield rest.decode(errors="replace")
 
     def log(self, rank: int | None = None, host: str = "", tail: int | None = None) -> str:
         """Return what it has printed so far: all ranks, one rank, or those on one host."""
@@ -157,7 +163,7 @@ class ClusterJob:
 
         with self.cluster.connect() as session:
             found = self._status(session)
-            name = host or session.inventory.main
+            name = choose_hosts(session.inventory, (host,), ())[0] if host else session.inventory.main
             wanted = find_files(session, name, found.id, list(patterns), Path(into))
             if not replace:
                 refuse_overwriting([wanted])

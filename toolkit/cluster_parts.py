@@ -139,13 +139,18 @@ class ImagePart(_Part):
             return refuse_failed(session.execute(prune_plan(session), self._cluster.listen))
 
     def send(self) -> Report:
-        """Bring the image to every host that lacks it; only missing layers travel.
+        """Bring the image to every host that lacks it: the layers that it lacks, or its own pull.
 
         Raises:
             PlanFailed: on some host; carries the report.
         """
         with self._cluster.connect() as session:
-            return refuse_failed(session.execute(session.plan_image_send(), self._cluster.listen))
+            pull = session.plan_pull()
+            pulled = session.pull(pull, self._cluster.listen) if pull.steps else None
+            session.require_some()
+            return refuse_failed(
+                session.execute(session.plan_image_send(), self._cluster.listen).after(pulled)
+            )
 
 
 class DataPart(_Part):
@@ -201,8 +206,9 @@ class NetworkPart(_Part):
         Args:
             budget: seconds for all of it.
         """
-        from toolkit.tune import tune
+        from toolkit.tune import check_tune, tune
 
+        check_tune(engine, budget)
         with self._cluster.connect() as session:
             session.require_some()
             return tune(session, engine, budget, self._cluster.listen)

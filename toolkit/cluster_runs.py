@@ -30,17 +30,20 @@ class Runs(Connection):
         elastic: bool = False,
         stall_after: float | None = None,
         share: bool = False,
+        check: bool = True,
     ) -> ClusterJob:
         """Start a script of ``workdir`` with its arguments, or a command, on all slots; return while it runs.
 
         Args:
             env: variables for the ranks, which win over the hosts file's.
             timeout, stall_after: in seconds.
+            check: look for faults of its hosts, and for data that is not whole, first.
             others: as the options of `toolkit run` by these names; ``ranks`` is its ``--np``.
 
         Raises:
             BadInput: names all that is wrong with it; nothing was contacted.
-            NotReady: the cluster is not up, or others have the slots.
+            NotReady: the cluster is not up, others have the slots, or a host has a fault; says each.
+            KeyboardInterrupt: Ctrl-C; where the start was under way the job runs, see ``jobs``.
         """
         from toolkit.cluster_job import ClusterJob
         from toolkit.datasets import refuse_lacking
@@ -68,15 +71,18 @@ class Runs(Connection):
         )
         check_request(self.inventory, request)
         self.warn_of(environment_findings(self.inventory, request))
-        ahead = BeforeRun(request.workdir)
-        with self.connect(questions=questions(), desks=True, meanwhile=ahead) as session:
+        asked, ahead = questions() if check else (), BeforeRun(request.workdir, check)
+        with self.connect(questions=asked, desks=True, meanwhile=ahead) as session:
             session.require_some()
             job = make_job(session, request)
             plan = plan_run(session, job, request.workdir, ahead.tree)
             how = start_of(self.inventory, request)
             self.warn_of((*launcher_findings(job, how), *code_findings(plan)))
-            refuse_lacking(session, {host.name for host in job.hosts})
-            refuse_faults(preflight(session, {job.main, *(host.name for host in job.hosts)}))
+            if check:
+                refuse_lacking(session, {host.name for host in job.hosts})
+                found = preflight(session, {job.main, *(host.name for host in job.hosts)})
+                self.warn_of(finding for finding in found if finding.verdict != "error")
+                refuse_faults(found, told=False)
             start(session, plan, self.listen)
         return ClusterJob(self, job.id)
 

@@ -91,11 +91,12 @@ class Connected:
         try:
             preparing.start()
             facts, session.errors = fan_out(names, lambda name: session._meet(name, questions, desks))
+            if facts:  # else there is nothing to get ready for
+                preparing.join()
         except BaseException:
             session.close()
             raise
         session.facts = {name: facts[name] for name in names if name in facts}
-        preparing.join()
         return session
 
     def _meet(self, name: str, questions: Questions, desk: bool) -> Facts:
@@ -155,8 +156,11 @@ class Connected:
         if self.facts:
             return
         lines = "".join(f"\n  {name}: {e.what}" for name, e in self.errors.items())
-        first = next(iter(self.errors.values()))
-        raise ToolkitError(f"no host can be used{lines}", first.fix)
+        name, first = next(iter(self.errors.items()))
+        fix = first.fix
+        if len({error.fix for error in self.errors.values()}) > 1:
+            fix = f"for {name}: {fix}; for the others: toolkit check"
+        raise ToolkitError(f"no host can be used{lines}", fix)
 
     def all_facts(self) -> dict[str, Facts]:
         """Return what the hosts said, for those who need the word of each.

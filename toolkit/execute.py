@@ -62,6 +62,9 @@ class PlanInterrupted(Interrupted):
         super().__init__("interrupted", "run the same command again: it goes on from what is there")
 
 
+_STALE_S = 5.0
+
+
 @dataclass
 class _Progress:
     """What has come of the steps so far, shared by the threads of a plan."""
@@ -72,7 +75,8 @@ class _Progress:
     failed: set[str] = field(default_factory=set)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     # What hosts have said beforehand to steps, by number. From the first change on nothing is sure any more;
-    # for other hosts of its phase it makes no difference, as they are at work at the same time.
+    # for other hosts of its phase it makes no difference, as they are at work at the same time. The same
+    # goes for a step that has taken long to see that there is nothing to do, as to look at data may.
     foreseen: dict[int, str] = field(default_factory=dict)
 
 
@@ -208,9 +212,9 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
     except OSError as error:
         # Of this machine: a full disk, a file that has gone.
         verdict, fix = Verdict("failed", f"on this machine: {error}"), ""
-    if verdict.status != "skipped":
-        progress.foreseen = {}
     seconds = round(time.monotonic() - start, 3)
+    if verdict.status != "skipped" or seconds > _STALE_S:
+        progress.foreseen = {}
     return Outcome(
         phase.title,
         step.title,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from toolkit.api import Session
@@ -138,6 +138,20 @@ def kill(session: Session, job: str) -> None:
             session.container(host).run(ask, 30)
 
     fan_out(session.facts, sweep)
+
+
+def end_jobs(session: Session, tell: Callable[[str], None] = lambda job: None) -> None:
+    """End all jobs that run, as well as it can be done: what is left of them goes with the containers.
+
+    So that they have their grace, and what is known of them afterwards says how they ended.
+
+    Args:
+        tell: called with each before it is ended.
+    """
+    for job in running_jobs(session):
+        tell(job)
+        with contextlib.suppress(ToolkitError):
+            stop(session, job)
 
 
 def refuse_to_end_jobs(session: Session, prepare: bool = False) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,17 +47,32 @@ class BeforeRun:
 
     def __init__(self, workdir: Path | None, looks: bool = True) -> None:
         self._workdir, self._looks = workdir, looks
-        self.tree: CodeTree | None = None  # while it is not read
+        self._tree: CodeTree | None = None
+        # Apart from the rest, as it may be long: what is wrong with the cluster is said before.
+        self._reading = threading.Thread(target=self._read, name="code", daemon=True)
+
+    @property
+    def tree(self) -> CodeTree | None:
+        """The code, waited for while it is read; None where nothing is sent, or where it cannot be read."""
+        if self._reading.ident is not None:
+            self._reading.join()
+        return self._tree
 
     def __call__(self, session: Session) -> None:
+        if self._workdir is not None:
+            self._reading.start()
         _import(_PLANS + _RUN)
         if self._looks:
             _import(_LOOKS)
             _ = session.local_image
-        if self._workdir is not None:
-            from toolkit.effects.tree import read_tree
 
-            self.tree = read_tree(self._workdir)
+    def _read(self) -> None:
+        from toolkit.effects.tree import read_tree
+
+        # It is met again where it is read for the plan.
+        with suppress(BaseException):
+            if self._workdir is not None:
+                self._tree = read_tree(self._workdir)
 
 
 def _import(names: tuple[str, ...]) -> None:

@@ -35,20 +35,32 @@ def preflight(session: Session, hosts: Collection[str]) -> tuple[Finding, ...]:
     return graver_first(f for f in alarms(found) if not f.host or f.host in hosts)
 
 
-def refuse_faults(findings: Iterable[Finding]) -> None:
+def refuse_faults(findings: Iterable[Finding], told: bool = True) -> None:
     """Refuse to go on where a job would fail.
 
+    Args:
+        told: each finding was shown already; else the error says them all.
+
     Raises:
-        NotReady: says how many faults there are, and on which hosts; the findings say which.
+        NotReady: says how many faults there are, and on which hosts.
     """
     errors = [finding for finding in findings if finding.verdict == "error"]
     if errors:
         what = "1 fault" if len(errors) == 1 else f"{len(errors)} faults"
         hosts = ", ".join(dict.fromkeys(finding.host for finding in errors if finding.host))
-        where = f" on {hosts}" if hosts else ""
+        # Some may be nobody's, such as an image that is nowhere.
+        where = f" on {hosts}" if all(finding.host for finding in errors) else ""
+        what = f"{what}{where} would stop or spoil a job"
+        if told:
+            raise NotReady(what, "as said above; or go on all the same: --no-check")
         raise NotReady(
-            f"{what}{where} would stop or spoil a job", "as said above; or go on all the same: --no-check"
+            f"{what}{''.join(map(_line, errors))}", "as said there; or go on all the same: check=False"
         )
+
+
+def _line(finding: Finding) -> str:
+    who = f"{finding.host}: " if finding.host else ""
+    return f"\n  {who}{finding.subject}: {finding.what}; fix: {finding.fix}"
 
 
 def leftovers_plan(session: Session) -> Plan:

@@ -18,6 +18,7 @@ from toolkit.launching import (
     without_ssh,
 )
 from toolkit.network.lint import lint_inventory
+from toolkit.spec.fields import env_name
 from toolkit.spec.inventory import Inventory
 
 
@@ -66,7 +67,7 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
         BadInput: unknown launcher or hosts, more ranks than declared slots, a folder, a script or a
             secret that is not there.
     """
-    problems: list[Problem] = []
+    problems = _number_problems(request) + _variable_problems(request)
     chosen: tuple[str, ...] = ()
     try:
         if inventory is not None:
@@ -104,6 +105,39 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
             sources.insert(0, error.source)
     if problems:
         raise BadInput(" and ".join(sources), tuple(problems))
+
+
+def _number_problems(request: Request) -> list[Problem]:
+    least = (
+        ("--np", request.ranks, 1),
+        ("--max-restarts", request.max_restarts, 0),
+        ("--min-hosts", request.min_hosts, 0),
+    )
+    found = [
+        Problem(name, f"{number} should be at least {bound}")
+        for name, number, bound in least
+        if number is not None and number < bound
+    ]
+    seconds = (("--timeout", request.timeout), ("--stall-after", request.stall_after))
+    return found + [
+        Problem(name, f"{number:g} s should be more than 0")
+        for name, number in seconds
+        if number is not None and not number > 0
+    ]
+
+
+def _variable_problems(request: Request) -> list[Problem]:
+    found: list[Problem] = []
+    for whole, value in request.env:
+        name = whole.partition("=")[0]
+        try:
+            env_name(whole)
+        except ValueError as error:
+            found.append(Problem(f"--env {name}", str(error)))
+        if "\0" in value:
+            # The value may be a secret: no message repeats it.
+            found.append(Problem(f"--env {name}", "holds a NUL byte, which no variable can"))
+    return found
 
 
 def environment_findings(inventory: Inventory, request: Request | None = None) -> tuple[Finding, ...]:

@@ -62,6 +62,8 @@ def measure_all(
         Interrupted: Ctrl-C; the run has been ended.
     """
     order = ordered_hosts(session.inventory, request)
+    if numbers and min(numbers) < 1:
+        raise BadInput("command line", (Problem("--on", "are numbers of hosts from 1 on"),))
     if numbers and max(numbers) > len(order):
         raise BadInput("command line", (Problem("--on", f"there are {len(order)} hosts with slots"),))
     points, faults = [], []

@@ -44,6 +44,15 @@ def test_smoke(up: Toolkit) -> None:
     assert up.run("smoke", "--json", "--launcher", "torchrun", check=True).json["ok"]
 
 
+def test_a_shell_ends_with_what_it_is_given_to_read(up: Toolkit) -> None:
+    for given, said in (("hostname; cat\nto cat\n", "box2\nto cat\n"), ("", ""), ("exit 7\n", "")):
+        words = [up.program, "shell", "box2"]
+        done = subprocess.run(
+            words, input=given, env=up.env, cwd=up.folder, capture_output=True, text=True, timeout=60
+        )
+        assert (done.stdout, done.returncode) == (said, 7 if "exit" in given else 0), done.stderr
+
+
 def test_up_heals_just_the_worker_that_was_removed(up: Toolkit) -> None:
     main = on("box1", "docker", "inspect", "-f", "{{.Id}}", "toolkit-two-main")
     on("box2", "docker", "rm", "-f", "toolkit-two-worker")
@@ -273,8 +282,13 @@ def test_down_leaves_nothing(up: Toolkit) -> None:
     up.run("run", "--workdir", "examples/digits", "train_ddp.py", "--epochs", "1", check=True)
     ports = sh("box2", "ss -ltnH")
     assert ":12345" in ports
+    job = up.run("run", "--detach", "--json", "--workdir", "examples", "--", "sleep", "99", check=True).json[
+        "job"
+    ]
     done = up.run("down", check=True)
-    assert "down two" in done.err
+    assert "down two" in done.err and f"job {job} is running: it is ended first" in done.err
+    (status,) = (p for p in (up.folder / "runs" / "two").rglob("status.json") if job in p.parts)
+    assert json.loads(status.read_text())["state"] == "stopped"
     for host in ("box1", "box2"):
         assert containers(host, "two") == []
         assert marked(host, "TOOLKIT_CLUSTER=two") == []

@@ -222,6 +222,7 @@ def test_a_host_that_fails_gives_status_1_and_json_says_why(
 
     monkeypatch.setattr(toolkit.api.Session, "open", opened)
     monkeypatch.setattr(toolkit.api.Session, "runners_in_use", lambda session: {})
+    monkeypatch.setattr("toolkit.jobs.running_jobs", lambda session: [])
     status, out, _ = run("down", "--json")
     assert status == 1
     told = json.loads(out)

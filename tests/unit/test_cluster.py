@@ -9,13 +9,19 @@ import re
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import toolkit
+import toolkit.effects.tree
+import toolkit.jobs
 from scripts.api_page import PARTS
+from tests.unit import cluster_world as world
 from tests.unit.cluster_world import facts as made_facts
 from tests.unit.conftest import Run
 from toolkit.api import Session
@@ -25,11 +31,15 @@ from toolkit.cli.run import run as run_verb
 from toolkit.cluster import Cluster
 from toolkit.cluster_connection import ToolkitWarning
 from toolkit.cluster_job import ClusterJob
+from toolkit.core.code import CodeTree
 from toolkit.core.finding import Finding
 from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed
-from toolkit.errors import BadInput
+from toolkit.effects.tree import read_tree
+from toolkit.errors import BadInput, NotReady, ToolkitError
+from toolkit.meanwhile import BeforeRun
 from toolkit.network.ask import Options
 from toolkit.request import Request
+from toolkit.scaling import measure_all
 
 HOSTS = "cluster: t\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.9.8.7, slots: 1}\n"
 
@@ -84,7 +94,7 @@ def test_a_plan_that_fails_names_every_host() -> None:
 def test_run_takes_what_the_verb_takes() -> None:
     ours = set(inspect.signature(Cluster.run).parameters) - {"self"}
     here_only = {"hosts", "on_interrupt", "detach", "fold", "no_check", "dry_run", "as_json", "verbose"}
-    assert ours == set(inspect.signature(run_verb).parameters) - here_only
+    assert ours - {"check"} == set(inspect.signature(run_verb).parameters) - here_only
 
 
 def test_a_job_shows_its_id(hosts: Path) -> None:
@@ -176,3 +186,89 @@ def test_what_is_got_ready_meanwhile_may_fail(
     with Cluster(hosts).connect(meanwhile=fail) as session:
         assert list(session.facts) == ["gpu1"]
     assert unheard == [] and capsys.readouterr().err == ""
+
+
+def test_code_that_is_long_to_read_is_waited_for_where_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    going = threading.Event()
+
+    def slow(folder: Path) -> CodeTree:
+        assert going.wait(10)
+        return read_tree(folder)
+
+    monkeypatch.setattr(toolkit.effects.tree, "read_tree", slow)
+    ahead = BeforeRun(tmp_path, looks=False)
+    ahead(Session(world.inventory()))
+    going.set()
+    assert ahead.tree is not None and [entry.path for entry in ahead.tree.entries] == ["train.py"]
+    assert BeforeRun(None).tree is None
+
+
+@pytest.mark.parametrize("leave", ["break", "interrupt"])
+def test_to_leave_the_lines_of_a_job_closes_its_connections(
+    leave: str, hosts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, ended = Session(world.inventory()), threading.Event()
+
+    def endless(session: Session, job: str, sink: Callable[[bytes], None], excerpt: object) -> None:
+        while not session.closed:
+            sink(b"a line\n")
+            time.sleep(0.01)
+        ended.set()
+
+    monkeypatch.setattr("toolkit.following.follow", endless)
+    monkeypatch.setattr(ClusterJob, "_connect", lambda job: session)
+    monkeypatch.setattr(ClusterJob, "_status", lambda job, session: SimpleNamespace(id="j1"))
+    lines = ClusterJob(Cluster(hosts), "j1").lines()
+    assert next(lines) == "a line"
+    if leave == "break":
+        lines.close()
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            lines.throw(KeyboardInterrupt())  # type: ignore[attr-defined]
+    assert session.closed and ended.wait(5)
+
+
+def test_down_ends_jobs_first_and_goes_on_when_one_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[str] = []
+
+    def stop(session: Session, job: str) -> None:
+        did.append(f"stop {job}")
+        if job == "a":
+            raise NotReady("it cannot be ended", "")
+
+    monkeypatch.setattr(toolkit.jobs, "running_jobs", lambda session: ["a", "b"])
+    monkeypatch.setattr(toolkit.jobs, "stop", stop)
+    toolkit.jobs.end_jobs(Session(world.inventory()), lambda job: did.append(f"tell {job}"))
+    assert did == ["tell a", "stop a", "tell b", "stop b"]
+
+
+def test_before_up_nobody_says_that_this_machine_lacks_the_image() -> None:
+    session = Session(world.inventory())
+    session.facts = {name: replace(facts, images=()) for name, facts in world.cluster_facts().items()}
+    with pytest.raises(NotReady, match="the cluster is not up") as caught:
+        session.layout(local_image=False)
+    assert (caught.value.fix, caught.value.exit_code) == ("toolkit up", 3)
+
+
+def test_what_makes_no_sense_is_refused_before_anybody_is_contacted(hosts: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        Cluster(hosts).network.tune(engine="gloom", budget=1.0)
+    assert {problem.path for problem in caught.value.problems} == {"--engine", "--budget"}
+    with pytest.raises(BadInput, match="from 1 on"):
+        measure_all(Session(world.inventory()), Request(words=("true",)), (0,), (1.0, 1.0, 1.0), print, print)
+
+
+def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
+    session = Session(world.inventory())
+    session.errors = {name: NotReady("it is off", "switch it on", name) for name in ("gpu1", "gpu2")}
+    with pytest.raises(ToolkitError) as caught:
+        session.require_some()
+    assert caught.value.what.splitlines()[1:] == ["  gpu1: it is off", "  gpu2: it is off"]
+    assert caught.value.fix == "switch it on"
+    session.errors["gpu2"] = NotReady("no key is accepted", "ssh-copy-id gpu2", "gpu2")
+    with pytest.raises(ToolkitError) as caught:
+        session.require_some()
+    assert caught.value.fix == "for gpu1: switch it on; for the others: toolkit check"

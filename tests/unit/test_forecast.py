@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import toolkit.execute
 from tests.unit.hosts_here import HostHere, hosts
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.report import Report
@@ -88,6 +89,22 @@ def test_from_the_first_change_on_each_step_asks_on_its_own(tmp_path: Path) -> N
     )
     assert statuses(foreseen(plan((first,), (later,)), hosts("a", "b"))) == ["ok", "ok"]
     assert (tmp_path / "there").exists()
+
+
+def test_answers_are_forgotten_when_a_step_has_taken_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it looks, somebody else takes away what a later step has been told is there."""
+    monkeypatch.setattr(toolkit.execute, "_STALE_S", 0.1)
+    (tmp_path / "there").touch()
+    key = key_of("a", tmp_path)
+    look = script('sleep 0.3; rm "$1"', str(tmp_path / "there"), Ref("a", "key"))
+    slow = Run("a", "look for long", command("false"), unless=look)
+    there = command("test", "-e", str(tmp_path / "there"))
+    later = Run("b", "bring back", command("touch", str(tmp_path / "there")), unless=there)
+    execute(plan((key,)), hosts("a"))
+    report = foreseen(plan((key,), (slow,), (later,)), hosts("a", "b"))
+    assert statuses(report) == ["skipped", "skipped", "ok"] and (tmp_path / "there").exists()
 
 
 def test_a_step_that_asks_by_earlier_outputs_asks_on_its_own(tmp_path: Path) -> None:

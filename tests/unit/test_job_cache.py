@@ -153,6 +153,7 @@ def test_after_down_there_are_none(
     here = SimpleNamespace(require_some=lambda: None, newer_hosts=dict, plan_down=lambda save: None)
     monkeypatch.setattr(toolkit.cli.down, "connect", lambda *_: nullcontext(here))
     monkeypatch.setattr(toolkit.cli.down, "carry_out", lambda *_: report)
+    monkeypatch.setattr(jobs, "running_jobs", lambda session: [])
     remember_job("demo", "job")
     run("down")
     assert recall_jobs("demo") == left

@@ -91,9 +91,22 @@ def test_a_host_that_takes_no_part_stops_nobody(saw: Any) -> None:
 
 def test_refusing_counts() -> None:
     refuse_faults([Finding("a", "warning", "w", "f")])
-    with pytest.raises(NotReady, match="2 faults would") as caught:
+    with pytest.raises(NotReady, match="2 faults") as caught:
         refuse_faults([Finding("a", "error", "e", "f"), Finding("b", "error", "e", "f")])
-    assert caught.value.exit_code == 3
+    assert caught.value.exit_code == 3 and "2 faults would" in caught.value.what
+    one = Finding("disk", "error", "e", "f", host="gpu1")
+    with pytest.raises(NotReady, match="2 faults on gpu1 would"):
+        refuse_faults([one, one])
+    with pytest.raises(NotReady, match="2 faults would"):
+        refuse_faults([one, Finding("image", "error", "nobody has it", "f")])
+
+
+def test_where_nothing_was_shown_the_refusal_says_each_fault() -> None:
+    found = [Finding("disk", "error", "it is full", "rm", host="gpu1"), Finding("a", "warning", "w", "f")]
+    with pytest.raises(NotReady) as caught:
+        refuse_faults(found, told=False)
+    assert "\n  gpu1: " in caught.value.what and "it is full; fix: rm" in caught.value.what
+    assert caught.value.fix.endswith("check=False")
 
 
 def test_every_probe_is_among_the_questions() -> None:

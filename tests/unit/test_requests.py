@@ -84,6 +84,29 @@ def refused(text: str = SLOTS, **changes: Any) -> list[str]:
     return []
 
 
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ({"ranks": 0}, "--np"),
+        ({"ranks": -1}, "--np"),
+        ({"timeout": 0.0}, "--timeout"),
+        ({"timeout": float("nan")}, "--timeout"),
+        ({"stall_after": -5.0}, "--stall-after"),
+        ({"max_restarts": -1}, "--max-restarts"),
+        ({"min_hosts": -1}, "--min-hosts"),
+        ({"env": (("A B", "s3cret"),)}, "--env A B"),
+        ({"env": (("A=s3cret", ""),)}, "--env A"),
+        ({"env": (("TOOLKIT_JOB", "s3cret"),)}, "--env TOOLKIT_JOB"),
+        ({"env": (("A", "s3cret\0"),)}, "--env A"),
+    ],
+)
+def test_what_the_command_line_would_refuse_is_refused_to_python_too(wrong: Any, path: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_request(world.inventory(SLOTS), Request(words=("hostname",), **wrong))
+    assert [problem.path for problem in caught.value.problems] == [path]
+    assert "s3cret" not in str(caught.value)
+
+
 def test_what_is_right_passes() -> None:
     assert refused() == refused(ranks=5) == refused(launcher="torchrun", only=("gpu2",), ranks=3) == []
 

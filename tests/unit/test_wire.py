@@ -137,7 +137,7 @@ def test_scripts_and_limits(shell: str, show: str, tmp_path: Path) -> None:
 
 
 def test_a_limit_ends_the_command_over_there() -> None:
-    done = subprocess.run(["sh", "-c", wire(command("sleep", "20"), 0.6)], check=False, timeout=10)
+    done = subprocess.run(["sh", "-c", wire(command("sleep", "20"), 0.2)], check=False, timeout=10)
     assert done.returncode == 124
 
 

@@ -19,13 +19,21 @@ def down(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Remove containers, keys and files of this cluster from every host; images stay."""
+    """End the cluster's jobs and remove its containers, keys and files from every host; images stay."""
+    from toolkit.jobs import end_jobs
+    from toolkit.records import running_jobs
+
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
         session.require_some()
         for host, version in session.newer_hosts().items():
             say(f"{host}: made by toolkit {version}, newer than this; what only that one knows may stay")
         plan = session.plan_down(f"runs/{inventory.cluster}" if save else "")
+        if dry_run:
+            for job in running_jobs(session):
+                say(f"job {job} is running, and would be ended")
+        else:
+            end_jobs(session, lambda job: say(f"job {job} is running: it is ended first"))
         report = carry_out(session, plan, dry_run, as_json, verbose)
     if report is not None and report.ok:
         from toolkit.effects.job_cache import remember_jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,8 @@ def execute(
 ) -> None:
     """Run a command in the container of main, of HOST, or with --all of every host.
 
-    Ends with the command's own status; with --all with 1 when it failed anywhere.
+    Ends with the command's own status; with --all with 1 when it failed anywhere. The command reads nothing;
+    for one that does: toolkit shell HOST < FILE.
     """
     from toolkit.cli.line import CommandLine
     from toolkit.core.command import Command
@@ -92,7 +94,7 @@ def shell(
     hosts: HostsFile = DEFAULT_HOSTS,
     verbose: Verbose = False,
 ) -> None:
-    """Open a shell in the container of main or of HOST."""
+    """Open a shell in the container of main or of HOST; without a terminal it runs what it reads."""
     from toolkit.api import choose_hosts
     from toolkit.cli.line import CommandLine
     from toolkit.core.command import command
@@ -105,8 +107,19 @@ def shell(
     with connect(line.accept(inventory), verbose, [name]) as session:
         session.require_own()
         container = session.container(name).container
-        tty = ("-t",) if sys.stdin.isatty() else ()
+        at_terminal = sys.stdin.isatty()
+        tty = ("-t",) if at_terminal else ()
         # Not a login shell: /etc/profile would put another PATH in place of the image's.
         best = "command -v bash >/dev/null && exec bash; exec sh"
         enter = command("docker", "exec", "-i", *tty, container, "sh", "-c", best)
-        raise typer.Exit(session.runners[name].interactive(enter))
+        if at_terminal:
+            raise typer.Exit(session.runners[name].interactive(enter))
+        # What comes here ends, and its end is passed on; a terminal over there would wait for more.
+        done = session.runners[name].stream(enter, _print, iter(lambda: os.read(0, 1 << 15), b""))
+        sys.stderr.write(done.stderr)
+        raise typer.Exit(done.status)
+
+
+def _print(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

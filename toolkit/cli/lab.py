@@ -26,7 +26,7 @@ def up(
         str,
         typer.Option(
             metavar="KIND",
-            help="old, new or containerd; a list such as old,new goes round.",
+            help="old, new, containerd or podman; a list such as old,new goes round.",
             autocompletion=complete.engines,
         ),
     ] = "new",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import re
 import threading
 import time
@@ -65,7 +66,8 @@ def _line(command: Command, timeout: float | None) -> tuple[str, bool]:
     line = command.shell()
     if timeout is not None:
         # -k: a command that ignores SIGTERM is killed 5 s later, so nothing of it stays behind.
-        line = f"timeout -k 5 {timeout:.0f} {line}"
+        # For `timeout` 0 means no limit.
+        line = f"timeout -k 5 {max(1, math.ceil(timeout))} {line}"
     # Quoting leaves these as they are, and zsh takes =ls for a program's path, fish %self for a process id.
     expanded = any(str(token).startswith(("=", "%")) for token in command.argv)
     plain = _PLAIN.fullmatch(line.replace("'", "")) and "'\"'\"'" not in line

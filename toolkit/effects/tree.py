@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ IGNORE_FILES = (".gitignore", ".toolkitignore")
 NEVER_SENT = frozenset((".git", "__pycache__", ".venv", ".lab", "runs"))
 
 _PIECE = 2**15
+# What `why` and `report` have written, which may tell more than the ranks should know.
+_OWN_PAGES = re.compile(r"why-\d{8}-\d{6}-.*\.tar\.gz|report-\d{8}-\d{6}-.*\.html")
 _STEADY = "run it again; name what others write all the time in .toolkitignore"
 
 # The rules of each folder on the way, outermost first, with how much of a path leads to that folder.
@@ -91,6 +94,8 @@ def _walk(folder: Path, prefix: str, rules: _Rules, found: list[tuple[str, os.Di
             continue
         if is_folder:
             _walk(Path(entry.path), f"{path}/", rules, found)
+        elif _OWN_PAGES.fullmatch(entry.name):
+            continue
         elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
             found.append((path, entry))
 

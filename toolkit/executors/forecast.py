@@ -15,7 +15,8 @@ from toolkit.executors.context import Context, Verdict
 from toolkit.executors.files import upload_question, upload_settled
 from toolkit.plan.steps import Run, Step, Upload, WaitFor
 
-# What asks, and what reads the answer; other kinds of step are planned only where there is something to do.
+# What asks, and what reads the answer. Others are planned only where there is something to do; or, as data,
+# take too long to look at: they count as having something to do until they are carried out.
 _KINDS: dict[type, tuple[Callable[..., Command | None], Callable[..., Verdict | None]]] = {
     Run: (run_question, run_settled),
     Upload: (upload_question, upload_settled),

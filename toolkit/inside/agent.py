@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from asks import ask
 from common import EXIT_USAGE, HOST_MARK, JOB_MARK, ROOT, fail, job_folder, temporary_folder
 from listing import read
 from part import EXEC
@@ -51,6 +50,8 @@ def agent_args(args: Sequence[str], job_id: str) -> list[str]:
 
 
 def _ask(job_id: str, host: str, command: str) -> None:
+    from asks import ask  # here, as most calls go by ssh
+
     if why := ask(job_folder(job_id), host, command):
         fail(EXIT_NO_ANSWER, f"cannot start {command.split()[0]} on {host}: {why}")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shlex
 import signal
 import sys
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -155,7 +155,7 @@ def temporary_folder(job_id: str) -> Path:
 
     Its name is short: sockets below it may have names of 107 letters in all.
     """
-    return Path("/tmp", f"toolkit-{hashlib.sha256(job_id.encode()).hexdigest()[:12]}")
+    return Path("/tmp", f"toolkit-{zlib.crc32(job_id.encode()):08x}")
 
 
 def load_job(job_id: str) -> Job:

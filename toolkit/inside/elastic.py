@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from common import EXIT_LOST, Host, Job, job_folder
 from files import write_text
@@ -12,8 +12,7 @@ from files import write_text
 DISCOVERED = "discovered"
 
 
-@dataclass(frozen=True)
-class Members:
+class Members(NamedTuple):
     """Who takes part.
 
     Args:

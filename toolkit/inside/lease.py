@@ -1,12 +1,14 @@
 """Holds a job's lease on one host: what the job runs there lives no longer than main is heard from.
 
-The supervisor starts it on every host of the job, on workers through the cluster's ssh, and beats. Its words
-say to everybody on the host, by `ps`, which slots and GPUs are taken and by whom.
+    lease.py JOB [--attempt N] [--cluster NAME] [--owner NAME] [--slots NUMBERS] [--gpus UUIDS]
+
+The supervisor starts it on every host of the job, on workers through the cluster's ssh, and beats. N says
+whose ranks to look after; the other words say to everybody on the host, by `ps`, which slots and GPUs are
+taken and by whom.
 """
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
@@ -20,7 +22,19 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from common import ATTEMPT, LEASE, LEASE_S, STOPPING, SUPERVISOR_MARK, fail, job_folder, load_host, load_job
+from common import (
+    ATTEMPT,
+    EXIT_NO_INPUT,
+    EXIT_USAGE,
+    LEASE,
+    LEASE_S,
+    STOPPING,
+    SUPERVISOR_MARK,
+    fail,
+    job_folder,
+    load_host,
+    load_job,
+)
 from files import write_json
 from records import own_records
 from sweep import end, find, send
@@ -147,20 +161,17 @@ def free_port(address: str, first: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("job_id")
-    for name in ("--cluster", "--owner", "--slots", "--gpus"):
-        parser.add_argument(name, default="", help="for those who look at this host's processes")
-    parser.add_argument("--attempt", type=int, default=0, help="whose ranks to look after")
-    args = parser.parse_args()
-    job_id = args.job_id
+    if len(sys.argv) % 2:
+        fail(EXIT_USAGE, "usage: lease.py JOB [--attempt N] [--cluster NAME] ...")
+    job_id = sys.argv[1]
+    about = dict(zip(sys.argv[2::2], sys.argv[3::2], strict=True))
     if not job_folder(job_id).is_dir():
-        fail(66, f"{load_host()['host']} has no folder of job {job_id}")
+        fail(EXIT_NO_INPUT, f"{load_host()['host']} has no folder of job {job_id}")
     os.environ.pop(SUPERVISOR_MARK, None)
     # The end of the connection comes as a signal too; what ends us is the end of what we are told.
     for signum in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
-    lease = Lease(job_id, args.attempt)
+    lease = Lease(job_id, int(about.get("--attempt", "0")))
     lease.renew()
     threading.Thread(target=lease.report_deaths, daemon=True).start()
     gauges = threading.Thread(target=lease.keep_gauges, daemon=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from records import Record
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """How an attempt ended.
 
     Args:
@@ -22,5 +21,5 @@ class End:
     code: int
     reason: str
     host: str = ""
-    record: Record = field(default_factory=dict)
+    record: Record = {}  # noqa: RUF012 - nobody writes into it
     wanted: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -117,7 +116,7 @@ def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) ->
         # torchrun has set these two and listens there; under MPI they are ours to set
         MASTER_ADDR=base.get("MASTER_ADDR", job["master_address"]),
         MASTER_PORT=base.get("MASTER_PORT", str(job["master_port"])),
-        HOSTNAME=socket.gethostname(),  # horovodrun hands main's to every rank
+        HOSTNAME=os.uname().nodename,  # horovodrun hands main's to every rank
         TOOLKIT_HOST=host["host"],
         TOOLKIT_RESTART=str(job["attempt"]),
         PYTHONUNBUFFERED="1",

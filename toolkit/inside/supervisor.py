@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from types import FrameType
 
 from attempt import Attempt
@@ -144,7 +143,7 @@ class Supervisor:
             end, left = self.attempt.run(self.restarts.may_follow)
             self._swept(left)
             if not self.restarts.may_follow(end):
-                return replace(end, reason=end.reason + self.restarts.why_not(end))
+                return end._replace(reason=end.reason + self.restarts.why_not(end))
             if last := self._prepare(end, time.monotonic() - began):
                 # What the hosts had kept for another attempt.
                 self._swept(end_everywhere(self.job, 0.0))
@@ -171,9 +170,9 @@ class Supervisor:
         there = [host for host in candidates if host["name"] in self.leases.there()]
         least = self.job["min_hosts"] or self.restarts.wanted
         if len(there) < least:
-            return replace(end, reason=f"{end.reason}; no restart: {too_few(there, least)}")
+            return end._replace(reason=f"{end.reason}; no restart: {too_few(there, least)}")
         other = self._take(there[: self.restarts.wanted], number)
-        return replace(end, reason=f"{end.reason}; no restart: {other}") if other else None
+        return end._replace(reason=f"{end.reason}; no restart: {other}") if other else None
 
     def _take(self, hosts: Sequence[Host], number: int) -> str:
         """Make the job one on these hosts; returns why that cannot be, empty when it is done."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict
@@ -164,12 +162,16 @@ def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = 
 
 def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str | None]:
     """`end` on main and on every host of the job, all at once; host -> None or what went wrong."""
+    from concurrent.futures import ThreadPoolExecutor  # here and below: most who import this start without
+
     hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
     with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
         return dict(pool.map(lambda host: (host, end_on(job, host, grace, ranks)), hosts))
 
 
 def main() -> int:
+    import argparse
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
