@@ -124,7 +124,11 @@ def test_interrupt_ends_the_job_everywhere_and_only_it(up: Toolkit) -> None:
 
 
 def test_a_job_outlives_the_command_that_started_it(up: Toolkit) -> None:
-    text = "import time; print('begun', flush=True); time.sleep(12); print('still here')"
+    text = (
+        "import os, time; print('begun', flush=True)\n"
+        "while not os.path.exists('go-on'): time.sleep(0.2)\n"
+        "print('still here')"
+    )
     words = ("--workdir", "examples", "--launcher", "mpirun", "--", "python", "-c", text)
     process = up.start("run", *words)
     job = _job(_read_until(process, "begun"))
@@ -132,6 +136,8 @@ def test_a_job_outlives_the_command_that_started_it(up: Toolkit) -> None:
     process.wait()
     refused = up.run("run", *words)
     assert refused.status == 3 and job in refused.err
+    for host in ("box1", "box2"):
+        sh(host, f"touch /home/trainer/.local/state/toolkit/two/{host}/jobs/{job}/code/go-on")
     assert up.run("attach", job, check=True).out.count("still here") == 2
     jobs = up.run("status", "--json", check=True).json["jobs"]
     assert next(j for j in jobs if j["id"] == job)["state"] == "succeeded"

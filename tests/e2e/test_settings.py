@@ -83,7 +83,10 @@ def test_ranks_alone_see_a_secret_and_no_host_keeps_it(lab: Path, tmp_path: Path
     places = f"grep -rl s3cr3t- {STATE} /var/log /tmp /run 2>/dev/null"
     try:
         subject.run("up", check=True)
-        text = "import os, time; print('LENGTH', len(os.environ['TOKEN']), flush=True); time.sleep(4)"
+        text = (
+            "import os, time; print('LENGTH', len(os.environ['TOKEN']), flush=True)\n"
+            "while not os.path.exists('go-on'): time.sleep(0.2)"
+        )
         words = ("--launcher", "horovodrun", "--workdir", str(code), "--", "python", "-c", text)
         with watched_processes() as seen:
             job = subject.run("run", "--detach", "--json", *words, check=True).json["job"]
@@ -93,6 +96,8 @@ def test_ranks_alone_see_a_secret_and_no_host_keeps_it(lab: Path, tmp_path: Path
                 (found,) = sh(host, places).split()
                 assert found == f"{STATE}/secrets/{host}/jobs/{job}/job.json"
                 assert sh(host, f"stat -c '%a %U' {found}") == "600 trainer\n"
+            for host in ("box1", "box2"):
+                sh(host, f"touch {STATE}/secrets/{host}/jobs/{job}/code/go-on")
             done = subject.run("logs", "-f", job, check=True)
         assert done.out.count(f"LENGTH {len(secret)}") == 2
         holders = [line for line in seen if secret in line]

@@ -116,7 +116,7 @@ def marked(host: str, mark: str) -> list[str]:
     return [line for line in on(host, "sh", "-c", text, "sh", mark).splitlines() if line.strip()]
 
 
-def wait_until(condition: Any, seconds: float = 30) -> None:
+def wait_until(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"

@@ -279,11 +279,18 @@ class Arena:
         for host, agent in self.agents.items():
             gone = set(self.beside[host]) - set(self._beside_on(host))
             if gone and not struck:
-                found.append(f"{host}: {len(gone)} processes of the bystander's job are gone")
+                found.append(f"{host}: {len(gone)} processes of the bystander's job are gone{self._ending()}")
             words = agent.sh(f"tr '\\0' ' ' </proc/{self.strangers[host]}/cmdline")
             if _STRANGER not in words and not (off and host == struck):
                 found.append(f"{host}: the stranger's process is gone")
         return found
+
+    def _ending(self) -> str:
+        """How the bystander's job says that it has ended: mending takes its records away."""
+        with suppress(ValueError, subprocess.SubprocessError, IndexError, TypeError):
+            job = json.loads(self.bystander.run("jobs", "--json", timeout=60).out)[-1]
+            return f" ({job['state']} after {job['ended'] - job['started']:.0f} s: {job['reason']})"
+        return ""
 
     def mend_beside(self) -> None:
         """Bring back those beside that a fault has struck, and count anew what is there."""
