@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,10 @@ class World:
 
     def folder(self, job_id: str = JOB) -> Path:
         return self.root / "jobs" / job_id
+
+    def lease(self, job_id: str = JOB) -> Path:
+        """As lease_path in common.py has it, which reads its root from the environment."""
+        return Path("/dev/shm", f"toolkit-{zlib.crc32(str(self.folder(job_id)).encode()):08x}.lease")
 
     def job(self, job_id: str = JOB, **changes: Any) -> Path:
         """Write a job of one rank on gpu1; a change is a key of job.json. Returns its folder."""
@@ -126,6 +131,8 @@ class World:
             if process.poll() is None:
                 process.kill()
             process.communicate()
+        for folder in self.root.glob("jobs/*"):
+            self.lease(folder.name).unlink(missing_ok=True)
 
 
 def host_entry(**changes: Any) -> dict[str, Any]:

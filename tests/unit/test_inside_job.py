@@ -455,7 +455,7 @@ def test_a_running_job_holds_a_lease_that_says_what_it_has_taken(world: World) -
     supervisor.terminate()
     finish(world)
     assert leases(world) == []
-    assert not (world.folder() / "lease").exists()
+    assert not world.lease().exists()
 
 
 def test_ranks_end_when_the_supervisor_is_gone_and_the_launch_does_not_notice(world: World) -> None:
@@ -486,6 +486,7 @@ def test_a_job_that_loses_a_host_fails_and_says_which(world: World) -> None:
     status = finish(world)
     assert (status["state"], status["exit_code"]) == ("failed", 69)
     assert status["reason"].startswith("gpu1 is lost: ")
+    wait_for(lambda: not world.lease().exists())
 
 
 def test_a_launch_that_ends_because_its_host_is_lost_says_so(world: World) -> None:
@@ -514,7 +515,7 @@ def test_a_launch_that_ends_because_its_host_is_lost_says_so(world: World) -> No
 def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> None:
     world.job(command=python("import time; time.sleep(60)"))
     supervisor = world.start("supervisor.py", JOB)
-    wait_for(lambda: world.status()["state"] == "running" and (world.folder() / "lease").exists())
+    wait_for(lambda: world.status()["state"] == "running" and world.lease().exists())
     wait_for(lambda: list(world.folder().glob("logs/rank-0.run")))
     supervisor.send_signal(signal.SIGSTOP)
     time.sleep(11)
@@ -524,6 +525,28 @@ def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> No
     assert reason.startswith("gpu1 stood still for 1"), reason
     assert reason.endswith(" s, and the job's ranks have been ended")
     assert world.status()["exit_code"] == 69
+
+
+def test_a_machine_that_stood_still_whole_goes_on(world: World) -> None:
+    """As one whose processor others take, or that is moved elsewhere: nobody was silent."""
+    world.job(command=python(SLEEP))
+    supervisor = world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    wait_for(lambda: leases(world) and world.status()["state"] == "running")
+    (lease,) = leases(world)
+    rank = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    for each in (supervisor.pid, lease, rank):
+        os.kill(each, signal.SIGSTOP)
+    time.sleep(16)
+    for each in (rank, lease, supervisor.pid):  # those first who would take it for somebody's silence
+        os.kill(each, signal.SIGCONT)
+        time.sleep(1)
+    assert is_alive(pid) and world.status()["state"] == "running"
+    # The time that it then has is no longer than before.
+    supervisor.send_signal(signal.SIGSTOP)
+    wait_for(lambda: not is_alive(pid), 14)
+    supervisor.send_signal(signal.SIGCONT)
+    wait_for(lambda: world.status()["state"] == "failed")
 
 
 def test_a_grace_that_a_person_gives(world: World) -> None:

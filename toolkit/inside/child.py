@@ -56,7 +56,7 @@ class Child:
         self._lost: float | None = None
         self._memory = Memory()
         self._lease = lease
-        self._looked = time.monotonic()
+        self._looked = self._patient_until = time.monotonic()
         for early in self._asked:
             self.signal(early)
 
@@ -82,10 +82,12 @@ class Child:
         """Whether the lease has ended, and lease.py, whose duty we are then, has done nothing about it."""
         if now < self._looked + BEAT_S:
             return False
+        if now > self._looked + 2 * BEAT_S:
+            self._patient_until = now + LEASE_S / 2  # we stood still, and perhaps lease.py with us
         self._looked = now
         self._memory.look()
         try:
-            return now > float(self._lease.read_bytes()) + LEASE_S / 2
+            return now > max(self._patient_until, float(self._lease.read_bytes()) + LEASE_S / 2)
         except (OSError, ValueError):
             return False  # it is only just being written, or the job is over
 

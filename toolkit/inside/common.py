@@ -33,8 +33,6 @@ HOST_MARK = "TOOLKIT_TO"  # by the ssh of a launcher on main: the host to which 
 # one has ended, so rank.py stays until the others have had their whole grace as well.
 STOPPING = "stopping"
 
-# In a job's folder on each of its hosts: until when, by that host's monotonic clock, ranks may run.
-LEASE = "lease"
 BEAT_S = 0.5  # how often main says that it is there
 LOST_S = 4.0  # a host that has not answered for so long is lost
 LEASE_S = 10.0  # a host that has not heard from main for so long ends its ranks
@@ -156,6 +154,20 @@ def temporary_folder(job_id: str) -> Path:
     Its name is short: sockets below it may have names of 107 letters in all.
     """
     return Path("/tmp", f"toolkit-{zlib.crc32(job_id.encode()):08x}")
+
+
+def lease_path(folder: Path) -> Path:
+    """The file of a host that says until when, by its monotonic clock, ranks of the job may run.
+
+    It lies in memory: a disk that is busy with a checkpoint, or a file server, may let who writes wait for
+    longer than a host may be silent.
+
+    Args:
+        folder: the job's own; the file lies there where the container has no memory to write to.
+    """
+    memory = Path("/dev/shm")
+    name = f"toolkit-{zlib.crc32(str(folder).encode()):08x}.lease"
+    return memory / name if os.access(memory, os.W_OK) else folder / name
 
 
 def load_job(job_id: str) -> Job:

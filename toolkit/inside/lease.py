@@ -24,14 +24,15 @@ from typing import Any
 
 from common import (
     ATTEMPT,
+    BEAT_S,
     EXIT_NO_INPUT,
     EXIT_USAGE,
-    LEASE,
     LEASE_S,
     STOPPING,
     SUPERVISOR_MARK,
     fail,
     job_folder,
+    lease_path,
     load_host,
     load_job,
 )
@@ -55,27 +56,36 @@ class Lease:
         self.lock = threading.Lock()
         self.released = False
         self.over = threading.Event()
-        self.file = alone(self.folder / LEASE)
+        self.path = lease_path(self.folder)
+        self.file = alone(self.path)
 
-    def renew(self) -> None:
+    def renew(self, heard: float) -> None:
         """Say until when ranks may run, in place: rank.py reads it too, for the case that we are killed."""
         with suppress(OSError):
-            os.pwrite(self.file, b"%020.3f\n" % (time.monotonic() + LEASE_S), 0)
+            os.pwrite(self.file, b"%020.3f\n" % (heard + LEASE_S), 0)
 
     def hear(self) -> str:
         """Serve main until it is gone; returns what happened, empty when main has said that all is over."""
-        heard = time.monotonic()
+        heard = looked = time.monotonic()
         rest = b""
         while True:
             # What has come counts, however late we are to read it: a busy host is not a main that is gone.
-            readable, _, _ = select.select([0], [], [], max(0.0, heard + LEASE_S - time.monotonic()))
+            readable, _, _ = select.select([0], [], [], BEAT_S)
+            now = time.monotonic()
+            if now > looked + 2 * BEAT_S:
+                # We stood still ourselves, and perhaps main with us: that time was not its silence.
+                heard += now - looked
+                self.renew(heard)
+            looked = now
             if not readable:
+                if now < heard + LEASE_S:
+                    continue
                 return f"main was not heard from for {LEASE_S:.0f} s"
             data = os.read(0, 1 << 16)
             if not data:
                 return "" if self.released else "main is gone"
-            heard = time.monotonic()
-            self.renew()
+            heard = now
+            self.renew(heard)
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self.take(json.loads(line))
@@ -172,7 +182,7 @@ def main() -> int:
     for signum in (signal.SIGHUP, signal.SIGPIPE, signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN)
     lease = Lease(job_id, int(about.get("--attempt", "0")))
-    lease.renew()
+    lease.renew(time.monotonic())
     threading.Thread(target=lease.report_deaths, daemon=True).start()
     gauges = threading.Thread(target=lease.keep_gauges, daemon=True)
     gauges.start()
@@ -181,7 +191,7 @@ def main() -> int:
     if why:
         lease.lapse(why)
     with suppress(OSError):
-        (lease.folder / LEASE).unlink()
+        lease.path.unlink()
     gauges.join(1.0)
     return 0
 

@@ -15,7 +15,6 @@ from common import (
     EXIT_NO_INPUT,
     EXIT_USAGE,
     JOB_MARK,
-    LEASE,
     RANK_MARK,
     STOPPING,
     SUPERVISOR_MARK,
@@ -23,6 +22,7 @@ from common import (
     Job,
     fail,
     job_folder,
+    lease_path,
     load_host,
     load_job,
     temporary_folder,
@@ -174,7 +174,7 @@ def main() -> int:
         child = None
         try:
             env = rank_env(os.environ, host, job, place)
-            child = Child(command, job["workdir"], env, folder / LEASE)
+            child = Child(command, job["workdir"], env, lease_path(folder))
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             text = f"[toolkit] cannot start {command[0]}: {error.strerror}\n".encode()

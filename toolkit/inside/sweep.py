@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from common import (
     forget_variables,
     is_marked,
     job_folder,
+    lease_path,
     program,
     ssh_args,
     temporary_folder,
@@ -104,6 +106,14 @@ def hang_up(job_id: str, host: str) -> None:
                 send(process["pid"], job_id, signal.SIGKILL)
 
 
+def forget_lease(job_id: str) -> None:
+    """Remove what a lease that was killed has left; one that is held goes with its holder."""
+    path = lease_path(job_folder(job_id))
+    with suppress(OSError), path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+
+
 def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> list[Process]:
     """TERM, up to `grace` seconds of patience, KILL; returns what is left even so.
 
@@ -132,6 +142,7 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
         shutil.rmtree(temporary_folder(job_id), ignore_errors=True)
         if not keep:
             forget_variables(job_id)
+            forget_lease(job_id)
     return left
 
 
