@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,29 @@ def test_ranks_end_by_themselves_when_main_is_frozen(up: Toolkit) -> None:
     assert re.search(r"box1 stood still for \d+ s, and", up.run("logs", job, check=True).out)
     assert json.loads(done.out)["state"] == "failed"
     assert not marked("box1", f"TOOLKIT_JOB={job}")
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_job_goes_on_when_all_its_hosts_stood_still_together(up: Toolkit, launcher: str) -> None:
+    text = STEPS.format(n=9999)
+    words = ("--workdir", "examples", "--launcher", launcher, "--", "python", "-c", text)
+    job = up.run("run", "-d", "--json", *words, check=True).json["job"]
+    wait_until(lambda: up.run("logs", job).out.count("step 3\n") == 2)
+
+    def both(verb: str) -> None:
+        names = {"box1": "toolkit-two-main", "box2": "toolkit-two-worker"}
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda host: on(host, "docker", verb, names[host]), names))
+
+    both("pause")
+    time.sleep(30)
+    both("unpause")
+    time.sleep(12)  # in which a host that had not heard from main would have ended its ranks
+    before = up.run("logs", job, check=True).out.count("step")
+    wait_until(lambda: up.run("logs", job, check=True).out.count("step") > before + 4)
+    assert json.loads(up.run("jobs", "--json", check=True).out)[-1]["state"] == "running"
+    up.run("stop", job, check=True)
 
 
 @pytest.mark.rare
