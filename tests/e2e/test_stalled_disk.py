@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, on, outer, sh, wait_until
+from tests.e2e.world import Toolkit, outer, sh, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.rare]
 
@@ -35,8 +35,8 @@ class Disk:
         find = ["losetup", "-f", "--show", str(file)]
         self.device = subprocess.run(find, check=True, capture_output=True, text=True).stdout.strip()
         try:
-            major, minor = divmod(os.stat(self.device).st_rdev, 256)
-            on(host, "sh", "-c", f"mkdir -p {PLACE}; mknod {self.device} b {major} {minor}")
+            number = Path(self.device).stat().st_rdev
+            sh(host, f"mkdir -p {PLACE}; mknod {self.device} b {os.major(number)} {os.minor(number)}")
             self._enter("mount", self.device, PLACE)
             sh(host, f"chmod 1777 {PLACE}")
         except BaseException:
