@@ -66,9 +66,9 @@ class Disk:
 
 @pytest.fixture(scope="module")
 def disks(lab: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Disk]]:
-    lacking = [name for name in ("mkfs.ext4", "losetup", "nsenter") if not shutil.which(name)]
-    if lacking or os.getuid() or not Path("/dev/loop-control").exists():
-        pytest.skip(f"needs root, loop devices, and {', '.join(lacking) or 'nothing more'}")
+    programs = all(map(shutil.which, ("mkfs.ext4", "losetup", "nsenter")))
+    if not programs or os.getuid() or not Path("/dev/loop-control").exists():
+        pytest.skip("needs root, loop devices, mkfs.ext4, losetup and nsenter")
     folder = tmp_path_factory.mktemp("disks")
     made: dict[str, Disk] = {}
     try:
