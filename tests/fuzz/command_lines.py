@@ -12,7 +12,6 @@ import io
 import json
 import random
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -149,15 +148,9 @@ def _call(words: list[str], box: Sandbox) -> tuple[int | None, str, str]:
     sys.stdout = out = io.TextIOWrapper(io.BytesIO(), "utf-8", "strict", write_through=True)
     sys.stderr = err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
     status: Any = 0
-    known = set(threading.enumerate())
     try:
         with box.watched(SECONDS):
-            try:
-                cli.main()
-            finally:
-                # What gets ready meanwhile ends with the process; here it would run on into the next line.
-                for thread in set(threading.enumerate()) - known:
-                    thread.join(SECONDS)
+            cli.main()
     except SystemExit as end:
         status = end.code or 0
     except Contact:

@@ -10,6 +10,8 @@ import os
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +42,16 @@ class Hang(BaseException):
     """The command took too long."""
 
 
+def _join_others(known: set[threading.Thread]) -> None:
+    """Wait for all threads that are not among these, and for those that they begin."""
+    while others := set(threading.enumerate()) - known:
+        for thread in others:
+            if thread.is_alive():
+                thread.join()
+            else:
+                time.sleep(0.001)  # it is listed before it has begun, and can be waited for only then
+
+
 class Sandbox:
     """The folder and its guard; ``changes`` and ``contacts`` say what the last command did."""
 
@@ -66,7 +78,7 @@ class Sandbox:
 
     @contextmanager
     def watched(self, seconds: int) -> Iterator[None]:
-        """Run the block in the folder and under the guard, for so long at most."""
+        """Run the block, and the threads it begins, in the folder and under the guard, for so long."""
 
         def ring(number: int, frame: Any) -> None:
             raise Hang
@@ -77,13 +89,18 @@ class Sandbox:
         before = Path.cwd()
         os.chdir(self.folder)
         old = signal.signal(signal.SIGALRM, ring)
-        signal.alarm(seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)  # again and again: a thread may hang as well
+        known = set(threading.enumerate())
         self._active = True
         try:
-            yield
+            try:
+                yield
+            finally:
+                # What gets ready meanwhile ends with the process; here it would run on into the next command.
+                _join_others(known)
         finally:
             self._active = False
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, old)
             os.chdir(before)
             self.changes = self._differences() if self._touched else []

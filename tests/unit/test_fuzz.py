@@ -74,3 +74,35 @@ assert tried(lambda: time.sleep(9), 1) == ("Hang", 0)
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_command_ends_with_its_threads(tmp_path: Path) -> None:
+    code = f"""
+import threading, time
+from pathlib import Path
+from tests.fuzz.sandbox import Hang, Sandbox
+box = Sandbox(Path({str(tmp_path / "box")!r}), {{"x": b"1"}})
+begin = threading._start_new_thread
+def begin_late(*words, **names):
+    time.sleep(0.2)
+    return begin(*words, **names)
+def write():
+    Path("x").write_text("2")
+def begin_another():
+    threading._start_new_thread = begin_late
+    threading.Thread(target=write).start()
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # not the command's: nobody waits for it
+with box.watched(5):
+    threading.Thread(target=begin_another).start()
+    time.sleep(0.1)  # the second is listed by now, and has not begun
+assert box.changes == ["x"], box.changes
+threading._start_new_thread = begin
+try:
+    with box.watched(1):
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    raise SystemExit("it waited for the thread")
+except Hang:
+    pass
+"""
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
