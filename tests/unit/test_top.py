@@ -45,7 +45,62 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("{'train_samples_per_second': 411.5, 'train_steps_per_second': 3.2}", None, 3.2, 411.5),
         ("[iter 9] 1.2e+03 tokens/s", 9, None, 1200.0),
         ("batch 10: 64 samples/s, 2 batches/s", 10, 2.0, 64.0),
+        # What trainers print.
+        (
+            "Epoch: [2]  [ 150/1251]  eta: 0:20:52  lr: 0.1  img/s: 812.33  loss: 6.8 (6.9)  time: 1.05",
+            *(150, None, 812.33),
+        ),
+        ("Epoch: [0][  10/5005]\tTime  0.312 ( 0.915)\tData  0.000 ( 0.201)", 10, None, None),
+        (
+            "Epoch(train)  [1][  50/1000]  lr: 2.0e-02  eta: 0:50:00  time: 0.31  data_time: 0.01",
+            50,
+            None,
+            None,
+        ),
+        (
+            "Train: 0 [  50/1251 (  4%)]  Loss: 6.9 (6.93)  Time: 0.312s,  820.51/s  (0.412s,  621.30/s)",
+            *(50, None, 820.51),
+        ),
+        (
+            "\x1b[1m 12/100\x1b[0m \x1b[32m━━\x1b[37m━━━\x1b[0m \x1b[1m1s\x1b[0m 20ms/step - loss: 2.3",
+            12,
+            50,
+            None,
+        ),
+        ("100/100 - 1s - 20ms/step - accuracy: 0.91", 100, 50.0, None),
+        ("  12/100 [==>...........................] - ETA: 3s - loss: 0.5", 12, None, None),
+        (
+            "[INFO] [timer.py:215:stop] epoch=0/micro_step=68/global_step=34, RunningAvgSamplesPerSec=7.86,"
+            " CurrSamplesPerSec=8.25, MemAllocated=59.65GB",
+            *(34, None, 8.25),
+        ),
+        (
+            " iteration      201/  250000 | elapsed time per iteration (ms): 400.0 |"
+            " batch size:  1024 | number of skipped iterations:   0 |",
+            *(201, 2.5, None),
+        ),
+        (
+            " samples/sec: 7.799 | iteration       34/   10000 | elapsed time per iteration (ms): 4000",
+            34,
+            0.25,
+            7.799,
+        ),
+        (
+            "[titan] 2026-05-18 16:04:46,338 - root - INFO - \x1b[31mstep: 14  \x1b[32mloss:  3.24  memory: "
+            " 9.46GiB(64.99%)  tps: 10,050  tflops: 0.52  mfu: 0.17%",
+            *(14, None, 10050.0),
+        ),
+        ("step 3, loss 0.5,120 images/s", 3, None, 120.0),
         # What only looks like it.
+        (
+            "{'eval_loss': 0.3, 'eval_samples_per_second': 411.5, 'eval_steps_per_second': 3.2}",
+            None,
+            None,
+            None,
+        ),
+        ("Epoch(val)  [1][50/98]    eta: 0:00:09  time: 0.1", None, None, None),
+        ("Test:  [ 10/98]  eta: 0:00:50", None, None, None),
+        ("forward_microstep: 652.42 | step_microstep: 1172.13 | step: 1172.13", None, None, None),
         ("footstep 12 meters/s", None, None, None),
         ("learning rate 0.1, stepsize 3", None, None, None),
         ("step 1.5", None, None, None),
@@ -60,7 +115,7 @@ def test_the_pace_that_a_line_tells(
     pace.feed(line.encode() + b"\n", 0.0)
     assert (pace.step, pace.samples_per_s) == (step, samples)
     assert pace.steps_per_s == (pytest.approx(steps) if steps else None)
-    assert pace.line == line.strip()
+    assert pace.line == re.sub("\x1b[^m]*m", "", line).strip()
 
 
 def test_a_pace_that_nobody_prints_is_taken_from_the_steps(inside: None) -> None:
@@ -77,6 +132,11 @@ def test_a_pace_that_nobody_prints_is_taken_from_the_steps(inside: None) -> None
     assert pace.line == "progress", "a bar writes over its line"
     pace.feed(b"step 4, 9 it/s\nstep 5\n", 63.0)
     assert pace.steps_per_s == 9.0, "what the script says is better than what we count"
+    for second in range(40):
+        pace.feed(f"step {second * 2 + 6}\n".encode(), 64.0 + second)
+    assert pace.steps_per_s == pytest.approx(2.0), "what it said once is not true for ever"
+    pace.feed(b"1/9 [>....]\b\b\b\b2/9 [=>...]\n", 105.0)
+    assert (pace.step, pace.line) == (2, "2/9 [=>...]"), "a bar takes back what it wrote"
 
 
 # The program on a host

@@ -1,24 +1,42 @@
-"""How fast a rank goes, by what it prints: steps, steps a second, samples a second."""
+"""How fast a rank goes, by what it prints: steps, steps a second, samples a second.
+
+The forms are those of progress bars, of loops that people write, and of the trainers named beside them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import deque
 
-_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+_NUMBER = r"((?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 # As progress bars and training loops have it: 2.19it/s, 3.1 steps/s, 0.5 steps/sec, 4 batches/s.
 _STEPS = re.compile(rf"{_NUMBER}\s*(?:it|its|iter|iters|iterations?|steps?|batch|batches)/s(?:ec)?\b", re.I)
-# The same the other way round: 1.27s/it, 0.5 s/step.
-_SECONDS = re.compile(rf"{_NUMBER}\s*s(?:ec)?/(?:it|iter|step|batch)\b", re.I)
+# The same the other way round: 1.27s/it, 0.5 s/step, Keras' 15ms/step; 820us/step.
+_SECONDS = re.compile(rf"{_NUMBER}\s*([muµ]?)s(?:ec)?/(?:it|iter|step|batch)\b", re.I)
+# Megatron-LM: elapsed time per iteration (ms): 512.3
+_MILLISECONDS = re.compile(rf"per (?:iteration|step) \(ms\)\s*[:=]\s*{_NUMBER}", re.I)
 _SAMPLES = re.compile(
     rf"{_NUMBER}\s*(?:samples?|images?|imgs?|tokens?|tok|examples?|sentences?|sequences?)/s(?:ec)?\b", re.I
 )
-# train_samples_per_second: 812.3; "steps_per_second": 3
-_NAMED = re.compile(rf"(samples|images|tokens|steps)_per_sec(?:ond)?[\"']?\s*[:=]\s*[\"']?{_NUMBER}", re.I)
+# The number behind its name: train_samples_per_second: 812.3; "steps_per_second": 3; samples/sec: 7.8;
+# torchvision's img/s: 812.3. What is evaluated is no training.
+_NAMED = re.compile(
+    r"(?<!eval_)(?<!test_)(?<!predict_)(samples|images|img|tokens|steps)(?:_per_sec(?:ond)?|/s(?:ec(?:ond)?)?)"
+    rf"[\"']?\s*[:=]\s*[\"']?{_NUMBER}",
+    re.I,
+)
+# DeepSpeed: CurrSamplesPerSec=155.1; torchtitan, of tokens: tps: 10,050; timm: Time: 0.312s, 820.51/s
+_TRAINERS = re.compile(rf"(?:SamplesPerSec=|\btps:\s*|\bTime:\s*[\d.]+s,\s*(?=[\d.]+/s)){_NUMBER}")
 # step 120, step: 120, step=120/1000, iteration 120, global_step 120, [step 120]
 _STEP = re.compile(r"(?<![a-z])(?:global[_ ])?(?:step|iter|iteration|batch)\s*[:=#]?\s*(\d+)(?![\d.])", re.I)
-# tqdm:  12/100 [00:05<00:40
-_BAR = re.compile(r"(\d+)/\d+\s*\[\d+:\d+")
+_STEP_OF = re.compile(
+    r"(\d+)/\d+\s*\[\d+:\d+"  # tqdm: 12/100 [00:05<00:40
+    r"|\bEpoch(?:\(train\))?:?\s*\[\d+\]\s*\[\s*(\d+)/\d+"  # torchvision, MMEngine: Epoch: [2]  [ 150/1251]
+    r"|\bTrain: \d+ \[\s*(\d+)/\d+ \("  # timm: Train: 0 [  50/1251 (  4%)]
+    r"|^\s*(\d+)/\d+ (?:[━\u2578]|\[[=>.]|- \d+s)"  # Keras: 12/100 ━━━━, 12/100 [==>..., 100/100 - 1s
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_PARTS = {"": 1.0, "m": 1e3, "u": 1e6, "µ": 1e6}
 # Between the first and the last of so many seconds a pace is taken from the numbers of steps.
 _WINDOW_S = 30.0
 
@@ -31,35 +49,30 @@ class Pace:
         self.steps_per_s: float | None = None
         self.samples_per_s: float | None = None
         self.line = ""
-        self._said_pace = False
+        self._said_at: float | None = None
         self._steps: deque[tuple[float, int]] = deque()
         self._rest = ""
 
     def feed(self, data: bytes, now: float) -> None:
         """Take what the rank has printed up to `now`, in seconds of any clock."""
         text = self._rest + data.decode(errors="replace")
-        # A progress bar writes over its own line.
-        *lines, self._rest = re.split(r"[\r\n]", text)
+        # A progress bar writes over its own line, or takes it back.
+        *lines, self._rest = re.split(r"[\r\n\b]+", text)
         self._rest = self._rest[-4096:]
         for line in lines:
+            line = _COLOUR.sub("", line)
             if line.strip():
                 self._take(line, now)
 
     def _take(self, line: str, now: float) -> None:
         self.line = line.strip()[:300]
-        named = {name.lower(): float(value) for name, value in _NAMED.findall(line)}
-        if (found := _last(_SAMPLES, line)) is not None:
-            self.samples_per_s = found
-        for name in ("samples", "images", "tokens"):
-            self.samples_per_s = named.get(name, self.samples_per_s)
-        steps = named.get("steps", _last(_STEPS, line))
-        if steps is None and (each := _last(_SECONDS, line)):
-            steps = 1 / each
+        steps, samples = _steps_per_s(line), _samples_per_s(line)
+        if samples is not None:
+            self.samples_per_s = samples
         if steps is not None:
-            self.steps_per_s, self._said_pace = steps, True
-        numbers = _STEP.findall(line) or _BAR.findall(line)
-        if numbers:
-            self._count(int(numbers[-1]), now)
+            self.steps_per_s, self._said_at = steps, now
+        if (step := _step(line)) is not None:
+            self._count(step, now)
 
     def _count(self, step: int, now: float) -> None:
         if self.step is not None and step < self.step:
@@ -71,11 +84,41 @@ class Pace:
         while now - self._steps[0][0] > _WINDOW_S and len(self._steps) > 2:
             self._steps.popleft()
         (then, first), (_, last) = self._steps[0], self._steps[-1]
-        # What the script says itself is better: it knows what it leaves out.
-        if not self._said_pace and now > then and last > first:
+        # What the script says itself is better: it knows what it leaves out. What it said once grows old.
+        said = self._said_at is not None and now - self._said_at <= _WINDOW_S
+        if not said and now > then and last > first:
             self.steps_per_s = (last - first) / (now - then)
 
 
-def _last(pattern: re.Pattern[str], line: str) -> float | None:
-    found = pattern.findall(line)
-    return float(found[-1]) if found else None
+def _steps_per_s(line: str) -> float | None:
+    for name, value in reversed(_NAMED.findall(line)):
+        if name.lower() == "steps":
+            return _number(value)
+    if found := _STEPS.findall(line):
+        return _number(found[-1])
+    for value, part in reversed(_SECONDS.findall(line)):
+        if each := _number(value):
+            return _PARTS[part.lower()] / each
+    if (found := _MILLISECONDS.findall(line)) and (each := _number(found[-1])):
+        return 1e3 / each
+    return None
+
+
+def _samples_per_s(line: str) -> float | None:
+    for name, value in reversed(_NAMED.findall(line)):
+        if name.lower() != "steps":
+            return _number(value)
+    found = _SAMPLES.findall(line) or _TRAINERS.findall(line)
+    return _number(found[-1]) if found else None
+
+
+def _step(line: str) -> int | None:
+    if found := _STEP.findall(line):
+        return int(found[-1])
+    if found := _STEP_OF.findall(line):
+        return int("".join(found[-1]))
+    return None
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
