@@ -48,7 +48,7 @@ def main() -> None:
         optimizer.step()
         done = step + 1
         if done % steps == 0:
-            accelerator.print(f"epoch {done // steps}/{args.epochs}: loss {loss.item():.4f}")
+            accelerator.print(f"epoch {done // steps}/{args.epochs}, step {done}: loss {loss.item():.4f}")
         if accelerator.is_main_process and (done % save_every == 0 or done == total):
             bare = accelerator.unwrap_model(model)
             digits.save(args.checkpoints, len(pictures), steps, done, bare, optimizer)

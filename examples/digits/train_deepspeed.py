@@ -52,7 +52,7 @@ def main() -> None:
         engine.step()
         done = step + 1
         if rank == 0 and done % steps == 0:
-            print(f"epoch {done // steps}/{args.epochs}: loss {loss.item():.4f}")
+            print(f"epoch {done // steps}/{args.epochs}, step {done}: loss {loss.item():.4f}")
         if done % save_every == 0 or done == total:
             engine.save_checkpoint(str(args.checkpoints), client_state={"step": done})
 

@@ -53,7 +53,7 @@ def main() -> None:
             done = step + 1
             state.seen = done * len(pictures) // steps
             if rank == 0 and done % steps == 0:
-                print(f"epoch {done // steps}/{args.epochs}: loss {loss.item():.4f}")
+                print(f"epoch {done // steps}/{args.epochs}, step {done}: loss {loss.item():.4f}")
             # 4. What is lost at most when a rank dies; it costs a copy of the weights.
             if done % (args.save_every or steps) == 0:
                 state.commit()

@@ -71,7 +71,7 @@ def main() -> None:
         optimizer.step()
         done = step + 1
         if rank == 0 and done % steps == 0:
-            print(f"epoch {done // steps}/{args.epochs}: loss {loss.item():.4f}")
+            print(f"epoch {done // steps}/{args.epochs}, step {done}: loss {loss.item():.4f}")
         if done % save_every == 0 or done == total:
             # 6. All ranks bring their parts together for it, and rank 0 writes.
             weights, momentum = get_state_dict(model, optimizer, options=WHOLE)

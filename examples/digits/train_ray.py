@@ -55,7 +55,7 @@ def work(config: dict[str, Any]) -> None:
         optimizer.step()
         done = step + 1
         if rank == 0 and done % steps == 0:
-            print(f"epoch {done // steps}/{args.epochs}: loss {loss.item():.4f}")
+            print(f"epoch {done // steps}/{args.epochs}, step {done}: loss {loss.item():.4f}")
         if rank == 0 and (done % save_every == 0 or done == total):
             digits.save(args.checkpoints, len(pictures), steps, done, model, optimizer)
 

@@ -35,7 +35,7 @@ def main() -> None:
         optimizer.step()
         done = step + 1
         if done % steps == 0:
-            print(f"epoch {done // steps}/{args.epochs}: loss {loss.item():.4f}")
+            print(f"epoch {done // steps}/{args.epochs}, step {done}: loss {loss.item():.4f}")
         if done % save_every == 0 or done == total:
             digits.save(args.checkpoints, len(pictures), steps, done, model, optimizer)
 
