@@ -11,7 +11,9 @@ from tests.golden import check_golden
 from toolkit.errors import BadInput, LabError
 from toolkit.lab import commands as cmd
 from toolkit.lab import files
+from toolkit.lab.engine import Found
 from toolkit.lab.files import render_hosts_yaml, render_known_hosts
+from toolkit.lab.preview import missing
 from toolkit.lab.spec import ENGINES, LabSpec
 from toolkit.lab.subnets import free_subnet, routed_networks
 from toolkit.lab.topology import (
@@ -206,3 +208,10 @@ def test_a_folder_of_another_lab_is_left_alone(tmp_path: Path) -> None:
         files.claim(tmp_path, "two")
     assert not files.remove_files(tmp_path, "two")
     assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == '[".toolkit-lab"]'
+
+
+def test_what_a_new_lab_would_make_is_told_once() -> None:
+    lines = missing(spec(hosts=3), Found({}, (), (), ()))
+    assert len(set(lines)) == len(lines)
+    assert [line for line in lines if line.endswith("-shared")] == ["make volume toolkit-lab-demo-shared"]
+    assert sum(line.startswith("make box") for line in lines) == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.lab.engine import LabEngine
+from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.manage import refuse_other_settings
 from toolkit.lab.spec import LabSpec
 from toolkit.lab.topology import lab_hosts
@@ -17,12 +17,19 @@ def preview_up(spec: LabSpec) -> tuple[str, ...]:
     """
     found = LabEngine().find(spec.name)
     refuse_other_settings(spec, found)
+    return missing(spec, found)
+
+
+def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
+    """Return a line for each thing that the lab lacks, and for each that does not run."""
     lines = [] if found.networks else [f"make network {spec.network}"]
     volumes = {volume.name for volume in found.volumes}
     # Names do not depend on the network, which the engine chooses.
     for host in lab_hosts(spec, "10.77.0.0/24"):
         there = found.hosts.get(host.name)
-        lines += [f"make volume {name}" for name, _ in host.volumes if name not in volumes]
+        made = [name for name, _ in host.volumes if name not in volumes]
+        lines += [f"make volume {name}" for name in made]
+        volumes.update(made)  # hosts share one
         if there is None:
             lines.append(f"make {host.name}: container {host.container}, engine {host.engine}")
         elif there.status != "running":
