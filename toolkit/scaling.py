@@ -10,6 +10,7 @@ from dataclasses import replace
 from statistics import median
 
 from toolkit.api import Session
+from toolkit.core.counted import counted
 from toolkit.core.gauges import JobGauges, job_gauges
 from toolkit.core.job_status import JobStatus
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
@@ -21,7 +22,7 @@ from toolkit.launchers.job import Job
 from toolkit.logs import Excerpt, show_log
 from toolkit.making import make_job, plan_run
 from toolkit.network.predict import counts
-from toolkit.network.scaling import Point, Scaling, hosts_text
+from toolkit.network.scaling import Point, Scaling
 from toolkit.records import job_status
 from toolkit.request import Request, chosen_hosts
 from toolkit.spec.inventory import Inventory
@@ -73,11 +74,11 @@ def measure_all(
         except Interrupted:
             raise
         except ToolkitError as error:
-            faults.append(f"{hosts_text(number)}: {error.what}")
-            tell(f"{hosts_text(number)}: {error}")
+            faults.append(f"{counted(number, 'host')}: {error.what}")
+            tell(f"{counted(number, 'host')}: {error}")
             continue
         points.append(point)
-        tell(f"{point.ranks} ranks: {point.steps_per_s:.3g} steps/s over {point.seconds:.0f} s")
+        tell(f"{counted(point.ranks, 'rank')}: {point.steps_per_s:.3g} steps/s over {point.seconds:.0f} s")
     return Scaling(tuple(points), faults=tuple(faults))
 
 
@@ -110,7 +111,7 @@ def measure(
         stop(session, job.id, interrupt=True)
         raise
     try:
-        tell(f"job {job.id}: {job.world_size} ranks on {hosts_text(len(job.hosts))}")
+        tell(f"job {job.id}: {counted(job.world_size, 'rank')} on {counted(len(job.hosts), 'host')}")
         # Whoever follows a job of parts ends it when one has failed; what it prints is not for here.
         threading.Thread(target=_follow, args=(session, job.id), daemon=True).start()
         with Gauges(session, _EACH) as gauges:

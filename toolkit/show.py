@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 from toolkit.core.command import Command
+from toolkit.core.counted import counted
 from toolkit.core.engines import DOCKER, spoken
 from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.report import Outcome, Report
@@ -48,7 +49,7 @@ def plan_text(plan: Plan, engine: str = DOCKER) -> str:
 
 def to_do_text(plan: Plan, to_do: Sequence[Step]) -> str:
     """Return which steps of a plan have something to do as things are now, by their titles."""
-    steps = _count(len(plan.steps), "step")
+    steps = counted(len(plan.steps), "step")
     if not to_do:
         return f"{plan.title}: nothing to change as things are now ({steps})"
     hosts: dict[str, list[str]] = {}
@@ -70,7 +71,9 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         why = [f"why: {step.why}"] if step.why else []
         return [*why, *unless, _one_line(step.command, engine)]
     if isinstance(step, Upload):
-        shared = [f"{each.path}/: {len(each.files)} files ({each.sketch()})" for each in step.folders]
+        shared = [
+            f"{each.path}/: {counted(len(each.files), 'file')} ({each.sketch()})" for each in step.folders
+        ]
         return [*shared, *(f"{f.path} (mode {f.mode:o}, {f.sketch()})" for f in step.files)]
     if isinstance(step, WaitFor):
         return [f"until: {_one_line(step.ready, engine)} (at most {step.deadline:.0f} s)"]
@@ -80,7 +83,7 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         return [f"{engine} pull {step.reference}"]
     if isinstance(step, SendCode):
         what = (
-            f"{len(step.tree.entries)} files, {size(step.tree.total)}, of {step.source}"
+            f"{counted(len(step.tree.entries), 'file')}, {size(step.tree.total)}, of {step.source}"
             if step.source
             else "no files"
         )
@@ -92,7 +95,7 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         return [f"supervisors of {step.job} in {where}, as the launcher asks for them"]
     if isinstance(step, SendData):
         held = (
-            f"{_count(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"
+            f"{counted(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"
         )
         return [f"what is missing of {step.source} ({held}) to {step.path}, from host to host"]
     if isinstance(step, RemoveData):
@@ -127,9 +130,9 @@ def report_text(report: Report) -> str:
     """Return the last lines of a command: every host's outcome when something failed, else one line."""
     hosts = report.hosts()
     if report.ok:
-        done = "nothing to change" if report.changes == 0 else _count(report.changes, "change")
-        steps = _count(len(report.outcomes), "step")
-        took = f"{steps} on {_count(len(hosts), 'host')}, {report.seconds:.1f} s"
+        done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")
+        steps = counted(len(report.outcomes), "step")
+        took = f"{steps} on {counted(len(hosts), 'host')}, {report.seconds:.1f} s"
         return f"{report.title}: {done} ({took}{_sent(report)})\n"
     lines = []
     for host in hosts:
@@ -143,9 +146,9 @@ def report_text(report: Report) -> str:
             lines.append(f"  {host}: stopped before {next(o.step for o in own if o.status == 'not run')}")
         else:
             changed = sum(o.status == "ok" for o in own)
-            lines.append(f"  {host}: ok ({_count(changed, 'change')})")
+            lines.append(f"  {host}: ok ({counted(changed, 'change')})")
     failures = len({o.host for o in report.failures})
-    how = f"failed on {_count(failures, 'host')} of {len(hosts)}" if failures else "not finished"
+    how = f"failed on {counted(failures, 'host')} of {len(hosts)}" if failures else "not finished"
     head = f"{report.title}: {how} ({report.seconds:.1f} s{_sent(report)})"
     return "\n".join([head, *lines]) + "\n"
 
@@ -246,7 +249,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
     return "\n".join(lines) + "\n"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

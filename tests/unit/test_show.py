@@ -103,7 +103,7 @@ def test_an_interrupted_report() -> None:
         ),
         (
             SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret", ""),
-            ["1 files, 7 bytes, of /src to /jobs/1/code"],
+            ["1 file, 7 bytes, of /src to /jobs/1/code"],
         ),
         (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret", ""), ["no files to /jobs/1/code"]),
         (PullImage("a", "t", "x:1"), ["docker pull x:1"]),

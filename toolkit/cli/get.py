@@ -12,6 +12,7 @@ import typer
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, put_json, say
 from toolkit.cli.progress import Progress
+from toolkit.core.counted import counted
 
 if TYPE_CHECKING:
     from toolkit.api import Session
@@ -200,7 +201,7 @@ def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitErro
         return
     for name, one in found.items():
         there = f"; {one.there} are there already" if one.there else ""
-        sys.stdout.write(f"{name}: {len(one.new)} files, {size(one.size)}, to {one.into}{there}\n")
+        sys.stdout.write(f"{name}: {counted(len(one.new), 'file')}, {size(one.size)}, to {one.into}{there}\n")
         differs = set(one.differs)
         for coming in one.new:
             mark = "  (differs from what is here)" if coming in differs else ""
@@ -220,7 +221,7 @@ def _show_got(job: str, got: dict[str, Got], errors: dict[str, ToolkitError], as
         return
     for one in got.values():
         there = f"; {one.there} were there already" if one.there else ""
-        say(f"{one.host}: {one.files} files, {size(one.bytes)}, of {job} in {one.into}{there}")
+        say(f"{one.host}: {counted(one.files, 'file')}, {size(one.bytes)}, of {job} in {one.into}{there}")
     _say(errors)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from toolkit.cli.asking import Person, on_terminal, undone_if_interrupted
 from toolkit.cli.common import DryRun, Json, put_json, say
+from toolkit.core.counted import counted
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
@@ -203,7 +204,8 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
     if as_json:
         put_json(result | {"file": str(path)})
         return
-    say(f"wrote {path} with {len(hosts)} hosts" if hosts else f"wrote {path}: put your hosts into it")
+    many = f" with {counted(len(hosts), 'host')}" if hosts else ": put your hosts into it"
+    say(f"wrote {path}{many}")
     if hostfile and (bare := [host.name for host in hosts if host.slots is None]):
         say(f"  {hostfile} gives no slots to {', '.join(bare)}: one per GPU is the default here")
     say(f"  next: {_next(draft, file) if found else 'toolkit trust, then toolkit up'}")

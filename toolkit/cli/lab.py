@@ -10,6 +10,7 @@ import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import DryRun, Json, put_json, say
+from toolkit.core.counted import counted
 
 app = typer.Typer(
     no_args_is_help=True, help="A practice cluster on one machine: containers that behave as hosts."
@@ -84,7 +85,7 @@ def up(
     if as_json:
         put_json(report.as_json() | {"hosts_file": f"{spec.folder}/hosts.yaml"})
         return
-    done = "nothing to change" if report.changes == 0 else f"{report.changes} changes"
+    done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")
     say(f"lab {name}: {done} in {report.seconds:.1f} s; use it with")
     typer.echo(f"export TOOLKIT_HOSTS={spec.folder}/hosts.yaml")
 

@@ -28,6 +28,7 @@ from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import ON_INTERRUPT
+from toolkit.core.counted import counted
 
 if TYPE_CHECKING:
     from toolkit.api import Session
@@ -164,7 +165,7 @@ def run(
             except KeyboardInterrupt:
                 pressed = True  # it runs already: to be ended like any other
         places = ", ".join(f"{h.name} x {h.slots}" for h in job.hosts)
-        say(f"job {job.id}: {job.world_size} ranks ({places}), {job.launcher}")
+        say(f"job {job.id}: {counted(job.world_size, 'rank')} ({places}), {job.launcher}")
         if detach and not pressed:
             say(f"  watch it: toolkit attach {job.id}    end it: toolkit stop {job.id}")
             if as_json:
@@ -188,8 +189,7 @@ def _refuse_faults(session: Session, hosts: set[str]) -> None:
         say(alarms_text(errors))
     refuse_faults(found)
     if found:
-        many = "1 warning" if len(found) == 1 else f"{len(found)} warnings"
-        say(f"{many} about the hosts: toolkit check")
+        say(f"{counted(len(found), 'warning')} about the hosts: toolkit check")
 
 
 def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ...]:

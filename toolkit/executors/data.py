@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.command import Command, command
+from toolkit.core.counted import counted
 from toolkit.core.result import Result
 from toolkit.core.room import size
 from toolkit.core.shards import Shard
@@ -108,7 +109,7 @@ class _Sending:
         return brought
 
     def _verdict(self, missing: int, brought: Brought | None, done: Mapping[str, Any]) -> Verdict:
-        gone = f"{done['gone']} old files removed" if done["gone"] else ""
+        gone = f"{counted(done['gone'], 'old file')} removed" if done["gone"] else ""
         stay = f"{done['stay']} left, as somebody has changed them" if done["stay"] else ""
         if brought is None:
             return Verdict("ok", "; ".join(filter(None, (gone, stay))) or "nothing was missing")
@@ -146,7 +147,7 @@ class _Sending:
         step, host = self.step, self.step.host
         room = next((one for one in rooms_of(self.runner, step.path) if one.path == step.path), None)
         where = room.mount if room else step.path
-        lacks = f"{files} more files" if few and seen["free"] >= needed else size(needed)
+        lacks = counted(files, "more file") if few and seen["free"] >= needed else size(needed)
         left = room.line() if room else f"{size(seen['free'])} free"
         what = f"no room for the data in {step.path}: {left}; what is missing takes {lacks}"
         raise NotReady(what, f"{room_fix(host, where)}; or name another folder in data:", host)
@@ -168,7 +169,7 @@ def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict
         return Verdict("ok" if not step.keep else "skipped")
     stay = f"{done['stay']} stay, as somebody has changed them" if done["stay"] else ""
     left = f"{done['left']} that are not the toolkit's stay" if done["left"] and not done["stay"] else ""
-    return Verdict("ok", "; ".join(filter(None, (f"{done['gone']} files", stay, left))))
+    return Verdict("ok", "; ".join(filter(None, (counted(done["gone"], "file"), stay, left))))
 
 
 def _answer(runner: Runner, program: Command, order: Mapping[str, object], fault: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from toolkit.core.command import Command, script
+from toolkit.core.counted import counted
 from toolkit.core.names import JOBS
 from toolkit.errors import ToolkitError
 from toolkit.executors.context import Advance, Context, Verdict
@@ -59,7 +60,7 @@ def _fetch_into(step: Fetch, context: Context, collect: Command, into: Path, adv
             count = sum(_unpack(tar, member, into, step.host) for member in tar if member.isfile())
     if not count:
         return Verdict("skipped", "no jobs")
-    return Verdict("ok", f"{count} files in {step.into}")
+    return Verdict("ok", f"{counted(count, 'file')} in {step.into}")
 
 
 def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Path, host: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from toolkit.core.counted import counted
 from toolkit.errors import BadInput, Problem
 from toolkit.network.units import seconds_text
 
@@ -74,18 +75,17 @@ class Scaling:
             return "nothing was measured"
         first, last = self.points[0], self.points[-1]
         if first is last:
-            return f"{hosts_text(first.hosts)}: {first.steps_per_s:.3g} steps/s"
+            return f"{counted(first.hosts, 'host')}: {first.steps_per_s:.3g} steps/s"
         gain, share = self.speedup(last), self.efficiency(last)
-        what = (
-            f"{hosts_text(last.hosts)} do {gain:.2f} times the work of {first.hosts}, efficiency {share:.0%}"
-        )
+        many = counted(last.hosts, "host")
+        what = f"{many} do {gain:.2f} times the work of {first.hosts}, efficiency {share:.0%}"
         if (hoped := self.expected(last)) is not None:
             what += f", {hoped:.0%} predicted"
         best = max(self.points, key=self.speedup)
         if gain < 1:
             return f"{what}: slower than {first.hosts}; toolkit bench network, toolkit why"
         if best is not last:
-            return f"{what}: {hosts_text(best.hosts)} do more, {self.speedup(best):.2f} times"
+            return f"{what}: {counted(best.hosts, 'host')} do more, {self.speedup(best):.2f} times"
         if share < _FAIR:
             return f"{what}: poor; toolkit bench network tells what the links give"
         return what if share >= _GOOD else f"{what}: fair"
@@ -162,8 +162,3 @@ def _one_of(batch: str) -> str:
     if batch not in BATCHES:
         raise ValueError(batch)
     return batch
-
-
-def hosts_text(number: int) -> str:
-    """Return so many hosts in words."""
-    return "1 host" if number == 1 else f"{number} hosts"

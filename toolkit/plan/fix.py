@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from toolkit.core.command import Ref, script
+from toolkit.core.counted import counted
 from toolkit.core.facts import ContainerFacts
 from toolkit.plan.down import MOUNTS
 from toolkit.plan.images import HeldImage
@@ -216,7 +217,7 @@ def _job_step(job: OldJob) -> Step:
 
 
 def _state_step(state: State, at_once: bool) -> Step:
-    records = f"{state.records} job records" if state.records != 1 else "1 job record"
+    records = counted(state.records, "job record")
     return Run(
         state.host,
         f"remove keys and configuration of cluster {state.cluster}",

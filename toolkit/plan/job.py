@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from toolkit.core.code import CodeTree
+from toolkit.core.counted import counted
 from toolkit.core.names import container_name
 from toolkit.core.transport import EXEC
 from toolkit.errors import NotReady
@@ -93,7 +94,7 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
     cluster = layout.inventory.cluster
     own = (job.main,) if starts_from_main(job.launcher, job.transport) else ()
     names = dict.fromkeys((*own, *(h.name for h in (*job.hosts, *job.spares))))
-    title = f"send code ({len(tree.entries)} files)" if source else "send the job file"
+    title = f"send code ({counted(len(tree.entries), 'file')})" if source else "send the job file"
     sends = tuple(
         SendCode(
             name,
