@@ -95,6 +95,7 @@ def test_in_bash(installed: Path) -> None:
     [
         ("toolkit run --only ", ["gpu1", "gpu2", "head"]),
         ("toolkit run --only gpu1 --exclude h", ["head"]),
+        ("toolkit run --only head,g", ["head,gpu1", "head,gpu2"]),
         ("toolkit run --hosts other.yaml --only ", ["box1", "box2"]),
         ("toolkit run --hosts broken.yaml --only ", []),
         ("toolkit run --hosts odd.yaml --only ", []),
@@ -117,6 +118,7 @@ def test_in_bash(installed: Path) -> None:
         ("toolkit attach --hosts elsewhere.yaml ", []),
         ("toolkit attach --hosts broken.yaml ", []),
         ("toolkit check --only docker-v", ["docker-version"]),
+        ("toolkit check --only clock,docker-v", ["clock,docker-version"]),
         ("toolkit predict --rate g", ["gpu1=", "gpu2="]),
         ("toolkit predict --model resnet5", ["resnet50"]),
         ("toolkit run train", []),

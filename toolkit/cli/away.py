@@ -35,11 +35,15 @@ Env = Annotated[
 Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder in which SCRIPT is.")]
 Only = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST", help="These hosts only; repeatable.", autocompletion=complete.hosts),
+    typer.Option(
+        metavar="HOST[,HOST]", help="These hosts only; repeatable.", autocompletion=complete.host_list
+    ),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST", help="Not these hosts; repeatable.", autocompletion=complete.hosts),
+    typer.Option(
+        metavar="HOST[,HOST]", help="Not these hosts; repeatable.", autocompletion=complete.host_list
+    ),
 ]
 Timeout = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")]
 Grace = Annotated[
@@ -71,6 +75,7 @@ def request_of(
     grace: str,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return what is to run, and the variables whose values are given there; what is wrong goes to `line`."""
+    from toolkit.cli.line import listed
     from toolkit.request import Request
 
     pairs = [variable(line, word) for word in env or ()]
@@ -79,8 +84,8 @@ def request_of(
         workdir=Path(os.path.realpath(workdir)),
         launcher=launcher,
         env=tuple((name, value) for name, value in pairs if name and value is not None),
-        only=tuple(only or ()),
-        exclude=tuple(exclude or ()),
+        only=listed(only),
+        exclude=listed(exclude),
         timeout=line.seconds("--timeout", timeout),
         grace=line.seconds("--grace", grace) or 0.0,
         secrets=False,

@@ -39,7 +39,7 @@ def network(
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all all-reduces together.")] = 30.0,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="These hosts alone.", autocompletion=complete.hosts),
+        typer.Option(metavar="HOST[,HOST]", help="These hosts alone.", autocompletion=complete.host_list),
     ] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to look at.")] = None,
     dry_run: DryRun = False,
@@ -50,7 +50,7 @@ def network(
     from datetime import datetime
 
     from toolkit.bench import NetworkBench, bench_plan, check_bench, run_bench
-    from toolkit.cli.line import CommandLine
+    from toolkit.cli.line import CommandLine, listed
     from toolkit.output import write_file
     from toolkit.render.network_html import network_html
     from toolkit.request import Request, check_request
@@ -59,7 +59,7 @@ def network(
     bench = NetworkBench(seconds, streams, engine, most * 1024**2, budget)
     line.read(check_bench, bench)
     inventory = line.hosts(hosts)
-    chosen = tuple(only or ())
+    chosen = listed(only)
     asked = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
     line.read(check_request, inventory, asked)
     inventory = line.accept(inventory)

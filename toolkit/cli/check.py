@@ -33,9 +33,9 @@ def check(
         list[str],
         typer.Option(
             "--only",
-            metavar="CHECK",
-            help="This check alone; may be given again.",
-            autocompletion=complete.checks,
+            metavar="CHECK[,CHECK]",
+            help="These checks alone; repeatable.",
+            autocompletion=complete.check_list,
         ),
     ] = [],  # noqa: B006
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failures.")] = False,
@@ -52,11 +52,12 @@ def check(
     """Look for what would stop, spoil or slow a job, and change nothing (but see --fix); 1 means an error."""
     from dataclasses import asdict
 
+    from toolkit.cli.line import listed
     from toolkit.core.finding import worst
     from toolkit.show import findings_text, plan_text, report_text
 
     inventory = load(hosts)
-    findings = cluster_of(inventory, verbose).check(only, quick)
+    findings = cluster_of(inventory, verbose).check(listed(only), quick)
     verdict = worst(findings)
     if not as_json:
         print(findings_text(findings, inventory.names, everything=verbose), end="", flush=True)

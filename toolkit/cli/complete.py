@@ -15,6 +15,11 @@ def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching(_names(str(ctx.params.get("hosts") or "")), incomplete)
 
 
+def host_list(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The same, alone or behind others and a comma."""
+    return _last(hosts(ctx, ""), incomplete)
+
+
 def services(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of services, from the same file."""
     return _matching(_names(str(ctx.params.get("hosts") or ""), "services"), incomplete)
@@ -58,23 +63,21 @@ def extras(incomplete: str) -> list[str]:
     """What can be added to the image, alone or behind others and a comma."""
     from toolkit.plan.extras import EXTRAS
 
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in _matching(EXTRAS, last)]
+    return _last(EXTRAS, incomplete)
 
 
 def engines(incomplete: str) -> list[str]:
     """Kinds of engine, alone or behind others and a comma."""
     from toolkit.lab.spec import ENGINES
 
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in _matching(ENGINES, last)]
+    return _last(ENGINES, incomplete)
 
 
-def checks(incomplete: str) -> list[str]:
-    """Checks of hosts."""
+def check_list(incomplete: str) -> list[str]:
+    """Checks of hosts, alone or behind others and a comma."""
     from toolkit.checks import CHECKS
 
-    return _matching((check.id for check in CHECKS), incomplete)
+    return _last((check.id for check in CHECKS), incomplete)
 
 
 def models(incomplete: str) -> list[str]:
@@ -102,6 +105,12 @@ def one_of(*words: str) -> Completer:
 
 def _matching(words: Iterable[str], incomplete: str) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
+
+
+def _last(words: Iterable[str], incomplete: str) -> list[str]:
+    """Those that begin as the last of the words with commas between them, behind the others."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{word}" for word in _matching(words, last)]
 
 
 def _names(path: str, key: str = "hosts") -> list[str]:

@@ -60,7 +60,7 @@ def build(
     verbose: Verbose = False,
 ) -> None:
     """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
-    from toolkit.cli.line import CommandLine
+    from toolkit.cli.line import CommandLine, listed
     from toolkit.images import ImageRecipe, known_flavour, make_build, own_arch
     from toolkit.images import build as build_now
     from toolkit.inputs import is_file
@@ -77,7 +77,7 @@ def build(
     for argument in build_arg or []:
         if not re.match("[^=]+=", argument):
             line.refuse(f"--build-arg {argument}", "is written NAME=VALUE")
-    extras = tuple(name for words in with_ or [] for name in words.split(",") if name)
+    extras = tuple(filter(None, listed(with_)))
     if pip and not is_file(pip):
         line.refuse("--pip", f"there is no file {pip}")
     if certificate and not is_file(certificate):

@@ -21,6 +21,11 @@ _MOST_SECONDS = 1e9
 _MOST_DIGITS = 12
 
 
+def listed(given: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names that an option was given: one each time, or several with commas between them."""
+    return tuple(name.strip() for words in given or () for name in words.split(","))
+
+
 class CommandLine:
     """Reads the words of one command line; faults wait until ``accept`` or ``end``.
 

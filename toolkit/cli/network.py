@@ -61,7 +61,9 @@ def tune(
     budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.")] = 8.0,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="For jobs on these hosts alone.", autocompletion=complete.hosts),
+        typer.Option(
+            metavar="HOST[,HOST]", help="For jobs on these hosts alone.", autocompletion=complete.host_list
+        ),
     ] = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="Undo: engines choose by themselves again.")
@@ -75,7 +77,7 @@ def tune(
     Takes some ten seconds in which nothing else should use the network. Kept until `toolkit down`; what the
     hosts file or --env says wins over it. Nothing is changed where it would harm any size of message.
     """
-    from toolkit.cli.line import CommandLine
+    from toolkit.cli.line import CommandLine, listed
     from toolkit.cli.plans import show_plans
     from toolkit.cli.progress import Progress
     from toolkit.network.tuning_json import tuning_json
@@ -88,7 +90,7 @@ def tune(
     line = CommandLine()
     line.read(check_tune, engine, budget)
     inventory = line.hosts(hosts)
-    chosen = tuple(only or ())
+    chosen = listed(only)
     asked = Request(words=("python3",), launcher="mpirun", only=chosen, secrets=False)
     line.read(check_request, inventory, asked)
     inventory = line.accept(inventory)

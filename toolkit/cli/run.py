@@ -63,11 +63,15 @@ def run(
     ] = ".",
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="On these hosts only; repeatable.", autocompletion=complete.hosts),
+        typer.Option(
+            metavar="HOST[,HOST]", help="On these hosts only; repeatable.", autocompletion=complete.host_list
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="Not on these hosts; repeatable.", autocompletion=complete.hosts),
+        typer.Option(
+            metavar="HOST[,HOST]", help="Not on these hosts; repeatable.", autocompletion=complete.host_list
+        ),
     ] = None,
     timeout: Annotated[
         str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")
@@ -106,7 +110,7 @@ def run(
 
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
-    from toolkit.cli.line import CommandLine
+    from toolkit.cli.line import CommandLine, listed
     from toolkit.launching import launcher_findings
     from toolkit.meanwhile import BeforeRun, fault_questions
     from toolkit.request import Request, check_request, environment_findings, start_of
@@ -119,8 +123,8 @@ def run(
         ranks=line.whole("--np", ranks),
         launcher=launcher,
         env=_variables(line, env or []),
-        only=tuple(only or ()),
-        exclude=tuple(exclude or ()),
+        only=listed(only),
+        exclude=listed(exclude),
         timeout=line.seconds("--timeout", timeout),
         max_restarts=line.whole("--max-restarts", max_restarts, least=0) or 0,
         min_hosts=line.whole("--min-hosts", min_hosts) or 0,

@@ -54,7 +54,9 @@ def scaling(
     ] = ".",
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="These hosts alone; repeatable.", autocompletion=complete.hosts),
+        typer.Option(
+            metavar="HOST[,HOST]", help="These hosts alone; repeatable.", autocompletion=complete.host_list
+        ),
     ] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to look at.")] = None,
     as_json: Json = False,
@@ -66,7 +68,7 @@ def scaling(
     """
     from datetime import datetime
 
-    from toolkit.cli.line import CommandLine
+    from toolkit.cli.line import CommandLine, listed
     from toolkit.network.scaling import BATCHES, parse_prediction
     from toolkit.output import write_file
     from toolkit.render.scaling_html import scaling_html
@@ -83,7 +85,7 @@ def scaling(
         words=tuple(words),
         workdir=Path(os.path.realpath(workdir)),
         launcher=launcher,
-        only=tuple(only or ()),
+        only=listed(only),
     )
     inventory = line.hosts(hosts)
     line.read(check_request, inventory, request)
