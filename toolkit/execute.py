@@ -14,7 +14,7 @@ from toolkit.effects.runner import Runner
 from toolkit.errors import Interrupted, ToolkitError
 from toolkit.executors import executor_of
 from toolkit.executors.context import Context, Verdict
-from toolkit.plan.steps import Phase, Plan, Step
+from toolkit.plan.steps import Phase, Plan, Run, Step
 
 
 @dataclass(frozen=True)
@@ -225,4 +225,5 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         fix,
         verdict.output,
         verdict.amounts,
+        isinstance(step, Run) and step.proof,
     )

@@ -145,7 +145,7 @@ def report_text(report: Report) -> str:
         elif any(o.status == "not run" for o in own):
             lines.append(f"  {host}: stopped before {next(o.step for o in own if o.status == 'not run')}")
         else:
-            changed = sum(o.status == "ok" for o in own)
+            changed = sum(o.changed for o in own)
             lines.append(f"  {host}: ok ({counted(changed, 'change')})")
     failures = len({o.host for o in report.failures})
     how = f"failed on {counted(failures, 'host')} of {len(hosts)}" if failures else "not finished"

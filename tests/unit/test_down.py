@@ -18,6 +18,7 @@ from toolkit.execute import execute
 from toolkit.plan import down as plan_module
 from toolkit.plan.down import plan_down
 from toolkit.plan.steps import Plan
+from toolkit.show import report_text
 
 CLUSTER = f"down-{os.getpid():x}"
 PART = f"toolkit-part:{world.IMAGE.identity}-a1b2-3"
@@ -87,8 +88,11 @@ def test_everything_goes_and_a_second_time_there_is_nothing_to_do(engine: Path) 
         f"rmi {PART}" in (engine / "log").read_text() and "rmi somebody" not in (engine / "log").read_text()
     )
     assert not (engine / "state folder").exists() or not list((engine / "state folder").iterdir())
-    again = execute(plan_down(replace(world.inventory(), cluster=CLUSTER), {}), hosts("gpu2"))
-    assert again.changes == 0
+    state = str(engine / "state folder" / "toolkit" / CLUSTER / "gpu2")
+    facts = {"gpu2": world.facts("gpu2", state_dir=state)}
+    again = execute(plan_down(replace(world.inventory(), cluster=CLUSTER), facts), hosts("gpu2"))
+    assert again.ok and again.changes == 0, again
+    assert outcomes(again)["proof"] == "ok" and "nothing to change" in report_text(again)
 
 
 def test_processes_outside_of_containers_end_and_others_stay(engine: Path) -> None:

@@ -20,6 +20,7 @@ class Outcome:
         amounts: what it moved: of an image ``bytes`` that came in, ``from_here`` those of them that this
             machine sent, ``layers`` in them, ``of`` how many, and ``transfer_ms`` from when the hosts had
             met until the last byte was there.
+        proof: it only looked, and altered nothing.
     """
 
     phase: str
@@ -31,6 +32,12 @@ class Outcome:
     fix: str = ""
     output: str = ""
     amounts: tuple[tuple[str, int], ...] = ()
+    proof: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether something is there, gone or different by it."""
+        return self.status == "ok" and not self.proof
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Report:
     @property
     def changes(self) -> int:
         """The number of steps that changed something."""
-        return sum(o.status == "ok" for o in self.outcomes)
+        return sum(o.changed for o in self.outcomes)
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
@@ -105,5 +112,7 @@ def refuse_failed(report: Report) -> Report:
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
     found = asdict(outcome)
+    if not found["proof"]:
+        del found["proof"]
     # Only where there are any: most steps move nothing that is worth a number.
     return {**found, "amounts": dict(outcome.amounts)} if found.pop("amounts") else found

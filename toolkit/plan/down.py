@@ -199,4 +199,5 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
         # A second cluster may listen on the same port at another address: then its listener is no remnant.
         script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
         fix=f"on {facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
+        proof=True,
     )

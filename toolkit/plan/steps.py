@@ -66,6 +66,7 @@ class Run:
         fix: what to tell a person to do when it fails otherwise.
         why: what makes it necessary, where that is not plain from the title.
         known: what ``reads`` prints, where the facts say already that there is nothing to do.
+        proof: it looks whether all is well and alters nothing, so it is no change.
     """
 
     host: str
@@ -80,6 +81,7 @@ class Run:
     fix: str = ""
     why: str = ""
     known: str | None = None
+    proof: bool = False
 
 
 class _Same:
