@@ -12,9 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from toolkit.connected import Connected, Questions, Reply
+from toolkit.core.command import Command
 from toolkit.core.names import container_name
 from toolkit.core.report import Report
-from toolkit.effects.runner import ContainerRunner
+from toolkit.core.result import Result
+from toolkit.effects.runner import ContainerRunner, Sink
 from toolkit.effects.ssh import Trace
 from toolkit.errors import ImageError, NotReady
 from toolkit.inputs import choose_hosts, inside_programs, load_inventory
@@ -220,6 +222,22 @@ class Session(Connected):
         if why:
             raise NotReady(f"container {name} does not run: {why}", "toolkit up", host)
         return ContainerRunner(self.runners[host], name, user)
+
+    def run_inside(self, host: str, argv: Sequence[str], timeout: float | None, *sinks: Sink) -> Result:
+        """Run a command in a host's container; it is ended there when the connection ends.
+
+        Args:
+            timeout: seconds after which it is ended there, with status 124; None for never.
+            sinks: for standard output and standard error, as they come; without them the result has both.
+
+        Raises:
+            NotReady: the host did not answer, or no container of the cluster runs there.
+        """
+        said: tuple[list[bytes], list[bytes]] = ([], [])
+        out, err = sinks or (said[0].append, said[1].append)
+        done = self.container(host).follow(self.runners[host], Command(tuple(argv)), out, err, timeout)
+        output, beside = (b"".join(chunks).decode(errors="replace") for chunks in said)
+        return replace(done, stdout=output, stderr=beside + done.stderr)
 
     @property
     def main(self) -> ContainerRunner:

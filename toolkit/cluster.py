@@ -198,28 +198,26 @@ class Cluster(Elsewhere):
                 return gauges.now()
 
     def execute(self, host: str, *command: str, timeout: float | None = 600.0) -> Result:
-        """Run a command in the container of a host; ``timeout`` in seconds.
+        """Run a command in the container of a host; ``timeout`` in seconds. It ends there with this program.
 
         Raises:
             NotReady: no container of the cluster runs there.
         """
-        from toolkit.core.command import Command
         from toolkit.inputs import choose_hosts
 
         (name,) = choose_hosts(self.inventory, (host,), ())
         with self.connect([name]) as session:
             session.require_own()
-            return session.container(name).run(Command(command), timeout)
+            return session.run_inside(name, command, timeout)
 
     def on_all(self, *command: str, timeout: float | None = 600.0) -> dict[str, Result | ToolkitError]:
         """Run a command in every host's container at once; a host that cannot has its error in the answer."""
-        from toolkit.core.command import Command
         from toolkit.effects.fanout import fan_out
 
         with self.connect() as session:
             session.require_own()
             done, errors = fan_out(
-                self.inventory.names, lambda name: session.container(name).run(Command(command), timeout)
+                self.inventory.names, lambda name: session.run_inside(name, command, timeout)
             )
         return {name: done[name] if name in done else errors[name] for name in self.inventory.names}
 

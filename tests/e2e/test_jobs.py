@@ -177,8 +177,34 @@ def test_a_job_whose_main_went_down_is_lost_and_not_in_the_way(up: Toolkit) -> N
 
 def test_exec_ends_what_is_late(up: Toolkit) -> None:
     done = up.run("exec", "--timeout", "2", "box2", "--", "sleep", "98765")
-    assert done.status == 124 and done.seconds < 15
+    assert done.status == 124 and done.seconds < 15 and done.err == "no end after 2 s\n"
     assert "98765" not in on("box2", "ps", "-ef")
+
+
+def test_what_exec_and_shell_print_comes_as_it_is_printed(up: Toolkit) -> None:
+    wait = "while [ ! -e /tmp/heard ]; do sleep 0.1; done; rm /tmp/heard"
+    script = f"printf '\\377 out'; printf 'beside' >&2; {wait}; echo ' end'; exit 7"
+    ways = ((["exec", "box2", "--", "sh", "-c", script], None), (["shell", "box2"], script.encode()))
+    for words, given in ways:
+        with subprocess.Popen(
+            [up.program, *words], cwd=up.folder, env=up.env, stdin=-1, stdout=-1, stderr=-1
+        ) as process:
+            assert process.stdin and process.stdout and process.stderr
+            process.stdin.write(given or b"")
+            process.stdin.close()
+            assert process.stdout.read(5) == b"\xff out" and process.stderr.read(6) == b"beside"
+            sh("box2", "docker exec toolkit-two-worker touch /tmp/heard")
+            assert (process.stdout.read(), process.stderr.read(), process.wait()) == (b" end\n", b"", 7)
+
+
+def test_what_exec_runs_ends_with_it(up: Toolkit) -> None:
+    script = "trap '' TERM; echo begun; while :; do sleep 0.98765; done"
+    for way in (["box2"], ["--all"]):
+        process = up.start("exec", *way, "--", "sh", "-c", script)
+        wait_until(lambda: "0.98765" in on("box2", "ps", "-ef"), 60)
+        interrupt(process)
+        assert process.wait(30) != 0
+        wait_until(lambda: "0.98765" not in on("box2", "ps", "-ef"), 30)
 
 
 def test_arguments_and_variables_arrive_as_they_were_given(up: Toolkit) -> None:

@@ -38,6 +38,21 @@ class Host:
             sink(letter.encode())
         return Result(result.status, "", result.stderr)
 
+    def follow(
+        self,
+        command: Command,
+        out: Sink,
+        err: Sink,
+        source: Iterable[bytes] | None = None,
+        timeout: float | None = None,
+        hold: bool = False,
+    ) -> Result:
+        result = self.run(command, timeout)
+        for sink, text in ((out, result.stdout), (err, result.stderr)):
+            for letter in text:
+                sink(letter.encode())
+        return Result(result.status)
+
 
 @pytest.mark.parametrize(
     ("errors", "calls", "status"),
@@ -47,12 +62,16 @@ def test_what_never_ran_for_an_accident_is_run_once_more(
     errors: tuple[str, ...], calls: int, status: int
 ) -> None:
     last = (*errors, "fine")[calls - 1]
-    for way, place in itertools.product(("run", "limited", "stream"), ("stdout", "stderr")):
+    for way, place in itertools.product(("run", "limited", "stream", "follow"), ("stdout", "stderr")):
         host, heard = Host(*errors, place=place), []
         inside = ContainerRunner(host, "toolkit-demo-main")
         if way == "stream":
             result = inside.stream(command("true"), heard.append)
             assert b"".join(heard).decode() == (last if place == "stdout" or not status else "")
+        elif way == "follow":
+            beside: list[bytes] = []
+            result = inside.follow(host, command("true"), heard.append, beside.append, 5.0)
+            assert b"".join((*heard, *beside)).decode() == last
         else:
             result = inside.run(command("true"), 5.0 if way == "limited" else None)
             assert result.output == last

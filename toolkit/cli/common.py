@@ -75,9 +75,15 @@ def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
 
 
 def to_stdout(data: bytes) -> None:
-    """Pass a job's output on as it comes."""
+    """Pass output on as it comes."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def to_stderr(data: bytes) -> None:
+    """Pass on as it comes what a command says beside its output."""
+    sys.stderr.buffer.write(data)
+    sys.stderr.buffer.flush()
 
 
 def load(hosts: str) -> Inventory:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    HostsFile,
+    Json,
+    Verbose,
+    connect,
+    put_json,
+    say,
+    to_stderr,
+    to_stdout,
+)
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
+    from toolkit.core.result import Result
     from toolkit.spec.inventory import Inventory
 
 CONTEXT = {"allow_interspersed_args": False}
@@ -30,11 +41,11 @@ def execute(
 ) -> None:
     """Run a command in the container of main, of HOST, or with --all of every host.
 
-    Ends with the command's own status; with --all with 1 when it failed anywhere. The command reads nothing;
-    for one that does: toolkit shell HOST < FILE.
+    What it prints is passed on as it comes; with --all host by host, when all have ended. Ends with the
+    command's own status; with --all with 1 when it failed anywhere. The command reads nothing; for one that
+    does: toolkit shell HOST < FILE.
     """
     from toolkit.cli.line import CommandLine
-    from toolkit.core.command import Command
     from toolkit.effects.fanout import fan_out
 
     line = CommandLine()
@@ -43,27 +54,22 @@ def execute(
     names, argv = _split(line, inventory, words, everywhere)
     with connect(line.accept(inventory), verbose, names) as session:
         session.require_own()
-
-        def one(name: str) -> tuple[int, str, str]:
-            done = session.container(name).run(Command(tuple(argv)), seconds)
-            return done.status, done.stdout, done.stderr
-
-        results, errors = fan_out(names, one)
+        if len(names) == 1 and not as_json:
+            _end(session.run_inside(names[0], argv, seconds, to_stdout, to_stderr))
+        results, errors = fan_out(names, lambda name: session.run_inside(name, argv, seconds))
     if as_json:
-        rows = [{"host": n, "status": r[0], "stdout": r[1], "stderr": r[2]} for n, r in results.items()] + [
-            {"host": n, "error": e.what, "fix": e.fix} for n, e in errors.items()
-        ]
-        put_json(rows)
+        told = ((name, done.status, done.stdout, done.stderr) for name, done in results.items())
+        rows = [dict(zip(("host", "status", "stdout", "stderr"), row, strict=True)) for row in told]
+        put_json(rows + [{"host": n, "error": e.what, "fix": e.fix} for n, e in errors.items()])
     else:
-        for name, (_, out, err) in results.items():
-            mark = f"[{name}] " if len(names) > 1 else ""
-            sys.stdout.writelines(f"{mark}{text}\n" for text in out.splitlines())
-            sys.stderr.writelines(f"{mark}{text}\n" for text in err.splitlines())
+        for name, done in results.items():
+            sys.stdout.writelines(f"[{name}] {text}\n" for text in done.stdout.splitlines())
+            sys.stderr.writelines(f"[{name}] {text}\n" for text in done.stderr.splitlines())
         for error in errors.values():
             say(str(error))
     if len(names) == 1 and names[0] in results:
-        raise typer.Exit(results[names[0]][0])
-    if errors or any(status for status, _, _ in results.values()):
+        raise typer.Exit(results[names[0]].status)
+    if errors or not all(done.ok for done in results.values()):
         raise typer.Exit(1)
 
 
@@ -115,11 +121,12 @@ def shell(
         if at_terminal:
             raise typer.Exit(session.runners[name].interactive(enter))
         # What comes here ends, and its end is passed on; a terminal over there would wait for more.
-        done = session.runners[name].stream(enter, _print, iter(lambda: os.read(0, 1 << 15), b""))
-        sys.stderr.write(done.stderr)
-        raise typer.Exit(done.status)
+        given = iter(lambda: os.read(0, 1 << 15), b"")
+        _end(session.runners[name].follow(enter, to_stdout, to_stderr, given))
 
 
-def _print(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+def _end(done: Result) -> NoReturn:
+    """End as the command did, and say what befell it, if that was no doing of its own."""
+    if done.stderr:
+        say(done.stderr.strip())
+    raise typer.Exit(done.status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from toolkit.core.causes import never_ran
@@ -30,6 +31,36 @@ class Runner(Protocol):
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         """Run to the end; output goes to ``sink`` as it comes, standard input is fed from ``source``."""
+
+
+class Follower(Runner, Protocol):
+    """Runs commands somewhere, and passes on both streams of a command as they come."""
+
+    def follow(
+        self,
+        command: Command,
+        out: Sink,
+        err: Sink,
+        source: Iterable[bytes] | None = None,
+        timeout: float | None = None,
+        hold: bool = False,
+    ) -> Result:
+        """Run to the end; ``timeout`` as with ``run``. The result has words of ours alone in ``stderr``.
+
+        Args:
+            hold: standard input stays open while there is a connection, and nothing comes in it.
+        """
+
+
+# Runs a command until standard input ends: it ends with who wants it, however that one ends.
+_WHILE_HELD = r"""
+exec 3<&0
+"$@" </dev/null 3<&- & own=$!
+{ while read -r _; do :; done; kill $own; } <&3 >/dev/null 2>&1 & left=$!
+wait $own; status=$?
+kill $left 2>/dev/null
+exit $status
+"""
 
 
 class LocalRunner:
@@ -88,6 +119,24 @@ class ContainerRunner:
             whole, limit = self._within(limited, False), timeout + 10
         result = self.outer.run(whole, limit)
         return self.outer.run(whole, limit) if _accident(result) else result
+
+    def follow(
+        self, outer: Follower, command: Command, out: Sink, err: Sink, timeout: float | None = None
+    ) -> Result:
+        """Run in the container of the host `outer`, where it ends with the connection; see ``Follower``."""
+        # For `timeout` 0 means no limit; it passes SIGTERM on to all that the command has started.
+        ends = ("timeout", "-k", "5", f"{timeout or 0:.0f}")
+        whole = self._within(command.within("sh", "-c", _WHILE_HELD, "sh", *ends), True)
+        limit = None if timeout is None else timeout + 10
+        streams = _Withheld(out), _Withheld(err)
+        result = outer.follow(whole, *streams, timeout=limit, hold=True)
+        if _accident(result, "".join(stream.text for stream in streams)):
+            result = outer.follow(whole, out, err, timeout=limit, hold=True)
+        else:
+            for stream in streams:
+                stream.give()
+        late = result.status == TIMED_OUT and result.stderr
+        return replace(result, stderr=f"no end after {timeout:.0f} s") if late else result
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         whole = self._within(command, source is not None)

@@ -144,6 +144,21 @@ class SshRunner:
         self._tell(command)
         return self._exec(wire(command), sink, source, None)
 
+    def follow(
+        self,
+        command: Command,
+        out: Sink,
+        err: Sink,
+        source: Iterable[bytes] | None = None,
+        timeout: float | None = None,
+        hold: bool = False,
+    ) -> Result:
+        if source is None and command.stdin is not None:
+            source = _pieces(command.stdin)
+        command = spoken(command, self.engine)
+        self._tell(command)
+        return self._exec(wire(command, timeout), out, source, timeout, err, hold)
+
     @property
     def is_open(self) -> bool:
         """Whether there is a connection, as far as is known."""
@@ -183,20 +198,29 @@ class SshRunner:
         if self._trace:
             self._trace(self.name, command.line())
 
-    def _exec(self, line: str, sink: Sink, source: Iterable[bytes] | None, timeout: float | None) -> Result:
+    def _exec(
+        self,
+        line: str,
+        sink: Sink,
+        source: Iterable[bytes] | None,
+        timeout: float | None,
+        said: Sink | None = None,
+        hold: bool = False,
+    ) -> Result:
+        """Run a line; what comes on standard error goes to `said`, or is kept for the result."""
         start = time.monotonic()
         errors: list[bytes] = []
         broken: list[BaseException] = []
-        out, err = _Framed(sink), _Framed(errors.append)
+        out, err = _Framed(sink), _Framed(said or errors.append)
         try:
             channel = self._link.connection.create_session()
             # The host ends a command that is late by itself; this is for a host that has gone silent.
             channel.settimeout(None if timeout is None else timeout + 15)
             channel.exec_command(line)
             readers = [threading.Thread(target=_drain, args=(channel, err), daemon=True)]
-            if source is None:
+            if source is None and not hold:
                 channel.shutdown_write()
-            else:
+            if source is not None:
                 readers.append(threading.Thread(target=_feed, args=(channel, source, broken), daemon=True))
             for thread in readers:
                 thread.start()
