@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import LAB, Toolkit, outer, sh, wait_until
+from tests.e2e.world import LAB, Toolkit, interrupt, outer, sh, wait_until
 from toolkit.lab.manage import lab_down, lab_up
 from toolkit.lab.spec import LabSpec
 
@@ -70,6 +70,17 @@ def test_files_belong_to_the_user_and_jobs_end(pod: Toolkit) -> None:
     pod.run("stop", "--now", check=True)
     assert pod.run("get", "made", "-o", "got", check=True).status == 0
     wait_until(lambda: "time.sleep(600)" not in sh("box2", "ps -eo args", lab=NAME), 20)
+
+
+def test_what_exec_runs_ends_with_it(pod: Toolkit) -> None:
+    done = pod.run("exec", "box2", "--", "sh", "-c", "echo out; echo beside >&2; exit 5")
+    assert (done.status, done.out) == (5, "out\n") and "beside" in done.err, done.err
+    process = pod.start("exec", "box2", "--", "sleep", "98765")
+    # Itself, not podman with it among its words.
+    wait_until(lambda: "sleep 98765" in sh("box2", "ps -eo args", lab=NAME).splitlines(), 60)
+    interrupt(process)
+    assert process.wait(30) != 0
+    wait_until(lambda: "98765" not in sh("box2", "ps -eo args", lab=NAME), 30)
 
 
 def test_nothing_is_left(pod: Toolkit) -> None:
