@@ -184,19 +184,37 @@ def alarms_text(findings: Iterable[Finding]) -> str:
     return "".join(f"{line}\n" for line in _finding_lines(alarms(findings)))
 
 
+def warnings_text(findings: Iterable[Finding], everything: str, at_most: int = 5) -> str:
+    """Return the first warnings, equal ones as one, and a line that counts the others.
+
+    Args:
+        everything: the command that prints all of them.
+    """
+    entries = _finding_entries(finding for finding in findings if finding.verdict == "warning")
+    lines = [line for entry in entries[:at_most] for line in entry]
+    if (more := len(entries) - at_most) > 0:
+        lines.append(f"{counted(more, 'more warning')}: {everything}")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def _finding_lines(findings: Iterable[Finding]) -> list[str]:
+    return [line for entry in _finding_entries(findings) for line in entry]
+
+
+def _finding_entries(findings: Iterable[Finding]) -> list[tuple[str, ...]]:
+    """Return the lines of each finding; findings that differ only in the host share one entry."""
     together: dict[tuple[str, str, str, str, str], list[str]] = {}
     for one in findings:
         key = (one.verdict, one.check, one.what, _everywhere(one.fix, one.host), one.subject)
         together.setdefault(key, []).append(one.host)
-    lines = []
+    entries: list[tuple[str, ...]] = []
     for (verdict, check, what, fix, subject), names in together.items():
         where = ", ".join(name for name in names if name)
         who = f"{where}: " if where else ""
         about = f"{subject}: " if subject and subject not in what else ""
-        lines.append(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
-        lines += [f"             fix: {fix.replace(_HOST, names[0])}"] if fix else []
-    return lines
+        line = f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]"
+        entries.append((line, f"             fix: {fix.replace(_HOST, names[0])}") if fix else (line,))
+    return entries
 
 
 _VERDICT = {"error": "ERROR", "warning": "warning", "not checked": "not checked", "ok": "ok"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -72,13 +73,38 @@ def test_a_dry_run_shows_faults_and_the_plan(recorder: Recorder, saw: Any) -> No
     assert status == 0 and "phase containers" in out and "only a reset ends" in err
 
 
-def test_warnings_are_told_by_up_and_counted_by_run(recorder: Recorder, saw: Any) -> None:
+def test_warnings_are_printed_by_up_and_by_run(recorder: Recorder, saw: Any) -> None:
     saw(_WARNINGS)
     status, _, err = call("up")
     assert (status, len(recorder.ran)) == (0, 1)
     assert "gpu2: persistence mode is off" in err and "gpu2: its clock is" in err
     status, _, err = call("run", "--detach", "--np", "3", "train.py")
-    assert status == 0 and "2 warnings about the hosts: toolkit check" in err and "persistence" not in err
+    assert status == 0 and "gpu2: persistence mode is off" in err and "gpu2: its clock is" in err
+    assert "toolkit check" not in err
+
+
+def test_run_prints_five_warnings_once_each_and_counts_the_others(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = [Finding(f"check-{n}", "warning", f"fault {n}", f"cure {n}", "gpu1") for n in range(7)]
+    several.append(replace(several[0], host="gpu2"))
+    monkeypatch.setattr(toolkit.preflight, "preflight", lambda session, hosts: tuple(several))
+    words = ("run", "--detach", "--json", "--np", "3", "train.py")
+    status, out, err = call(*words)
+    assert status == 0
+    lines = [line.strip() for line in err.splitlines()]
+    assert [line for line in lines if "fault" in line or "cure" in line or "more" in line] == [
+        "warning  gpu1, gpu2: fault 0  [check-0]",
+        "fix: cure 0",
+        *(text for n in range(1, 5) for text in (f"warning  gpu1: fault {n}  [check-{n}]", f"fix: cure {n}")),
+        "2 more warnings: toolkit check",
+    ]
+    carried = [f for f in json.loads(out)["warnings"] if f["check"].startswith("check-")]
+    assert len(carried) == len(several)
+    del several[6:]
+    assert "1 more warning: toolkit check" in call(*words)[2]
+    del several[5:]
+    assert "more warning" not in call(*words)[2]
 
 
 def test_a_host_that_takes_no_part_stops_nobody(saw: Any) -> None:

@@ -33,6 +33,7 @@ from toolkit.core.counted import counted
 if TYPE_CHECKING:
     from toolkit.api import Session
     from toolkit.cli.line import CommandLine
+    from toolkit.core.finding import Finding
 
 # A script's own options come after it and are not ours.
 CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
@@ -161,7 +162,8 @@ def run(
             return
         if not no_check:
             refuse_lacking(session, {host.name for host in job.hosts})
-            _refuse_faults(session, {job.main, *(host.name for host in job.hosts)})
+            about_hosts = _refuse_faults(session, {job.main, *(host.name for host in job.hosts)})
+            findings = (*findings, *about_hosts)
         pressed = False
         with Progress(verbose) as listener:
             try:
@@ -182,10 +184,10 @@ def run(
     raise typer.Exit(status.exit_code if status.exit_code is not None else 1)
 
 
-def _refuse_faults(session: Session, hosts: set[str]) -> None:
-    """Stop at errors; warnings were told by `up` and are only counted here."""
+def _refuse_faults(session: Session, hosts: set[str]) -> tuple[Finding, ...]:
+    """Stop at errors; print the first warnings and return all of them."""
     from toolkit.preflight import preflight, refuse_faults
-    from toolkit.show import alarms_text
+    from toolkit.show import alarms_text, warnings_text
 
     found = preflight(session, hosts)
     errors = [finding for finding in found if finding.verdict == "error"]
@@ -193,7 +195,8 @@ def _refuse_faults(session: Session, hosts: set[str]) -> None:
         say(alarms_text(errors))
     refuse_faults(found)
     if found:
-        say(f"{counted(len(found), 'warning')} about the hosts: toolkit check")
+        say(warnings_text(found, "toolkit check"))
+    return found
 
 
 def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ...]:
