@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.core.finding import Finding
-from toolkit.core.imports import FALLBACK, imports_of, launcher_for, takes_local_rank
+from toolkit.core.imports import FALLBACK, imports_of, launcher_for, mentions, takes_local_rank
 from toolkit.core.transport import EXEC, INSTEAD
 from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
 from toolkit.errors import BadInput, Problem
@@ -141,6 +141,31 @@ def _below(path: Path, folder: Path | None) -> str:
         except ValueError:
             problem = Problem(str(path), f"is outside {base}, the folder that is sent; see --workdir")
             raise BadInput("command line", (problem,)) from None
+
+
+def misplaced_options(
+    words: Sequence[str], workdir: Path | None, options: Collection[str]
+) -> tuple[str, tuple[str, ...]]:
+    """Return the script, and those of ``options`` that follow it and that its source does not mention.
+
+    Args:
+        options: names of the options of the toolkit command that runs ``words``.
+    """
+    try:
+        command = rank_command(words, workdir)
+    except BadInput:
+        return "", ()
+    sources = _sources(command, workdir)
+    if not sources:
+        return "", ()
+    given = command[2:]
+    own = given[: given.index("--")] if "--" in given else given
+    names = dict.fromkeys(word.partition("=")[0] for word in own if word.startswith("-"))
+    return command[1], tuple(
+        name
+        for name in names
+        if name in options and not any(mentions(text, name) for text in sources.values())
+    )
 
 
 def launcher_problems(launcher: str) -> list[Problem]:

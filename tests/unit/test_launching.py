@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.unit import cluster_world as world
+from tests.unit.test_invariants import Recorder
+from tests.unit.test_invariants import recorder as recorder
+from toolkit.cli.app import app
 from toolkit.errors import BadInput
 from toolkit.launching import Start, how_to_start, launcher_findings
 from toolkit.request import Request, check_request
@@ -115,3 +119,54 @@ def test_horovod_with_gloo_warns_and_so_does_what_nothing_holds_together(code: P
     (finding,) = launcher_findings(job, start(("plain.py",), code))
     assert "each of the" in finding.what and finding.verdict == "warning"
     assert launcher_findings(job, start(("plain.py",), code, "python")) == ()
+
+
+# Options after the script
+
+_READS = {
+    "plain.py": "import numpy as np\nimport options\nprint(np.zeros(3), -d)\n",
+    "options.py": "class Options:\n    timeout: int = 3\n",
+    "own.py": "add_argument('--np'); DEFINE_bool('share', 0); add('-d')\ndef main(min_hosts=1): ...\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("plain.py --np 2", "plain.py receives --np, which"),
+        ("plain.py --np=2", "run --np N plain.py ..."),
+        (
+            "python plain.py --lr 1 --np 2 --env A=s3cret --share --np 3",
+            "--np N --env NAME[=VALUE] --share plain.py",
+        ),
+        ("-- python plain.py --no-fold", "run --no-fold plain.py ..."),
+        ("plain.py --min-hosts 1", "run --min-hosts N plain.py ..."),
+        ("plain.py --timeout 3 --lr 1 --npx --n --help -h", ""),
+        ("plain.py -d", ""),
+        ("plain.py -- --np 2", ""),
+        ("--np 2 plain.py", ""),
+        ("own.py --np 2 --min-hosts 1 --share -d", ""),
+        ("own.py --json", "run --json own.py ..."),
+        ("-- hostname --np 2", ""),
+        ("gone.py --np 2", ""),
+    ],
+)
+def test_an_option_after_the_script_gets_a_hint(
+    words: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in _READS.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for verb in ("run", "bench scaling") if hint.startswith("run --json") else ("run",):
+        done = CliRunner().invoke(app, [*verb.split(), "--hosts", "gone.yaml", *words.split()])
+        assert isinstance(done.exception, BadInput) and "s3cret" not in done.stderr
+        told = [line for line in done.stderr.splitlines() if line.startswith("hint: ")]
+        assert len(told) == bool(hint)
+        assert hint.replace("run", verb) in "".join(told)
+
+
+def test_a_hint_changes_nothing_else(recorder: Recorder) -> None:
+    given = ("run", "--detach", "train.py", "--np", "2")
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0 and done.stderr.startswith("hint: train.py receives --np, which")
+    assert recorder.ran

@@ -1,4 +1,4 @@
-"""What a Python script imports, and the launcher that such a script expects."""
+"""What a Python script imports, the launcher that such a script expects, and the options that it mentions."""
 
 from __future__ import annotations
 
@@ -100,3 +100,20 @@ def launcher_for(names: Collection[str]) -> Choice:
 def takes_local_rank(source: str) -> bool:
     """Return whether a script declares the option ``--local_rank``, which DeepSpeed's launcher gives."""
     return bool(_LOCAL_RANK.search(source))
+
+
+def mentions(source: str, option: str) -> bool:
+    """Return True if a script appears to read an option such as ``--np``.
+
+    A dataclass field or a parameter of that name counts, as several parsers make options from these; an
+    alias such as ``numpy as np`` does not.
+    """
+    name = re.escape(option.lstrip("-"))
+    if not option.startswith("--"):
+        return bool(re.search(rf"(?<![\w-])-{name}(?![\w-])", source))
+    plain = name.replace(r"\-", "_")
+    return bool(
+        re.search(
+            rf"""(?<![\w-])--{name}(?![\w-])|["'](?:{name}|{plain})["']|\b{plain}\s*(?::|=(?!=))""", source
+        )
+    )
