@@ -28,6 +28,7 @@ from toolkit.cluster_parts import (
     NetworkPart,
     ServicesPart,
 )
+from toolkit.core.names import RUNS
 from toolkit.core.report import refuse_failed
 from toolkit.errors import ToolkitError
 
@@ -163,7 +164,7 @@ class Cluster(Elsewhere):
         """
         from toolkit.jobs import end_jobs
 
-        folder = str(save_to or f"runs/{self.inventory.cluster}") if save else ""
+        folder = str(save_to or f"{RUNS}/{self.inventory.cluster}") if save else ""
         with self.connect() as session:
             session.require_some()
             plan = session.plan_down(folder)

@@ -149,22 +149,24 @@ class ClusterJob:
         with self.cluster.connect() as session:
             return job_report(session, self._status(session).id)
 
-    def get(self, *patterns: str, into: str | Path = ".", host: str = "", replace: bool = False) -> Got:
+    def get(self, *patterns: str, into: str | Path = "", host: str = "", replace: bool = False) -> Got:
         """Bring files that it has written to a local folder, from main or from one host.
 
         Args:
             patterns: relative to its folder, or absolute in the container.
+            into: local folder; ``runs/JOB`` by default, which ``run`` never sends as code.
             replace: local files that differ.
 
         Raises:
             ToolkitError: nothing matches, or a local file differs; then nothing was brought.
         """
-        from toolkit.get import bring, find_files, refuse_overwriting
+        from toolkit.get import bring, default_folder, find_files, refuse_overwriting
 
         with self.cluster.connect() as session:
             found = self._status(session)
             name = choose_hosts(session.inventory, (host,), ())[0] if host else session.inventory.main
-            wanted = find_files(session, name, found.id, list(patterns), Path(into))
+            folder = Path(into) if into else default_folder(found.id)
+            wanted = find_files(session, name, found.id, list(patterns), folder)
             if not replace:
                 refuse_overwriting([wanted])
             return bring(session, wanted, lambda done, total: None)

@@ -91,7 +91,8 @@ def execute(
 ) -> Report:
     """Run a plan, phase by phase, the hosts of a phase at once, and give every step an outcome.
 
-    A host on which a step fails takes no further part; its later steps are "not run".
+    A host on which a step fails takes no further part; its later steps are "not run". So is a step of another
+    host if all its targets failed (see ``Run``), but that host continues.
 
     Args:
         runners: by host name; a step for a host without one is "not run".
@@ -213,7 +214,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         # Of this machine: a full disk, a file that has gone.
         verdict, fix = Verdict("failed", f"on this machine: {error}"), ""
     seconds = round(time.monotonic() - start, 3)
-    if verdict.status != "skipped" or seconds > _STALE_S:
+    if verdict.status in ("ok", "failed") or seconds > _STALE_S:
         progress.foreseen = {}
     return Outcome(
         phase.title,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolkit.api import Session
 from toolkit.core.command import command
-from toolkit.core.names import INSIDE, JOBS
+from toolkit.core.names import INSIDE, JOBS, RUNS
 from toolkit.effects.landing import Coming, Landing, put_link, safe_target, standing
 from toolkit.effects.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError
@@ -65,6 +65,11 @@ class NoFolder(NotReady):
 
 class NoSuchFile(ToolkitError):
     """The host has nothing of what is asked for."""
+
+
+def default_folder(job: str) -> Path:
+    """Return the local folder for a job's files if no other is named; it is never sent as code."""
+    return Path(RUNS, job)
 
 
 def find_files(session: Session, host: str, job: str, patterns: Sequence[str], into: Path) -> Found:

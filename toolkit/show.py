@@ -143,7 +143,9 @@ def report_text(report: Report) -> str:
             if failed[0].fix:
                 lines.append(f"      fix: {failed[0].fix}")
         elif any(o.status == "not run" for o in own):
-            lines.append(f"  {host}: stopped before {next(o.step for o in own if o.status == 'not run')}")
+            left = next(o for o in own if o.status == "not run")
+            reason = f": {left.detail}" if left.detail else ""
+            lines.append(f"  {host}: {'not done:' if reason else 'stopped before'} {left.step}{reason}")
         else:
             changed = sum(o.changed for o in own)
             lines.append(f"  {host}: ok ({counted(changed, 'change')})")

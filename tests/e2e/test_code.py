@@ -61,6 +61,12 @@ def test_each_job_has_its_own_copy_and_its_results_come_back(up: Toolkit, tmp_pa
     )
     assert [(row["files"], row["there"]) for row in again.json["hosts"]] == [(0, 2)]
     assert time.monotonic() - start < 30
+    # Without -o: a folder that is not sent with the next job.
+    default = toolkit.run("get", "out", "--job", second, "--json", check=True)
+    assert [(row["into"], row["files"]) for row in default.json["hosts"]] == [(f"runs/{second}", 2)]
+    assert (tmp_path / "runs" / second / "out" / "last").resolve().parent.name == "deep"
+    inside = toolkit.run("run", "--launcher", "mpirun", "--", "sh", "-c", "ls -a", check=True)
+    assert "code" in inside.out and "runs" not in inside.out
     lost = toolkit.run("get", "outt")
     assert lost.status == 1 and "has no outt; in the job's folder: " in lost.err
 

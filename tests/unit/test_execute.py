@@ -24,7 +24,7 @@ from toolkit.execute import (
 )
 from toolkit.executors import EXECUTORS, executor_of
 from toolkit.plan import steps as kinds
-from toolkit.plan.steps import Failure, File, Phase, Plan, Run, Step, Upload, WaitFor
+from toolkit.plan.steps import Failure, File, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
 
 YES, NO = command("true"), command("false")
 
@@ -234,6 +234,52 @@ def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:
     assert path.read_text() == "# keys\na KEY-a\nb KEY-b\n"
     assert (tmp_path / "argv").read_text() == "a=KEY-a|"
     assert statuses(report) == ["ok", "ok", "failed", "ok", "ok"]
+
+
+def keys(tmp_path: Path, broken: str, unless: Stamp | None = None) -> Plan:
+    """Keys on two hosts, of which some fail, then a step on a third host that uses both keys."""
+    made = [
+        Run(h, "key", command("false" if h in broken else "true"), reads=command("echo", h), saves="key")
+        for h in ("b", "c")
+    ]
+    uses = script('touch "$0"; echo "$@" >>"$0"', Ref("b", "key"), Ref("c", "key"))
+    uses = Command((*uses.argv[:3], str(tmp_path / "used"), *uses.argv[4:]))
+    return plan(tuple(made), (Run("a", "use both keys", uses, unless=unless),), (touch(tmp_path / "after"),))
+
+
+def test_a_step_of_which_all_targets_failed_is_not_done(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    report = execute(keys(tmp_path, "bc"), hosts("a", "b", "c"), heard.append)
+    assert [(o.host, o.status) for o in report.outcomes] == [
+        ("b", "failed"),
+        ("c", "failed"),
+        ("a", "not run"),
+        ("a", "ok"),
+    ]
+    assert report.outcomes[2].detail == "earlier steps failed on b, c"
+    assert not (tmp_path / "used").exists() and report.outcomes[2] in [
+        event.outcome for event in heard if isinstance(event, StepEnded)
+    ]
+
+
+def test_a_step_of_which_some_targets_failed_names_them(tmp_path: Path) -> None:
+    outcome = execute(keys(tmp_path, "c"), hosts("a", "b", "c")).outcomes[2]
+    assert (outcome.status, outcome.detail) == ("ok", "without c, where an earlier step failed")
+    assert (tmp_path / "used").read_text() == "b\n"
+
+
+@pytest.mark.parametrize("foresee", [False, True])
+@pytest.mark.parametrize(
+    ("broken", "stamped", "status"),
+    [("", "bc", "skipped"), ("c", "bc", "ok"), ("c", "b", "skipped"), ("bc", "", "not run")],
+)
+def test_a_stamp_is_no_proof_for_targets_that_failed(
+    tmp_path: Path, broken: str, stamped: str, status: str, foresee: bool
+) -> None:
+    stamp = Stamp(str(tmp_path / "stamp"), (Ref("b", "key"), Ref("c", "key")))
+    (tmp_path / "stamp").write_text(stamped)
+    outcome = execute(keys(tmp_path, broken, stamp), hosts("a", "b", "c"), foresee=foresee).outcomes[2]
+    assert outcome.status == status and all(host in outcome.detail for host in broken)
 
 
 # WaitFor

@@ -8,10 +8,16 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit import cluster_world as world
 from tests.unit.code_here import HOST, Code, ContainerHere
+from tests.unit.conftest import Run
 from toolkit.api import Session
+from toolkit.cluster import Cluster
+from toolkit.cluster_connection import Connection
+from toolkit.cluster_job import ClusterJob
 from toolkit.effects.landing import Coming, Landing, safe_target, standing
 from toolkit.effects.runner import ContainerRunner
+from toolkit.effects.tree import list_files
 from toolkit.errors import ToolkitError
 from toolkit.get import Found, Got, NoFolder, NoSuchFile, bring, find_files, refuse_overwriting
 
@@ -150,6 +156,64 @@ def test_local_files_that_differ_are_kept(place: Place) -> None:
     with pytest.raises(ToolkitError, match="b is a folder here and a file there"):
         place.get("b")
     assert place.here() == ["a"]
+
+
+class Meeting(Session):
+    """A session with one host, whose container is the folder of a place."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(world.inventory())
+        self.facts = {HOST: world.facts_when_up()[HOST]}
+        self.place = place
+
+    def container(self, host: str, user: str = "") -> ContainerRunner:
+        return self.place.container(host)
+
+
+@pytest.fixture
+def project(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the code of the job the working directory; every command meets the same host."""
+    place.write("out/model.pt")
+    place.write("../status.json", '{"state": "succeeded", "exit_code": 0}')
+    (place.code.source / "hosts.yaml").write_text(world.HOSTS)
+    monkeypatch.setattr(Connection, "connect", lambda self, *names, **options: Meeting(place))
+    monkeypatch.chdir(place.code.source)
+    return place.code.source
+
+
+@pytest.mark.parametrize("all_hosts", [False, True])
+def test_what_was_downloaded_is_not_sent_with_the_next_job(project: Path, run: Run, all_hosts: bool) -> None:
+    before = list_files(project)
+    status, _, err = run("get", "out", *(["--all-hosts"] if all_hosts else []))
+    folder = Path("runs", "one", *([HOST] if all_hosts else []))
+    assert (project / folder / "out" / "model.pt").is_file(), err
+    assert f"of one in {folder}\n" in err and status == 0
+    assert list_files(project) == before
+
+
+def test_the_default_folder_from_python_is_that_of_the_command(project: Path) -> None:
+    before = list_files(project)
+    got = ClusterJob(Cluster(world.inventory())).get("out")
+    assert got.into == "runs/one" and (project / "runs/one/out/model.pt").is_file()
+    assert list_files(project) == before
+
+
+def test_a_sub_folder_that_was_the_working_directory_keeps_its_downloads(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "lib").mkdir()
+    before = list_files(project)
+    monkeypatch.chdir(project / "lib")
+    assert run("get", "out", "--hosts", "../hosts.yaml")[0] == 0
+    assert (project / "lib/runs/one/out/model.pt").is_file()
+    assert list_files(project) == before and list_files(project / "lib") == ()
+
+
+def test_a_folder_that_is_named_takes_the_files(project: Path, run: Run) -> None:
+    assert run("get", "out", "-o", ".")[0] == 0
+    assert ClusterJob(Cluster(world.inventory())).get("out", into="back").files == 1
+    assert {"out/model.pt", "back/out/model.pt"} <= set(list_files(project))
+    assert not (project / "runs").exists()
 
 
 def coming(name: str, link: str | None = None) -> Coming:

@@ -136,3 +136,15 @@ def test_a_report_that_was_cut_off_blames_nobody() -> None:
     rows = (Outcome("p", "one", "gpu1", "ok"), Outcome("p", "two", "gpu1", "not run"))
     text = report_text(Report("up demo", rows, 1.0))
     assert text.startswith("up demo: not finished (1.0 s)") and "gpu1: stopped before two" in text
+
+
+def test_a_step_without_targets_is_reported_with_the_reason() -> None:
+    lost = Outcome(
+        "login", "main logs in to every worker", "gpu1", "not run", 0.0, "earlier steps failed on gpu2"
+    )
+    rows = (Outcome("sshd", "sshd listens", "gpu2", "failed", 0.0, "died", "look"), lost)
+    assert outcome_line(lost).startswith(
+        " not run  gpu1: main logs in to every worker (earlier steps failed on"
+    )
+    text = report_text(Report("up demo", rows, 1.0))
+    assert "  gpu1: not done: main logs in to every worker: earlier steps failed on gpu2\n" in text

@@ -20,6 +20,7 @@ def down(
     verbose: Verbose = False,
 ) -> None:
     """End the cluster's jobs and remove its containers, keys and files from every host; images stay."""
+    from toolkit.core.names import RUNS
     from toolkit.jobs import end_jobs
     from toolkit.records import running_jobs
 
@@ -28,7 +29,7 @@ def down(
         session.require_some()
         for host, version in session.newer_hosts().items():
             say(f"{host}: made by toolkit {version}, newer than this; what only that one knows may stay")
-        plan = session.plan_down(f"runs/{inventory.cluster}" if save else "")
+        plan = session.plan_down(f"{RUNS}/{inventory.cluster}" if save else "")
         if dry_run:
             for job in running_jobs(session):
                 say(f"job {job} is running, and would be ended")

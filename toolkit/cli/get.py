@@ -40,7 +40,9 @@ def get(
     everywhere: Annotated[
         bool, typer.Option("--all-hosts", help="From every host of the job, each into DIR/HOST/.")
     ] = False,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Where to.")] = ".",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="DIR", help="The local folder; ./runs/JOB if absent.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace local files that differ.")] = False,
     hosts: HostsFile = DEFAULT_HOSTS,
     dry_run: DryRun = False,
@@ -51,19 +53,21 @@ def get(
 
     Of a folder that came with the code only what the job wrote in it comes. Absolute paths are those in the
     container. The job may still be running.
+    ./runs is never sent as code. Files in another folder of the project are sent with the next job.
     """
     from toolkit.cli.line import CommandLine
+    from toolkit.get import default_folder
 
     line = CommandLine()
     inventory = line.hosts(hosts)
     _check(line, inventory, paths, job, host, everywhere, output)
     inventory = line.accept(inventory)
-    into = Path(output)
     names = list(inventory.names) if everywhere else [host or inventory.main]
     asked = list(dict.fromkeys((*inventory.answering, *names)))
     with connect(inventory, verbose, asked) as session:
         session.require_some()
         wanted = _wanted(session, job)
+        into = Path(output) if output else default_folder(wanted)
         places = {name: into / name if everywhere else into for name in names}
         found, errors = _find(session, wanted, paths, places)
         if everywhere and found:

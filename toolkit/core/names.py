@@ -35,6 +35,9 @@ JOBS = PurePosixPath("/run/toolkit/jobs")
 # In main's conf: what the last `up` that changed something took its time with.
 UP_TIMES = "up.json"
 
+# On this machine: the folder below which `get` and `down` put what they download. It is never sent as code.
+RUNS = "runs"
+
 DEFAULT_WORKER_PORT = 12345
 # The most that one log of a job takes on a host's disk.
 DEFAULT_LOG_BYTES = 64 * 1024**2

@@ -15,7 +15,7 @@ class Outcome:
     """One step on one host.
 
     Args:
-        detail: for people.
+        detail: for people; of a step that was not run, why its targets are missing.
         output: what the step was asked to read.
         amounts: what it moved: of an image ``bytes`` that came in, ``from_here`` those of them that this
             machine sent, ``layers`` in them, ``of`` how many, and ``transfer_ms`` from when the hosts had

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from toolkit.core.code import FILE, LINK, CodeTree, Entry
+from toolkit.core.names import RUNS
 from toolkit.effects.hashes import Hashes, Unsteady
 from toolkit.effects.ignore import Rules, parse_ignore
 from toolkit.errors import ToolkitError
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
 # Folders that are never part of a program, whatever the ignore files say.
-NEVER_SENT = frozenset((".git", "__pycache__", ".venv", ".lab", "runs"))
+NEVER_SENT = frozenset((".git", "__pycache__", ".venv", ".lab", RUNS))
 
 _PIECE = 2**15
 # What `why` and `report` have written, which may tell more than the ranks should know.

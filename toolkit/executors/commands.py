@@ -20,6 +20,10 @@ _SKIPPED, _DEAD, _LATE = 213, 214, 215
 
 def run(step: Run, context: Context, advance: Advance) -> Verdict:
     """Run the command unless there is nothing to do, once more after a hiccup; keep what it saves."""
+    targets, lost = _targets(step, context)
+    if lost and len(lost) == len(targets):
+        return Verdict("not run", f"earlier steps failed on {', '.join(lost)}")
+    without = f"without {', '.join(lost)}, where an earlier step failed" if lost else ""
     runner = context.runners[step.host]
     subject = _own(step.command, context)
     whole = subject
@@ -36,8 +40,15 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         raise failure(result, runner, step.fix or _by_hand(step.host, subject), known=step.failures)
     output = _saved(step, context, result.stdout)
     if skipped:
-        return Verdict("skipped", "", output)
-    return Verdict("ok", "; ".join(filter(None, (step.why, detail))), output)
+        return Verdict("skipped", without, output)
+    return Verdict("ok", "; ".join(filter(None, (step.why, without, detail))), output)
+
+
+def _targets(step: Run, context: Context) -> tuple[list[str], list[str]]:
+    """Return the other hosts that the command refers to, then those of them that saved nothing."""
+    refs = [t for t in step.command.argv if isinstance(t, Ref) and t.host != step.host]
+    lost = [ref.host for ref in refs if ref.resolve(context.outputs) is None]
+    return list(dict.fromkeys(ref.host for ref in refs)), list(dict.fromkeys(lost))
 
 
 def run_question(step: Run, context: Context) -> Command | None:
@@ -57,6 +68,8 @@ def run_question(step: Run, context: Context) -> Command | None:
 
 def run_settled(step: Run, context: Context, said: str) -> Verdict | None:
     """Return the verdict where the answer to ``run_question`` says that there is nothing to do."""
+    if _targets(step, context)[1]:
+        return None
     if isinstance(step.unless, Stamp) and said.strip() != text_of(step.unless.content, context).strip():
         return None
     return Verdict("skipped", "", _saved(step, context, said))

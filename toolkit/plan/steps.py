@@ -57,6 +57,8 @@ class Run:
     """Run a command on a host.
 
     Args:
+        command: a Ref in it to another host makes that host a target. The outcome names the targets that
+            saved nothing because they failed; if all of them failed, the step is not run.
         unless: asked on the host; status 0, or a stamp with this content, means there is nothing to do.
         reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
         timeout: seconds after which the command is ended on the host and counts as failed.
