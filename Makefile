@@ -20,8 +20,8 @@ test: venv base  ## unit, integration and end-to-end tests; sets up what they ne
 test-all: venv base  ## the same and the rare ones: long, about what seldom changes
 	@sh scripts/test.sh $(BIN) -m ''
 
-unit: venv       ## tests that need no Docker; seconds
-	$(BIN)/pytest tests/unit -q -n auto
+unit: venv       ## tests that need no Docker, in random order; SEED repeats an order
+	@SEED=$(SEED) sh scripts/unit.sh $(BIN)
 
 pythons:         ## the unit tests on every Python from 3.10 on that this machine has
 	@sh scripts/pythons.sh

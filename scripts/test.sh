@@ -10,5 +10,6 @@ start=$(date +%s)
 printf 'test: image ready after %d s\n' $(($(date +%s) - start)) >&2
 [ $# -gt 0 ] || set -- -m 'not rare'
 # Unit tests on all cores at once; the others share a practice cluster, and with it the cores.
-"$bin/pytest" tests/unit -q -n auto
-exec "$bin/pytest" tests/integration tests/e2e --durations=15 "$@"
+sh scripts/unit.sh "$bin"
+# These keep their order: a practice cluster goes from one to the next.
+exec "$bin/pytest" -p no:randomly tests/integration tests/e2e --durations=15 "$@"

@@ -45,6 +45,23 @@ def require_engine(problem: str, ci: str) -> None:
     pytest.skip(problem)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order of every run that is not of unit tests alone: others share a practice cluster."""
+    if hasattr(config, "workerinput"):
+        return  # its options are those of the process that started it
+    named = (config.invocation_params.dir / arg.partition("::")[0] for arg in config.args)
+    if not all(path.resolve().is_relative_to(UNIT) for path in named):
+        config.option.randomly_reorganize = config.option.randomly_reset_seed = False
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print how to repeat a random order in which tests failed."""
+    failed = any(terminalreporter.stats.get(kind) for kind in ("failed", "error"))
+    if failed and getattr(config.option, "randomly_reorganize", False):
+        seed = config.option.randomly_seed
+        terminalreporter.write_line(f"The order was random. To repeat it: make unit SEED={seed}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if any(item.get_closest_marker(mark) for mark in ENGINE_MARKS):

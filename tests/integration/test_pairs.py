@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import INSIDE
+from tests.unit.inside_world import by_bare_name
 
 
 @pytest.fixture
-def pairs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(INSIDE))
-    import pairs as module
-
-    yield module
-    sys.modules.pop("pairs", None)
+def pairs() -> Iterator[Any]:
+    with by_bare_name() as load:
+        yield load("pairs")
 
 
 @pytest.mark.parametrize("streams", [1, 3])

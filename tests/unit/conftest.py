@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import toolkit.api
-from tests.unit.inside_world import World
+from tests.unit.inside_world import Load, World, by_bare_name
 from toolkit.cli import app as cli
 
 Run = Callable[..., tuple[int, str, str]]
@@ -40,6 +40,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         return status, out, err
 
     return call
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[Load]:
+    """Import a program of toolkit/inside by its bare name; its root is the folder of the test."""
+    with by_bare_name(tmp_path) as load:
+        yield load
 
 
 @pytest.fixture

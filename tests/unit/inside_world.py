@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
 # Sweeps look at the whole machine: a job of its own for each test process, so that two checkouts do not meet.
 JOB = f"20261120-211300-digits-{os.getpid() % 0x10000:04x}"
+
+
+Load = Callable[[str], Any]
+
+
+@contextmanager
+def by_bare_name(root: Path | None = None) -> Iterator[Load]:
+    """Import programs of toolkit/inside as they import each other: by bare name, each one new.
+
+    At the end sys.modules, sys.path and TOOLKIT_ROOT are as they were before.
+
+    Args:
+        root: the folder that the programs take for /run/toolkit; without it, /run/toolkit.
+    """
+    names = {path.stem for path in INSIDE.glob("*.py")}
+    path, root_before = list(sys.path), os.environ.get("TOOLKIT_ROOT")
+    before = {name: sys.modules.pop(name) for name in names & set(sys.modules)}
+    sys.path.insert(0, str(INSIDE))
+    _set_root(str(root) if root else None)
+    try:
+        yield importlib.import_module
+    finally:
+        for name in names & set(sys.modules):
+            del sys.modules[name]
+        sys.modules.update(before)
+        sys.path[:] = path
+        _set_root(root_before)
+
+
+def _set_root(root: str | None) -> None:
+    if root is None:
+        os.environ.pop("TOOLKIT_ROOT", None)
+    else:
+        os.environ["TOOLKIT_ROOT"] = root
 
 
 class World:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
-from tests.unit import inside_world
-from tests.unit.inside_world import JOB, World, host_entry, python, rank_env, wait_for
+from tests.unit.inside_world import JOB, Load, World, host_entry, python, rank_env, wait_for
 from toolkit.core.code import CodeTree
 from toolkit.core.transport import shifted, together
 from toolkit.errors import BadInput
@@ -381,12 +380,8 @@ def test_nobody_waits_for_asks_of_a_launcher_that_is_gone(here: World) -> None:
     assert json.loads(talk.stdout.readline()) == {"done": True}
 
 
-def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(
-    here: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(inside_world.INSIDE))
-    import asks
-
+def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World, inside: Load) -> None:
+    asks = inside("asks")
     folder = exec_job(here, launches=[{"host": "gpu1", "argv": python("import time; time.sleep(60)")}])
     here.start("supervisor.py", JOB)
     wait_for(lambda: here.status()["state"] == "running")
@@ -397,15 +392,9 @@ def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(
     (folder / "logs" / "rank-0.run").write_text("{}")
     assert asks.begun(folder, patience=0.05)
     here.call("stop.py", JOB, "--grace", "0")
-    for name in ("asks", "listing", "files"):
-        sys.modules.pop(name, None)
 
 
-def test_an_ask_that_nobody_hears_is_given_up(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(inside_world.INSIDE))
-    import asks
-
+def test_an_ask_that_nobody_hears_is_given_up(here: World, inside: Load) -> None:
+    asks = inside("asks")
     folder = exec_job(here)
     assert "nobody listens any more" in asks.ask(folder, "gpu2", "orted", patience=0.05)
-    for name in ("asks", "listing", "files"):
-        sys.modules.pop(name, None)

@@ -7,10 +7,13 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_socket
 
+from tests import conftest
 from tests.conftest import KEPT, require_engine
 
 
@@ -51,3 +54,21 @@ def test_without_an_engine_a_laptop_skips_visibly(ci: str) -> None:
 
 def test_with_an_engine_the_test_runs() -> None:
     require_engine("", "true")
+
+
+@pytest.mark.parametrize(
+    ("words", "shuffled"),
+    [
+        (["tests/unit"], True),
+        (["tests/unit/test_top.py::test_x", "tests/unit/checks"], True),
+        (["tests"], False),
+        (["tests/integration", "tests/e2e"], False),
+        (["tests/unit", "tests/e2e/test_check.py"], False),
+    ],
+)
+def test_only_a_run_of_unit_tests_alone_is_shuffled(words: list[str], shuffled: bool) -> None:
+    option = SimpleNamespace(randomly_reorganize=True, randomly_reset_seed=True)
+    folder = SimpleNamespace(dir=Path(conftest.__file__).parents[1])
+    config: Any = SimpleNamespace(args=words, option=option, invocation_params=folder)
+    conftest.pytest_configure(config)
+    assert (option.randomly_reorganize, option.randomly_reset_seed) == (shuffled, shuffled)

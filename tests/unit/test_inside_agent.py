@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
+from tests.unit.inside_world import by_bare_name
+
 SSH = ["ssh", "-F", "/run/toolkit/conf/ssh_config"]
 
 
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module as the programs see it: by its bare name, from its own folder."""
-    monkeypatch.syspath_prepend(str(INSIDE))
-    monkeypatch.delenv("TOOLKIT_ROOT", raising=False)
-    import agent as module
-
-    yield module
-    for name in ("agent", "common"):
-        sys.modules.pop(name, None)
+def agent() -> Iterator[Any]:
+    with by_bare_name() as load:
+        yield load("agent")
 
 
 def test_the_mark_goes_in_front_of_the_command(agent: Any) -> None:

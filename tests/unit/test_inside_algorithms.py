@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from .inside_world import INSIDE
+from .inside_world import Load
 
 DEFAULT, RING, FINE = "0:0", "5:262144", "5:65536"
 SIZES = [1024, 8192, 65536]
@@ -67,18 +67,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[Any]:
-    """The module as the programs see it: by its bare name, from its own folder."""
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(INSIDE))
+def bench(inside: Load, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Any:
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(MAX="max")))
-    import bench_algorithms as module
-
+    module = inside("bench_algorithms")
     monkeypatch.setattr(module, "time", clock)
-    yield module
-    for name in ("bench_algorithms", "bench_network", "pairs", "common"):
-        if name not in before:
-            sys.modules.pop(name, None)
+    return module
 
 
 def measured(rows: list[dict[str, Any]]) -> dict[int, list[str]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import INSIDE, JOB, World, python, wait_for
+from tests.unit.inside_world import JOB, Load, World, python, wait_for
 
 SPY = """#!{python}
 import json, os, sys
@@ -141,16 +141,8 @@ def test_everything_is_kept_by_collect(world: World) -> None:
     assert Path(said["path"]).stat().st_mode & 0o77 == 0
 
 
-def load(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One of the programs as a module; they see each other by their bare names."""
-    monkeypatch.syspath_prepend(str(INSIDE))
-    for other in ("common", "logs", "processes", "stacks", "watchdog"):
-        monkeypatch.delitem(sys.modules, other, raising=False)
-    return __import__(name)
-
-
-def test_rows_of_the_table_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = load("processes", monkeypatch)
+def test_rows_of_the_table_of_connections(inside: Load) -> None:
+    programs = inside("processes")
     row = "  1: 0A00000A:9C40 0B00000A:3039 01 00000010:00000002 01:00000019 00000003 1000 0 4711 2 0 20 4 0"
     assert programs.socket_row(row) == {
         "local": "10.0.0.10:40000",
@@ -167,8 +159,8 @@ def test_rows_of_the_table_of_connections(monkeypatch: pytest.MonkeyPatch) -> No
     assert programs.socket_row(six)["peer"].startswith("[2001:0db8:")
 
 
-def test_handlers_are_found_in_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = load("stacks", monkeypatch)
+def test_handlers_are_found_in_a_program(inside: Load) -> None:
+    programs = inside("stacks")
     assert programs.handlers_in(SLEEPER) == [(6, 6)] and programs.handlers_in("x = (") == []
 
 
@@ -188,7 +180,7 @@ class Collector:
         return self.returncode
 
 
-def test_the_watchdog_looks_once_at_each_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watchdog_looks_once_at_each_stall(inside: Load) -> None:
     started: list[Collector] = []
 
     def start(job: str, why: str) -> Collector:
@@ -197,7 +189,7 @@ def test_the_watchdog_looks_once_at_each_stall(monkeypatch: pytest.MonkeyPatch) 
         started.append(Collector(json.dumps(said).encode()))
         return started[-1]
 
-    dog = load("watchdog", monkeypatch).Watchdog("x", 10.0, 100.0, start)
+    dog = inside("watchdog").Watchdog("x", 10.0, 100.0, start)
     assert dog.tick(109.0) is None and not started
     assert dog.tick(110.0) is None and len(started) == 1
     assert dog.tick(111.0) is None
@@ -215,10 +207,10 @@ def test_the_watchdog_looks_once_at_each_stall(monkeypatch: pytest.MonkeyPatch) 
     assert late is not None and "could not be collected within 60 s" in late and started[1].killed
 
 
-def test_the_watchdog_says_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watchdog_says_what_failed(inside: Load) -> None:
     broken = Collector(b"Traceback\nOSError: no room\n", 1)
     broken.over = True
-    program = load("watchdog", monkeypatch)
+    program = inside("watchdog")
     dog = program.Watchdog("x", 1.0, 0.0, lambda job, why: broken)
     assert dog.tick(2.0) is None
     line = dog.tick(3.0)

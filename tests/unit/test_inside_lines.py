@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
+from tests.unit.inside_world import Load
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module as the programs see it: by its bare name, from its own folder."""
-    monkeypatch.syspath_prepend(str(INSIDE))
-    import lines as module
-
-    yield module
-    sys.modules.pop("lines", None)
+def lines(inside: Load) -> Any:
+    return inside("lines")
 
 
 def test_horovodruns_own_tags_go_too(lines: Any) -> None:

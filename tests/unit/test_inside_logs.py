@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
+from tests.unit.inside_world import Load
 
 
 @pytest.fixture
-def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(INSIDE))
-    yield
-    for name in ("logs", "fold"):
-        sys.modules.pop(name, None)
+def logs(inside: Load) -> Any:
+    return inside("logs")
 
 
 @pytest.fixture
-def logs(inside: None) -> Any:
-    import logs as module
-
-    return module
-
-
-@pytest.fixture
-def fold(inside: None) -> Any:
-    import fold as module
-
-    return module.Fold(window=2.0)
+def fold(inside: Load) -> Any:
+    return inside("fold").Fold(window=2.0)
 
 
 def numbered(count: int, first: int = 0) -> bytes:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolkit.inputs import INSIDE_FOLDER
+from tests.unit.inside_world import Load
 
 TOKEN = "ab" * 16
 
 
 @pytest.fixture
-def look(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(INSIDE_FOLDER))
-    for name in ("look", "ways"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return importlib.import_module("look")
+def look(inside: Load) -> Any:
+    return inside("look")
 
 
 def test_hosts_that_share_a_folder_see_each_others_files_and_nothing_stays(look: Any, tmp_path: Path) -> None:
@@ -87,11 +83,7 @@ def test_limits_by_the_way_that_ranks_come(
     assert look.login("gpu2") == result
 
 
-def test_everything_that_is_done_at_once_ends_with_every_result() -> None:
-    sys.path.insert(0, str(INSIDE_FOLDER))
-    try:
-        ways = importlib.import_module("ways")
-    finally:
-        sys.path.remove(str(INSIDE_FOLDER))
+def test_everything_that_is_done_at_once_ends_with_every_result(inside: Load) -> None:
+    ways = inside("ways")
     assert ways.all_at_once({n: (lambda n=n: n * n) for n in range(20)}) == {n: n * n for n in range(20)}
     assert ways.all_at_once({}) == {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .inside_world import INSIDE, host_entry
+from .inside_world import Load, host_entry
 
 HOSTS = [
     host_entry(slots=2, taken=[0, 1]),
@@ -34,17 +32,10 @@ JOB: dict[str, Any] = {
 
 
 @pytest.fixture
-def rayed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The module as the programs see it: by its bare name, from its own folder."""
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(INSIDE))
-    monkeypatch.setenv("TOOLKIT_ROOT", str(tmp_path))
-    import rayed as module
-
+def rayed(inside: Load, monkeypatch: pytest.MonkeyPatch) -> Any:
+    module = inside("rayed")
     monkeypatch.setattr(module, "free_port", lambda: 41000)
-    yield module
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    return module
 
 
 def host(name: str) -> dict[str, Any]:

@@ -12,26 +12,18 @@ from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import INSIDE, JOB, World, host_entry, python, rank_env, wait_for
+from tests.unit.inside_world import JOB, Load, World, host_entry, python, rank_env, wait_for
 from toolkit.inputs import inside_programs
 
-SHARED = tuple(path.stem for path in INSIDE.glob("*.py"))
+
+@pytest.fixture
+def restarts(inside: Load) -> Any:
+    return inside("restarts")
 
 
 @pytest.fixture
-def restarts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module as the programs see it: by its bare name, from its own folder."""
-    monkeypatch.syspath_prepend(str(INSIDE))
-    import restarts as module
-
-    yield module
-    for name in SHARED:
-        sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def elastic(restarts: Any) -> Any:
-    return sys.modules["elastic"]
+def elastic(inside: Load) -> Any:
+    return inside("elastic")
 
 
 @pytest.fixture

@@ -6,24 +6,18 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
+from tests.unit.inside_world import INSIDE, Load
 
 
 @pytest.fixture
-def steptime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module as the programs see it: by its bare name, from its own folder."""
-    monkeypatch.syspath_prepend(str(INSIDE))
-    import steptime as module
-
-    yield module
-    sys.modules.pop("steptime", None)
+def steptime(inside: Load) -> Any:
+    return inside("steptime")
 
 
 @dataclass

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import INSIDE
+from tests.unit.inside_world import Load
 from toolkit.network.measured import (
     Measured,
     Pair,
@@ -111,13 +109,8 @@ def test_the_page_stands_alone_and_shows_every_pair() -> None:
 
 
 @pytest.fixture
-def pairs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The module as the programs see it: by its bare name, from its own folder."""
-    monkeypatch.syspath_prepend(str(INSIDE))
-    import pairs as module
-
-    yield module
-    sys.modules.pop("pairs", None)
+def pairs(inside: Load) -> Any:
+    return inside("pairs")
 
 
 @pytest.mark.parametrize("count", range(1, 12))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import toolkit.reports
 from tests.golden import check_golden, without_style
 from tests.unit.cluster_world import facts
 from tests.unit.cluster_world import inventory as world_inventory
-from tests.unit.inside_world import INSIDE, JOB, World, python, wait_for
+from tests.unit.inside_world import JOB, Load, World, python, wait_for
 from toolkit.core.curves import Curve
 from toolkit.core.job_report import JobReport, make_report
 from toolkit.core.job_status import parse_status
@@ -36,17 +35,6 @@ from toolkit.render.report_html import report_html, verdict
 from toolkit.stopwatch import Stopwatch
 
 # On a host
-
-
-@pytest.fixture
-def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The programs as they see each other, by their bare names."""
-    monkeypatch.syspath_prepend(str(INSIDE))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == INSIDE:
-            del sys.modules[name]
 
 
 @pytest.fixture
@@ -146,11 +134,9 @@ def test_the_newest_measurement_of_the_network_is_found(world: World) -> None:
 
 
 def test_gauges_of_a_long_job_are_thinned(
-    inside: None, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    inside: Load, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
-    import gauge_log
-
+    gauge_log = inside("gauge_log")
     monkeypatch.setattr(gauge_log, "APART_S", 0.01)
     monkeypatch.setattr(gauge_log, "MOST_ROWS", 8)
     (tmp_path / "jobs").mkdir()

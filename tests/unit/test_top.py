@@ -16,20 +16,10 @@ from typing import Any
 import pytest
 
 from tests.golden import check_golden
-from tests.unit.inside_world import INSIDE, JOB, World, python, rank_env, wait_for
+from tests.unit.inside_world import JOB, Load, World, python, rank_env, wait_for
 from toolkit.core.gauges import GpuGauge, HostGauges, RankGauge, job_gauges, parse_gauges
 from toolkit.show_prometheus import prometheus_text
 from toolkit.show_top import tables, top_json, top_text
-
-
-@pytest.fixture
-def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The programs as they see each other, by their bare names."""
-    monkeypatch.syspath_prepend(str(INSIDE))
-    yield
-    for name in ("pace", "gauge", "gpu_gauges", "rank_gauges", "common", "logs", "listing", "part"):
-        sys.modules.pop(name, None)
-
 
 # What a rank says
 
@@ -107,21 +97,17 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_the_pace_that_a_line_tells(
-    inside: None, line: str, step: int | None, steps: float | None, samples: float | None
+    inside: Load, line: str, step: int | None, steps: float | None, samples: float | None
 ) -> None:
-    from pace import Pace
-
-    pace = Pace()
+    pace = inside("pace").Pace()
     pace.feed(line.encode() + b"\n", 0.0)
     assert (pace.step, pace.samples_per_s) == (step, samples)
     assert pace.steps_per_s == (pytest.approx(steps) if steps else None)
     assert pace.line == re.sub("\x1b[^m]*m", "", line).strip()
 
 
-def test_a_pace_that_nobody_prints_is_taken_from_the_steps(inside: None) -> None:
-    from pace import Pace
-
-    pace = Pace()
+def test_a_pace_that_nobody_prints_is_taken_from_the_steps(inside: Load) -> None:
+    pace = inside("pace").Pace()
     for second in range(60):
         pace.feed(f"step {second * 4}\n".encode(), float(second))
     assert pace.steps_per_s == pytest.approx(4.0)
@@ -218,10 +204,9 @@ def test_gpus_by_nvidia_smi(here: World, tmp_path: Path) -> None:
 
 
 def test_what_nvidia_smi_said_long_ago_is_not_true_any_more(
-    inside: None, monkeypatch: pytest.MonkeyPatch
+    inside: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gpu_gauges
-
+    gpu_gauges = inside("gpu_gauges")
     starts: list[float] = []
 
     def start(gpus: Any, now: float) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common import EXIT_USAGE, ROOT, fail, job_folder, load_host
+from common import EXIT_USAGE, fail, job_folder, load_host, root
 from gauge_log import GAUGES, read_rows
 from listing import PREPARATION, is_alive, list_jobs, read
 from logs import Reader, last_lines, pieces, size_of, times
@@ -123,7 +123,7 @@ def versions() -> dict[str, str]:
 
 def network() -> dict[str, str]:
     """What `toolkit bench network` has measured last; empty where it has not."""
-    rows = [row for row in list_jobs(ROOT / "jobs") if BENCH in str((row["record"] or {}).get("command"))]
+    rows = [row for row in list_jobs(root() / "jobs") if BENCH in str((row["record"] or {}).get("command"))]
     for row in sorted(rows, key=lambda row: float(row["status"].get("started") or 0), reverse=True):
         reader = Reader(job_folder(row["id"]) / "output.log")
         text = b""
@@ -149,7 +149,7 @@ def account(job: str) -> dict[str, Any]:
         "status": status,
         "alive": bool(status) and is_alive(status.get("pid"), job),
         "preparation": read(folder / PREPARATION),
-        "up": read(ROOT / "conf" / UP),
+        "up": read(root() / "conf" / UP),
         "ranks": ranks,
         "pace": pace_of(folder / "logs" / f"rank-{first}.log", starts) if first is not None else [],
         "gauges": spread(read_rows(folder / "logs" / GAUGES)),

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from common import EXIT_USAGE, HOST_MARK, JOB_MARK, ROOT, fail, job_folder, temporary_folder
+from common import EXIT_USAGE, HOST_MARK, JOB_MARK, fail, job_folder, root, temporary_folder
 from listing import read
 from part import EXEC
 
@@ -46,7 +46,7 @@ def agent_args(args: Sequence[str], job_id: str) -> list[str]:
         # statements, not a prefix: Open MPI's command may be a list or a subshell
         own = f"mkdir -p -m 700 {folder}; export TMPDIR={folder} {JOB_MARK}={job_id}"
         command = f"{own}; {command}"
-    return ["ssh", "-F", str(ROOT / "conf" / "ssh_config"), host, command]
+    return ["ssh", "-F", str(root() / "conf" / "ssh_config"), host, command]
 
 
 def _ask(job_id: str, host: str, command: str) -> None:

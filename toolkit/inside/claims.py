@@ -6,7 +6,7 @@ import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from common import FINAL_STATES, ROOT, SUPERVISOR_MARK, Host, Job, is_marked, load_job, read_status
+from common import FINAL_STATES, SUPERVISOR_MARK, Host, Job, is_marked, load_job, read_status, root
 
 
 def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
@@ -16,14 +16,14 @@ def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
 @contextmanager
 def taking() -> Iterator[None]:
     """Of jobs that take their slots at the same moment one goes first, and the next one sees it."""
-    with (ROOT / "jobs" / ".lock").open("a") as lock:
+    with (root() / "jobs" / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def taken_by_another(job: Job) -> str:
     """What another job that runs here has taken of what this one wants, in words; empty when nothing."""
-    for path in (ROOT / "jobs").glob("*/status.json"):
+    for path in (root() / "jobs").glob("*/status.json"):
         other = path.parent.name
         status = read_status(other)
         if status is None or other == job["id"] or status["state"] in FINAL_STATES:

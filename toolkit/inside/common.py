@@ -18,8 +18,6 @@ from files import write_json
 from listing import early_status
 from part import EXEC, own_part
 
-ROOT = Path(os.environ.get("TOOLKIT_ROOT", "/run/toolkit"))
-
 JOB_MARK = "TOOLKIT_JOB"  # carried by every process of a job
 RANK_MARK = "TOOLKIT_RANK"  # by the user's command alone: not rank.py, not the launcher
 SUPERVISOR_MARK = "TOOLKIT_SUPERVISOR"  # by the supervisor, which the sweep must spare
@@ -141,11 +139,16 @@ def fail(code: int, message: str) -> NoReturn:
     sys.exit(code)
 
 
+def root() -> Path:
+    """Return the folder of toolkit in this container; read at each call, so that no import fixes it."""
+    return Path(os.environ.get("TOOLKIT_ROOT", "/run/toolkit"))
+
+
 def job_folder(job_id: str) -> Path:
     """The job's own folder on this host; a job id is never a path."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", job_id):
         fail(EXIT_USAGE, f"{job_id!r} is not a job id")
-    return ROOT / "jobs" / job_id
+    return root() / "jobs" / job_id
 
 
 def temporary_folder(job_id: str) -> Path:
@@ -198,7 +201,7 @@ def forget_variables(job_id: str) -> None:
 
 def load_host() -> HostFile:
     """host.json of this host; exits with EXIT_NO_INPUT where there is none."""
-    path = ROOT / "conf" / "host.json"
+    path = root() / "conf" / "host.json"
     try:
         return cast(HostFile, json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
@@ -242,9 +245,9 @@ def exit_code_of(returncode: int) -> int:
 
 def program(name: str) -> str:
     """The path of one of these programs, which is the same on every host."""
-    return str(ROOT / "inside" / name)
+    return str(root() / "inside" / name)
 
 
 def ssh_args(host: str, command: Sequence[str]) -> list[str]:
     """The argv which runs `command` on `host` through the cluster's own sshd."""
-    return ["ssh", "-F", str(ROOT / "conf" / "ssh_config"), host, shlex.join(command)]
+    return ["ssh", "-F", str(root() / "conf" / "ssh_config"), host, shlex.join(command)]

@@ -25,7 +25,7 @@ from typing import Any
 from listing import PID, PREPARATION, list_jobs
 from part import DAEMON
 from snapshot import Caller, Refused, make_folder
-from store import ROOT, prepare
+from store import jobs_folder, prepare
 
 # Neither site-packages nor the variables of the image, as for ourselves.
 _PYTHON = (sys.executable, "-S", "-E")
@@ -67,12 +67,12 @@ def start(job: str, daemon: str = "") -> None:
     ends before its first status is told from one that has only begun.
     """
     if daemon:
-        Path(ROOT, job, DAEMON).write_text(json.dumps({"command": daemon}))
+        Path(jobs_folder(), job, DAEMON).write_text(json.dumps({"command": daemon}))
     read, write = os.pipe()  # closed by the start of another program
     if not apart():
         os.close(write)
         with os.fdopen(read) as told:
-            Path(ROOT, job, PID).write_text(told.read())
+            Path(jobs_folder(), job, PID).write_text(told.read())
         return
     try:
         os.write(write, str(os.getpid()).encode())
@@ -88,10 +88,10 @@ def pass_on(caller: Caller, job: str, hosts: list[str]) -> None:
 
     left = list(hosts)
     try:
-        while left and (found := asked(Path(ROOT, job), left)):
+        while left and (found := asked(Path(jobs_folder(), job), left)):
             host, command = found
             caller.say(host=host, command=command)
-            answer(Path(ROOT, job), host, caller.line()["error"])
+            answer(Path(jobs_folder(), job), host, caller.line()["error"])
             left.remove(host)
     except TimeoutError as error:
         raise Refused(str(error), f"toolkit logs {job}") from error
@@ -99,7 +99,7 @@ def pass_on(caller: Caller, job: str, hosts: list[str]) -> None:
 
 def serve(caller: Caller, ask: dict[str, Any]) -> None:
     if ask["do"] == "jobs":
-        caller.say(jobs=list_jobs(ROOT))
+        caller.say(jobs=list_jobs(jobs_folder()))
     elif ask["do"] == "code":
         make_folder(caller, ask)
         caller.say(done=True)
@@ -114,11 +114,11 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
     elif ask["do"] == "begun":
         from asks import begun
 
-        caller.say(begun=begun(Path(ROOT, ask["job"])))
+        caller.say(begun=begun(Path(jobs_folder(), ask["job"])))
     elif ask["do"] == "note":
         # Whatever is wrong here, the job runs.
         with suppress(OSError):
-            Path(ROOT, ask["job"], PREPARATION).write_text(json.dumps(ask["note"]))
+            Path(jobs_folder(), ask["job"], PREPARATION).write_text(json.dumps(ask["note"]))
     elif ask["do"] == "forget":
         from common import forget_variables
 

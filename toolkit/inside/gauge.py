@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common import EXIT_USAGE, ROOT, fail, load_host
+from common import EXIT_USAGE, fail, load_host, root
 from gpu_gauges import Gpus
 from rank_gauges import TICKS_PER_S, Ranks, Rate
 
@@ -74,7 +74,7 @@ class Host:
                 words = line.split()
                 if DISK.match(words[2]):
                     read_, written = read_ + int(words[5]), written + int(words[9])
-        room = os.statvfs(ROOT / "jobs")
+        room = os.statvfs(root() / "jobs")
         return {
             "read": self._rate("read", read_ * SECTOR, now),
             "written": self._rate("written", written * SECTOR, now),

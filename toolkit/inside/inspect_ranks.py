@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common import ATTEMPT, ROOT, fail, job_folder, load_host
+from common import ATTEMPT, fail, job_folder, load_host, root
 from devices import flight_dumps, gpus, oom_kills, ras
 from logs import pieces
 from masking import masked, read, secrets_of
@@ -34,7 +34,7 @@ EVIDENCE = "evidence"  # in the job's folder on main: what collect.py has kept
 
 def newest_job() -> str:
     """The job whose folder came last on this host."""
-    jobs = [path.parent for path in (ROOT / "jobs").glob("*/job.json")]
+    jobs = [path.parent for path in (root() / "jobs").glob("*/job.json")]
     if not jobs:
         fail(66, f"{load_host()['host']} has no job")
     return max(jobs, key=lambda folder: folder.name).name

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common import JOB_MARK, ROOT, is_marked
+from common import JOB_MARK, is_marked, root
 from listing import read
 from logs import Reader, size_of
 from pace import Pace
@@ -92,14 +92,14 @@ class Ranks:
         """What is to be known of their jobs."""
         found = {}
         for job in {rank.job for rank in self._found.values()}:
-            record = read(ROOT / "jobs" / job / "record.json") or {}
+            record = read(root() / "jobs" / job / "record.json") or {}
             names = ("world_size", "launcher", "command", "owner")
             found[job] = {name: record.get(name) for name in names}
         return found
 
     def _look(self) -> None:
         alive: dict[tuple[str, int, int], Rank] = {}
-        for path in (ROOT / "jobs").glob("*/logs/rank-*.run"):
+        for path in (root() / "jobs").glob("*/logs/rank-*.run"):
             try:
                 mark = (str(path), path.stat().st_mtime_ns)
                 if mark in self._ended:

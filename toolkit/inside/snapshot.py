@@ -25,7 +25,7 @@ from typing import Any
 
 from copies import make, raw, survey
 from packs import PIECE, PackWriter, Spoiled
-from store import ROOT, Store, Work
+from store import Store, Work, jobs_folder
 
 MARK = 8  # bytes of a bucket's digest that travel
 TRIES = 3
@@ -159,7 +159,8 @@ class Snapshot:
                 continue  # what a pack has lost is asked for again
         if lacks:
             raise Refused(
-                f"{ROOT}/.code cannot be read back as it was written", "look at the disk of this host"
+                f"{jobs_folder()}/.code cannot be read back as it was written",
+                "look at the disk of this host",
             )
 
     def _receive(self, entries: list[list[Any]], wanted: set[str]) -> None:
@@ -209,9 +210,9 @@ def finish(ask: dict[str, Any], work: Work, code: str) -> None:
         pass
     job = ask["job"]
     try:
-        os.rename(new, f"{ROOT}/{job}")
+        os.rename(new, f"{jobs_folder()}/{job}")
     except OSError as error:
-        if os.path.isdir(f"{ROOT}/{job}"):
+        if os.path.isdir(f"{jobs_folder()}/{job}"):
             raise Refused(
                 f"the folder of job {job} is there already", "run the same command again"
             ) from error

@@ -13,10 +13,13 @@ from typing import Any
 from copies import make, raw
 from packs import Packs, PackWriter, Spoiled, load, save
 
-ROOT = os.environ.get("TOOLKIT_ROOT", "/run/toolkit") + "/jobs"
-
 KEEP_TREES, KEEP_SPARES, KEEP_PACKS = 4, 2, 16
 MOST_SPARE = 512 * 2**20  # bytes; above it, making a copy for nobody costs too much room
+
+
+def jobs_folder() -> str:
+    """Return the folder of all jobs in this container; read at each call, as root() in common.py is."""
+    return os.environ.get("TOOLKIT_ROOT", "/run/toolkit") + "/jobs"
 
 
 def boot() -> str:
@@ -32,7 +35,7 @@ class Store:
     """The store beside the jobs; held open, nothing that is in it is taken away by others."""
 
     def __init__(self) -> None:
-        self.root = ROOT + "/.code"
+        self.root = jobs_folder() + "/.code"
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         for name in ("packs", "trees", "spares"):
             os.makedirs(f"{self.root}/{name}", exist_ok=True)
