@@ -6,7 +6,7 @@ with Session.open(load_inventory("hosts.yaml")) as session:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from toolkit.connected import Connected, Questions, Reply
 from toolkit.core.command import Command
 from toolkit.core.names import container_name
-from toolkit.core.report import Report
+from toolkit.core.report import PlanFailed, Report
 from toolkit.core.result import Result
 from toolkit.effects.runner import ContainerRunner, Sink
 from toolkit.effects.ssh import Trace
@@ -166,17 +166,30 @@ class Session(Connected):
         here = (self.local_image.identity,) if self.local_image else ()
         return plan_down(self.inventory, self.facts, save_to, here)
 
-    def execute(self, plan: Plan, listen: Listener = lambda event: None, foresee: bool = False) -> Report:
+    def execute(
+        self,
+        plan: Plan,
+        listen: Listener = lambda event: None,
+        foresee: bool = False,
+        without: Collection[str] = (),
+    ) -> Report:
         """Run a plan; the hosts that did not answer have their outcome in the report as well.
 
         Args:
             foresee: see ``toolkit.execute.execute``.
+            without: hosts that take no part, so that their steps are "not run".
+
+        Raises:
+            PlanInterrupted: Ctrl-C; its report has the hosts that did not answer as well.
         """
-        from toolkit.execute import execute
+        from toolkit.execute import execute, reported_after
 
         timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
-        report = execute(plan, self.runners_in_use(), timed, self.close, self.desks, engine, foresee)
-        return replace(report, outcomes=(*self.connect_outcomes(), *report.outcomes))
+        runners = {name: runner for name, runner in self.runners_in_use().items() if name not in without}
+        silent = Report(plan.title, self.connect_outcomes())
+        with reported_after(silent):
+            report = execute(plan, runners, timed, self.close, self.desks, engine, foresee)
+        return report.after(silent)
 
     def to_do(self, plan: Plan) -> tuple[Step, ...]:
         """Return the steps that have something to do as things are now; asks the hosts, changes nothing."""
@@ -187,14 +200,17 @@ class Session(Connected):
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
         """Run the plan of ``plan_pull`` and ask the hosts anew; one that failed takes no further part.
 
-        The report is about the pulling alone; pass it on with that of what comes next.
-        """
-        from toolkit.execute import execute
+        Merge the report with that of the next plan, see ``Report.after``.
 
-        timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
-        report = execute(plan, self.runners_in_use(), timed, self.close, engine=engine)
+        Raises:
+            PlanFailed: no host is left for a next plan.
+        """
+        report = self.execute(plan, listen)
         lost = {outcome.host for outcome in report.failures}
         self.ask_anew([name for name in self.facts if name not in lost])
+        report = report.after(Report(plan.title, self.connect_outcomes()))
+        if not self.facts:
+            raise PlanFailed(report)
         return report
 
     # Containers

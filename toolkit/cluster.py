@@ -128,6 +128,7 @@ class Cluster(Elsewhere):
             ToolkitError: something stands in its way on all of them.
         """
         from toolkit.datasets import read_data
+        from toolkit.execute import reported_after
         from toolkit.jobs import refuse_to_end_jobs
         from toolkit.meanwhile import before_up
         from toolkit.preflight import preflight, questions, refuse_faults
@@ -144,11 +145,12 @@ class Cluster(Elsewhere):
             pull = session.plan_pull()
             pulled = session.pull(pull, self.listen) if pull.steps else None
             session.require_some()
-            plan = session.plan_up(data=staged)
-            if not force:
-                session.refuse_newer()
-                refuse_to_end_jobs(session)
-            return refuse_failed(bring_up(session, plan, self.listen, force=force).after(pulled))
+            with reported_after(pulled):
+                plan = session.plan_up(data=staged)
+                if not force:
+                    session.refuse_newer()
+                    refuse_to_end_jobs(session)
+                return refuse_failed(bring_up(session, plan, self.listen, force=force).after(pulled))
 
     def down(self, save_to: str | Path = "", save: bool = True) -> Report:
         """Remove containers, keys and files of this cluster from every host; images and data stay.

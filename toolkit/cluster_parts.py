@@ -144,13 +144,15 @@ class ImagePart(_Part):
         Raises:
             PlanFailed: on some host; carries the report.
         """
+        from toolkit.execute import reported_after
+
         with self._cluster.connect() as session:
             pull = session.plan_pull()
             pulled = session.pull(pull, self._cluster.listen) if pull.steps else None
             session.require_some()
-            return refuse_failed(
-                session.execute(session.plan_image_send(), self._cluster.listen).after(pulled)
-            )
+            with reported_after(pulled):
+                sent = session.execute(session.plan_image_send(), self._cluster.listen)
+            return refuse_failed(sent.after(pulled))
 
 
 class DataPart(_Part):

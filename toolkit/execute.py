@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from toolkit.core.engines import DOCKER
-from toolkit.core.report import Outcome, Report
+from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.effects.desk import Desks
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import Runner
 from toolkit.errors import Interrupted, ToolkitError
 from toolkit.executors import executor_of
-from toolkit.executors.context import Context, Verdict
-from toolkit.plan.steps import Phase, Plan, Run, Step
+from toolkit.executors.context import Context, KnownFailure, Verdict
+from toolkit.plan.steps import Phase, Plan, Run, Step, WaitFor
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,19 @@ class PlanInterrupted(Interrupted):
     def __init__(self, report: Report) -> None:
         self.report = report
         super().__init__("interrupted", "run the same command again: it goes on from what is there")
+
+
+@contextmanager
+def reported_after(before: Report | None) -> Iterator[None]:
+    """Let an interrupt of the plan within also report what ran before it.
+
+    Raises:
+        PlanInterrupted: with the merged report.
+    """
+    try:
+        yield
+    except PlanInterrupted as error:
+        raise PlanInterrupted(error.report.after(before)) from None
 
 
 _STALE_S = 5.0
@@ -129,7 +143,7 @@ def execute(
         context.close()
         own.leave()
     outcomes = tuple(
-        progress.outcomes.get(index) or Outcome(phase.title, step.title, step.host, "not run")
+        progress.outcomes.get(index) or _not_run(phase, step)
         for phase, steps in numbered
         for index, step in steps
     )
@@ -137,6 +151,19 @@ def execute(
     if interrupted:
         raise PlanInterrupted(report)
     return report
+
+
+def step_key(phase: Phase, step: Step) -> tuple[str, str, str]:
+    """Return the key of the outcome that a step is going to have; see ``Outcome.key``."""
+    return _not_run(phase, step).key
+
+
+def _not_run(phase: Phase, step: Step) -> Outcome:
+    return Outcome(phase.title, step.title, step.host, "not run", id=_id(step))
+
+
+def _id(step: Step) -> str:
+    return step.id if isinstance(step, WaitFor) else ""
 
 
 def to_do(plan: Plan, runners: Mapping[str, Runner], engine: str = DOCKER) -> tuple[Step, ...]:
@@ -203,13 +230,14 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
     def advance(done: int, total: int) -> None:
         listen(StepProgress(step.host, step.title, done, total))
 
-    fix = ""
+    fix, cause = "", FailureCause.OTHER
     try:
         verdict = _foreseen(number, step, context, progress) or executor_of(type(step))(
             step, context, advance
         )
     except ToolkitError as error:
         verdict, fix = Verdict("failed", error.what), error.fix
+        cause = error.cause if isinstance(error, KnownFailure) else cause
     except OSError as error:
         # Of this machine: a full disk, a file that has gone.
         verdict, fix = Verdict("failed", f"on this machine: {error}"), ""
@@ -227,4 +255,6 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         verdict.output,
         verdict.amounts,
         isinstance(step, Run) and step.proof,
+        _id(step),
+        cause,
     )

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from toolkit.api import Session
 from toolkit.core.causes import words_of
-from toolkit.core.command import command
 from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import INSIDE
 from toolkit.core.result import TIMED_OUT
@@ -44,8 +43,9 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
         from toolkit.part_logs import follow_parts
 
         return follow_parts(session, job, None, ALL, seconds) is not None
-    ask = command("python3", str(INSIDE / "follow.py"), job, "--silent")
-    result = session.main.run(ask, seconds)
+    ask = ("python3", str(INSIDE / "follow.py"), job, "--silent")
+    # Ends there with the limit or with this program, whichever is first.
+    result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:
         raise ToolkitError(f"cannot wait for {job}: {words_of(result.stderr)}", "toolkit jobs")
     return result.ok

@@ -77,7 +77,7 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
     note = {"spans": spans_json(from_phase(session.stopwatch.take(), "start"))}
     first = next(step.host for step in plan.steps if isinstance(step, StartJob))
     session.desks.tell(first, {"do": "note", "job": _job_of(plan), "note": note})
-    return replace(started, outcomes=(*ours, *started.outcomes))
+    return started.after(report)
 
 
 def _job_of(plan: Plan) -> str:

@@ -11,16 +11,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from toolkit.api import Session
 from toolkit.core.command import command
 from toolkit.core.job_status import JobStatus
+from toolkit.core.names import INSIDE
 from toolkit.core.transport import FAULTS, shifted
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError, Unreachable
-from toolkit.logs import Excerpt, copy
+from toolkit.logs import Excerpt, copy, heard_out
 from toolkit.parts import Parts, end_parts
 from toolkit.records import job_parts
 
@@ -59,9 +61,17 @@ class _Part(threading.Thread):
     """Follows one host's part of a job; puts its status, or what went wrong, on a queue."""
 
     def __init__(
-        self, session: Session, host: str, job: str, sink: Sink | None, words: Sequence[str], told: Told
+        self,
+        session: Session,
+        host: str,
+        job: str,
+        sink: Sink | None,
+        words: Sequence[str],
+        told: Told,
+        until: float | None,
     ) -> None:
         super().__init__(name=f"part on {host}", daemon=True)
+        self._until = until
         self._session, self.host, self._job = session, host, job
         self._sink, self._words, self._told = sink, words, told
 
@@ -77,7 +87,7 @@ class _Part(threading.Thread):
         error: ToolkitError | None = None
         for pause in (0.0, *_PAUSES):
             time.sleep(pause)
-            if self._session.closed:
+            if self._session.closed or self._left() == 0:
                 break
             try:
                 if error is not None:
@@ -88,16 +98,29 @@ class _Part(threading.Thread):
         raise error or Unreachable("the connection was closed", f"toolkit attach {self._job}", self.host)
 
     def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> dict[str, Any]:
-        silent = ("--silent",) if self._sink is None else ()
-        lines = self._sink or (lambda data: None)
-        said = copy(runner, self._job, lines, Excerpt(), *words, *silent, "--status").strip()
-        if isinstance(lines, _Lines):
-            lines.close()
+        if self._sink is None:
+            said = self._wait(runner, words).strip()
+        else:
+            said = copy(runner, self._job, self._sink, Excerpt(), *words, "--status").strip()
+        if isinstance(self._sink, _Lines):
+            self._sink.close()
         if not said:
             what = f"following {self._job} ended before the job did"
             raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
         told = json.loads(said.splitlines()[-1])
         return shifted(told["status"], time.time() - told["now"])
+
+    def _wait(self, runner: ContainerRunner, words: Sequence[str]) -> str:
+        """Wait for the end; what waits there ends with the limit or with this program."""
+        ask = command("python3", str(INSIDE / "follow.py"), self._job, *words, "--silent", "--status")
+        said: list[bytes] = []
+        outer = self._session.runners[self.host]
+        result = runner.follow(outer, ask, lambda data: None, said.append, self._left())
+        text = b"".join(said).decode(errors="replace")
+        return heard_out(replace(result, stderr=text + result.stderr), self._job, self.host)
+
+    def _left(self) -> float | None:
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
 
     def _anew(self) -> ContainerRunner:
         """The same container over a new connection; what else the command does there goes over it as well."""
@@ -128,10 +151,10 @@ def follow_parts(
         # No reason to end the rest: it may be this machine alone that does not reach them.
         names = ", ".join(parts.silent)
         sink(f"[toolkit] not followed, as nothing answers there: what the job does on {names}\n".encode())
+    until = None if seconds is None else time.monotonic() + seconds
     for host in parts.statuses:
         lines = None if sink is None else _Lines(sink, lock)
-        _Part(session, host, job, lines, what.words(), told).start()
-    until = None if seconds is None else time.monotonic() + seconds
+        _Part(session, host, job, lines, what.words(), told, until).start()
     ending = False
     while left:
         try:

@@ -11,13 +11,12 @@ from dataclasses import replace
 from toolkit.api import Session
 from toolkit.core.command import Command
 from toolkit.core.names import UP_TIMES
-from toolkit.core.report import Outcome, Report
+from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.core.spans import spans_json
 from toolkit.errors import ToolkitError
-from toolkit.execute import Listener
+from toolkit.execute import Listener, reported_after, step_key
 from toolkit.jobs import refuse_to_end_jobs
 from toolkit.plan.steps import Plan
-from toolkit.plan.up import PORT_TAKEN
 
 # Clusters that race go on to ports of their own, so that a second loss is chance already.
 TRIES = 4
@@ -56,9 +55,9 @@ def _keep_times(session: Session) -> None:
 
 
 def _bring_up(session: Session, plan: Plan, listen: Listener, prepare: bool, force: bool) -> Report:
-    report = session.execute(plan, listen, foresee=session.is_up)
+    report = latest = session.execute(plan, listen, foresee=session.is_up)
     for _ in range(TRIES):
-        lost = _lost(report)
+        lost = _lost(latest)
         if not lost:
             break
         session.lost_ports.add(session.layout().port)
@@ -69,13 +68,18 @@ def _bring_up(session: Session, plan: Plan, listen: Listener, prepare: bool, for
                 refuse_to_end_jobs(session, prepare)
         except ToolkitError as error:
             return _blamed(report, lost, error)
-        report = _together(report, session.execute(again, listen))
+        # The data, for one, is in the first plan only. A host without it must not be started.
+        repeated = {step_key(phase, step) for phase in again.phases for step in phase.steps}
+        undone = {o.host for o in report.outcomes if not o.done and o.key not in repeated}
+        with reported_after(report):
+            latest = session.execute(again, listen, without=undone)
+        report = latest.after(report)
     return report
 
 
 def _lost(report: Report) -> dict[str, Outcome]:
     """The hosts whose sshd found its port taken."""
-    return {o.host: o for o in report.failures if o.detail.startswith(PORT_TAKEN)}
+    return {o.host: o for o in report.failures if o.cause is FailureCause.PORT_TAKEN}
 
 
 def _blamed(report: Report, lost: Mapping[str, Outcome], error: ToolkitError) -> Report:
@@ -87,10 +91,3 @@ def _blamed(report: Report, lost: Mapping[str, Outcome], error: ToolkitError) ->
         return replace(outcome, detail=error.what, fix=error.fix)
 
     return replace(report, outcomes=tuple(map(told, report.outcomes)))
-
-
-def _together(first: Report, second: Report) -> Report:
-    """The second report, which finds as it was what the first run has done already."""
-    done = {(o.step, o.host): o for o in first.outcomes if o.status == "ok"}
-    outcomes = tuple(done.get((o.step, o.host), o) if o.status == "skipped" else o for o in second.outcomes)
-    return replace(second, outcomes=outcomes, seconds=first.seconds + second.seconds)

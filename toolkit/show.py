@@ -76,7 +76,7 @@ def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
         ]
         return [*shared, *(f"{f.path} (mode {f.mode:o}, {f.sketch()})" for f in step.files)]
     if isinstance(step, WaitFor):
-        return [f"until: {_one_line(step.ready, engine)} (at most {step.deadline:.0f} s)"]
+        return [f"until: {_one_line(step.ready, engine)} (at most {step.deadline:g} s)"]
     if isinstance(step, SendImage):
         return [f"layers of {step.reference} that are missing, each group | {engine} load; {step.identity}"]
     if isinstance(step, PullImage):

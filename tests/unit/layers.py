@@ -76,6 +76,7 @@ PURE_STDLIB = frozenset(
             "dataclasses",
             "datetime",
             "difflib",
+            "enum",
         ),
         *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
         *("shlex", "statistics", "string", "struct", "typing", "zlib"),

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
+import os
+import re
+import signal
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
-from toolkit.core.command import Command, command
-from toolkit.core.result import Result
-from toolkit.effects.runner import ContainerRunner, Sink
+from toolkit.core.command import Command, command, script
+from toolkit.core.result import TIMED_OUT, Result
+from toolkit.effects.runner import ContainerRunner, LocalRunner, Sink
+from toolkit.effects.ssh import wire
 
 ACCIDENT = (
     "OCI runtime exec failed: exec failed: unable to start container process: waiting for init preliminary"
@@ -84,3 +91,68 @@ def test_what_was_fed_is_not_fed_again() -> None:
         command("cat"), lambda data: None, iter([b"x"])
     )
     assert (host.calls, result.status) == (1, 126)
+
+
+# Limits
+
+_DOCKER = """#!/bin/sh
+# `docker exec [-i] [-u USER] NAME COMMAND...` with this machine as the container.
+shift
+while [ "${1#-}" != "$1" ]; do [ "$1" != -u ] || shift; shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerRunner:
+    """This machine as a container."""
+    docker = tmp_path / "docker"
+    docker.write_text(_DOCKER)
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return ContainerRunner(LocalRunner(), "toolkit-demo-main")
+
+
+def test_a_limit_of_less_than_a_second_ends_what_runs_in_the_container(
+    container: ContainerRunner, tmp_path: Path
+) -> None:
+    file = tmp_path / "pid"
+    result = container.run(script('echo $$ >"$1"; exec sleep 30', str(file)), 0.3)
+    process = int(file.read_text())
+    try:
+        assert result.status == TIMED_OUT
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.001, 0.3, 0.5, 1.0, 1.2, 2.5, 30, 100.01])
+def test_no_way_to_run_a_command_makes_a_limit_shorter_or_none(seconds: float) -> None:
+    def limit(line: str) -> int:
+        (found,) = re.findall(r"timeout -k 5 (\d+) x$", line)
+        return int(found)
+
+    host = Asked()
+    ContainerRunner(host, "c").run(command("x"), seconds)
+    ContainerRunner(host, "c").follow(host, command("x"), len, len, seconds)
+    limits = [limit(one.line()) for one in host.asked]
+    limits.append(limit(wire(command("x"), seconds)))
+    assert limits == [max(1, math.ceil(seconds))] * 3
+    assert host.limits[0] == host.limits[1] and host.limits[0] > limits[0]
+
+
+class Asked(Host):
+    """Keeps what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Command] = []
+        self.limits: list[float] = []
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        self.asked.append(command)
+        self.limits.append(timeout or 0.0)
+        return super().run(command, timeout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,11 @@ import toolkit.race
 from tests.unit import cluster_world as world
 from toolkit.api import Session
 from toolkit.core.facts import Facts
-from toolkit.core.report import Outcome, Report
+from toolkit.core.report import FailureCause, Outcome, Report, Status
 from toolkit.errors import NotReady
 from toolkit.plan.ports import FIRST_MASTER_PORT, master_port, worker_port
 from toolkit.plan.steps import Plan, WaitFor
-from toolkit.plan.up import PORT_TAKEN, plan_up
+from toolkit.plan.up import plan_up
 from toolkit.race import TRIES, bring_up
 
 
@@ -66,23 +66,41 @@ def test_jobs_that_start_at_the_same_second_have_ports_of_their_own() -> None:
 
 
 class Hosts:
-    """Hosts on which ports are taken: `up` loses them at sshd; what they say about it is theirs to choose."""
+    """Hosts on which ports are taken: `up` loses them at sshd; what they say about it is theirs to choose.
 
-    def __init__(self, taken: dict[str, set[int]], seen: dict[str, Facts] | None = None) -> None:
-        self.taken, self.seen = taken, seen or {}
+    The first plan sends data, for which hosts in ``full`` have no room.
+    """
+
+    def __init__(
+        self, taken: dict[str, set[int]], seen: dict[str, Facts] | None = None, full: tuple[str, ...] = ()
+    ) -> None:
+        self.taken, self.seen, self.full = taken, seen or {}, full
         self.tried: list[int] = []
+        self.without: list[set[str]] = []
 
-    def execute(self, session: Session, plan: Plan, *rest: object) -> Report:
+    def execute(
+        self, session: Session, plan: Plan, *rest: object, without: Collection[str] = (), **more: object
+    ) -> Report:
+        self.without.append(set(without))
         waits = [step for step in plan.steps if isinstance(step, WaitFor)]
         port = int(waits[0].title.rpartition(":")[2])
         self.tried.append(port)
         first = len(self.tried) == 1
         outcomes = [Outcome("files", "write", "gpu1", "ok" if first else "skipped", detail="1 file")]
+        if first:
+            outcomes += [
+                Outcome("data", "send data", host, "failed" if host in self.full else "ok", 0.0, "no room")
+                for host in session.facts
+            ]
         for step in waits:
+            if step.host in self.full:
+                outcomes.append(Outcome("sshd", step.title, step.host, "not run", id=step.id))
+                continue
             lost = port in self.taken.get(step.host, ())
-            detail = f"{PORT_TAKEN} (Bind to port {port} on x failed: Address already in use.)"
+            cause = FailureCause.PORT_TAKEN if lost else FailureCause.OTHER
+            status: Status = "failed" if lost else "ok"
             outcomes.append(
-                Outcome("sshd", step.title, step.host, "failed" if lost else "ok", 0.0, detail * lost)
+                Outcome("sshd", step.title, step.host, status, 0.0, "x" * lost, id=step.id, cause=cause)
             )
         return Report("up demo", tuple(outcomes), 1.0)
 
@@ -100,7 +118,7 @@ def up(session: Session, hosts: Hosts, monkeypatch: pytest.MonkeyPatch, **words:
     def anew(own: Session, names: list[str]) -> None:
         own.facts = {name: hosts.seen.get(name, own.facts[name]) for name in names}
 
-    monkeypatch.setattr(Session, "execute", lambda own, *rest, **more: hosts.execute(own, *rest))
+    monkeypatch.setattr(Session, "execute", lambda own, *rest, **more: hosts.execute(own, *rest, **more))
     monkeypatch.setattr(Session, "ask_anew", anew)
     return bring_up(session, session.plan_up(), lambda event: None, **words)
 
@@ -111,7 +129,18 @@ def test_up_goes_on_with_another_port_on_all_hosts(session: Session, monkeypatch
     assert report.ok and hosts.tried == [12345, chosen("demo", "alice", frozenset((12345,)))]
     assert report.seconds == 2.0
     # What the first round did is not called untouched because the second found it done.
-    assert [o.status for o in report.outcomes] == ["ok", "ok", "ok"]
+    assert {o.status for o in report.outcomes} == {"ok"} and len(report.outcomes) == 6
+
+
+def test_data_that_is_missing_fails_up_after_a_port_race_too(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = Hosts({"gpu2": {12345}}, full=("cpu3",))
+    report = up(session, hosts, monkeypatch)
+    assert len(hosts.tried) == 2 and not report.ok
+    (failed,) = report.failures
+    assert (failed.host, failed.step, failed.detail) == ("cpu3", "send data", "no room")
+    assert hosts.without == [set(), {"cpu3"}], "a host without its data is not started"
 
 
 def test_up_gives_up_after_some_tries(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +148,7 @@ def test_up_gives_up_after_some_tries(session: Session, monkeypatch: pytest.Monk
     report = up(session, hosts, monkeypatch)
     assert len(hosts.tried) == len(set(hosts.tried)) == TRIES + 1
     (failed,) = report.failures
-    assert (failed.host, failed.detail.startswith(PORT_TAKEN)) == ("gpu2", True)
+    assert (failed.host, failed.cause) == ("gpu2", FailureCause.PORT_TAKEN)
 
 
 def test_with_a_port_of_the_file_up_names_who_has_it(

@@ -37,6 +37,7 @@ def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) ->
 
     Ends the command after a dry run, and when no host is left to go on with.
     """
+    from toolkit.core.report import PlanFailed
     from toolkit.show import report_text
 
     plan = session.plan_pull()
@@ -48,9 +49,10 @@ def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) ->
         raise typer.Exit
     say(f"          {', '.join(step.host for step in plan.steps)}: {plan.title}")
     with Progress(verbose) as listener:
-        report = session.pull(plan, listener)
-    if session.facts:
-        return report
+        try:
+            return session.pull(plan, listener)
+        except PlanFailed as error:
+            report = error.report
     if as_json:
         put_json(report.as_json())
     else:
@@ -77,6 +79,7 @@ def carry_out(
         execute: runs the plan in place of the session.
         to_do: of a plan that is printed, what has something to do as things are; None for not known.
     """
+    from toolkit.execute import reported_after
     from toolkit.show import report_text, to_do_text
 
     found = {} if warnings is None else as_warnings(warnings)
@@ -90,7 +93,8 @@ def carry_out(
     with Progress(verbose) as listener:
         for outcome in session.connect_outcomes():
             listener.outcome(outcome)
-        report = (execute or session.execute)(plan, listener).after(before)
+        with reported_after(before):
+            report = (execute or session.execute)(plan, listener).after(before)
     if as_json:
         put_json({**report.as_json(), **found})
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,6 +58,13 @@ class Command:
     def within(self, *prefix: str) -> Command:
         """Return the same command behind a prefix, such as ``docker exec NAME``."""
         return Command((*prefix, *self.argv), self.stdin, self.spoken)
+
+    def limited(self, seconds: float) -> Command:
+        """Return the command behind a `timeout` that ends it after the seconds, rounded up.
+
+        One that ignores SIGTERM is killed 5 s later. For `timeout` 0 means no limit, so 1 s is the least.
+        """
+        return self.within("timeout", "-k", "5", str(max(1, math.ceil(seconds))))
 
     def resolved(self, outputs: Mapping[tuple[str, str], str]) -> Command:
         """Return the command with each Ref replaced by what it names; tokens that name nothing go."""

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from enum import Enum
 from typing import Any, Literal
 
 from toolkit.errors import ToolkitError
 
 Status = Literal["ok", "skipped", "failed", "not run"]
+
+
+class FailureCause(str, Enum):
+    """A cause of a failure on which code decides, in place of the words of ``detail``."""
+
+    OTHER = ""
+    PORT_TAKEN = "port taken"
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,8 @@ class Outcome:
             machine sent, ``layers`` in them, ``of`` how many, and ``transfer_ms`` from when the hosts had
             met until the last byte was there.
         proof: it only looked, and altered nothing.
+        id: names the step in every plan of one command; the title by default, see ``WaitFor``.
+        cause: why it failed, where code decides on that.
     """
 
     phase: str
@@ -33,6 +45,18 @@ class Outcome:
     output: str = ""
     amounts: tuple[tuple[str, int], ...] = ()
     proof: bool = False
+    id: str = ""
+    cause: FailureCause = FailureCause.OTHER
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The identity of the step on its host, the same in every plan of one command."""
+        return self.phase, self.id or self.step, self.host
+
+    @property
+    def done(self) -> bool:
+        """Whether the step was done or had nothing to do."""
+        return self.status in ("ok", "skipped")
 
     @property
     def changed(self) -> bool:
@@ -51,7 +75,7 @@ class Report:
     @property
     def ok(self) -> bool:
         """Whether every step was done or had nothing to do; one that was not run counts as not done."""
-        return all(o.status in ("ok", "skipped") for o in self.outcomes)
+        return all(o.done for o in self.outcomes)
 
     @property
     def changes(self) -> int:
@@ -72,11 +96,18 @@ class Report:
         return tuple(o for o in self.outcomes if o.host == host)
 
     def after(self, before: Report | None) -> Report:
-        """Return one report of two plans that were run one after the other."""
+        """Merge this report with that of the plan that was run before it.
+
+        Every outcome of both is kept. If both have the same step on the same host, the later outcome
+        replaces the earlier one, with two exceptions: a step that the second plan did not run stays
+        failed, and a step that had nothing left to do stays done.
+        """
         if before is None:
             return self
-        outcomes = (*before.outcomes, *self.outcomes)
-        return replace(self, outcomes=outcomes, seconds=before.seconds + self.seconds)
+        later = dict(_numbered(self.outcomes))
+        merged = [_settle(o, later.pop(key, None)) for key, o in _numbered(before.outcomes)]
+        seconds = before.seconds + self.seconds
+        return replace(self, outcomes=(*merged, *later.values()), seconds=seconds)
 
     def as_json(self) -> dict[str, Any]:
         """Return the form that ``--json`` prints."""
@@ -87,6 +118,21 @@ class Report:
             "seconds": round(self.seconds, 3),
             "outcomes": [_as_json(o) for o in self.outcomes],
         }
+
+
+def _numbered(outcomes: Iterable[Outcome]) -> Iterable[tuple[object, Outcome]]:
+    """Pair each outcome with its key; steps of one plan that share a key are told apart by a number."""
+    seen: Counter[object] = Counter()
+    for outcome in outcomes:
+        seen[outcome.key] += 1
+        yield (outcome.key, seen[outcome.key]), outcome
+
+
+def _settle(before: Outcome, after: Outcome | None) -> Outcome:
+    """Return the outcome that counts of two of the same step; see ``Report.after``."""
+    if after is None or (before.status, after.status) in (("failed", "not run"), ("ok", "skipped")):
+        return before
+    return after
 
 
 class PlanFailed(ToolkitError):
@@ -112,7 +158,9 @@ def refuse_failed(report: Report) -> Report:
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
     found = asdict(outcome)
-    if not found["proof"]:
-        del found["proof"]
+    del found["id"]
+    for name in ("proof", "cause"):
+        if not found[name]:
+            del found[name]
     # Only where there are any: most steps move nothing that is worth a number.
     return {**found, "amounts": dict(outcome.amounts)} if found.pop("amounts") else found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -34,9 +35,9 @@ def connect_client(timeout: float) -> docker.DockerClient:
         # Docker Desktop are reached by.
         context = None if os.environ.get("DOCKER_HOST") else ContextAPI.get_current_context()
         if context is not None and context.Host:
-            client = docker.DockerClient(base_url=context.Host, timeout=int(timeout))
+            client = docker.DockerClient(base_url=context.Host, timeout=math.ceil(timeout))
         else:
-            client = docker.from_env(timeout=int(timeout))
+            client = docker.from_env(timeout=math.ceil(timeout))
         client.ping()
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
         raise MissingTool(

@@ -24,5 +24,5 @@ def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0) -> Res
         )
     except subprocess.TimeoutExpired as error:
         out = error.stdout.decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-        return Result(TIMED_OUT, out, f"not done after {timeout:.0f} s", time.monotonic() - began)
+        return Result(TIMED_OUT, out, f"not done after {timeout:g} s", time.monotonic() - began)
     return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - began)

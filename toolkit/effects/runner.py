@@ -81,7 +81,7 @@ class LocalRunner:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Result(TIMED_OUT, "", f"no end after {timeout:.0f} s", time.monotonic() - start)
+            return Result(TIMED_OUT, "", f"no end after {timeout:g} s", time.monotonic() - start)
         except FileNotFoundError as error:
             return Result(127, "", str(error), time.monotonic() - start)
         return Result(
@@ -115,8 +115,7 @@ class ContainerRunner:
             whole, limit = self._within(command, False), None
         else:
             # In there, because ending `docker exec` out here leaves what it started running.
-            limited = command.within("timeout", "-k", "5", f"{timeout:.0f}")
-            whole, limit = self._within(limited, False), timeout + 10
+            whole, limit = self._within(command.limited(timeout), False), timeout + 10
         result = self.outer.run(whole, limit)
         return self.outer.run(whole, limit) if _accident(result) else result
 
@@ -124,9 +123,9 @@ class ContainerRunner:
         self, outer: Follower, command: Command, out: Sink, err: Sink, timeout: float | None = None
     ) -> Result:
         """Run in the container of the host `outer`, where it ends with the connection; see ``Follower``."""
-        # For `timeout` 0 means no limit; it passes SIGTERM on to all that the command has started.
-        ends = ("timeout", "-k", "5", f"{timeout or 0:.0f}")
-        whole = self._within(command.within("sh", "-c", _WHILE_HELD, "sh", *ends), True)
+        # Without a limit as well: `timeout` passes SIGTERM on to all that the command has started.
+        ended = command.within("timeout", "-k", "5", "0") if timeout is None else command.limited(timeout)
+        whole = self._within(ended.within("sh", "-c", _WHILE_HELD, "sh"), True)
         limit = None if timeout is None else timeout + 10
         streams = _Withheld(out), _Withheld(err)
         result = outer.follow(whole, *streams, timeout=limit, hold=True)
@@ -136,7 +135,7 @@ class ContainerRunner:
             for stream in streams:
                 stream.give()
         late = result.status == TIMED_OUT and result.stderr
-        return replace(result, stderr=f"no end after {timeout:.0f} s") if late else result
+        return replace(result, stderr=f"no end after {timeout:g} s") if late else result
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         whole = self._within(command, source is not None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import math
 import re
 import threading
 import time
@@ -28,6 +27,8 @@ from toolkit.errors import NotReady, ToolkitError, Unreachable
 
 _CHUNK = 2**15
 _DIAL_S = 15.0
+# The host ends a command that is late. So many seconds later this machine gives up on the host.
+_LATE_S = 15.0
 _KILLED = 128 + 9
 _AGAIN = "when the host is back, run the same command again: it goes on from what is there"
 
@@ -63,11 +64,8 @@ def terminal_wire(command: Command) -> str:
 
 def _line(command: Command, timeout: float | None) -> tuple[str, bool]:
     """The command for a POSIX shell, and whether every other shell reads it in the same way."""
-    line = command.shell()
-    if timeout is not None:
-        # -k: a command that ignores SIGTERM is killed 5 s later, so nothing of it stays behind.
-        # For `timeout` 0 means no limit.
-        line = f"timeout -k 5 {max(1, math.ceil(timeout))} {line}"
+    # Ended on the host, so that nothing of it stays behind.
+    line = (command if timeout is None else command.limited(timeout)).shell()
     # Quoting leaves these as they are, and zsh takes =ls for a program's path, fish %self for a process id.
     expanded = any(str(token).startswith(("=", "%")) for token in command.argv)
     plain = _PLAIN.fullmatch(line.replace("'", "")) and "'\"'\"'" not in line
@@ -212,10 +210,11 @@ class SshRunner:
         errors: list[bytes] = []
         broken: list[BaseException] = []
         out, err = _Framed(sink), _Framed(said or errors.append)
+        deadline = None if timeout is None else start + timeout + _LATE_S
+        channel = None
         try:
             channel = self._link.connection.create_session()
-            # The host ends a command that is late by itself; this is for a host that has gone silent.
-            channel.settimeout(None if timeout is None else timeout + 15)
+            channel.settimeout(_left(deadline))
             channel.exec_command(line)
             readers = [threading.Thread(target=_drain, args=(channel, err), daemon=True)]
             if source is None and not hold:
@@ -232,20 +231,28 @@ class SshRunner:
                     broken.append(error)
                     channel.close()
                     break
+                # Of the whole command: one that prints all the time is late as well.
+                channel.settimeout(_left(deadline))
             if broken:
                 raise broken[0]
+            if not channel.status_event.wait(_left(deadline)):
+                raise TimeoutError
             status = channel.recv_exit_status()
             for thread in readers:
                 thread.join(5)
-            channel.close()
-        except TimeoutError:
-            return Result(TIMED_OUT, "", f"no answer for {timeout} s", time.monotonic() - start)
+        except TimeoutError as error:
+            if error in broken:
+                raise
+            return Result(TIMED_OUT, "", _no_end(timeout), time.monotonic() - start)
         except (OSError, EOFError, paramiko.SSHException) as error:
             if error in broken:
                 raise
             lost = f"the connection was lost: {self._link.lost or error}"
             why = "the connection was closed" if self._closed else lost
             raise Unreachable(why, _AGAIN, self.name) from error
+        finally:
+            if channel is not None:
+                channel.close()
         if broken:
             raise broken[0]
         if status == -1 and self._is_lost():
@@ -258,7 +265,7 @@ class SshRunner:
             raise self._no_shell(out.before + b"\n" + err.before + b"".join(errors))
         stderr = b"".join(errors).decode(errors="replace")
         if status == TIMED_OUT and timeout is not None and not stderr:
-            stderr = f"no end after {timeout:.0f} s"
+            stderr = _no_end(timeout)
         return Result(status, "", stderr, time.monotonic() - start)
 
     def _is_lost(self) -> bool:
@@ -274,6 +281,14 @@ class SshRunner:
             "ends or replaces it: its start files, ForceCommand in sshd_config, command= in authorized_keys"
         )
         return Unreachable(what, fix, self.name)
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
+
+
+def _no_end(timeout: float | None) -> str:
+    return f"no end after {timeout:g} s"
 
 
 def _pieces(data: bytes) -> Iterable[bytes]:

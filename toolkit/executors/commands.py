@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from dataclasses import replace
@@ -143,7 +144,7 @@ def wait(step: WaitFor, context: Context, advance: Advance) -> Verdict:
     ready, alive, explain = (_own(each, context) for each in (step.ready, step.alive, step.explain))
     # One round trip: the host itself looks ten times a second.
     text = f"""
-end=$(( $(date +%s) + {step.deadline:.0f} )); first=yes
+end=$(( $(date +%s) + {math.ceil(step.deadline)} )); first=yes
 while :; do
   if {ready.shell()} >/dev/null 2>&1; then [ "$first" ] && exit {_SKIPPED}; exit 0; fi
   if ! {alive.shell()} >/dev/null 2>&1; then {explain.shell()}; exit {_DEAD}; fi
@@ -156,7 +157,7 @@ done"""
     if result.status == _DEAD:
         raise ToolkitError(f"the container has died: {reason(result)}", step.fix, step.host)
     if result.status == _LATE:
-        what = f"not ready after {step.deadline:.0f} s; last words: {reason(result)}"
+        what = f"not ready after {step.deadline:g} s; last words: {reason(result)}"
         raise ToolkitError(what, step.fix, step.host)
     if result.status not in (0, _SKIPPED):
         raise failure(result, context.runners[step.host], step.fix)

@@ -10,10 +10,11 @@ from typing import Any, Protocol, TypeVar
 from toolkit.core.causes import words_of
 from toolkit.core.command import Ref
 from toolkit.core.engines import DOCKER
-from toolkit.core.report import Status
+from toolkit.core.report import FailureCause, Status
 from toolkit.core.result import Result
 from toolkit.effects.desk import Desks
 from toolkit.effects.runner import Runner
+from toolkit.errors import ToolkitError
 from toolkit.plan.steps import Step
 
 # Bytes done, bytes in all (0 for unknown).
@@ -27,6 +28,14 @@ class Closing(Protocol):
 
 
 Shared = TypeVar("Shared", bound=Closing)
+
+
+class KnownFailure(ToolkitError):
+    """A command failed in a way that its step knows of; ``cause`` is for code to decide on."""
+
+    def __init__(self, what: str, fix: str, host: str, cause: FailureCause) -> None:
+        self.cause = cause
+        super().__init__(what, fix, host)
 
 
 @dataclass(frozen=True)

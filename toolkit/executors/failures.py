@@ -10,7 +10,7 @@ from toolkit.core.result import Result
 from toolkit.core.room import Room, ask_room, parse_room, tightest
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
-from toolkit.executors.context import reason
+from toolkit.executors.context import KnownFailure, reason
 from toolkit.plan.steps import Failure
 
 
@@ -30,7 +30,7 @@ def failure(
             if re.search(way.says, line):
                 # The cause stands at the end, behind the names of all the programs that it came through.
                 own = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
-                return ToolkitError(f"{way.what} ({own})", way.fix, host)
+                return KnownFailure(f"{way.what} ({own})", way.fix, host, way.cause)
     words = reason(result)
     if is_full(said):
         return _full(said, words, runner, (*named_paths(said), *paths))

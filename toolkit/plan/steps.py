@@ -165,6 +165,7 @@ class WaitFor:
         deadline: seconds until it is given up.
         failures: as in ``Run``, looked for in the output of ``explain``.
         known: the facts say already that it is ready.
+        id: names the step in every plan of one command, where the title has values that change.
     """
 
     host: str
@@ -176,6 +177,7 @@ class WaitFor:
     fix: str = ""
     failures: tuple[Failure, ...] = ()
     known: bool = False
+    id: str = ""
 
 
 Step = (

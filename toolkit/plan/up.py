@@ -9,6 +9,7 @@ from dataclasses import replace
 from toolkit import __version__
 from toolkit.core.command import Ref, command, script
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
+from toolkit.core.report import FailureCause
 from toolkit.core.shards import Content
 from toolkit.network.settings import variables
 from toolkit.plan.containers import cluster_container, worker_sshd_config
@@ -62,7 +63,7 @@ for f; do [ ! -e "$f" ] || exit 1; done
 """
 # sshd's own words, and what they mean where the port was free when the host was asked.
 _NOT_BOUND = r"Bind to port \d+ on .* failed: Address already in use"
-PORT_TAKEN = "somebody else took the port in the meantime"
+_PORT_TAKEN = "somebody else took the port in the meantime"
 
 
 def plan_up(
@@ -221,8 +222,9 @@ def _wait_step(layout: Layout, place: Place) -> Step:
         known=(place.path.address, layout.port) in place.facts.listening
         and runs_already(cluster_container(layout, place), place.facts) is not None,
         deadline=30,
-        failures=(Failure(_NOT_BOUND, PORT_TAKEN, taken),),
+        failures=(Failure(_NOT_BOUND, _PORT_TAKEN, taken, FailureCause.PORT_TAKEN),),
         fix=f"on {place.name}: docker logs {name}",
+        id="sshd listens",
     )
 
 
