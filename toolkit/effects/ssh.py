@@ -13,7 +13,8 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import paramiko
 
@@ -212,9 +213,12 @@ class SshRunner:
         errors: list[bytes] = []
         broken: list[BaseException] = []
         out, err = _Framed(sink), _Framed(said or errors.append)
+        channel: paramiko.Channel | None = None
         try:
             channel = self._link.connection.create_session()
-            # The host ends a command that is late by itself; this is for a host that has gone silent.
+            # The host ends a late command. This limit is for a host that is silent, and for a process that
+            # outlives the command, holds its output open and prints.
+            until = None if timeout is None else start + timeout + 15
             channel.settimeout(None if timeout is None else timeout + 15)
             channel.exec_command(line)
             readers = [threading.Thread(target=_drain, args=(channel, err), daemon=True)]
@@ -224,7 +228,7 @@ class SshRunner:
                 readers.append(threading.Thread(target=_feed, args=(channel, source, broken), daemon=True))
             for thread in readers:
                 thread.start()
-            while data := channel.recv(_CHUNK):
+            for data in arriving(channel, until):
                 try:
                     out(data)
                 except OSError as error:
@@ -239,6 +243,8 @@ class SshRunner:
                 thread.join(5)
             channel.close()
         except TimeoutError:
+            if channel is not None:
+                channel.close()
             return Result(TIMED_OUT, "", f"no answer for {timeout} s", time.monotonic() - start)
         except (OSError, EOFError, paramiko.SSHException) as error:
             if error in broken:
@@ -278,6 +284,34 @@ class SshRunner:
 
 def _pieces(data: bytes) -> Iterable[bytes]:
     return (data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK))
+
+
+class Timed(Protocol):
+    """The part of a paramiko channel that is needed to read it."""
+
+    def settimeout(self, timeout: float | None) -> object: ...
+
+    def recv(self, nbytes: int) -> bytes: ...
+
+
+def arriving(
+    channel: Timed, until: float | None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[bytes]:
+    """Yield what a channel receives up to its end.
+
+    Raises:
+        TimeoutError: it has not ended by `until`, whether bytes still arrive or not.
+    """
+    while True:
+        if until is not None:
+            left = until - clock()
+            if left <= 0:
+                raise TimeoutError
+            channel.settimeout(left)
+        data = channel.recv(_CHUNK)
+        if not data:
+            return
+        yield data
 
 
 def _drain(channel: paramiko.Channel, into: Sink) -> None:
