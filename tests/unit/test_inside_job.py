@@ -101,6 +101,20 @@ def test_a_rank_that_dies_ends_a_job_whose_launcher_sees_nothing(world: World) -
     assert world.status()["reason"] == "rank 1 on gpu1 ended with exit code 5"
 
 
+def test_a_rank_that_fails_ends_the_job_though_its_child_prints_without_end(world: World) -> None:
+    failing = ["sh", "-c", "(trap '' TERM; while :; do echo alive; sleep 0.05; done) & echo pid=$!; exit 3"]
+    command = [sys.executable, "-c", f"import os; os.environ['RANK'] == '0' or os.execvp('sh', {failing!r})"]
+    command[-1] += "\nimport time; time.sleep(600)"
+    launches = [{"host": "gpu1", "argv": world.rank_argv(), "env": rank_env(rank, 2)} for rank in range(2)]
+    world.job(command=command, launches=launches, world_size=2)
+    world.start("supervisor.py", JOB)
+    status = finish(world)
+    assert (status["state"], status["exit_code"]) == ("failed", 3)
+    assert status["reason"] == "rank 1 on gpu1 ended with exit code 3"
+    assert status["ended"] - status["cause"]["ended"] < 3.0  # R1: from the exit of the rank to the end
+    assert not is_alive(shown_pid(world))
+
+
 @pytest.mark.parametrize("launchers", [1, 2])
 def test_a_rank_that_blames_another_is_not_the_cause(world: World, launchers: int) -> None:
     """Its end may be heard of first: the one that crashes dumps its core, or stands on a busy host."""

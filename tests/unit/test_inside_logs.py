@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,18 @@ def test_a_log_is_read_as_it_was_written(logs: Any, tmp_path: Path) -> None:
     log.close()
     assert reader.read() == b"two\n"
     assert b"".join(logs.read_all(path)) == b"one\ntwo\n"
+
+
+def test_reading_what_is_there_ends_although_the_log_grows(logs: Any, tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 1 << 20)
+    log.write(b"one\n")
+    found = []
+    for data in itertools.islice(logs.read_all(path), 100):
+        found.append(data)
+        log.write(b"more\n")  # a rank that prints faster than it is read
+    log.close()
+    assert found == [b"one\n"]
 
 
 def test_a_log_keeps_its_beginning_and_its_end_within_its_limit(logs: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -248,3 +249,60 @@ def test_sigint_gives_130(world: World) -> None:
     pid_from(process)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=10) == 130
+
+
+# A data-loader worker, wandb or TensorBoard: it inherits the rank's output and prints without end.
+LOOP = "while :; do echo alive; sleep 0.05; done"
+
+
+def shell(text: str) -> list[str]:
+    return ["sh", "-c", text]
+
+
+def test_a_child_that_prints_without_end_does_not_hide_the_exit_of_its_rank(world: World) -> None:
+    world.job(command=shell(f"({LOOP}) & echo pid=$!; exit 3"))
+    code, out, _ = world.call("rank.py", JOB, **rank_env())
+    assert code == 3
+    record = json.loads((world.folder() / "logs" / "rank-0.exit").read_text())
+    assert (record["exit_code"], record["signal"]) == (3, 0)
+    child = int(out.split(b"pid=")[1].split()[0])
+    assert not is_alive(child)
+
+
+def test_a_child_that_ignores_term_is_killed_with_its_rank(world: World) -> None:
+    world.job(command=shell(f"(trap '' TERM; {LOOP}) & echo pid=$!; exit 3"), grace=60.0)
+    code, out, _ = world.call("rank.py", JOB, **rank_env())
+    assert code == 3
+    assert not is_alive(int(out.split(b"pid=")[1].split()[0]))
+
+
+def test_the_exit_is_recorded_before_the_children_have_ended(world: World) -> None:
+    world.job(command=shell(f"(trap '' TERM; {LOOP}) & echo pid=$!; exit 0"), grace=60.0)
+    process = world.start("rank.py", JOB, **rank_env())
+    child = pid_after(process, b"pid=")
+    wait_for((world.folder() / "logs" / "rank-0.exit").exists)
+    assert is_alive(child) and process.poll() is None  # the rank did not fail, so the child has its grace
+    os.kill(child, signal.SIGKILL)
+    assert process.wait(timeout=10) == 0
+
+
+def test_a_child_saves_in_its_grace_though_its_rank_is_gone(world: World) -> None:
+    # The shell dies of the TERM at once; what it runs has a handler.
+    code = (
+        "import os, signal, sys, time\n"
+        "def save(*_): time.sleep(1.5); open('saved', 'w').close(); sys.exit(0)\n"
+        "signal.signal(15, save); print(f'pid={os.getpid()}', flush=True); time.sleep(60)"
+    )
+    (world.job(command=["sh", "-c", f'{sys.executable} -c "$CODE"; exit 0'], env={"CODE": code}, grace=20.0))
+    process = world.start("rank.py", JOB, **rank_env())
+    pid_after(process, b"pid=")
+    process.terminate()
+    assert process.wait(timeout=20) == 143
+    assert (world.folder() / "code" / "saved").exists()
+
+
+def pid_after(process: subprocess.Popen[bytes], word: bytes) -> int:
+    assert process.stdout is not None
+    while word not in (line := process.stdout.readline()):
+        assert line, "no such line"
+    return int(line.split(word)[1])

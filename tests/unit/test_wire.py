@@ -14,7 +14,7 @@ import paramiko
 import pytest
 
 from toolkit.core.command import Command, Ref, command, script
-from toolkit.effects.ssh import MARK, _feed, _Framed, terminal_wire, wire
+from toolkit.effects.ssh import MARK, _feed, _Framed, arriving, terminal_wire, wire
 
 # Debian's names; what is a link to another one is tried once.
 _NAMES = ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93")
@@ -244,3 +244,25 @@ def test_food_that_goes_bad_is_our_own_trouble() -> None:
     _feed(mouth, source(), broken)
     assert mouth.got == [b"a"] and mouth.shut
     assert [str(error) for error in broken] == ["Input/output error"]
+
+
+class Chatty:
+    """A channel whose other end prints without end, 10 s apart."""
+
+    def __init__(self) -> None:
+        self.now, self.limit = 0.0, 0.0
+
+    def settimeout(self, timeout: float | None) -> None:
+        self.limit = timeout or 0.0
+
+    def recv(self, nbytes: int) -> bytes:
+        self.now += 10.0
+        return b"x"
+
+
+def test_output_without_end_does_not_move_the_limit_of_a_command() -> None:
+    channel, found = Chatty(), b""
+    with pytest.raises(TimeoutError):
+        for data in arriving(channel, 35.0, clock=lambda: channel.now):
+            found += data
+    assert (found, channel.limit) == (b"xxxx", 5.0)

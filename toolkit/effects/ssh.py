@@ -12,7 +12,8 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import paramiko
 
@@ -210,8 +211,10 @@ class SshRunner:
         errors: list[bytes] = []
         broken: list[BaseException] = []
         out, err = _Framed(sink), _Framed(said or errors.append)
+        # The host ends a late command. This limit is for a host that is silent, and for a process that
+        # outlives the command, holds its output open and prints.
         deadline = None if timeout is None else start + timeout + _LATE_S
-        channel = None
+        channel: paramiko.Channel | None = None
         try:
             channel = self._link.connection.create_session()
             channel.settimeout(_left(deadline))
@@ -223,7 +226,7 @@ class SshRunner:
                 readers.append(threading.Thread(target=_feed, args=(channel, source, broken), daemon=True))
             for thread in readers:
                 thread.start()
-            while data := channel.recv(_CHUNK):
+            for data in arriving(channel, deadline):
                 try:
                     out(data)
                 except OSError as error:
@@ -231,8 +234,6 @@ class SshRunner:
                     broken.append(error)
                     channel.close()
                     break
-                # Of the whole command: one that prints all the time is late as well.
-                channel.settimeout(_left(deadline))
             if broken:
                 raise broken[0]
             if not channel.status_event.wait(_left(deadline)):
@@ -293,6 +294,34 @@ def _no_end(timeout: float | None) -> str:
 
 def _pieces(data: bytes) -> Iterable[bytes]:
     return (data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK))
+
+
+class Timed(Protocol):
+    """The part of a paramiko channel that is needed to read it."""
+
+    def settimeout(self, timeout: float | None) -> object: ...
+
+    def recv(self, nbytes: int) -> bytes: ...
+
+
+def arriving(
+    channel: Timed, until: float | None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[bytes]:
+    """Yield what a channel receives up to its end.
+
+    Raises:
+        TimeoutError: it has not ended by `until`, whether bytes still arrive or not.
+    """
+    while True:
+        if until is not None:
+            left = until - clock()
+            if left <= 0:
+                raise TimeoutError
+            channel.settimeout(left)
+        data = channel.recv(_CHUNK)
+        if not data:
+            return
+        yield data
 
 
 def _drain(channel: paramiko.Channel, into: Sink) -> None:

@@ -263,6 +263,7 @@ class Attempt:
         return bool(data)
 
     def _drain(self, running: Running) -> None:
-        while self._is_open(running) and self._read(running):
+        until = time.monotonic() + DRAIN_S  # what could not be ended may print without end
+        while self._is_open(running) and self._read(running) and time.monotonic() < until:
             pass
         self._write(running.merger.close())

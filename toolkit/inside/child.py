@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -18,7 +20,9 @@ from logs import Log
 from memory import Memory
 
 IDLE_S = 0.2  # after this long a line without an end (a prompt, a progress bar) is shown as it is
-DRAIN_S = 1.0  # how long a process which outlives its rank may hold our pipes open
+DRAIN_S = 0.5  # from a rank's exit to its record, where other processes still hold its output open
+LEFT_S = 1.0  # from TERM to KILL, for what a rank that failed has left in its process group
+KILLED_S = 2.0  # for the kernel to end a process after KILL
 PR_SET_PDEATHSIG = 1
 PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 
@@ -26,8 +30,19 @@ PR_SET_PTRACER, PR_SET_PTRACER_ANY = 0x59616D61, -1
 class Child:
     """The user's command: its group gets our signals, and it dies when we do."""
 
-    def __init__(self, argv: list[str], workdir: str, env: dict[str, str], lease: Path) -> None:
+    def __init__(
+        self,
+        argv: list[str],
+        workdir: str,
+        env: dict[str, str],
+        lease: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._output: Output | None = None
+        self._returncode: int | None = None
+        self.ended = 0.0  # when it exited, seconds since the epoch
+        self._clock = clock
         self._asked: list[int] = []
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._forward)
@@ -56,7 +71,7 @@ class Child:
         self._lost: float | None = None
         self._memory = Memory()
         self._lease = lease
-        self._looked = self._patient_until = time.monotonic()
+        self._looked = self._patient_until = clock()
         for early in self._asked:
             self.signal(early)
 
@@ -67,11 +82,12 @@ class Child:
     def signal(self, signum: int) -> None:
         """Signal the child's group, unless the child has been waited for."""
         if self._process is not None and self._process.returncode is None:
-            os.killpg(self._process.pid, signum)
+            with suppress(ProcessLookupError, PermissionError):  # it has ended, or is another user's
+                os.killpg(self._process.pid, signum)
 
     def watch(self, grace: float) -> None:
         """End the child, TERM then KILL, once our launcher is gone or the lease has lapsed."""
-        now = time.monotonic()
+        now = self._clock()
         if self._lost is None and (os.getppid() != self._launcher or self._has_lapsed(now)):
             self._lost = now
             self.signal(signal.SIGTERM)
@@ -93,50 +109,122 @@ class Child:
 
     def hold(self, stopping: Path, limit: float) -> None:
         """While the job's other ranks use their grace, keep our child's end to ourselves."""
-        deadline = time.monotonic() + limit
-        while stopping.exists() and not self._asked and time.monotonic() < deadline:
+        deadline = self._clock() + limit
+        while stopping.exists() and not self._asked and self._clock() < deadline:
             if os.getppid() != self._launcher:
                 break
             time.sleep(IDLE_S / 2)
 
     def how_it_ended(self) -> dict[str, int | bool]:
         """The exit code, 128+n for signal n; the signal, 0 for none; whether that was for lack of memory."""
-        assert self._process is not None and self._process.returncode is not None
-        number = max(0, -self._process.returncode)
+        assert self._returncode is not None
+        number = max(0, -self._returncode)
         oom = number == signal.SIGKILL and self._memory.has_killed()
-        return {"exit_code": exit_code_of(self._process.returncode), "signal": number, "oom": oom}
+        return {"exit_code": exit_code_of(self._returncode), "signal": number, "oom": oom}
 
     def copy(self, streams: tuple[Stream, Stream], log: Log, grace: float) -> int:
-        """Copy the output until the child has ended; returns the exit code, 128+n for signal n."""
-        process = self._process
-        assert process is not None and process.stdout is not None and process.stderr is not None
-        selector = selectors.DefaultSelector()
-        selector.register(process.stdout, selectors.EVENT_READ, streams[0])
-        selector.register(process.stderr, selectors.EVENT_READ, streams[1])
-        heard = dict.fromkeys(streams, time.monotonic())
-        ended: float | None = None
-        while selector.get_map():
-            for key, _ in selector.select(IDLE_S / 2):
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    selector.unregister(key.fileobj)
-                    continue
-                with suppress(OSError):  # a full disk costs the rank its log, not its life
-                    log.write(data)
-                heard[key.data] = time.monotonic()
-                write_lines(key.data.out, key.data.feed(data))
-            now = time.monotonic()
-            for stream in streams:
-                if stream.pending and now > heard[stream] + IDLE_S:
-                    write_lines(stream.out, stream.flush())
+        """Copy the output until the child has exited; returns the exit code, 128+n for signal n.
+
+        Processes that the child leaves behind can hold its output open and print without end. Their output is
+        copied for at most DRAIN_S after the exit.
+        """
+        assert self._process is not None
+        self._output = Output(self._process, streams, log)
+        until = math.inf
+        while self._output.is_open and self._clock() < until:
+            self._output.pump(IDLE_S / 2)
             self.watch(grace)
-            if process.poll() is not None:
-                ended = ended or now
-                if now > max(ended, *heard.values()) + DRAIN_S:
-                    break
-        for stream in streams:
-            write_lines(stream.out, stream.flush(last=True))
-        while process.poll() is None:  # it has closed its outputs and works on
+            if until == math.inf and self.has_exited():
+                until = self._clock() + DRAIN_S
+        while not self.has_exited():  # it has closed its outputs and works on
             time.sleep(IDLE_S / 2)
             self.watch(grace)
-        return exit_code_of(process.returncode)
+        assert self._returncode is not None
+        return exit_code_of(self._returncode)
+
+    def has_exited(self) -> bool:
+        """Return True once the child has exited. It stays a zombie until `end_group`.
+
+        Its number is also that of its process group, and the kernel does not reuse the number of a zombie.
+        """
+        if self._returncode is None:
+            assert self._process is not None
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            if (ended := os.waitid(os.P_PID, self._process.pid, how)) is not None:
+                by_exit = ended.si_code == os.CLD_EXITED
+                self._returncode = ended.si_status if by_exit else -ended.si_status
+                self.ended = time.time()
+        return self._returncode is not None
+
+    def end_group(self, grace: float) -> None:
+        """End what the child, which has exited, has left in its process group: TERM, then KILL.
+
+        Processes of a rank that failed have LEFT_S between the two. Those of another have `grace` seconds, as
+        they may have something to save.
+        """
+        process, output = self._process, self._output
+        assert process is not None and output is not None and self.has_exited()
+        left = alive_in(process.pid)
+        if left and not self._asked:  # else they have had a TERM
+            self.signal(signal.SIGTERM)
+        until = self._clock() + (LEFT_S if self._returncode and not self._asked else grace)
+        while left and self._clock() < until + KILLED_S:
+            if self._clock() > until:
+                self.signal(signal.SIGKILL)
+            output.pump(IDLE_S / 4)
+            self.watch(grace)
+            left = alive_in(process.pid)
+        output.close()
+        process.wait()
+
+
+class Output:
+    """The child's output on its way to the log and to the launcher."""
+
+    def __init__(self, process: subprocess.Popen[bytes], streams: tuple[Stream, Stream], log: Log) -> None:
+        assert process.stdout is not None and process.stderr is not None
+        self._streams, self._log = streams, log
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(process.stdout, selectors.EVENT_READ, streams[0])
+        self._selector.register(process.stderr, selectors.EVENT_READ, streams[1])
+        self._heard = dict.fromkeys(streams, time.monotonic())
+
+    @property
+    def is_open(self) -> bool:
+        """True while a process holds a pipe open."""
+        return bool(self._selector.get_map())
+
+    def pump(self, seconds: float) -> None:
+        """Copy what comes next; wait for it at most this number of seconds."""
+        if not self.is_open:
+            time.sleep(seconds)
+        for key, _ in self._selector.select(seconds) if self.is_open else ():
+            data = os.read(key.fd, 1 << 16)
+            if not data:
+                self._selector.unregister(key.fileobj)
+                continue
+            with suppress(OSError):  # a full disk costs the rank its log, not its life
+                self._log.write(data)
+            self._heard[key.data] = time.monotonic()
+            write_lines(key.data.out, key.data.feed(data))
+        for stream in self._streams:
+            if stream.pending and time.monotonic() > self._heard[stream] + IDLE_S:
+                write_lines(stream.out, stream.flush())
+
+    def close(self) -> None:
+        """Show the line that has begun, and stop reading."""
+        for stream in self._streams:
+            write_lines(stream.out, stream.flush(last=True))
+        self._selector.close()
+
+
+def alive_in(group: int) -> list[int]:
+    """Return the processes of a process group, without zombies."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):  # it has ended meanwhile
+                fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
+                if int(fields[2]) == group and fields[0] not in (b"Z", b"X"):
+                    found.append(int(folder.name))
+    return found

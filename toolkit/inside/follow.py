@@ -138,7 +138,7 @@ def main() -> int:
         problem: str | None = ""
         if not args.now:
             problem = _ended(args.job_id, give_up) if args.rank is None else ("" if end.exists() else None)
-        while data := log.read():
+        for data in log.rest():
             output.show(data)
         output.tick()
         if problem is not None:

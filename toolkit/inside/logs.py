@@ -112,6 +112,12 @@ class Reader:
             if gap:
                 return b"[toolkit] %d bytes of the log are left out here\n" % gap
 
+    def rest(self) -> Iterator[bytes]:
+        """Yield what the log holds at this moment. A log that grows faster than it is read ends too."""
+        size = size_of(self._path)
+        while self.offset < size and (data := self.read()):
+            yield data
+
     def _next(self) -> int | None:
         """Open the file that holds the offset; bytes skipped on the way to it, None when there is none."""
         found = pieces(self._path)
@@ -142,8 +148,7 @@ def read_all(path: Path, offset: int = 0) -> Iterator[bytes]:
     """What a log holds at this moment."""
     reader = Reader(path, offset)
     try:
-        while data := reader.read():
-            yield data
+        yield from reader.rest()
     finally:
         reader.close()
 

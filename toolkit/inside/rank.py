@@ -182,12 +182,16 @@ def main() -> int:
             write_lines(2, streams[1].feed(text))
         else:
             code = child.copy(streams, log, job["grace"])
-    # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
-    how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
-    last = last_lines(path) if code else []
-    record = {**who, "host": host["host"], **how, "ended": time.time(), "last": last}
-    record["lasted"] = time.monotonic() - began
-    write_json(logs / f"rank-{place.rank}.exit", record)
+        # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
+        how = child.how_it_ended() if child else {"exit_code": code, "signal": 0, "oom": False}
+        last = last_lines(path) if code else []
+        ended = child.ended if child else time.time()
+        record = {**who, "host": host["host"], **how, "ended": ended, "last": last}
+        record["lasted"] = time.monotonic() - began
+        write_json(logs / f"rank-{place.rank}.exit", record)
+        # Only now: the job is not to wait for the end of what the rank has left.
+        if child is not None:
+            child.end_group(job["grace"])
     if child is not None:
         child.hold(folder / STOPPING, 2 * job["grace"])
     return code

@@ -46,7 +46,7 @@ class Rank:
         self._cpu = Rate()
 
     def sample(self, now: float) -> dict[str, Any]:
-        while data := self._reader.read():
+        for data in self._reader.rest():
             self.pace.feed(data, now)
         ticks, memory = 0, 0
         for pid in _tree(self.pid):
