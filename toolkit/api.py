@@ -24,6 +24,7 @@ from toolkit.inputs import choose_hosts, inside_programs, load_inventory
 # What makes plans and runs them is imported where it is used: to meet the hosts takes none of it, and while
 # they answer there is time, see ``meanwhile``.
 if TYPE_CHECKING:
+    from toolkit.core.finding import Finding
     from toolkit.core.image import ImageFacts
     from toolkit.core.shards import Content
     from toolkit.execute import Listener
@@ -214,6 +215,12 @@ class Session(Connected):
         return report
 
     # Containers
+
+    def changes(self) -> tuple[Finding, ...]:
+        """Return a warning that names the keys of hosts.yaml which changed since `up`; none if none did."""
+        from toolkit.plan.applied import change_finding
+
+        return change_finding(self.inventory, self.facts)
 
     def host_states(self) -> list[HostState]:
         """Return what is on every host of the file, those that did not answer included."""

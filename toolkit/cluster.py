@@ -184,6 +184,7 @@ class Cluster(Elsewhere):
     def status(self) -> list[HostState]:
         """Return what is on every host, those that do not answer included."""
         with self.connect() as session:
+            self.warn_of(session.changes())
             return session.host_states()
 
     def gauges(self, seconds: float = 2.0) -> tuple[tuple[HostGauges, ...], dict[str, str]]:

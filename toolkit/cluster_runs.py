@@ -74,6 +74,7 @@ class Runs(Connection):
         asked, ahead = questions() if check else (), BeforeRun(request.workdir, check)
         with self.connect(questions=asked, desks=True, meanwhile=ahead) as session:
             session.require_some()
+            self.warn_of(session.changes())
             job = make_job(session, request)
             plan = plan_run(session, job, request.workdir, ahead.tree)
             how = start_of(self.inventory, request)

@@ -70,13 +70,19 @@ def test_a_changed_specification_recreates_only_what_changed(up: Toolkit, tmp_pa
     data["hosts"]["box2"]["env"] = {"FLAVOUR": "sour"}
     changed = Toolkit(tmp_path / "hosts.yaml", up.folder)
     changed.hosts.write_text(yaml.safe_dump(data))
+    told = "hosts.yaml changed since `up`: {}; run `toolkit up`"
+    assert told.format("hosts/box2/env") in changed.run("status", check=True).err
     # A rank's variable needs a file on that host, no new container.
     rows = [o for o in changed.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
-    assert [(o["host"], o["phase"]) for o in rows] == [("box2", "files")]
+    assert [(o["host"], o["phase"]) for o in rows] == [("box2", "files"), ("box2", "record")]
     data["shm_size"] = "1g"
     changed.hosts.write_text(yaml.safe_dump(data))
+    job = changed.run("run", "--json", "--", "true", check=True)
+    assert told.format("shm_size") in job.err
+    assert "changed since `up`: shm_size" in [warning["what"] for warning in job.json["warnings"]]
     rows = [o for o in changed.run("up", "--json", check=True).json["outcomes"] if o["status"] == "ok"]
-    assert {o["phase"] for o in rows} - {"sshd"} == {"containers", "login"}
+    assert {o["phase"] for o in rows} - {"sshd"} == {"containers", "login", "record"}
+    assert "changed since" not in changed.run("status", check=True).err
     up.run("up", check=True)
 
 

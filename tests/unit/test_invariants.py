@@ -254,10 +254,10 @@ def test_dry_run_as_json_holds_the_same_text(capsys: pytest.CaptureFixture[str])
     last = plan.steps[-1:]
     plans.carry_out(session, plan, True, True, False, to_do=last)  # type: ignore[arg-type]
     told = json.loads(capsys.readouterr().out)
-    assert told["to_do"] == [{"host": "gpu1", "step": "main logs in to every worker"}]
+    assert told["to_do"] == [{"host": "cpu3", "step": "record the settings"}]
     plans.carry_out(session, plan, True, False, False, to_do=last)  # type: ignore[arg-type]
     said = capsys.readouterr()
-    assert said.out == plan_text(plan) and said.err.endswith("\n  gpu1: main logs in to every worker\n")
+    assert said.out == plan_text(plan) and said.err.endswith("\n  cpu3: record the settings\n")
 
 
 def test_plan_text_tells_apart_what_differs() -> None:

@@ -42,7 +42,7 @@ def test_plans_hold_no_secret_where_people_or_ps_see_it() -> None:
 def test_up_in_words() -> None:
     plan = plan_up(world.layout(), world.INSIDE)
     assert [p.title for p in plan.phases] == [
-        *("image", "files", "keys", "trust", "containers", "sshd", "login"),
+        *("image", "files", "keys", "trust", "containers", "sshd", "login", "record"),
     ]  # fmt: skip
     # The image travels only to the host that lacks it; everything else that acts can be asked first.
     assert [s.host for s in plan.steps if isinstance(s, SendImage)] == ["cpu3"]
@@ -84,7 +84,7 @@ def test_main_that_is_gone_leaves_workers_that_let_nobody_in() -> None:
     said = world.cluster_facts()
     del said["gpu1"]
     plan = plan_up(make_layout(world.inventory(), said, None), world.INSIDE)
-    assert [p.title for p in plan.phases][-1] == "sshd"
+    assert [p.title for p in plan.phases][-2:] == ["sshd", "record"]
     # Not even an empty file: what a worker has of an earlier `up` stays as it is.
     assert "authorized_keysconf" not in files_of(plan, "gpu2")
 
@@ -146,7 +146,7 @@ def test_the_image_that_runs_is_meant_where_no_name_says_it() -> None:
 def test_one_host_alone() -> None:
     text = "cluster: demo\nimage: toolkit:cpu\nhosts: {gpu1: {address: 10.77.0.2}}\n"
     plan = plan_up(make_layout(world.inventory(text), {"gpu1": world.facts()}, None), world.INSIDE)
-    assert [p.title for p in plan.phases] == ["image", "files", "keys", "trust", "containers"]
+    assert [p.title for p in plan.phases] == ["image", "files", "keys", "trust", "containers", "record"]
 
 
 # Jobs and down

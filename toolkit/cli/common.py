@@ -67,6 +67,12 @@ def warn(findings: Iterable[Finding]) -> None:
         say(f"{finding.verdict}: {host}{finding.subject}: {finding.what}\n  fix: {finding.fix}")
 
 
+def say_changes(findings: Iterable[Finding]) -> None:
+    """Print which keys of hosts.yaml changed since `up`; see ``Session.changes``."""
+    for finding in findings:
+        say(f"{finding.subject} {finding.what}; run `{finding.fix}`")
+
+
 def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
     """Return the part of a result's JSON that holds findings."""
     from dataclasses import asdict

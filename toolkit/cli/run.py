@@ -23,6 +23,7 @@ from toolkit.cli.common import (
     connect,
     put_json,
     say,
+    say_changes,
     warn,
 )
 from toolkit.cli.plans import show_plans
@@ -175,6 +176,8 @@ def run(
         from toolkit.making import code_findings, make_job, plan_run
 
         session.require_some()
+        say_changes(changes := session.changes())
+        findings = (*findings, *changes)
         job = make_job(session, request)
         how = start_of(inventory, request)
         if how.why:

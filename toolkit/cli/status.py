@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    HostsFile,
+    Json,
+    Verbose,
+    as_warnings,
+    connect,
+    load,
+    put_json,
+    say_changes,
+)
 
 if TYPE_CHECKING:
     from toolkit.api import Session
@@ -29,6 +39,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
         rows = session.host_states()
+        changes = session.changes()
         services = service_states(session)
         jobs, silent = _jobs(session)
         facts = tuple(session.facts.values())
@@ -37,8 +48,10 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
         value: dict[str, Any] = {"cluster": inventory.cluster, "up": up}
         value |= {"hosts": [asdict(r) for r in rows], "gpus": gpus_json(facts)}
         value["services"] = [asdict(s) for s in services]
+        value |= as_warnings(changes)
         put_json(value | {"jobs": [job_json(j) for j in jobs]})
     else:
+        say_changes(changes)
         cells = [(r.host, r.role, r.state, r.address, r.image, r.docker, r.note) for r in rows]
         print(table(("host", "role", "state", "data address", "image", "docker", "note"), cells), end="")
         for fix in dict.fromkeys(r.fix for r in rows if r.fix):

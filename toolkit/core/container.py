@@ -84,7 +84,7 @@ class Container:
     # A plan asks for each container's several times.
     @functools.cached_property
     def _digest(self) -> str:
-        said = _said(self)
+        said = without_empty(self)
         said["labels"] = [list(pair) for pair in self.labels if pair[0] not in _REMARKS]
         if not said["labels"]:
             del said["labels"]
@@ -98,15 +98,15 @@ class Container:
         return labelled
 
 
-def _said(value: Any) -> Any:
+def without_empty(value: Any) -> Any:
     """Return the value without fields that are empty: one that was added since says nothing by that."""
     if isinstance(value, (str, int)):
         return value
     if isinstance(value, (list, tuple)):
-        return [_said(inner) for inner in value]
+        return [without_empty(inner) for inner in value]
     if is_dataclass(value):
         given = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
-        return {name: _said(inner) for name, inner in given if inner}
+        return {name: without_empty(inner) for name, inner in given if inner}
     if isinstance(value, dict):
-        return {name: _said(inner) for name, inner in value.items() if inner}
+        return {name: without_empty(inner) for name, inner in value.items() if inner}
     return value

@@ -151,6 +151,7 @@ class Facts:
         version: of the toolkit that wrote the cluster's files last; empty when none did, or one that did not
             write it down.
         programs: the inside programs as they are there: name and sha256.
+        applied: digests of the keys of hosts.yaml with which the last `up` ended here, by key.
         tuned: on main, what `toolkit network tune` has kept there, see ``toolkit.network.tuning_json``.
         gpu_processes: what computes on the GPUs, of all users; claims: running jobs of all users' clusters.
         engine: docker or podman, whatever it is called by.
@@ -184,6 +185,7 @@ class Facts:
     booted: float = 0.0
     version: str = ""
     programs: tuple[tuple[str, str], ...] = ()
+    applied: tuple[tuple[str, str], ...] = ()
     tuned: str = ""
     links: tuple[Link, ...] = ()
     routes: tuple[Route, ...] = ()

@@ -17,6 +17,7 @@ from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.plan import links, probe_uses
 from toolkit.plan.addresses import parse_interfaces, parse_listeners, parse_routes
+from toolkit.plan.applied import parse_applied
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
 
@@ -73,6 +74,7 @@ mark cluster
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null
 mark version; cat "$mine/version" 2>/dev/null
+mark applied; cat "$mine/applied.json" 2>/dev/null
 mark tuned; cat "$mine/conf/tuned.json" 2>/dev/null
 mark programs; (cd "$mine/inside" && find * -type f -exec sha256sum {} +) 2>/dev/null
 mark boot; grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null
@@ -175,6 +177,7 @@ def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True, en
         remembered=remembered(parts["cluster"]),
         booted=boot_time(parts["boot"]),
         version=parts["version"].strip(),
+        applied=parse_applied(parts.get("applied", "")),
         tuned=parts["tuned"],
         programs=programs(parts["programs"]),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),

@@ -12,6 +12,8 @@ from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
 from toolkit.core.report import FailureCause
 from toolkit.core.shards import Content
 from toolkit.network.settings import variables
+from toolkit.plan.applied import FILE as APPLIED
+from toolkit.plan.applied import applied_text
 from toolkit.plan.containers import cluster_container, worker_sshd_config
 from toolkit.plan.data import folder_steps, plan_data
 from toolkit.plan.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
@@ -34,7 +36,7 @@ from toolkit.plan.steps import (
 )
 from toolkit.render.etc import group_file, hosts_file, passwd_file
 from toolkit.render.ssh import ssh_config
-from toolkit.spec.inventory import DataSet
+from toolkit.spec.inventory import DataSet, Inventory
 
 _INSIDE = ("inside", *(f"inside/toolkit{name}" for name in ("", "/core", "/launchers")))
 _FOLDERS = ("conf", *_INSIDE, "jobs", "home", "etc")
@@ -97,6 +99,8 @@ def plan_up(
             Phase("sshd", tuple(_wait_step(layout, p) for p in workers if layout.has_sshd(p))),
             Phase("login", (_prove_step(layout, main),) if main and workers and layout.port else ()),
             *service_phases(layout),
+            # Last, so that a host on which `up` failed keeps the record of what it still runs.
+            Phase("record", tuple(_record_step(layout.inventory, p) for p in places)),
         ]
     return Plan(f"up {layout.inventory.cluster}", tuple(p for p in phases if p.steps))
 
@@ -226,6 +230,11 @@ def _wait_step(layout: Layout, place: Place) -> Step:
         fix=f"on {place.name}: docker logs {name}",
         id="sshd listens",
     )
+
+
+def _record_step(inventory: Inventory, place: Place) -> Step:
+    file = File(f"{place.state}/{APPLIED}", (applied_text(inventory, place.name),))
+    return Upload(place.name, "record the settings", (file,))
 
 
 def _prove_step(layout: Layout, main: Place) -> Step:

@@ -1,0 +1,209 @@
+"""Edits of hosts.yaml after `up`: `run` and `status` name the keys that need another `up`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import toolkit.api
+from tests.unit import cluster_world as world
+from tests.unit.test_invariants import Recorder
+from tests.unit.test_invariants import recorder as recorder
+from toolkit.api import Session
+from toolkit.cli.app import app
+from toolkit.cluster import Cluster
+from toolkit.core.container import Mount, Ulimit
+from toolkit.core.facts import Facts
+from toolkit.plan.applied import applied_text, changed_keys, parse_applied
+from toolkit.plan.layout import make_layout
+from toolkit.plan.steps import Plan, Upload
+from toolkit.plan.up import plan_up
+from toolkit.show import plan_text
+from toolkit.spec.inventory import DataSet, Host, Inventory, Service
+
+# Of a line such as "hosts.yaml changed since `up`: mounts; run `toolkit up`".
+_HEAD, _TAIL = "hosts.yaml changed since `up`: ", "; run `toolkit up`"
+
+
+def _up(inventory: Inventory) -> Plan:
+    return plan_up(make_layout(inventory, world.facts_when_up(), None), world.INSIDE)
+
+
+def records(inventory: Inventory) -> dict[str, str]:
+    """Return what `up` leaves on each host for later commands."""
+    return {
+        step.host: str(file.content[0])
+        for step in _up(inventory).steps
+        if isinstance(step, Upload)
+        for file in step.files
+        if file.path.endswith("/applied.json")
+    }
+
+
+def facts_after(inventory: Inventory, *hosts: str) -> dict[str, Facts]:
+    kept, said = records(inventory), world.facts_when_up()
+    assert set(kept) == set(said)
+    return {
+        name: replace(facts, applied=parse_applied(kept[name]) if name in (hosts or said) else ())
+        for name, facts in said.items()
+    }
+
+
+def keys(before: Inventory, after: Inventory) -> tuple[str, ...]:
+    return changed_keys(after, facts_after(before))
+
+
+@pytest.fixture
+def cluster(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosts as `up` has left them with ``world.HOSTS``."""
+    real, said = toolkit.api.Session.open, facts_after(world.inventory())
+
+    def opened(inventory: Any, *more: Any) -> Session:
+        session = real(inventory, *more)
+        session.facts = said
+        return session
+
+    monkeypatch.setattr(toolkit.api.Session, "open", opened)
+    monkeypatch.setattr("toolkit.records.job_statuses", lambda session: [])
+
+
+_RUN = ("run", "--detach", "--np", "3", "train.py")
+
+
+@pytest.mark.parametrize("words", [_RUN, ("status",)], ids=lambda words: words[0])
+def test_a_command_names_the_keys_that_were_edited_and_goes_on(
+    words: tuple[str, ...], cluster: None, recorder: Recorder, tmp_path: Path
+) -> None:
+    before = CliRunner().invoke(app, words)
+    assert before.exit_code == 0 and _HEAD not in before.stderr
+    edited = world.HOSTS.replace("/data/digits", "/data/other").replace("4g", "8g").replace('"4"', '"5"')
+    (tmp_path / "hosts.yaml").write_text(edited)
+    after = CliRunner().invoke(app, words)
+    assert f"{_HEAD}mounts, shm_size, hosts/gpu2/env{_TAIL}" in after.stderr.splitlines()
+    assert (after.exit_code, after.stdout) == (before.exit_code, before.stdout)
+    told = CliRunner().invoke(app, (words[0], "--json", *words[1:]))
+    (warning,) = json.loads(told.stdout)["warnings"]
+    assert (warning["subject"], warning["fix"]) == ("hosts.yaml", "toolkit up")
+    assert warning["what"].endswith(": mounts, shm_size, hosts/gpu2/env")
+
+
+def test_python_is_warned_too(cluster: None, recorder: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(world.HOSTS.replace("4g", "8g"))
+    told: list[str] = []
+    own = Cluster("hosts.yaml", warn=lambda finding: told.append(f"{finding.subject} {finding.what}"))
+    own.status()
+    own.run("train.py", workdir=tmp_path, check=False)
+    assert told == [f"{_HEAD}shm_size"] * 2
+
+
+_SET = DataSet("./set", "/scratch/set", "/set")
+_SERVICE = Service("board", "gpu1", argv=("tensorboard",), env=(("TOKEN", "s3cret"),))
+
+
+def _on_gpu2(**changes: Any) -> Callable[[Inventory], Inventory]:
+    return lambda file: replace(
+        file, hosts=tuple(replace(h, **changes) if h.name == "gpu2" else h for h in file.hosts)
+    )
+
+
+def _with(**changes: Any) -> Callable[[Inventory], Inventory]:
+    return lambda file: replace(file, **changes)
+
+
+# What `up` carries to the hosts, by field; with the key that is named.
+_CARRIED = {
+    "image": (_with(image="toolkit:gpu"), "image"),
+    "main": (_with(main="gpu2"), "main"),
+    "hosts": (lambda file: replace(file, hosts=(*file.hosts, Host("new", "10.77.0.9"))), "hosts"),
+    "engine": (_with(engine="podman"), "engine"),
+    "transport": (_with(transport="exec"), "transport"),
+    "worker_port": (_with(worker_port=2222), "worker_port"),
+    "worker_port_fixed": (_with(worker_port_fixed=True), "worker_port"),
+    "network": (_with(network="ethernet"), "network"),
+    "mounts": (_with(mounts=(Mount("/a", "/b"),)), "mounts"),
+    "data": (_with(data=(_SET,)), "data"),
+    "labels": (_with(labels=(("team", "vision"),)), "labels"),
+    "ulimits": (_with(ulimits=(Ulimit("nofile", 9, 9),)), "ulimits"),
+    "shm_bytes": (_with(shm_bytes=2**30), "shm_size"),
+    "services": (_with(services=(_SERVICE,)), "services"),
+    "hosts.data_address": (_on_gpu2(data_address="10.78.0.3"), "hosts/gpu2/data_address"),
+    "hosts.gpus": (_on_gpu2(gpus=0), "hosts/gpu2/gpus"),
+    "hosts.gpu_ids": (_on_gpu2(gpu_ids=("GPU-7",)), "hosts/gpu2/gpus"),
+    "hosts.env": (_on_gpu2(env=()), "hosts/gpu2/env"),
+}
+# What every command reads from the file when it starts: it needs no `up`.
+_READ = {
+    "spares": _with(spares=("cpu3",)),
+    "env": _with(env=(("EPOCHS", "4"),)),
+    "secrets": _with(secrets=(("TOKEN", "token"),)),
+    "log_bytes": _with(log_bytes=1),
+    "launcher": _with(launcher="torchrun"),
+    "known_hosts": _with(known_hosts="hosts"),
+    "pull": _with(pull="missing"),
+    "source": _with(source="other.yaml"),
+    "hosts.address": _on_gpu2(address="gpu2.example.com"),
+    "hosts.user": _on_gpu2(user="bob"),
+    "hosts.port": _on_gpu2(port=22),
+    "hosts.identity_file": _on_gpu2(identity_file="key"),
+    "hosts.jump": _on_gpu2(jump="gate"),
+    "hosts.slots": _on_gpu2(slots=1),
+}
+# With another value of these another cluster, or another place of its record, is meant.
+_ELSEWHERE = {"cluster", "state_dir", "hosts.name"}
+
+
+def test_every_field_of_the_file_is_judged() -> None:
+    known = {field.name for field in fields(Inventory)} | {f"hosts.{field.name}" for field in fields(Host)}
+    assert known == set(_CARRIED) | set(_READ) | _ELSEWHERE
+
+
+@pytest.mark.parametrize("field", _CARRIED)
+def test_a_change_that_needs_up_is_named(field: str) -> None:
+    change, key = _CARRIED[field]
+    assert keys(world.inventory(), change(world.inventory())) == (key,)
+
+
+@pytest.mark.parametrize("field", _READ)
+def test_a_change_that_up_would_not_carry_is_not_named(field: str) -> None:
+    changed = _READ[field](world.inventory())
+    assert keys(world.inventory(), changed) == ()
+    assert repr(_up(changed)) == repr(_up(world.inventory()))
+    assert records(changed) == records(world.inventory())
+
+
+def test_keys_are_named_with_their_hosts_where_these_differ() -> None:
+    edited = replace(world.inventory(), shm_bytes=2**30)
+    mixed = facts_after(world.inventory()) | {"cpu3": facts_after(edited)["cpu3"]}
+    assert changed_keys(edited, mixed) == ("shm_size (gpu1, gpu2)",)
+    assert changed_keys(edited, facts_after(world.inventory(), "gpu2")) == ("shm_size",)
+    every = replace(edited, hosts=tuple(replace(h, env=(("A", "1"),)) for h in edited.hosts))
+    assert changed_keys(every, facts_after(edited))[-1] == "hosts/cpu3/env"
+
+
+def test_of_many_hosts_the_number_is_named() -> None:
+    many = tuple(Host(f"n{number}", f"10.0.0.{number}") for number in range(1, 6))
+    before = replace(world.inventory(), hosts=many, main="n1")
+    said = {h.name: world.facts(h.name, applied=parse_applied(applied_text(before, h.name))) for h in many}
+    after = replace(before, hosts=tuple(replace(h, env=(("A", "1"),)) for h in many))
+    assert changed_keys(after, said) == ("hosts/NAME/env (5 hosts)",)
+
+
+@pytest.mark.parametrize("text", ["", "[", "[1]", "{}"])
+def test_a_host_without_a_record_names_nothing(text: str) -> None:
+    assert parse_applied(text) == ()
+    said = {name: replace(f, applied=parse_applied(text)) for name, f in world.facts_when_up().items()}
+    assert changed_keys(replace(world.inventory(), shm_bytes=1), said) == ()
+
+
+def test_no_container_changes_with_the_record_and_no_value_is_in_it() -> None:
+    secret = replace(world.inventory(), services=(_SERVICE,))
+    assert "s3cret" not in "".join(records(secret).values())
+    assert "applied" not in plan_text(plan_up(world.layout(), world.INSIDE, prepare=True))
+    # The record is a file: no label, so that no container has another digest than before.
+    assert "applied" not in repr([s for s in _up(secret).steps if not isinstance(s, Upload)])
