@@ -184,8 +184,13 @@ MOUNT_FINDINGS = (
     ("mount-there", "error", "box2", "/data/dangling is a symbolic link to nothing"),
     ("mount-same", "error", "", "it is directory on box1; file on box2"),
     ("mount-access", "error", "box2", "may not read /data/closed"),
-    ("mount-access", "warning", "box2", "who may read /data/unwritable but not write"),
-    ("mount-access", "warning", "box2", "/data/readonly is on a file system that is mounted read-only"),
+    ("mount-access", "warning", "box2", "cannot write to /data/unwritable: trainer has no write permission"),
+    (
+        "mount-access",
+        "warning",
+        "box2",
+        "cannot write to /data/readonly: its file system is mounted read-only",
+    ),
     ("mount-room", "error", "box2", "the file system of /data/full is full"),
     ("mount-links", "warning", "box2", "train -> /mnt/big/train"),
 )

@@ -167,7 +167,7 @@ FILES: Mapping[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
             "net-conflict": "10.55.0.1 is the address of box1, box2; ranks do not use it",
             "rdma": "no active InfiniBand",
             "in-shm": "/dev/shm is 64 MiB",
-            "in-mounts": "cannot use /out: write: Permission denied",
+            "mount-access": "cannot write to /srv/roots: trainer has no write permission",
         },
     ),
     "busy": (

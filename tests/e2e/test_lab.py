@@ -68,10 +68,28 @@ def test_a_labs_life(name: str, tmp_path: Path) -> None:
         assert names[host.interface] == f"{host.address}/24"
         # The trap that every cluster of Docker hosts has: one address, on all of them.
         assert names["docker0"] == "172.17.0.1/16"
+    # The user who trains can write to the shared folder, and every host sees the same one.
+    boxes = [f"toolkit-lab-{name}-{host.name}" for host in status.hosts]
+    for box in boxes:
+        docker("exec", "--user", "trainer", box, "sh", "-c", "echo $(hostname) >/srv/shared/by-$(hostname)")
+    assert docker("exec", "--user", "trainer", boxes[0], "cat", "/srv/shared/by-box2") == "box2"
     assert (tmp_path / "lab" / "id_ed25519").stat().st_mode & 0o777 == 0o600
 
     again = lab_up(spec)
     assert again.changes == 0, [o for o in again.outcomes if o.status == "ok"]
+
+    # A hosts file that was edited is kept; the new one is beside it until the edit is undone.
+    file, beside = tmp_path / "lab" / "hosts.yaml", tmp_path / "lab" / "hosts.new.yaml"
+    written = file.read_text()
+    file.write_text(f"{written}mounts: [/srv/shared:/shared]\n")
+    lines.clear()
+    assert lab_up(spec, lines.append).changes == 1
+    assert file.read_text().endswith("mounts: [/srv/shared:/shared]\n") and beside.read_text() == written
+    assert any("hosts.yaml was edited and is kept" in line for line in lines)
+    assert lab_up(spec).changes == 0
+    file.write_text(written)
+    lab_up(spec)
+    assert file.read_text() == written and not beside.exists()
 
     # A reboot: everything comes back by itself, under the same key.
     docker("restart", f"toolkit-lab-{name}-box2")

@@ -46,6 +46,15 @@ def test_what_cannot_be_done_on_a_mount_is_named(look: Any, tmp_path: Path) -> N
     assert not list(tmp_path.glob("*.new"))
 
 
+def test_a_mounted_file_is_not_tried(look: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text("{}")
+    mounts = look.Mounts([str(file)], "gpu1", TOKEN)
+    mounts.write()
+    assert mounts.faults == {} and mounts.seen() == {}
+    mounts.remove()
+
+
 def test_limits_versions_and_names(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(look.limits()) == {"memlock", "nofile"}
     assert look.versions()["python"] == sys.version.split()[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,53 @@ def test_files() -> None:
     assert inventory.host("box2").slots == 2
     assert inventory.known_hosts == "/work/.lab/demo/known_hosts"
     assert render_known_hosts([("10.0.0.1", "ssh-ed25519 A")]) == "10.0.0.1 ssh-ed25519 A\n"
+
+
+def changed_by(folder: Path, text: str) -> bool:
+    return files.put_hosts_file(folder, text).changed
+
+
+def test_a_hosts_file_that_nobody_edited_is_replaced(tmp_path: Path) -> None:
+    assert [changed_by(tmp_path, text) for text in ("a\n", "a\n", "b\n")] == [True, False, True]
+    assert (tmp_path / "hosts.yaml").read_text() == "b\n" and not (tmp_path / "hosts.new.yaml").exists()
+
+
+@pytest.mark.parametrize("again", ["a\n", "b\n"])
+def test_a_hosts_file_that_was_edited_is_kept(tmp_path: Path, again: str) -> None:
+    files.put_hosts_file(tmp_path, "a\n")
+    about = (tmp_path / "hosts.yaml").stat()
+    (tmp_path / "hosts.yaml").write_text("A\n")
+    os.utime(tmp_path / "hosts.yaml", ns=(about.st_atime_ns, about.st_mtime_ns))
+    for changed in (True, False):
+        put = files.put_hosts_file(tmp_path, again)
+        assert (put.path, put.edited, put.changed) == (tmp_path / "hosts.new.yaml", True, changed)
+    assert (tmp_path / "hosts.yaml").read_text() == "A\n"
+    assert (tmp_path / "hosts.new.yaml").read_text() == again
+
+
+def test_a_hosts_file_that_is_as_written_again_is_replaced(tmp_path: Path) -> None:
+    files.put_hosts_file(tmp_path, "a\n")
+    (tmp_path / "hosts.yaml").write_text("edited\n")
+    files.put_hosts_file(tmp_path, "b\n")
+    (tmp_path / "hosts.new.yaml").replace(tmp_path / "hosts.yaml")
+    assert changed_by(tmp_path, "c\n")
+    assert (tmp_path / "hosts.yaml").read_text() == "c\n" and not (tmp_path / "hosts.new.yaml").exists()
+
+
+def test_a_hosts_file_of_an_older_toolkit_counts_as_edited_unless_it_is_equal(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text("a\n")
+    assert files.put_hosts_file(tmp_path, "b\n").edited
+    assert not files.put_hosts_file(tmp_path, "a\n").edited
+    assert changed_by(tmp_path, "b\n") and (tmp_path / "hosts.yaml").read_text() == "b\n"
+
+
+def test_what_a_lab_wrote_goes_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "lab"
+    files.claim(folder, "demo")
+    files.put_hosts_file(folder, "a\n")
+    (folder / "hosts.yaml").write_text("edited\n")
+    files.put_hosts_file(folder, "a\n")
+    assert files.remove_files(folder, "demo") and not folder.exists()
 
 
 def test_engines_go_round_and_volumes_tell_them_apart() -> None:
@@ -215,3 +263,10 @@ def test_what_a_new_lab_would_make_is_told_once() -> None:
     assert len(set(lines)) == len(lines)
     assert [line for line in lines if line.endswith("-shared")] == ["make volume toolkit-lab-demo-shared"]
     assert sum(line.startswith("make box") for line in lines) == 3
+    assert lines[-1] == "write /work/.lab/demo/hosts.yaml"
+
+
+def test_the_preview_names_the_file_beside_an_edited_one(tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text("edited\n")
+    lines = missing(spec(folder=str(tmp_path)), Found({}, (), (), ()))
+    assert lines[-1] == f"write {tmp_path}/hosts.new.yaml, as hosts.yaml was edited"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.checks.mounts import access, unwritable
 from toolkit.core.finding import Finding
 
 # Below it jobs of several ranks have starved; one of them was cured by this size (pytorch/torchtitan#853).
@@ -147,17 +148,19 @@ def _versions(scene: Scene) -> Iterator[Finding]:
 
 
 def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    assert seen.facts is not None
-    if not any(not mount.read_only for mount in scene.inventory.mounts):
+    mounts = {mount.target: mount for mount in scene.inventory.mounts if not mount.read_only}
+    if not mounts:
         return
     if why := scene.no_look(seen.host):
         yield unchecked(why)
         return
-    for target, fault in scene.inside[seen.host].report["mounts"].items():
-        source = next((m.source for m in scene.inventory.mounts if m.target == target), target)
-        what = f"ranks ({seen.facts.user}, uid {seen.facts.uid}) cannot use {target}: {fault}"
-        fix = f"on {seen.host}: ls -ld {source}; chown {seen.facts.user} {source}, or :ro in the hosts file"
-        yield error(what, fix, subject=source)
+    reported = {finding.subject for finding in access(seen, scene)}
+    faults = scene.inside[seen.host].report["mounts"]
+    for mount in (mount for target, mount in mounts.items() if target in faults):
+        if mount.source in reported:
+            yield unchecked("the host itself reports it [mount-access]", subject=mount.source)
+        else:
+            yield unwritable(seen, mount, faults[mount.target])
 
 
 def _shared(scene: Scene) -> Iterator[Finding]:

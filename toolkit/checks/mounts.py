@@ -44,23 +44,33 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host did not say what it is", subject=source)
 
 
-def _access(seen: Seen, scene: Scene) -> Iterator[Finding]:
+def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
+    """Return the finding about a mount that ranks cannot write to, as its host or a container reports it."""
+    assert seen.facts is not None
+    user = seen.facts.user
+    fix = fix or f"on {seen.host}: sudo chown {user} {mount.source}"
+    fix = f"{fix}; if ranks only read it, in hosts.yaml: - {mount.source}:{mount.target}:ro"
+    what = f"ranks run as {user} and cannot write to {mount.source}: {reason}"
+    return warning(what, fix, subject=mount.source)
+
+
+def access(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    """Yield what the host itself says about mounts that ranks cannot read or write."""
     assert seen.facts is not None
     user = seen.facts.user
     for mount, where in mounted(seen, scene):
         needed = "rx" if where.kind == "directory" else "r"
         if not where.kind or where.kind == "broken link" or not where.answered:
             continue
-        fix = f"on {seen.host}: ls -ld {mount.source}; chmod, or put {user} into its group"
         if not set(needed) <= set(where.may):
+            fix = f"on {seen.host}: ls -ld {mount.source}; chmod, or put {user} into its group"
             what = f"ranks run as {user}, who may not read {mount.source}"
             yield error(what, fix, subject=mount.source)
         elif not mount.read_only and "ro" in where.options:
-            what = f"{mount.source} is on a file system that is mounted read-only"
-            yield warning(what, _or_read_only(mount, "mount it rw"), subject=mount.source)
+            fix = f'on {seen.host}: sudo mount -o remount,rw "$(findmnt -no TARGET -T {mount.source})"'
+            yield unwritable(seen, mount, "its file system is mounted read-only", fix)
         elif not mount.read_only and "w" not in where.may:
-            what = f"ranks run as {user}, who may read {mount.source} but not write to it"
-            yield warning(what, _or_read_only(mount, fix), subject=mount.source)
+            yield unwritable(seen, mount, f"{user} has no write permission")
 
 
 def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -126,13 +136,9 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield warning(what, fix, subject=mount.source)
 
 
-def _or_read_only(mount: Mount, fix: str) -> str:
-    return f"{fix}; or say that it is meant so: {mount.source}:{mount.target}:ro"
-
-
 CHECKS = (
     Check("mount-there", "sources of mounts are there", host=_there, probes=(PLACES,)),
-    Check("mount-access", "ranks may read and write what is mounted", host=_access, probes=(PLACES,)),
+    Check("mount-access", "ranks may read and write what is mounted", host=access, probes=(PLACES,)),
     Check("mount-room", "mounted folders have room", host=_room, probes=(PLACES,)),
     Check("mount-same", "mounted folders are alike on all hosts", whole=_same, probes=(PLACES,)),
     Check("mount-links", "links in mounted folders lead somewhere", host=_links, probes=(PLACES,)),

@@ -64,7 +64,10 @@ def up(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make the lab, or start again what has stopped; a second time changes nothing."""
+    """Make the lab, or start again what has stopped; a second time changes nothing.
+
+    A hosts.yaml that you edited is kept; the new one is then written to hosts.new.yaml beside it.
+    """
     from toolkit.cli.line import CommandLine
     from toolkit.lab.spec import LabSpec
 

@@ -97,7 +97,8 @@ class Mounts:
         self.host = host
         # The token is a secret, the files' names are not.
         self.stem = f".toolkit-check-{hmac.new(token.encode(), b'mounts', 'sha256').hexdigest()[:12]}-"
-        self.folders = [Path(path) for path in paths]
+        # A single file may be mounted as well; nothing can be created below it.
+        self.folders = [path for path in map(Path, paths) if not os.path.isfile(path)]  # noqa: PTH113
         self.faults: dict[str, str] = {}
 
     def _files(self, folder: Path) -> tuple[Path, Path]:

@@ -81,8 +81,11 @@ class Builder:
         since = time.monotonic()
         known = files.render_known_hosts((host.address, keys[host.name]) for host in hosts)
         changed = files.ensure_text(self.folder / "known_hosts", known)
-        changed |= files.ensure_text(self.folder / "hosts.yaml", files.render_hosts_yaml(self.spec, hosts))
-        self.book.note("files", str(self.folder / "hosts.yaml"), "", changed, since)
+        put = files.put_hosts_file(self.folder, files.render_hosts_yaml(self.spec, hosts))
+        title = (
+            f"hosts.yaml was edited and is kept; the new one is {put.path}" if put.edited else str(put.path)
+        )
+        self.book.note("files", title, "", changed or put.changed, since)
         return self.book.report(f"lab {self.spec.name}")
 
     def _images(self) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import LabError
@@ -12,7 +14,10 @@ from toolkit.lab.spec import LabSpec
 from toolkit.lab.topology import LabHost
 
 _MARK = ".toolkit-lab"
-_OURS = ("hosts.yaml", "id_ed25519", "id_ed25519.pub", "known_hosts", _MARK)
+_HOSTS, _HOSTS_BESIDE = "hosts.yaml", "hosts.new.yaml"
+# SHA-256 digests of the hosts files that this lab has written, one per line.
+_WRITTEN = ".toolkit-lab-written"
+_OURS = (_HOSTS, _HOSTS_BESIDE, _WRITTEN, "id_ed25519", "id_ed25519.pub", "known_hosts", _MARK)
 
 
 def claim(folder: Path, name: str) -> bool:
@@ -90,6 +95,48 @@ def ensure_text(path: Path, text: str) -> bool:
         return False
     path.write_text(text)
     return True
+
+
+@dataclass(frozen=True)
+class HostsFile:
+    """Where the lab's hosts file was put.
+
+    Args:
+        path: ``hosts.yaml``, or the file beside it.
+        edited: ``hosts.yaml`` was edited, so it was kept and the text is in the file beside it.
+        changed: a file had to be written.
+    """
+
+    path: Path
+    edited: bool
+    changed: bool
+
+
+def is_edited(folder: Path, text: str = "") -> bool:
+    """Return whether ``hosts.yaml`` holds something that neither is ``text`` nor was written by this lab."""
+    path, written = folder / _HOSTS, folder / _WRITTEN
+    if not path.exists() or path.read_bytes() == text.encode():
+        return False
+    return _digest(path.read_bytes()) not in (written.read_text().split() if written.exists() else ())
+
+
+def put_hosts_file(folder: Path, text: str) -> HostsFile:
+    """Write ``hosts.yaml``. If it was edited, keep it and write ``hosts.new.yaml``."""
+    edited = is_edited(folder, text)
+    path = folder / (_HOSTS_BESIDE if edited else _HOSTS)
+    written = folder / _WRITTEN
+    digests = written.read_text().split() if written.exists() else []
+    if (digest := _digest(text.encode())) not in digests:
+        # Recorded first: a text without its record would count as edited.
+        written.write_text("".join(f"{each}\n" for each in (*digests, digest)))
+    changed = ensure_text(path, text)
+    if not edited:
+        (folder / _HOSTS_BESIDE).unlink(missing_ok=True)
+    return HostsFile(path, edited, changed)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def remove_files(folder: Path, name: str) -> bool:

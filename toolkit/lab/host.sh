@@ -105,6 +105,8 @@ start() {
     echo "$(hostname): starting"
     own_cgroup
     name_cards
+    # Like a scratch share on NFS: every user can write, and only the owner of a file can remove it.
+    chmod 1777 /srv/shared
     start_sshd
     start_engine
     # The host stays when its engine or sshd dies, as a machine does.

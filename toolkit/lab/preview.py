@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from toolkit.lab.engine import Found, LabEngine
+from toolkit.lab.files import is_edited
 from toolkit.lab.manage import refuse_other_settings
 from toolkit.lab.spec import LabSpec
 from toolkit.lab.topology import lab_hosts
@@ -34,7 +37,9 @@ def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
             lines.append(f"make {host.name}: container {host.container}, engine {host.engine}")
         elif there.status != "running":
             lines.append(f"start {host.name}: container {host.container} is {there.status}")
-    return (*lines, f"write {spec.folder}/hosts.yaml") if lines else ()
+    kept = is_edited(Path(spec.folder))
+    write = f"write {spec.folder}/{'hosts.new.yaml, as hosts.yaml was edited' if kept else 'hosts.yaml'}"
+    return (*lines, write) if lines else ()
 
 
 def preview_down(name: str, keep_images: bool) -> tuple[str, ...]:

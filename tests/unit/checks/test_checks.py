@@ -9,11 +9,13 @@ import pytest
 
 from tests.unit.checks.cases import CASES as HOST_CASES
 from tests.unit.checks.cases_network import NETWORK_CASES
+from tests.unit.checks.net_scenes import with_inside
+from tests.unit.checks.recorded import place, places
 from tests.unit.checks.scenes import Case, scene
 from toolkit.checks import CHECKS, STAGES, host_probes, judge
 from toolkit.checks.clock import clock_offset
 from toolkit.checks.model import Check
-from toolkit.core.finding import Finding, graver_first, worst
+from toolkit.core.finding import Finding, alarms, graver_first, worst
 from toolkit.show import findings_text
 
 CASES = (*HOST_CASES, *NETWORK_CASES)
@@ -61,6 +63,28 @@ def test_ids_are_unique_and_probes_of_one_name_are_one() -> None:
 def test_a_healthy_cluster_raises_no_alarm() -> None:
     findings = tuple(judge(scene(), STAGES))
     assert worst(findings) in ("ok", "not checked"), [f for f in findings if f.verdict != "ok"]
+
+
+@pytest.mark.parametrize(
+    "host_says",
+    [{"may": "rx"}, {"on": "ext4|/dev/sdb|ro"}, {"may": "x"}],
+    ids=["no write permission", "read-only", "not readable"],
+)
+def test_a_mount_that_cannot_be_used_has_one_finding_in_up_and_in_check(host_says: dict[str, str]) -> None:
+    mounts = place("mount", "/data/digits") + place("mount", "/scratch/out", **host_says)
+    there = scene(places=places(mounts=mounts))
+    both = with_inside(there, "gpu2", mounts={"/out": "write: Permission denied"})
+    (before_up,) = alarms(judge(both, ("host",)))
+    assert alarms(judge(both, STAGES)) == (before_up,) and before_up.subject == "/scratch/out"
+
+
+def test_what_only_a_container_can_tell_of_a_mount_has_the_same_severity_and_fix() -> None:
+    mounts = place("mount", "/data/digits") + place("mount", "/scratch/out", may="rx")
+    (by_host,) = alarms(judge(scene(places=places(mounts=mounts)), STAGES))
+    only_inside = with_inside(scene(), "gpu2", mounts={"/out": "write: Permission denied"})
+    (by_container,) = alarms(judge(only_inside, STAGES))
+    assert (by_container.verdict, by_container.fix) == (by_host.verdict, by_host.fix)
+    assert "sudo chown alice /scratch/out" in by_host.fix and "/scratch/out:/out:ro" in by_host.fix
 
 
 @pytest.mark.parametrize("ahead", [-100.0, -0.5, 0.0, 3600.0])
