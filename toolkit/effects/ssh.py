@@ -221,7 +221,7 @@ class SshRunner:
             until = None if timeout is None else start + timeout + 15
             channel.settimeout(None if timeout is None else timeout + 15)
             channel.exec_command(line)
-            readers = [threading.Thread(target=_drain, args=(channel, err), daemon=True)]
+            readers = [threading.Thread(target=_drain, args=(channel, err, broken), daemon=True)]
             if source is None and not hold:
                 channel.shutdown_write()
             if source is not None:
@@ -314,10 +314,14 @@ def arriving(
         yield data
 
 
-def _drain(channel: paramiko.Channel, into: Sink) -> None:
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+def _drain(channel: paramiko.Channel, into: Sink, broken: list[BaseException]) -> None:
+    try:
         while data := channel.recv_stderr(_CHUNK):
             into(data)
+    except (OSError, EOFError, paramiko.SSHException):
+        pass  # the caller, who reads standard output, meets the same
+    except BaseException as error:
+        broken.append(error)
 
 
 def _feed(channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseException]) -> None:
