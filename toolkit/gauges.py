@@ -108,6 +108,8 @@ class Gauges:
                 why = words_of(result.stderr) or "its container goes down"
             except ToolkitError as error:
                 why = error.what
+            except Exception as error:  # shown in place of gauges that are not read any more
+                why = repr(error)
             with self._changed:
                 self._silent[name] = why
                 self._latest.pop(name, None)  # what was true is no news any more

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -252,7 +253,6 @@ def test_layers_that_were_taken_away_meanwhile_are_sent_after_all(
 
 def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> None:
     """Whoever else reaches the port has no certificate of this transfer."""
-    import json
     import ssl
 
     from toolkit.effects.relay_keys import RelayKeys
@@ -314,3 +314,21 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
         assert (tmp_path / "loaded").read_bytes() == chunk
         process.stdin.close()
         assert process.wait(5) == 0
+
+
+def test_a_thread_that_fails_ends_the_relay_with_the_reason() -> None:
+    from toolkit.effects.relay_keys import RelayKeys
+    from toolkit.executors.relay_member import HEAD
+
+    member = Path(sys.modules["toolkit.executors.relay_member"].__file__ or "")
+    words = [sys.executable, "-S", str(member.parent.parent / "inside/relay.py"), "127.0.0.9"]
+    env = {**os.environ, "TOOLKIT_LOAD": "/no/such/engine load"}
+    key = RelayKeys().of("box1")
+    begin = {"do": "begin", "loads": [[0, 1]], "key": key.key, "cert": key.cert, "ca": key.ca}
+    text = json.dumps(begin).encode()
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, env=env, **pipes) as process:  # type: ignore[call-overload]
+        process.stdin.write(HEAD.pack(b"J", 0, 0, len(text)) + text)
+        process.stdin.flush()
+        assert process.wait(10) == 3  # with its input still open
+        assert process.stderr.read() == b"No such file or directory\n"

@@ -71,7 +71,7 @@ class World:
 
     def lease(self, job_id: str = JOB) -> Path:
         """As lease_path in common.py has it, which reads its root from the environment."""
-        return Path("/dev/shm", f"toolkit-{zlib.crc32(str(self.folder(job_id)).encode()):08x}.lease")
+        return memory_file(self.folder(job_id))
 
     def job(self, job_id: str = JOB, **changes: Any) -> Path:
         """Write a job of one rank on gpu1; a change is a key of job.json. Returns its folder."""
@@ -151,6 +151,40 @@ class World:
         path = self.folder(job_id) / "output.log"
         return path.read_bytes() if path.exists() else b""
 
+    def other_host(self, name: str, job_id: str = JOB) -> Path:
+        """Add a host that main reaches over ssh, on this machine under a root of its own; returns that root.
+
+        The folder `bin` of the world, to be put on PATH, gets an ssh that runs the command there.
+        """
+        root = self.root / "hosts" / name
+        (root / "conf").mkdir(parents=True)
+        about = json.loads((self.root / "conf" / "host.json").read_text())
+        (root / "conf" / "host.json").write_text(json.dumps({**about, "host": name}))
+        (root / "inside").symlink_to(INSIDE)
+        folder = root / "jobs" / job_id
+        folder.mkdir(parents=True)
+        (folder / "job.json").write_bytes((self.folder(job_id) / "job.json").read_bytes())
+        ssh = self.root / "bin" / "ssh"
+        if not ssh.exists():
+            ssh.parent.mkdir(exist_ok=True)
+            # ssh -F CONFIG HOST COMMAND; a file `greeting` of the host is what a login shell prints first.
+            ssh.write_text(
+                f"#!/bin/sh\nexport TOOLKIT_ROOT={self.root}/hosts/$3\n"
+                'cat "$TOOLKIT_ROOT/greeting" 2>/dev/null\nexec sh -c "$4"\n'
+            )
+            ssh.chmod(0o755)
+        return root
+
+    def with_bin(self) -> dict[str, str]:
+        """PATH with the world's own programs first, for `start` and `call`."""
+        return {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
+
+    def driver(self, code: str) -> str:
+        """A program for `start` and `call` that imports the programs as modules and runs this code."""
+        path = self.root / "driver.py"
+        path.write_text(f"import sys\nsys.path.insert(0, {str(INSIDE)!r})\n{code}")
+        return str(path)
+
     def mpirun_of_one_rank(self) -> Path:
         """A folder for PATH: what a restart makes is an mpirun of its own, here one that starts rank 0."""
         folder = self.root / "bin"
@@ -167,8 +201,13 @@ class World:
             if process.poll() is None:
                 process.kill()
             process.communicate()
-        for folder in self.root.glob("jobs/*"):
-            self.lease(folder.name).unlink(missing_ok=True)
+        for folder in (*self.root.glob("jobs/*"), *self.root.glob("hosts/*/jobs/*")):
+            memory_file(folder).unlink(missing_ok=True)
+
+
+def memory_file(folder: Path) -> Path:
+    """The lease of a job by its folder."""
+    return Path("/dev/shm", f"toolkit-{zlib.crc32(str(folder).encode()):08x}.lease")
 
 
 def host_entry(**changes: Any) -> dict[str, Any]:

@@ -42,3 +42,14 @@ def test_answers_keep_it() -> None:
     time.sleep(0.6)
     assert transport.is_active() and not pulse.lost and transport.asked > 10
     transport.close()
+
+
+def test_a_connection_that_cannot_be_asked_is_lost_with_the_reason() -> None:
+    class Broken(Transport):
+        def global_request(self, kind: str, data: Iterable[Any] | None = None, wait: bool = True) -> None:
+            raise KeyError(kind)
+
+    transport = Broken(0)
+    pulse = Pulse(transport, every=0.01, silence=600.0)
+    assert transport.closed.wait(5)
+    assert pulse.lost == "it cannot be asked for a sign of life: KeyError('keepalive@openssh.com')"

@@ -11,6 +11,7 @@ from typing import Protocol
 import paramiko
 
 _CHUNK = 2**16
+_PAUSE_S = 0.05
 # Other users of this machine reach it too; other machines do not.
 LOOPBACK = "127.0.0.1"
 
@@ -40,6 +41,7 @@ class Forward:
 
     def __init__(self, port: int, dial: Callable[[], Stream]) -> None:
         self._dial = dial
+        self._closed = threading.Event()
         self._socket = socket.create_server((LOOPBACK, port))
         threading.Thread(target=self._serve, name="forward", daemon=True).start()
 
@@ -49,6 +51,7 @@ class Forward:
         return port
 
     def close(self) -> None:
+        self._closed.set()
         # A thread that waits in accept() hears of this, and of close() alone it would not.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -59,7 +62,9 @@ class Forward:
             try:
                 near, _ = self._socket.accept()
             except OSError:
-                return
+                if self._closed.wait(_PAUSE_S):
+                    return
+                continue  # out of descriptors, or the caller has gone: others come
             threading.Thread(target=self._lead, args=(near,), name="forward", daemon=True).start()
 
     def _lead(self, near: socket.socket) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 # How often a host is asked, and after how long without an answer it counts as gone. What is on its way to a
@@ -34,7 +34,15 @@ class Pulse:
         self._heard = time.monotonic()
         self.lost = ""  # why, once nothing is heard any more
         for work in (self._ask, self._watch):
-            threading.Thread(target=work, name="pulse", daemon=True).start()
+            threading.Thread(target=self._guard, args=(work,), name="pulse", daemon=True).start()
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            if self._transport.is_active():  # else the error is that of a connection that was closed
+                self.lost = f"it cannot be asked for a sign of life: {error!r}"
+                self._transport.close()
 
     def _ask(self) -> None:
         while self._transport.is_active():

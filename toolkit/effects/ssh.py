@@ -219,7 +219,7 @@ class SshRunner:
             channel = self._link.connection.create_session()
             channel.settimeout(_left(deadline))
             channel.exec_command(line)
-            readers = [threading.Thread(target=_drain, args=(channel, err), daemon=True)]
+            readers = [threading.Thread(target=_drain, args=(channel, err, broken), daemon=True)]
             if source is None and not hold:
                 channel.shutdown_write()
             if source is not None:
@@ -324,10 +324,14 @@ def arriving(
         yield data
 
 
-def _drain(channel: paramiko.Channel, into: Sink) -> None:
-    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+def _drain(channel: paramiko.Channel, into: Sink, broken: list[BaseException]) -> None:
+    try:
         while data := channel.recv_stderr(_CHUNK):
             into(data)
+    except (OSError, EOFError, paramiko.SSHException):
+        pass  # the caller, who reads standard output, meets the same
+    except BaseException as error:
+        broken.append(error)
 
 
 def _feed(channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseException]) -> None:

@@ -8,12 +8,12 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Thread
 
 from common import BEAT_S, EXIT_LOST, LEASE_S, Host, Job, exit_code_of, grace_of, job_folder
 from launches import Running
 from leases import BLAMED_S, Leases
 from outcome import End
+from owned import Owned
 from part import ALL_ENDED, EXEC, RANKS_ENDED
 from records import blame, blames_another, first_cause, words
 from regroup import Regroup
@@ -60,8 +60,8 @@ class Attempt:
         self._selector = selectors.DefaultSelector()
         self._end: End | None = None
         self._stopping: float | None = None  # since when
-        self._ending: Thread | None = None  # the ranks, while their output is still copied
-        self._killing: Thread | None = None  # everything, when somebody will not wait for the grace
+        self._ending: Owned | None = None  # the ranks, while their output is still copied
+        self._killing: Owned | None = None  # everything, when somebody will not wait for the grace
         self._grace_over = 0.0
         self._launcher_failed = False  # then it is ending its ranks already
 
@@ -103,6 +103,11 @@ class Attempt:
             self._drain(running)
         self._selector.close()
         return end, left
+
+    @property
+    def cause(self) -> End | None:
+        """The end of this attempt; None while it goes on."""
+        return self._end
 
     def abandon(self) -> None:
         """Let the launches end, whatever has become of us."""
@@ -201,9 +206,12 @@ class Attempt:
     def _bring_to_end(self, now: float) -> None:
         """End the ranks first, then the launcher, then what heeds neither."""
         assert self._end is not None
+        for thread in (self._ending, self._killing):
+            if thread is not None:
+                thread.check()
         grace = self._grace()
         if grace == 0 and self._end.wanted and self._killing is None:
-            self._killing = Thread(target=self.leases.end, args=(0.0,), daemon=True)
+            self._killing = Owned(lambda: self.leases.end(0.0))
             self._killing.start()
         if self._stopping is None and self._ranks_have_ended(grace):
             self._stopping = now
@@ -226,7 +234,7 @@ class Attempt:
         if self._killing is not None:
             return True
         if self._ending is None:
-            self._ending = Thread(target=self.leases.end, args=(grace, True), daemon=True)
+            self._ending = Owned(lambda: self.leases.end(grace, ranks=True))
             self._ending.start()
             self._grace_over = time.monotonic() + grace
         # A launcher that has failed ends its ranks itself, those that it can still reach.

@@ -14,6 +14,7 @@ overlay2: the engine keeps a layer unpacked, and beside it all bytes of its tar 
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import json
@@ -165,8 +166,9 @@ def _end(status: int) -> NoReturn:
 
 
 def _watch() -> None:
-    while os.read(0, 4096):
-        pass
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
     os._exit(1)
 
 

@@ -37,6 +37,7 @@ from common import (
     load_job,
 )
 from files import write_json
+from owned import Owned
 from records import own_records
 from sweep import end, find, send
 
@@ -56,6 +57,7 @@ class Lease:
         self.lock = threading.Lock()
         self.released = False
         self.over = threading.Event()
+        self.deaths = Owned(self.report_deaths)
         self.path = lease_path(self.folder)
         self.file = alone(self.path)
 
@@ -71,6 +73,7 @@ class Lease:
         while True:
             # What has come counts, however late we are to read it: a busy host is not a main that is gone.
             readable, _, _ = select.select([0], [], [], BEAT_S)
+            self.deaths.check()
             now = time.monotonic()
             if now > looked + 2 * BEAT_S:
                 # We stood still ourselves, and perhaps main with us: that time was not its silence.
@@ -134,8 +137,8 @@ class Lease:
                 (self.folder / STOPPING).unlink(missing_ok=True)
                 write_json(self.folder / ATTEMPT, request["attempt"])
                 reply["ready"] = True
-        except OSError as error:
-            reply["error"] = str(error)
+        except Exception as error:  # whatever it is: main waits for an answer
+            reply["error"] = repr(error)
         self.say(reply)
 
     def lapse(self, why: str) -> None:
@@ -183,10 +186,14 @@ def main() -> int:
         signal.signal(signum, signal.SIG_IGN)
     lease = Lease(job_id, int(about.get("--attempt", "0")))
     lease.renew(time.monotonic())
-    threading.Thread(target=lease.report_deaths, daemon=True).start()
+    lease.deaths.start()
     gauges = threading.Thread(target=lease.keep_gauges, daemon=True)
     gauges.start()
-    why = lease.hear()
+    try:
+        why = lease.hear()
+    except Exception as error:  # main would hear neither of ranks that fail nor of this
+        why = f"its lease failed: {error!r}"
+        lease.say({"n": 0, "failed": why})
     lease.over.set()
     if why:
         lease.lapse(why)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import queue
 import selectors
-import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from common import BEAT_S, Job
 from elastic import hosts_of
-from held import Held
+from held import MOST_LINE, Held, reply_of
+from owned import Owned
 from records import Record, blames_another
 from sweep import KILL_ROUNDS, end_on
 
@@ -39,30 +38,45 @@ def _of_before(heard: float, record: Record, since: float) -> bool:
     return began < since - DEATH_S and heard < since + TROUBLE_S
 
 
-def _may_follow(told: Sequence[tuple[float, Record]]) -> bool:
+def _may_follow(told: Sequence[tuple[float, Record]], now: float) -> bool:
     """Whether the one that failed first may not have been heard of yet."""
     wait = BLAMED_S if all(blames_another(record) for _, record in told) else SETTLE_S
-    return time.monotonic() <= told[0][0] + wait
+    return now <= told[0][0] + wait
 
 
 class Leases:
-    """All leases of a job, served by a thread of their own so that no beat waits for anything else."""
+    """All leases of a job, served by a thread of their own so that no beat waits for anything else.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    Args:
+        clock: monotonic, in seconds.
+        hold: starts the lease of a host.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        clock: Callable[[], float] = time.monotonic,
+        hold: Callable[[Job, str, Callable[[], float]], Held] = Held,
+    ) -> None:
+        self._job, self._clock = job, clock
         names = list(dict.fromkeys([job["main"], *(host["name"] for host in hosts_of(job))]))
-        self._held = {name: Held(job, name) for name in names}
+        self._held = {name: hold(job, name, clock) for name in names}
         self._lock = threading.Lock()
         self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._asked: dict[int, str] = {}
         self._deaths: list[tuple[float, Record]] = []
         self._number = 0
         self._closing = False
-        self._beaten = time.monotonic()  # when we last went round
+        self._beaten = self._clock()  # when we last went round
         self._stood = (0.0, -math.inf)  # for how long we stood still, and until when
+        self._left: list[Held] = []  # given up, and perhaps not ended yet
         self._wake = os.pipe()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread = Owned(self._serve, self._wake_all)
         self._thread.start()
+
+    def check(self) -> None:
+        """Raise the exception by which the thread that serves the leases has ended, if it has."""
+        self._thread.check()
 
     def lost(self, among: Iterable[str] = ()) -> tuple[str, str] | None:
         """The first host that is lost, of all or of these, and why."""
@@ -77,7 +91,7 @@ class Leases:
 
     def stood_still(self) -> float:
         """For how many seconds we ourselves stood still a moment ago; 0 for not at all."""
-        now = time.monotonic()
+        now = self._clock()
         seconds, until = max(self._stood, (now - self._beaten, now))
         return seconds if seconds > 2 * BEAT_S and now < until + STOOD_S else 0.0
 
@@ -93,10 +107,12 @@ class Leases:
     def keep(self, hosts: Iterable[str]) -> None:
         """Give up the leases of all but these hosts."""
         wanted = set(hosts)
-        others = [held for host, held in self._held.items() if host not in wanted]
-        self._held = {host: held for host, held in self._held.items() if host in wanted}
-        for held in others:
-            held.release()
+        with self._lock:  # the thread that serves them sends under it
+            others = [held for host, held in self._held.items() if host not in wanted]
+            self._held = {host: held for host, held in self._held.items() if host in wanted}
+            self._left += others
+            for held in others:
+                held.release()
 
     def leave(self, host: str) -> None:
         """Give up the lease of this host."""
@@ -115,7 +131,7 @@ class Leases:
             since: when ranks began to be started again; those from before that end of the same trouble.
         """
         told = [(heard, record) for heard, record in self._deaths if not _of_before(heard, record, since)]
-        return [record for _, record in told] if told and not _may_follow(told) else []
+        return [record for _, record in told] if told and not _may_follow(told, self._clock()) else []
 
     def end(self, grace: float, ranks: bool = False, keep: bool = False) -> dict[str, str | None]:
         """End what the job runs, on all hosts at once; host -> None, or why nobody can say that it is so.
@@ -131,9 +147,10 @@ class Leases:
         reply = self._ask(host, request, ASK_S + grace + KILL_ROUNDS * 0.1)
         if reply is not None and "left" in reply:
             return f"still alive: {reply['left']}" if reply["left"] else None
-        if self._held[host].lost and host != self._job["main"]:
+        held = self._held[host]
+        if held.lost and not held.garbled and host != self._job["main"]:
             # It ends its ranks by itself, but nobody can say so until it is back.
-            return self._held[host].lost
+            return held.lost
         return end_on(self._job, host, grace, ranks, keep)
 
     def interrupt(self, hosts: Iterable[str]) -> None:
@@ -149,25 +166,25 @@ class Leases:
         return [record for reply in replies for record in (reply or {}).get("records", ())]
 
     def close(self) -> None:
-        """Give the leases up, after everything has ended."""
+        """Give the leases up, after everything has ended. A second call does nothing."""
+        if self._closing:
+            return
         self._closing = True
         os.write(self._wake[1], b"x")
         self._thread.join()
+        for end in self._wake:
+            os.close(end)
         for held in self._held.values():
             held.release()
-        deadline = time.monotonic() + 2.0
-        for held in self._held.values():
-            with suppress(subprocess.TimeoutExpired):
-                held.process.wait(max(0.0, deadline - time.monotonic()))
-            if held.process.poll() is None:
-                held.process.kill()
-                held.process.wait()
+        until = time.monotonic() + 2.0
+        for held in (*self._held.values(), *self._left):
+            held.end(until)
 
     def _ask(self, host: str, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
         held = self._held[host]
         answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         with self._lock:
-            if held.lost:
+            if held.lost or self._thread.error is not None:
                 return None
             self._number += 1
             self._replies[self._number], self._asked[self._number] = answer, host
@@ -182,22 +199,33 @@ class Leases:
                 self._replies.pop(number, None)
                 self._asked.pop(number, None)
 
+    def _wake_all(self) -> None:
+        """Let those go on who wait for an answer: none comes any more."""
+        with self._lock:
+            for answer in self._replies.values():
+                answer.put({})
+
     def _serve(self) -> None:
-        selector = selectors.DefaultSelector()
-        selector.register(self._wake[0], selectors.EVENT_READ)
-        for held in self._held.values():
-            assert held.process.stdout is not None
-            selector.register(held.process.stdout, selectors.EVENT_READ, held)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake[0], selectors.EVENT_READ)
+            for held in self._held.values():
+                assert held.process.stdout is not None
+                selector.register(held.process.stdout, selectors.EVENT_READ, held)
+            self._go_round(selector)
+
+    def _go_round(self, selector: selectors.BaseSelector) -> None:
         beat = 0.0
         while not self._closing:
             for key, _ in selector.select(TICK_S):
                 if key.data is not None:
                     self._read(selector, key.data)
-            now = time.monotonic()
+            now = self._clock()
+            with self._lock:
+                held_now = list(self._held.values())
             if now > self._beaten + 2 * BEAT_S:
                 # We stood still ourselves, so the silence of that time was not theirs.
                 self._stood = (now - self._beaten, now)
-                for held in self._held.values():
+                for held in held_now:
                     held.heard += now - self._beaten
             self._beaten = now
             if now >= beat + BEAT_S:
@@ -206,12 +234,15 @@ class Leases:
                     for held in self._held.values():
                         if not held.lost:
                             held.send({"n": 0, "do": "beat"})
-            for held in self._held.values():
-                # Read first: what has come while we were kept from running is no silence.
-                if not held.lost and held.silence(now):
+            for held in held_now:
+                if held.lost:
+                    continue
+                if held.closed_at is not None:
+                    self._lose(held, held.end_of_output(now))
+                elif held.silence(now):
+                    # Read first: what has come while we were kept from running is no silence.
                     self._read(selector, held)
                     self._lose(held, held.silence(now))
-        selector.close()
 
     def _read(self, selector: selectors.BaseSelector, held: Held) -> None:
         assert held.process.stdout is not None
@@ -219,18 +250,31 @@ class Leases:
             data = os.read(held.process.stdout.fileno(), 1 << 16)
         except BlockingIOError:
             return
+        now = self._clock()
         if not data:
             with suppress(KeyError):
                 selector.unregister(held.process.stdout)
             if not held.lost:
-                self._lose(held, held.last_words())
+                self._lose(held, held.end_of_output(now))
             return
-        held.heard, held.answered = time.monotonic(), True
+        if held.garbled:
+            return
+        held.heard, held.answered = now, True
         *lines, held.rest = (held.rest + data).split(b"\n")
+        if len(held.rest) > MOST_LINE:
+            lines.append(held.rest)
         for line in lines:
-            reply = json.loads(line)
+            try:
+                reply = reply_of(line)
+            except (ValueError, RecursionError):
+                # What else it sends cannot be trusted either. The other hosts go on.
+                held.garbled = True
+                self._lose(held, f"its lease sent a line that is not of the protocol: {line[:80]!r}")
+                return
+            if "failed" in reply:
+                self._lose(held, str(reply["failed"]))
             if "death" in reply:
-                self._deaths.append((time.monotonic(), reply["death"]))
+                self._deaths.append((self._clock(), reply["death"]))
             with self._lock:
                 waiting = self._replies.get(reply["n"])
             if waiting is not None:

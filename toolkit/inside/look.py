@@ -171,8 +171,16 @@ def main() -> None:
         mounts.write()
         say({"ports": ports})
         logins: dict[str, Any] = {}
+        failed: list[Exception] = []
         work: dict[Any, Callable[[], Any]] = {n: functools.partial(login, n) for n in config["logins"]}
-        others = threading.Thread(target=lambda: logins.update(all_at_once(work)), daemon=True)
+
+        def log_in() -> None:
+            try:
+                logins.update(all_at_once(work))
+            except Exception as error:
+                failed.append(error)
+
+        others = threading.Thread(target=log_in, daemon=True)
         others.start()
         found = look(config)
         line = sys.stdin.buffer.readline()
@@ -180,6 +188,8 @@ def main() -> None:
             found["pairs"] = try_all(json.loads(line)["targets"], config["token"])
             found |= {"shared": mounts.seen(), "mounts": mounts.faults, "faults": faults}
             others.join()
+            if failed:
+                raise failed[0]
             say({**found, "logins": logins, "now": time.time()})
             sys.stdin.buffer.read()
     finally:

@@ -150,7 +150,7 @@ def _together(work: object, connections: Sequence[socket.socket]) -> None:
     def guarded(connection: socket.socket) -> None:
         try:
             work(connection)
-        except OSError as error:
+        except Exception as error:
             failed.append(error)
 
     threads = [threading.Thread(target=guarded, args=(c,)) for c in connections]

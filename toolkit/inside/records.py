@@ -29,6 +29,20 @@ _PEER_GONE = re.compile(
 _TRUE_CODE = frozenset(("deepspeed", "horovodrun", "mpirun", "python", "ray"))
 
 
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    **{"rank": int, "attempt": int, "pid": int, "host": str, "exit_code": int, "last": list},
+    **{"ended": (int, float), "lasted": (int, float)},
+}
+_RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
+    **{"rank": int, "attempt": int, "pid": int, "began": (int, float)},
+}
+
+
+def is_record(value: object, fields: dict[str, type | tuple[type, ...]] = _FIELDS) -> bool:
+    """Return True for a value that has the fields of a rank's record."""
+    return isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in fields.items())
+
+
 def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
     """The records of an attempt's ranks that have ended on this host; `folder` is the job's."""
     logs = folder / "logs"
@@ -48,7 +62,8 @@ def _read(logs: Path, kind: str, attempt: int) -> list[Record]:
     for path in sorted(logs.glob(f"rank-*.{kind}")):
         with suppress(OSError, ValueError):
             records.append(json.loads(path.read_text()))
-    return [record for record in records if record["attempt"] == attempt]
+    fields = _FIELDS if kind == "exit" else _RUN_FIELDS
+    return [record for record in records if is_record(record, fields) and record["attempt"] == attempt]
 
 
 def _vanished(run: Record, host: str) -> Record:

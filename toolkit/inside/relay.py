@@ -244,11 +244,19 @@ class Relay:
                 told, then = now, time.monotonic()
 
 
+def _die(args: threading.ExceptHookArgs) -> None:
+    """End the program when one of its threads ends by an exception: the sender would wait for it."""
+    sys.stderr.write(f"{words_of(args.exc_value) if args.exc_value else args.exc_type.__name__}\n")
+    sys.stderr.flush()
+    os._exit(3)
+
+
 def _thread(work: Callable[..., object], *words: object) -> None:
     threading.Thread(target=work, args=words, daemon=True).start()
 
 
 def main(argv: list[str]) -> NoReturn:
+    threading.excepthook = _die
     relay = Relay(argv[0], os.fdopen(1, "wb", buffering=0, closefd=False))
     relay.say(ready=True, zstd=relay.inflate.library is not None)
 

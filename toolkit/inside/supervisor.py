@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -112,22 +112,44 @@ class Supervisor:
         try:
             end = self._attempts()
         except Exception as error:  # whatever it is: all ends, and the status becomes final
-            end = End("failed", EXIT_BROKEN, f"the supervisor failed: {error!r}")
+            end = self._broken(error)
             if self.attempt:
-                self.attempt.abandon()
-            self._swept(end_everywhere(self.job, 1.0))
-        self.watchdog.close()
+                self._try(self.attempt.abandon)
+            self._try(lambda: self._sweep(self.job["hosts"], 1.0))
+        self._try(self.watchdog.close)
         # Spares, and hosts that were given up, have the person's variables too until they are swept.
         if idle := self.restarts.idle(self.job["hosts"], self.unswept):
-            self._swept(end_everywhere({**self.job, "hosts": idle}, 0.0))
+            self._try(lambda: self._sweep(idle, 0.0))
         for host, why in self.unswept.items():
             self.say(f"cannot say that nothing is left on {host}: {why}")
         # What has been said when it became known is not said again.
         if rest := end.reason.removeprefix(self.told).removeprefix("; "):
             self.say(rest)
         if self.leases:
-            self.leases.close()
+            self._try(self.leases.close)
         self.finish(end)
+
+    def _broken(self, error: Exception) -> End:
+        """The end after an error of the supervisor: that of the job, if it had one, with the error added."""
+        what = f"the supervisor failed: {error!r}"
+        first = self.attempt.cause if self.attempt else None
+        if first is None:
+            return End("failed", EXIT_BROKEN, what)
+        return first._replace(reason=f"{first.reason}; {what}")
+
+    def _try(self, work: Callable[[], object]) -> None:
+        """Do one of the last duties. An error is printed to the log and does not prevent the others."""
+        try:
+            work()
+        except Exception as error:
+            self.say(f"the supervisor failed: {error!r}")
+
+    def _sweep(self, hosts: Sequence[Host], grace: float) -> None:
+        try:
+            self._swept(end_everywhere({**self.job, "hosts": list(hosts)}, grace))
+        except Exception as error:
+            self._swept({host["name"]: repr(error) for host in hosts})
+            raise
 
     def _attempts(self) -> End:
         self.leases = Leases(self.job)
@@ -214,7 +236,13 @@ class Supervisor:
         return self._over()
 
     def _over(self) -> End | None:
-        """Why all is to end, from outside the job; None while it is not."""
+        """Why all is to end, from outside the job; None while it is not.
+
+        Raises:
+            Exception: the one by which the thread of the leases has ended.
+        """
+        if self.leases is not None:
+            self.leases.check()
         if self.asked == PEER_FAILED:
             return self._peer_failed()
         if self.asked:

@@ -8,10 +8,12 @@ import hmac
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 CONNECT_S = 1.5  # TCP sends its first packet again after 1 s, so one may be lost without a false alarm
+PAUSE_S = 0.05  # after a connection that could not be accepted
 IDLE_S = 2.0  # after that long without any progress, a connection that came about counts as stuck
 PIECE, PIECES = 1 << 14, 4  # 64 KiB: many packets of every size that a network has
 MOST = 256  # connections to us at once, which is more than hosts times ports of any cluster here
@@ -33,22 +35,27 @@ class Server:
         return int(listener.getsockname()[1])
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while listener.fileno() >= 0:
+            try:
                 link, peer = listener.accept()
-                if self.room.acquire(blocking=False):
-                    threading.Thread(target=self._serve, args=(link, peer[0]), daemon=True).start()
-                else:
-                    link.close()
+            except OSError:  # out of descriptors, or the caller has gone: others come
+                time.sleep(PAUSE_S)
+                continue
+            if self.room.acquire(blocking=False):
+                threading.Thread(target=self._serve, args=(link, peer[0]), daemon=True).start()
+            else:
+                link.close()
 
     def _serve(self, link: socket.socket, peer: str) -> None:
-        with contextlib.suppress(OSError), link:
-            link.settimeout(2 * IDLE_S)
-            if hmac.compare_digest(_receive(link, len(self.token)), self.token):
-                link.sendall(json.dumps({"host": self.host, "seen": peer}).encode() + b"\n")
-                while len(_receive(link, PIECE)) == PIECE:
-                    link.sendall(b".")
-        self.room.release()
+        try:
+            with contextlib.suppress(OSError), link:
+                link.settimeout(2 * IDLE_S)
+                if hmac.compare_digest(_receive(link, len(self.token)), self.token):
+                    link.sendall(json.dumps({"host": self.host, "seen": peer}).encode() + b"\n")
+                    while len(_receive(link, PIECE)) == PIECE:
+                        link.sendall(b".")
+        finally:
+            self.room.release()
 
 
 def _receive(link: socket.socket, size: int) -> bytes:
@@ -102,17 +109,27 @@ def _send_large(link: socket.socket) -> int:
 
 
 def all_at_once(work: dict[Any, Callable[[], Any]]) -> dict[Any, Any]:
-    """Run every function in a thread of its own and return what each gave."""
+    """Run every function in a thread of its own and return what each gave.
+
+    Raises:
+        Exception: the first that one of them raised, once all have ended.
+    """
     results: dict[Any, Any] = {}
+    failed: list[Exception] = []
 
     def run(key: Any) -> None:
-        results[key] = work[key]()
+        try:
+            results[key] = work[key]()
+        except Exception as error:
+            failed.append(error)
 
     threads = [threading.Thread(target=run, args=(key,), daemon=True) for key in work]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if failed:
+        raise failed[0]
     return results
 
 

@@ -1,0 +1,35 @@
+"""Threads whose owner learns of the exception by which one of them ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class Owned(threading.Thread):
+    """A daemon thread that keeps its exception for the owner, who calls `check`.
+
+    Args:
+        work: runs in the thread.
+        broke: is called in the thread once after an exception, to wake those who wait for the thread.
+    """
+
+    def __init__(self, work: Callable[[], object], broke: Callable[[], None] | None = None) -> None:
+        super().__init__(daemon=True)
+        self._work, self._broke = work, broke
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # the owner raises it
+            self.error = error
+            if self._broke is not None:
+                self._broke()
+
+    def check(self) -> None:
+        """Raise the exception by which the thread ended, if there is one."""
+        if isinstance(self.error, Exception):
+            raise self.error
+        if self.error is not None:  # SystemExit ends its own thread alone
+            raise RuntimeError(repr(self.error)) from self.error
