@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -13,6 +12,7 @@ from functools import partial
 from toolkit.api import Session
 from toolkit.core.build import ImageBuild
 from toolkit.core.image import ImageFacts
+from toolkit.effects.here import run_here
 from toolkit.effects.image_build import (
     Notify,
     build_image,
@@ -56,8 +56,9 @@ __all__ = [
 def pick_flavour() -> str:
     """Return ``gpu`` where this machine's nvidia-smi lists a GPU, else ``cpu``."""
     if shutil.which("nvidia-smi"):
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-        if done.returncode == 0 and done.stdout.startswith("GPU "):
+        # A driver that is stuck never lets it end.
+        done = run_here(("nvidia-smi", "-L"), timeout=20)
+        if done.ok and done.stdout.startswith("GPU "):
             return "gpu"
     return "cpu"
 

@@ -104,7 +104,7 @@ def taken_slots(jobs: Sequence[JobStatus]) -> tuple[Taken, ...]:
 
 
 def _asked_at_desk(session: Session, host: str) -> Sequence[Row]:
-    answer = session.desks.ask(host, {"do": "jobs"})
+    answer = session.desks.ask(host, {"do": "jobs"}, "the list of its jobs")
     return answer["jobs"] if "jobs" in answer else _ask(session, host)
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import os
+import queue
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+import toolkit.effects.desk
 from tests.unit.code_here import HOST, ContainerHere
-from toolkit.effects.desk import Desks
+from toolkit.core.command import Command
+from toolkit.core.result import Result
+from toolkit.effects.desk import Desk, Desks
+from toolkit.effects.runner import ContainerRunner, LocalRunner, Sink
+from toolkit.errors import ToolkitError
 
 CONTAINER = f"{HOST}-container"
 
@@ -29,23 +37,23 @@ def desks() -> Iterator[Desks]:
 def test_one_desk_for_all_that_is_asked(host: ContainerHere, desks: Desks) -> None:
     desk = desks.open(host, CONTAINER)
     assert desks.open(host, CONTAINER) is desk
-    assert desks.ask(HOST, {"do": "jobs"}) == {"jobs": []} == desks.ask(HOST, {"do": "jobs"})
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == {"jobs": []} == desks.ask(HOST, {"do": "jobs"}, "jobs")
     desk.leave()
-    assert desk.finish().ok and desk.hear() == {} == desk.hear()
+    assert desk.finish().ok and desk.hear("x") == {} == desk.hear("x")
 
 
 def test_nobody_answers_where_no_desk_is(host: ContainerHere, desks: Desks) -> None:
-    assert desks.ask(HOST, {"do": "jobs"}) == {} and desks.take(HOST) is None
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == {} and desks.take(HOST) is None
 
 
 def test_a_desk_that_is_gone_is_opened_anew(host: ContainerHere, desks: Desks) -> None:
     host.kill_after = 0.0
     first = desks.open(host, CONTAINER)
     assert not first.finish().ok
-    assert desks.ask(HOST, {"do": "jobs"}) == {}
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == {}
     host.kill_after = None
     assert desks.open(host, CONTAINER) is not first
-    assert desks.ask(HOST, {"do": "jobs"}) == {"jobs": []}
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == {"jobs": []}
 
 
 def test_who_takes_a_desk_has_it_alone(host: ContainerHere, desks: Desks) -> None:
@@ -63,3 +71,91 @@ def test_all_but_one_are_left(host: ContainerHere, desks: Desks) -> None:
     other = desks.open(host, CONTAINER)
     desks.leave()
     assert other.finish().ok and desks.take(HOST) is None
+
+
+# Deadlines
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, host: ContainerHere) -> Iterator[Path]:
+    """A job whose status cannot be read to its end, as on the disk of a server that is gone."""
+    status = tmp_path / "jobs" / "j1" / "status.json"
+    status.parent.mkdir()
+    os.mkfifo(status)
+    yield status
+    # Whoever reads it still goes on.
+    with contextlib.suppress(OSError):
+        os.close(os.open(status, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def test_a_host_that_does_not_answer_is_named_with_what_was_waited_for(
+    host: ContainerHere, desks: Desks, stuck: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolkit.effects.desk, "ANSWER_S", 0.2, raising=False)
+    desk = desks.open(host, CONTAINER)
+    for _ in range(2):  # at once the second time
+        with pytest.raises(ToolkitError) as late:
+            desk.say({"do": "jobs"})
+            desk.hear("the list of its jobs")
+        assert late.value.host == HOST and "waited for the list of its jobs" in late.value.what
+        assert "has not answered for 0.2 s" in late.value.what and "toolkit check" in late.value.fix
+    assert desk.has_ended and desks.ask(HOST, {"do": "jobs"}, "jobs") == {}, "it is of no further use"
+
+
+class Clock:
+    """Moves when something is waited for; what happens meanwhile is the test's."""
+
+    def __init__(self, meanwhile: Callable[[float], object]) -> None:
+        self.now, self.meanwhile = 0.0, meanwhile
+
+    def __call__(self) -> float:
+        return self.now
+
+    def get(self, timeout: float) -> dict[str, object]:
+        self.now += min(timeout, 9.0)
+        if answer := self.meanwhile(self.now):
+            return {"done": answer}
+        raise queue.Empty
+
+    def put(self, heard: object) -> None:
+        """The end of the process."""
+
+
+@pytest.mark.parametrize("way", ["sent", "came"])
+def test_a_deadline_counts_from_the_last_byte_either_way(host: ContainerHere, way: str) -> None:
+    """Sending goes on for 100 s, and the answer takes no longer than 10 s from then."""
+
+    def moves(now: float) -> bool:
+        if now < 100 and way == "sent":
+            next(words)
+        elif now < 100:
+            desk._take(b"\n")
+        return now > 105
+
+    clock = Clock(moves)
+    desk = Desk(ContainerRunner(Nothing(), CONTAINER), clock)
+    desk.give(b"x" for _ in range(100))
+    words = desk._words()
+    next(words)
+    desk._heard = clock  # type: ignore[assignment]
+    assert desk.hear("the code", 10.0) == {"done": True} and clock.now > 100
+    quiet = Clock(lambda now: None)
+    desk._clock, desk._heard = quiet, quiet  # type: ignore[assignment]
+    with pytest.raises(ToolkitError, match="has not answered for 10 s; toolkit waited for the code"):
+        desk.hear("the code", 10.0)
+    assert quiet.now == 10.0
+
+
+class Nothing(LocalRunner):
+    """A host on which the program says nothing and ends at once."""
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        return Result(0)
+
+
+def test_signs_of_life_are_no_answer(host: ContainerHere) -> None:
+    desk = Desk(ContainerRunner(Nothing(), CONTAINER))
+    desk._take(b'{"working":true}\n{"done":true}\n')
+    while (heard := desk.hear("x")) == {}:
+        pass
+    assert heard == {"done": True}

@@ -18,6 +18,7 @@ import pytest
 from tests.unit.code_here import Code, look
 from tests.unit.inside_world import INSIDE
 from toolkit.core.code import CodeTree, Entry
+from toolkit.effects.desk import Desk
 from toolkit.errors import ToolkitError
 
 Damage = Callable[[Path], None]
@@ -304,3 +305,20 @@ def test_both_sides_make_the_same_digests(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", program, str(INSIDE), str(tree.number)]
     done = subprocess.run(argv, input=json.dumps(entries), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == tree.digest
+
+
+def test_signs_of_life_while_files_are_written(
+    code: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    shutil.copytree(INSIDE, programs)
+    text = (programs / "snapshot.py").read_text()
+    assert "WORKING_S = 5.0" in text
+    (programs / "snapshot.py").write_text(text.replace("WORKING_S = 5.0", "WORKING_S = -1.0"))
+    monkeypatch.setattr("tests.unit.code_here.INSIDE", programs)
+    said: list[bytes] = []
+    take = Desk._take
+    monkeypatch.setattr(Desk, "_take", lambda desk, data: said.append(data) or take(desk, data))
+    job, _ = code.send()
+    assert same(job, code)
+    assert b"".join(said).count(b'{"working":true}') == 6

@@ -10,24 +10,31 @@ import contextlib
 import json
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from toolkit.core.command import command
 from toolkit.core.names import INSIDE
 from toolkit.core.result import Result
 from toolkit.effects.runner import ContainerRunner, Runner, Sink
+from toolkit.errors import ToolkitError
 
 # Neither site-packages nor the variables of the image: it starts sooner, and nobody's settings change it.
 _PROGRAM = command("python3", "-S", "-E", str(INSIDE / "desk.py"))
+
+# Seconds without any byte to or from the process after which a host counts as hung while it owes an answer.
+ANSWER_S = 60.0
 
 
 class Desk:
     """The talk with the process: lines of JSON each way, and bytes where a line has announced them."""
 
-    def __init__(self, runner: ContainerRunner) -> None:
+    def __init__(self, runner: ContainerRunner, clock: Callable[[], float] = time.monotonic) -> None:
         self.runner = runner
         self.sent = 0  # bytes
+        self._clock, self._moved = clock, clock()
+        self._late: ToolkitError | None = None
         self._told: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         self._heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._rest = b""
@@ -39,7 +46,8 @@ class Desk:
 
     @property
     def has_ended(self) -> bool:
-        return self._ended.is_set()
+        """Whether it is of no further use: its process has ended, or did not answer in time."""
+        return self._ended.is_set() or self._late is not None
 
     def say(self, message: Mapping[str, Any], data: Iterable[bytes] = ()) -> None:
         """Send a line, and bytes upon it."""
@@ -50,12 +58,40 @@ class Desk:
         """Send bytes; they are taken from ``data`` as they can be sent, in another thread."""
         self._told.put(data)
 
-    def hear(self) -> dict[str, Any]:
-        """Return the next line; empty when the process has ended and nothing more comes."""
-        heard = self._heard.get()
-        if not heard:
-            self._heard.put(heard)  # for whoever asks again
-        return heard
+    def hear(self, about: str, seconds: float | None = None) -> dict[str, Any]:
+        """Return the next answer; empty when the process has ended and nothing more comes.
+
+        Args:
+            about: what is waited for, for the error.
+            seconds: without any byte to or from the process after which it counts as hung; ``ANSWER_S``
+                by default.
+
+        Raises:
+            ToolkitError: it is hung; names the host and what was waited for.
+        """
+        limit = ANSWER_S if seconds is None else seconds
+        self._moved = self._clock()
+        while True:
+            if self._late is not None:
+                raise self._late
+            try:
+                heard = self._heard.get(timeout=max(0.0, self._moved + limit - self._clock()))
+            except queue.Empty:
+                if self._clock() < self._moved + limit:
+                    continue
+                raise self._give_up(about, limit) from None
+            if not heard:
+                self._heard.put(heard)  # for whoever asks again
+            elif "working" in heard:  # a sign of life during long work
+                continue
+            return heard
+
+    def _give_up(self, about: str, seconds: float) -> ToolkitError:
+        what = f"its container has not answered for {seconds:g} s; toolkit waited for {about}"
+        fix = "toolkit check; a state directory on a hung disk or NFS server is the most frequent cause"
+        self._late = ToolkitError(what, fix, self.runner.name)
+        self.leave()
+        return self._late
 
     def follow(self, words: Iterable[str], sink: Sink) -> Result:
         """Let the process become follow.py, pass its output on, and return how it has ended.
@@ -65,7 +101,9 @@ class Desk:
         """
         self._sink = sink
         self.say({"do": "follow", "words": list(words)})
-        return self.finish()
+        self.leave()
+        self._ended.wait()  # as long as the job runs; the connection has a deadline of its own
+        return self._outcome()
 
     def leave(self) -> None:
         """Let the process end when it has done what it was told."""
@@ -75,11 +113,15 @@ class Desk:
         """The same, and return how it has ended.
 
         Raises:
-            ToolkitError: the connection broke.
+            ToolkitError: the connection broke, or it is hung.
             OSError: of this machine, while it was sent something.
         """
         self.leave()
-        self._ended.wait()
+        if not self._ended.wait(ANSWER_S):
+            raise self._give_up("the end of the program there", ANSWER_S)
+        return self._outcome()
+
+    def _outcome(self) -> Result:
         if self._error is not None:
             raise self._error
         assert self._result is not None
@@ -98,8 +140,10 @@ class Desk:
             for data in told:
                 self.sent += len(data)
                 yield data
+                self._moved = self._clock()  # asked for more: it is on its way
 
     def _take(self, data: bytes) -> None:
+        self._moved = self._clock()
         if self._sink is not None:
             self._sink(data)
             return
@@ -125,13 +169,17 @@ class Desks:
                 self._desks[key] = Desk(ContainerRunner(runner, container))
             return self._desks[key]
 
-    def ask(self, host: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of the desk that is open on a host; empty where none is, or it has no answer."""
+    def ask(self, host: str, message: Mapping[str, Any], about: str) -> dict[str, Any]:
+        """Return the answer of the desk that is open on a host; empty where none is, or it has no answer.
+
+        Raises:
+            ToolkitError: see ``Desk.hear``.
+        """
         desk = self._on(host)
         if desk is None:
             return {}
         desk.say(message)
-        return desk.hear()
+        return desk.hear(about)
 
     def tell(self, host: str, message: Mapping[str, Any]) -> None:
         """Say what has no answer to the desk that is open on a host, if one is."""

@@ -17,6 +17,11 @@ from toolkit.executors.context import Advance, Context, Verdict
 from toolkit.executors.failures import failure
 from toolkit.plan.steps import SendCode, StartDaemons, StartJob
 
+# The program there gives up by itself after 60 s, see toolkit/inside/asks.py.
+_RANKS_S = 90.0
+# Without progress. Files are written one by one, of which the host tells.
+_CODE_S = 120.0
+
 
 def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
     """Make the job's folder; of the code only what the host lacks travels."""
@@ -40,7 +45,7 @@ def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
     """Start the supervisor, which goes on without us."""
     desk = context.desks.open(context.runners[step.host], step.container)
     desk.say({"do": "start", "job": step.job})
-    if desk.hear().get("started") != step.job:
+    if desk.hear(f"the start of {step.job}").get("started") != step.job:
         raise failure(desk.finish(), desk.runner)
     return Verdict("ok")
 
@@ -50,7 +55,7 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     containers, desk = dict(step.others), context.desks.open(context.runners[step.host], step.container)
     desk.say({"do": "asks", "job": step.job, "hosts": list(containers)})
     done = 0
-    while "host" in (heard := desk.hear()):
+    while "host" in (heard := desk.hear(f"what the launcher of {step.job} starts on other hosts", _RANKS_S)):
         error = _start_daemon(context, heard["host"], containers[heard["host"]], step.job, heard["command"])
         desk.say({"error": error})
         done += 1
@@ -65,7 +70,7 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     for host, container in step.others:
         other = context.desks.open(context.runners[host], container)
         other.say({"do": word, "job": step.job})
-        if not other.hear().get("begun"):
+        if not other.hear(f"the first rank of {step.job}", _RANKS_S).get("begun"):
             idle.append(host)
     if done < len(containers):
         return Verdict("ok", f"{done} of {len(containers)}")
@@ -77,9 +82,9 @@ def _start_daemon(context: Context, host: str, container: str, job: str, daemon:
     """Start it; returns why it was not."""
     desk = context.desks.open(context.runners[host], container)
     desk.say({"do": "start", "job": job, "daemon": daemon})
-    if desk.hear().get("started") == job:
-        return ""
     try:
+        if desk.hear(f"the start of {job}").get("started") == job:
+            return ""
         return failure(desk.finish(), desk.runner).what
     except ToolkitError as error:
         return error.what
@@ -99,7 +104,7 @@ class _Talk:
         texts = {"job.json": step.job, "record.json": step.record}
         desk.say({"do": "code", **about, "number": tree.number, "marks": tree.marks.hex(), "texts": texts})
         while True:
-            heard = desk.hear()
+            heard = desk.hear("the code to be written there", _CODE_S)
             if "buckets" in heard:
                 packed = zlib.compress(json.dumps(tree.of_buckets(heard["buckets"])).encode(), 6)
                 desk.say({"entries": len(packed)}, (packed,))

@@ -20,6 +20,7 @@ import json
 import os
 import re
 import sys
+import time
 import zlib
 from typing import Any
 
@@ -29,6 +30,7 @@ from store import Store, Work, jobs_folder
 
 MARK = 8  # bytes of a bucket's digest that travel
 TRIES = 3
+WORKING_S = 5.0  # between two signs of life
 
 
 class Refused(Exception):
@@ -42,10 +44,17 @@ class Caller:
 
     def __init__(self) -> None:
         self._input = sys.stdin.buffer
+        self._said = time.monotonic()
+
+    def working(self) -> None:
+        """Give a sign of life now and then while files are written: the caller has a deadline."""
+        if time.monotonic() - self._said > WORKING_S:
+            self.say(working=True)
 
     def say(self, **message: Any) -> None:
         sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
         sys.stdout.flush()
+        self._said = time.monotonic()
 
     def line(self) -> dict[str, Any]:
         message = self.ask()
@@ -155,6 +164,7 @@ class Snapshot:
                 while lacks:
                     make(raw(self.code), lacks[-1], packs, folders)
                     lacks.pop()
+                    self.caller.working()
             except (Spoiled, KeyError):
                 continue  # what a pack has lost is asked for again
         if lacks:
