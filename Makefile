@@ -26,9 +26,9 @@ unit: venv       ## tests that need no Docker, in random order; SEED repeats an 
 pythons:         ## the unit tests on every Python from 3.10 on that this machine has
 	@sh scripts/pythons.sh
 
-faults: venv     ## faults in all phases on the practice cluster LAB, N in all; SEED, ONLY=FAULT/PHASE, LIST=1, REPORT=1
+faults: venv     ## faults in all phases on the practice cluster LAB, N in all; SEED, ONLY=FAULT/PHASE, AGAIN=CASE, LIST=1, REPORT=1
 	@$(BIN)/python -m tests.faults -n $(or $(N),50) --seed $(or $(SEED),1) --lab $(or $(LAB),lab) \
-		$(if $(ONLY),--only $(ONLY)) $(if $(LIST),--list) $(if $(REPORT),--report)
+		$(if $(ONLY),--only $(ONLY)) $(AGAIN:%=--again %) $(if $(LIST),--list) $(if $(REPORT),--report)
 
 fuzz: venv       ## hosts files and command lines changed at random, N of each; SEED, FIRST, KIND=files or lines
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \

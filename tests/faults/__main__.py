@@ -1,6 +1,6 @@
 """make faults: cases one after another by seed and number, a history of them, the figures.
 
-A second call goes on after the last case that was recorded of the same seed.
+A second call continues after the last recorded case of the same seed. A repeated case gets another line.
 """
 
 from __future__ import annotations
@@ -14,11 +14,21 @@ from pathlib import Path
 
 from tests.faults.arena import Arena, commit
 from tests.faults.catalogue import FAULTS, PHASES
-from tests.faults.history import Outcome, figures, next_index, outcome_of, parse_history, table
+from tests.faults.history import (
+    Outcome,
+    broken_table,
+    figures,
+    longest_table,
+    next_index,
+    not_in,
+    outcome_of,
+    parse_history,
+    table,
+)
 from tests.faults.model import Case, Fault, case_at, combinations
 from tests.faults.runner import Trial
 
-PAGE = Path("docs/faults.md")
+PAGE, KEPT = Path("docs/faults.md"), Path("docs/faults-history.jsonl")
 BEGIN, END = "<!-- written by make faults -->", "<!-- end -->"
 
 
@@ -50,12 +60,23 @@ def with_table(page: str, rows: list[Outcome]) -> str:
     many = Counter(row.commit for row in rows).items()
     commits = ", ".join(f"{name} ({count})" for name, count in many)
     text = [
-        f"Seeds {seeds}; cases by commit: {commits}.",
+        f"Seeds {seeds}; runs by commit: {commits}.",
         "",
         *(f"- {line}" for line in figures(rows).lines()),
+        "",
+        *longest_table(rows),
+        "",
+        *broken_table(rows),
+        "",
+        *table(FAULTS, rows),
     ]
-    text += ["", *table(FAULTS, rows)]
     return "\n".join([f"{head}{BEGIN}", "", *text, "", f"{END}{tail}"])
+
+
+def with_runs(kept: str, rows: list[Outcome]) -> str:
+    """Return the kept history, all its lines unchanged, and below them the runs that it does not contain."""
+    new = not_in(parse_history(kept), rows)
+    return kept + "".join(f"{row.line()}\n" for row in new)
 
 
 def listing() -> str:
@@ -75,7 +96,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="the lab's folder; .lab/LAB by default")
     parser.add_argument("--history", type=Path, default=Path(".faults/history.jsonl"))
     parser.add_argument("--list", action="store_true", help="print faults and phases, do nothing")
-    parser.add_argument("--report", action="store_true", help="figures, and docs/faults.md anew")
+    parser.add_argument(
+        "--again",
+        type=int,
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="run this case again (repeatable)",
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="add new runs to docs/faults-history.jsonl, rewrite docs/faults.md",
+    )
     return parser.parse_args()
 
 
@@ -87,15 +120,18 @@ def main() -> int:
     text = args.history.read_text() if args.history.exists() else ""
     history = parse_history(text)
     if args.report:
-        PAGE.write_text(with_table(PAGE.read_text(), history))
-        print("\n".join(figures(history).lines()))
+        KEPT.write_text(with_runs(KEPT.read_text(), history))
+        kept = parse_history(KEPT.read_text())
+        PAGE.write_text(with_table(PAGE.read_text(), kept))
+        print("\n".join(figures(kept).lines()))
         return 0
     faults = [fault for fault in FAULTS if not lacks(fault)]
     for fault in FAULTS:
         if fault not in faults:
             print(f"{fault.name} is left out: there is no {fault.needs} here", file=sys.stderr)
     first = next_index(history, args.seed, args.only)
-    cases = [case_at(faults, args.seed, index, args.only) for index in range(first, args.n)]
+    numbers = args.again or range(first, args.n)
+    cases = [case_at(faults, args.seed, index, args.only) for index in numbers]
     if cases:
         # Ended from outside, it takes its clusters with it; behind nohup or & SIGINT would be ignored.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -114,7 +150,7 @@ def main() -> int:
     found = figures(own)
     print(f"seed {args.seed}" + (f", {args.only}" if args.only else ""))
     print("\n".join(found.lines()))
-    return 1 if found.broken or found.lab else 0
+    return 1 if found.unfixed else 0
 
 
 if __name__ == "__main__":

@@ -1,18 +1,28 @@
-"""The history of cases, a line each; its figures and its table."""
+"""The history of runs, a line each; its figures and its tables."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
+from tests.faults.catalogue import PHASE
 from tests.faults.model import Answer, Case, Fault
 from tests.faults.verdict import Seen, broken
+
+# The value of `fixed` if the fix was searched for and not found.
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One line of the history."""
+    """One run of a case: one line of the history.
+
+    Args:
+        commit: the commit that was tested.
+        fixed: for a run that broke an invariant, the commit with the fix; empty if there is none yet.
+    """
 
     commit: str
     seed: int
@@ -30,9 +40,11 @@ class Outcome:
     broken: tuple[str, ...]
     took_s: float
     only: str = ""
+    fixed: str = ""
 
     def line(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        data = asdict(self)
+        return json.dumps({key: data[key] for key in data if key != "fixed" or self.fixed}, sort_keys=True)
 
 
 def outcome_of(case: Case, answer: Answer, seen: Seen, commit: str, took: float, only: str = "") -> Outcome:
@@ -80,38 +92,131 @@ def next_index(history: Iterable[Outcome], seed: int, only: str = "") -> int:
     return max((row.index for row in history if row.seed == seed and row.only == only), default=-1) + 1
 
 
+def not_in(kept: Iterable[Outcome], rows: Iterable[Outcome]) -> list[Outcome]:
+    """Return the runs among ``rows`` that ``kept`` does not contain, whatever either records as their fix.
+
+    Each run is a line of its own. A run that passes therefore never replaces one that broke an invariant.
+    """
+    left = Counter(replace(row, fixed="") for row in kept)
+    new = []
+    for row in rows:
+        run = replace(row, fixed="")
+        if left[run]:
+            left[run] -= 1
+        else:
+            new.append(row)
+    return new
+
+
 def kind(line: str) -> str:
     """Return the name of a broken invariant without what was seen."""
     return line.partition(":")[0]
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What is told of many cases; seconds are of jobs that failed, as the answer to a fault."""
+class Longest:
+    """The longest seconds of all runs of one verb in which the fault was injected.
 
-    run: int
+    Args:
+        notice: the run with the longest time from the fault to the root-cause line, None if no run has one.
+        failed: the run with the longest time from the fault to the end of a command that failed or hung.
+        passed: the same for a command that exited with 0.
+    """
+
+    verb: str
+    runs: int
+    notice: Outcome | None
+    failed: Outcome | None
+    passed: Outcome | None
+
+
+def longest(rows: Iterable[Outcome]) -> list[Longest]:
+    """Return the longest times by verb, over every injected run of that verb, broken or not."""
+    injected = [row for row in rows if row.injected]
+
+    def most(own: Iterable[Outcome], seconds: Callable[[Outcome], float | None]) -> Outcome | None:
+        return max(
+            (row for row in own if seconds(row) is not None), key=lambda row: seconds(row) or 0, default=None
+        )
+
+    found = []
+    for verb in dict.fromkeys(phase.verb for phase in PHASE.values()):
+        own = [row for row in injected if PHASE[row.phase].verb == verb]
+        failed = most((row for row in own if row.exit != 0), lambda row: row.end_s)
+        passed = most((row for row in own if row.exit == 0), lambda row: row.end_s)
+        found.append(Longest(verb, len(own), most(own, lambda row: row.notice_s), failed, passed))
+    return found
+
+
+def longest_table(rows: Iterable[Outcome]) -> list[str]:
+    """Return the longest times by verb as a Markdown table; the case is in parentheses."""
+
+    def cell(row: Outcome | None, seconds: float | None) -> str:
+        return "" if row is None or seconds is None else f"{seconds:.1f} s ({row.index})"
+
+    lines = [
+        "| Command | Runs | Noticed after at most | Failed after at most | Exited with 0 after at most |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for each in longest(rows):
+        cells = (
+            f"`{each.verb}`",
+            str(each.runs),
+            cell(each.notice, each.notice and each.notice.notice_s),
+            cell(each.failed, each.failed and each.failed.end_s),
+            cell(each.passed, each.passed and each.passed.end_s),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def broken_table(rows: Iterable[Outcome]) -> list[str]:
+    """Return every run that broke an invariant or the lab as a Markdown table, with the commit of its fix."""
+    lines = ["| Case | Tested | Fault | Broken | Fixed by |", "| --- | --- | --- | --- | --- |"]
+    for row in sorted((row for row in rows if row.broken), key=lambda row: (row.seed, row.only, row.index)):
+        kinds = ", ".join(dict.fromkeys(map(kind, row.broken)))
+        case = f"{row.index} (seed {row.seed}{', ' if row.only else ''}{row.only})"
+        fault = f"`{row.fault}` in {row.phase}"
+        lines.append(f"| {case} | {row.commit} | {fault} | {kinds} | {row.fixed or 'not fixed'} |")
+    return lines
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The counts over many runs. A run that broke only the lab is counted in ``lab`` and not in ``broken``.
+
+    Args:
+        fixed: the broken runs whose fixing commit is known.
+        unknown: the broken runs whose fix was not found.
+        unfixed: the runs that broke an invariant or the lab and have no fix yet.
+    """
+
+    runs: int
+    cases: int
     injected: int
-    longest_notice: float
-    longest_end: float
     orphans: int
     harmed: int
     wrong_cause: int
     broken: int
+    fixed: int
+    unknown: int
+    unfixed: int
     lab: int
 
     def lines(self) -> list[str]:
+        unfixed = self.broken - self.fixed - self.unknown
         return [
-            f"faults injected: {self.injected} of {self.run} cases",
-            f"longest time to notice: {self.longest_notice:.1f} s; to end: {self.longest_end:.1f} s",
-            f"cases that left something: {self.orphans} (target 0); harmed a bystander: {self.harmed} (0)",
+            f"runs: {self.runs} of {self.cases} cases; fault injected in {self.injected}",
+            f"runs that left something: {self.orphans} (target 0); harmed a bystander: {self.harmed} (0)",
             f"wrong root-cause lines: {self.wrong_cause} (0)",
-            f"cases with a broken invariant: {self.broken} (0)",
-            *([f"cases that broke the lab and tell nothing: {self.lab}"] if self.lab else []),
+            f"runs with a broken invariant: {self.broken} (0); since then fixed: {self.fixed}, "
+            f"fix unknown: {self.unknown}, not fixed: {unfixed}",
+            *([f"runs that broke the lab and show nothing about toolkit: {self.lab}"] if self.lab else []),
         ]
 
 
 def figures(rows: Sequence[Outcome]) -> Figures:
-    """Return the figures of these outcomes."""
+    """Return the figures of these runs."""
 
     def count(test: Callable[[Outcome], bool]) -> int:
         return sum(map(test, rows))
@@ -119,29 +224,35 @@ def figures(rows: Sequence[Outcome]) -> Figures:
     def has(name: str) -> Callable[[Outcome], bool]:
         return lambda row: any(kind(line) == name for line in row.broken)
 
-    told = [row for row in rows if row.injected and row.state == "failed"]
+    bad = [row for row in rows if any(kind(line) != "lab" for line in row.broken)]
     return Figures(
-        run=len(rows),
+        runs=len(rows),
+        cases=len({(row.seed, row.only, row.index) for row in rows}),
         injected=count(lambda row: row.injected),
-        longest_notice=max((row.notice_s or 0.0 for row in told), default=0.0),
-        longest_end=max((row.end_s or 0.0 for row in told), default=0.0),
         orphans=count(has("left")),
         harmed=count(has("harmed")),
         wrong_cause=count(has("cause")),
-        broken=count(lambda row: any(kind(line) != "lab" for line in row.broken)),
+        broken=len(bad),
+        fixed=sum(row.fixed not in ("", UNKNOWN) for row in bad),
+        unknown=sum(row.fixed == UNKNOWN for row in bad),
+        unfixed=count(lambda row: bool(row.broken) and not row.fixed),
         lab=count(has("lab")),
     )
 
 
 def table(faults: Sequence[Fault], rows: Sequence[Outcome]) -> list[str]:
-    """Return the matrix with its results as a Markdown table, a row for each fault."""
+    """Return the matrix with its results as a Markdown table, a row for each fault.
+
+    Seconds are those of all runs in which the command failed or hung. A command that exits with 0 ends in its
+    own time, which no fault decides.
+    """
     lines = [
-        "| Fault | What is done | On | Phases | Cases | Noticed | Ended | Broken |",
+        "| Fault | What is done | On | Phases | Runs | Noticed | Failed | Broken |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for fault in faults:
         own = [row for row in rows if row.fault == fault.name and row.injected]
-        failed = [row for row in own if row.state == "failed"]
+        failed = [row for row in own if row.exit != 0]
         kinds = sorted({kind(line) for row in own for line in row.broken})
         bad = sum(bool(row.broken) for row in own)
         cells = (

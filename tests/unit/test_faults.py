@@ -12,13 +12,28 @@ from pathlib import Path
 import pytest
 
 from tests.faults import agent
-from tests.faults.__main__ import BEGIN, END, listing, told, with_table
+from tests.faults.__main__ import BEGIN, END, KEPT, listing, told, with_runs, with_table
 from tests.faults.catalogue import FAULTS, PHASE, PHASES, RUN
 from tests.faults.census import Census
-from tests.faults.history import Outcome, figures, next_index, outcome_of, parse_history, table
+from tests.faults.history import (
+    UNKNOWN,
+    Outcome,
+    broken_table,
+    figures,
+    longest,
+    longest_table,
+    next_index,
+    not_in,
+    outcome_of,
+    parse_history,
+    table,
+)
 from tests.faults.model import HOSTS, Answer, Case, Shell, case_at, combinations
 from tests.faults.verdict import Seen, broken, root_cause
 
+ROOT = Path(__file__).resolve().parents[2]
+# The broken runs by tested commit that were once replaced in the kept history.
+BROKEN = {"05c6d61": 1, "2752451": 4, "ecb9fe6": 3, "5d3590d": 1}
 CASE = Case(1, 7, "rank-kill", "step", "box2", "mpirun", 0.5, False)
 CRASH = Answer(r"[1-9]\d*", ("failed",), r"\brank {rank} on {host}\b", notice=3, end=3, gone=3)
 GOOD = Seen(
@@ -176,35 +191,99 @@ def test_a_history_of_another_version_can_be_read() -> None:
     assert parse_history(line) == [row(0)]
 
 
+def test_a_fix_is_recorded_in_the_line_of_the_run_that_needed_it() -> None:
+    mended = row(0, broken=("left: x",), fixed="def")
+    assert '"fixed": "def"' in mended.line() and "fixed" not in row(0).line()
+    assert parse_history(f"{mended.line()}\n{row(0).line()}\n") == [mended, row(0)]
+
+
+def test_a_run_never_replaces_another_one_of_its_case() -> None:
+    first, again = row(0, broken=("left: x",), fixed="def"), row(0, commit="def")
+    kept = f"{first.line()}\n{row(1).line()}\n"
+    # Another history has the same runs, the first without its fix, and two more runs of that case.
+    other = [replace(first, fixed=""), row(1), again, again]
+    assert not_in(parse_history(kept), other) == [again, again]
+    longer = with_runs(kept, other)
+    assert longer == f"{kept}{again.line()}\n{again.line()}\n" and with_runs(longer, other) == longer
+
+
 def test_figures() -> None:
     rows = [
         row(0),
-        row(1, notice_s=4.5, end_s=9.0, broken=("late: end", "left: x", "left: y")),
+        row(1, notice_s=4.5, end_s=9.0, broken=("late: end", "left: x", "left: y"), fixed="def"),
+        row(1),
         row(2, broken=("harmed: x", "cause: none said")),
         row(3, injected=False, notice_s=50.0),
-        row(4, state="succeeded", end_s=60.0),
+        row(4, broken=("late: end",), fixed=UNKNOWN),
         row(5, broken=("lab: box2 does not answer",)),
     ]
     found = figures(rows)
-    assert (found.run, found.injected, found.orphans, found.harmed, found.wrong_cause) == (6, 5, 1, 1, 1)
-    assert (found.longest_notice, found.longest_end, found.broken, found.lab) == (4.5, 9.0, 2, 1)
-    assert len(found.lines()) == 6 and len(figures(rows[:1]).lines()) == 5
+    assert (found.runs, found.cases, found.injected) == (7, 6, 6)
+    assert (found.orphans, found.harmed, found.wrong_cause) == (1, 1, 1)
+    assert (found.broken, found.fixed, found.unknown, found.unfixed, found.lab) == (3, 1, 1, 2, 1)
+    assert found.lines()[3].endswith("invariant: 3 (0); since then fixed: 1, fix unknown: 1, not fixed: 1")
+    assert len(found.lines()) == 5 and len(figures(rows[:1]).lines()) == 4
+
+
+def test_the_longest_times_are_those_of_every_run_of_a_verb() -> None:
+    rows = [
+        row(0, notice_s=2.0, end_s=3.0),
+        row(1, exit=None, state="running", notice_s=None, end_s=60.0, broken=("late: notice never",)),
+        row(2, exit=0, state="succeeded", notice_s=None, end_s=70.0),
+        row(3, injected=False, notice_s=80.0, end_s=90.0),
+        row(4, phase="start", state="", notice_s=31.0, end_s=32.0),
+        row(5, phase="send", exit=0, state="", notice_s=None, end_s=0.0),
+    ]
+    assert longest_table(rows)[2:] == [
+        "| `up` | 1 | 31.0 s (4) | 32.0 s (4) |  |",
+        "| `send` | 1 |  |  | 0.0 s (5) |",
+        "| `run` | 3 | 2.0 s (0) | 60.0 s (1) | 70.0 s (2) |",
+        "| `stop` | 0 |  |  |  |",
+        "| `down` | 0 |  |  |  |",
+    ]
+    assert [each.verb for each in longest([])] == ["up", "send", "run", "stop", "down"]
+
+
+def test_every_broken_run_is_listed_with_its_fix() -> None:
+    rows = [
+        row(5, broken=("lab: x",)),
+        row(1, broken=("late: end", "late: y", "left: x"), fixed="def"),
+        row(2),
+    ]
+    assert broken_table(rows)[2:] == [
+        "| 1 (seed 1) | abc | `rank-kill` in step | late, left | def |",
+        "| 5 (seed 1) | abc | `rank-kill` in step | lab | not fixed |",
+    ]
 
 
 def test_the_table_and_the_page() -> None:
-    rows = [row(0), row(1, notice_s=2.0, broken=("left: x",))]
+    rows = [row(0), row(1, notice_s=2.0, broken=("left: x",)), row(2, exit=0, notice_s=None, end_s=50.0)]
     lines = table(FAULTS, rows)
     assert len(lines) == len(FAULTS) + 2 and len({line.count("|") for line in lines}) == 1
     own = next(line for line in lines if line.startswith("| `rank-kill` "))
-    assert own.endswith("| 2 | 2.0 s, at most 2.0 | 0.9 s, at most 0.9 | 1: left |")
+    assert own.endswith("| 3 | 2.0 s, at most 2.0 | 0.9 s, at most 0.9 | 1: left |")
     page = with_table(f"# Faults\n\n{BEGIN}\nold\n{END}\n\nmore\n", rows)
-    assert "old" not in page and page.endswith("\n\nmore\n") and "Seeds 1; cases by commit: " in page
+    assert "old" not in page and page.endswith("\n\nmore\n") and "Seeds 1; runs by commit: abc (3)." in page
+    assert all(line in page for line in (*longest_table(rows), *broken_table(rows)))
     assert with_table(page, rows) == page
     assert "not reached" in told(row(injected=False)) and "        left: x" in told(rows[1])
 
 
+def test_the_kept_history_is_whole_and_the_page_is_written_from_it() -> None:
+    text = (ROOT / KEPT).read_text(encoding="utf-8")
+    rows = parse_history(text)
+    assert len(rows) == len(text.splitlines()) and not_in([], rows) == rows
+    assert not [line for line in text.splitlines() if "/work/" in line or "/home/" in line]
+    # Runs on these commits broke an invariant. Runs of their cases on later commits did not.
+    broken = Counter(each.commit for each in rows if each.broken)
+    assert all(broken[name] >= many for name, many in BROKEN.items())
+    assert [each.line() for each in rows if each.broken and not each.fixed] == []
+    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    assert with_table(page, rows) == page
+
+
 def test_the_page_has_a_place_for_the_table() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
     assert page.count(BEGIN) == page.count(END) == 1
     assert all(f"`{fault.name}`" in page for fault in FAULTS)
 

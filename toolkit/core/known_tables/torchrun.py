@@ -108,6 +108,20 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "bf16 in DeepSpeed's configuration where the GPUs have it, or a lower learning rate",
     ),
     (
+        "triton-compiler",
+        "Failed to find C compiler | fatal error: Python.h: No such file",
+        "Triton compiles C while a job runs, and the image has no C compiler or no headers of Python.",
+        "toolkit image build, then toolkit up; in the Dockerfile of your own image, RUN apt-get install -y "
+        "gcc libc6-dev python3-dev",
+    ),
+    (
+        "inductor-compiler",
+        "No working C++ compiler found",
+        "torch.compile compiles C++ while a job runs, and the image has no C++ compiler.",
+        "toolkit image build, then toolkit up; in the Dockerfile of your own image, RUN apt-get install -y "
+        "g++ libc6-dev",
+    ),
+    (
         "ds-compile",
         "Error building extension | CUDA_HOME does not exist, unable to compile | "
         "CUDA_HOME environment variable is not set | Ninja is required to load C++ extensions",
