@@ -26,6 +26,14 @@ class Fault:
     host: str = "box2"
 
 
+def _comes(process: str) -> str:
+    """Shell that waits until pgrep finds a process: it has its program's name some time after its start."""
+    return (
+        f"for i in $(seq 600); do {process} >/dev/null && break; sleep 0.1; done;"
+        f" {process} >/dev/null || echo 'NOT MADE: {process}'"
+    )
+
+
 # The engine: stopped and started as its host started it, and whatever ran goes on.
 
 _STOP = """
@@ -35,7 +43,7 @@ kill $(pidof dockerd); while pidof dockerd >/dev/null; do sleep 0.05; done
 """
 _START = """
 setsid sh -c "exec $(cat /root/dockerd.line) $1" >/root/dockerd.log 2>&1 &
-for i in $(seq 200); do docker info >/dev/null 2>&1 && break; sleep 0.05; done
+for i in $(seq 1200); do docker info >/dev/null 2>&1 && break; sleep 0.1; done
 """
 _GO_ON = "xargs -r docker start </root/dockerd.ran >/dev/null; rm -f /root/dockerd.*"
 
@@ -248,13 +256,17 @@ LEFTOVERS = (
         "TOOLKIT_CLUSTER=checked TOOLKIT_JOB=20260101-000000-runs-bbbb"
         " setsid su -m trainer -s /bin/sh -c 'exec sleep 302' &\n"
         "TOOLKIT_CLUSTER=other TOOLKIT_JOB=20260101-000000-over-cccc"
-        " setsid su -m trainer -s /bin/sh -c 'exec sleep 303' &\nsleep 0.3",
+        " setsid su -m trainer -s /bin/sh -c 'exec sleep 303' &\n"
+        + "\n".join(_comes(f"pgrep -x -u trainer -f sleep.{n}") for n in (302, 303))
+        + "\nfor i in $(seq 600); do"
+        " [ $(pgrep -x -u trainer -fc 'sleep 301') = 2 ] && break; sleep 0.1; done",
         'for n in 1 2 3; do pids=$(pgrep -x -u trainer -f "sleep 30$n"); [ -z "$pids" ] || kill $pids; done',
     ),
     Fault(
         "",
         "TOOLKIT_CLUSTER=checked TOOLKIT_SUPERVISOR=20260101-000000-runs-bbbb"
-        " setsid su -m trainer -s /bin/sh -c 'exec sleep 304' &\nsleep 0.3",
+        " setsid su -m trainer -s /bin/sh -c 'exec sleep 304' &\n"
+        + _comes("pgrep -x -u trainer -f sleep.304"),
         "kill $(pgrep -x -u trainer -f 'sleep 304')",
         host="box1",
     ),
@@ -299,7 +311,7 @@ esac
 FAKE_GPU = Fault(
     "",
     f"cat >/usr/local/bin/nvidia-smi <<'END'\n{_FAKE}END\nchmod 755 /usr/local/bin/nvidia-smi\n"
-    "setsid su trainer -s /bin/sh -c 'exec sleep 305' &\nsleep 0.3",
+    f"setsid su trainer -s /bin/sh -c 'exec sleep 305' &\n{_comes('pgrep -x -u trainer -f sleep.305')}",
     "rm -f /usr/local/bin/nvidia-smi; kill $(pgrep -x -u trainer -f 'sleep 305')",
 )
 
@@ -308,6 +320,8 @@ CLAIM = Fault(
     "",
     "mkdir -p /run/toolkit/inside; echo 'import time; time.sleep(600)' >/run/toolkit/inside/lease.py\n"
     "setsid setpriv --reuid nobody --clear-groups python3 /run/toolkit/inside/lease.py j1 --cluster theirs"
-    " --owner mallory --slots 0 --gpus GPU-b >/dev/null 2>&1 & echo $! >/run/claim.pid; sleep 0.3",
+    " --owner mallory --slots 0 --gpus GPU-b >/dev/null 2>&1 & echo $! >/run/claim.pid\n"
+    # setsid and setpriv have these words on their command lines too, before they become the program.
+    f"{_comes('pgrep -u nobody -f ^python3./run/toolkit/inside/lease.py')}",
     "kill $(cat /run/claim.pid); rm -r /run/toolkit/inside /run/claim.pid",
 )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.e2e.world import CARDS, LAB, Toolkit, containers
+from tests.e2e.care import CARE
+from tests.e2e.world import CARDS, LAB, LASTING, Toolkit, containers
 from toolkit.lab.manage import lab_down, lab_up
 from toolkit.lab.spec import LabSpec
 
@@ -18,15 +20,68 @@ from toolkit.lab.spec import LabSpec
 ENGINES = ("new", "old", "containerd")
 
 
+# After a test that failed: see care.py
+
+_REPAIRS: list[str] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+    """Record whether the fixture is one that several tests share."""
+    LASTING.append(fixturedef.scope != "function")
+    try:
+        return (yield)
+    finally:
+        LASTING.pop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Give first aid after a failure, before fixtures end on hosts that do not answer."""
+    report = yield
+    if report.failed and item.get_closest_marker("lab"):
+        CARE.needed = item.nodeid
+        if call.when != "teardown":
+            _note(f"first aid after {item.nodeid} ({call.when})", CARE.first_aid)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Repair the labs before the test that follows a failed one."""
+    if CARE.needed and item.get_closest_marker("lab"):
+        _note(f"after {CARE.needed}", CARE.restore)
+
+
+def _note(title: str, act: Callable[[], list[str]]) -> None:
+    try:
+        _REPAIRS.append(f"{title}: {'; '.join(act()) or 'everything was healthy'}")
+    except Exception as error:
+        # Every later test would fail as well, and say nothing about itself.
+        pytest.exit(f"{title}: the practice cluster cannot be repaired: {error!r}", returncode=1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _REPAIRS:
+        terminalreporter.section("practice clusters after failed tests")
+        for line in _REPAIRS:
+            terminalreporter.line(line)
+
+
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a lab of three hosts; TOOLKIT_KEEP_LAB=1 leaves it for the next run."""
     keep = os.environ.get("TOOLKIT_KEEP_LAB") == "1"
     folder = Path(".lab", LAB).resolve() if keep else tmp_path_factory.mktemp("lab")
-    lab_up(LabSpec(LAB, str(folder), hosts=3, engines=ENGINES), print)
+    spec = LabSpec(LAB, str(folder), hosts=3, engines=ENGINES)
+    lab_up(spec, print)
+    CARE.adopt(spec)
     try:
         yield folder
     finally:
+        CARE.release(LAB)
         if not keep:
             lab_down(LAB)
 
@@ -36,10 +91,13 @@ def cards(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[To
     """A cluster on a lab of its own: two cards a host, and ssh comes in by the slow one."""
     keep = os.environ.get("TOOLKIT_KEEP_LAB") == "1"
     place = Path(".lab", CARDS).resolve() if keep else tmp_path_factory.mktemp("cards")
-    lab_up(LabSpec(CARDS, str(place), hosts=2, engines=("new", "old"), management="100mbit"), print)
+    spec = LabSpec(CARDS, str(place), hosts=2, engines=("new", "old"), management="100mbit")
+    lab_up(spec, print)
+    CARE.adopt(spec)
     try:
         yield Toolkit(place / "hosts.yaml", folder)
     finally:
+        CARE.release(CARDS)
         if not keep:
             lab_down(CARDS)
 

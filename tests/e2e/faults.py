@@ -6,14 +6,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.e2e.world import on, outer, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import on, outer, sh
 
 STATE_PARENT = "/home/trainer/.local/state"
 IMAGES = "/var/lib/docker"
-
-
-def engine_is_up(host: str) -> bool:
-    return "Server Version" in sh(host, "timeout 5 docker info 2>/dev/null")
 
 
 @contextmanager
@@ -66,7 +63,7 @@ def stop_engine(host: str) -> None:
 def start_engine(host: str) -> None:
     start = 'IFS="\n"; exec $(cat /run/dockerd.args) >>/var/log/dockerd.log 2>&1'
     subprocess.run(["docker", "exec", "-d", outer(host), "sh", "-c", start], check=True)
-    wait_until(lambda: engine_is_up(host), 60)
+    waiting.engine_answers(host)
 
 
 @contextmanager
@@ -103,9 +100,61 @@ def power_off(host: str) -> None:
 
 
 def power_on(host: str) -> None:
+    """Start the host; returns when its engine and its sshd answer."""
     subprocess.run(["docker", "start", outer(host)], check=True, capture_output=True)
-    wait_until(lambda: engine_is_up(host), 60)
-    wait_until(lambda: ":22 " in on(host, "ss", "-ltnH"), 20)
+    waiting.host_answers(host)
+
+
+_REACHED = "/run/toolkit-held"
+_IN_FRONT = "/usr/local/bin/docker"  # ahead of the real one in every PATH
+_HOLD = f"""#!/bin/sh
+{{
+    case " $* " in
+    *" run "*" WORD "*) ACT; touch {_REACHED}; sleep 600; exit 1 ;;
+    esac
+    exec /usr/bin/docker "$@"
+}}
+"""
+
+
+@contextmanager
+def held_docker(host: str, word: str, after: bool) -> Iterator[None]:
+    """Hold up `docker run` with this word on the host, so that what follows meets it there for certain.
+
+    Args:
+        after: True lets the container start and holds back the answer; False holds back the command itself.
+    """
+    text = _HOLD.replace("WORD", word).replace("ACT", '/usr/bin/docker "$@"' if after else ":")
+    words = ["docker", "exec", "-i", outer(host), "sh", "-c", f"cat >{_IN_FRONT}; chmod 755 {_IN_FRONT}"]
+    subprocess.run(words, input=text, text=True, check=True)
+    try:
+        yield
+    finally:
+        assert sh(host, f"rm -f {_IN_FRONT} {_REACHED}") == ""
+
+
+def docker_is_held(host: str) -> None:
+    """Wait until the command of ``held_docker`` has begun."""
+    waiting.on_host("docker run is held", host, f"ls {_REACHED} 2>/dev/null", seconds=120)
+
+
+def load_begins(host: str) -> None:
+    """Wait until an image is being loaded on the host.
+
+    The host itself looks, many times a second: a load of few bytes is over soon.
+    """
+    look = "for _ in $(seq 1200); do pgrep -a -x docker | grep 'docker load' && exit; sleep 0.05; done"
+    assert "docker load" in sh(host, look), f"no `docker load` began on {host}"
+
+
+def load_ends(host: str) -> None:
+    """Wait until no image is being loaded on the host."""
+    waiting.on_host(
+        "`docker load` ends",
+        host,
+        "pgrep -a -x docker || true",
+        lambda said: "docker load" not in said,
+    )
 
 
 def something_of(cluster: str, host: str) -> str:

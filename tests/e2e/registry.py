@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.world import sh, wait_until
+from tests.e2e import waiting
 from toolkit.core.image import image_arch
 
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
@@ -165,7 +165,7 @@ def _forwarded(settings: dict[str, Any], host: str, port: int, to: int) -> Itera
     argv += [word for option in options for word in ("-o", option)]
     process = subprocess.Popen([*argv, f"{about['user']}@{about['address']}"])
     try:
-        wait_until(lambda: f"127.0.0.1:{port} " in sh(host, "ss -ltn"))
+        waiting.listens(host, port, "127.0.0.1")
         yield
     finally:
         process.terminate()

@@ -7,7 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.e2e.world import on, outer, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import on, outer, sh
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "bash")
 # Where job completions are written, one line each: https://slurm.schedmd.com/slurm.conf.html#OPT_JobCompLoc
@@ -60,12 +61,17 @@ class Slurm:
         sh(first, f"touch {_RECORD}; pgrep -x slurmctld || slurmctld")
         for host in self.hosts:
             sh(host, "pgrep -x slurmd || slurmd")
-        wait_until(self.idle, 60)
+        self.wait_for_idle_nodes()
 
-    def idle(self) -> bool:
-        """Whether all nodes wait for work."""
-        said = sh(self.hosts[0], "sinfo --noheader -N -o '%N %t'")
-        return sorted(set(said.split("\n")) - {""}) == sorted(f"{host} idle" for host in self.hosts)
+    def wait_for_idle_nodes(self) -> None:
+        """Return when all nodes wait for work."""
+        waiting.on_host(
+            "all nodes of Slurm are idle",
+            self.hosts[0],
+            "sinfo --noheader -N -o '%N %t' | sort -u",
+            lambda said: said.splitlines() == sorted(f"{host} idle" for host in self.hosts),
+            seconds=180,
+        )
 
     def stop(self) -> None:
         """End the daemons by the numbers that they have written down."""
@@ -90,16 +96,26 @@ class Slurm:
         assert found, said
         return found.group(1), found.group(2)
 
-    def ended(self, job: str, seconds: float = 180) -> tuple[str, str]:
+    def ended(self, job: str, seconds: float = 300) -> tuple[str, str]:
         """The same once the job has ended and its nodes are free again."""
         running = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
-        wait_until(lambda: self.state(job)[0] not in running, seconds)
-        wait_until(self.idle, 60)
+        waiting.until(
+            f"job {job} of Slurm ends",
+            lambda: self.state(job),
+            lambda state: state[0] not in running,
+            seconds,
+        )
+        self.wait_for_idle_nodes()
         return self.state(job)
 
     def record(self, job: str) -> dict[str, str]:
         """Slurm's own record of a job that has ended."""
-        wait_until(lambda: f"JobId={job} " in sh(self.hosts[0], f"cat {_RECORD}"))
+        waiting.on_host(
+            f"Slurm has a record of job {job}",
+            self.hosts[0],
+            f"cat {_RECORD}",
+            lambda said: f"JobId={job} " in said,
+        )
         line = next(x for x in sh(self.hosts[0], f"cat {_RECORD}").splitlines() if f"JobId={job} " in x)
         return dict(re.findall(r"(\w+)=(\S*)", line))
 

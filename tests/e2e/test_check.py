@@ -56,7 +56,8 @@ def made(*several: Fault) -> Iterator[None]:
     """The faults, as long as the block runs."""
     try:
         for fault in several:
-            sh(fault.host, fault.make)
+            said = sh(fault.host, fault.make)
+            assert "NOT MADE" not in said, said
         yield
     finally:
         for fault in reversed(several):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.world import CARDS, Done, Toolkit, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import CARDS, Done, Toolkit, sh
 
 pytestmark = pytest.mark.lab
 
@@ -380,7 +381,13 @@ def test_nothing_of_a_check_is_left_though_it_was_killed(settled: Toolkit) -> No
             break
     assert seen
     for host in ("box1", "box2"):
-        wait_until(lambda: not runs(host, "-a"))  # noqa: B023
+        waiting.on_host(
+            "no container of a check is left",
+            host,
+            "docker ps -a --format '{{.Names}}'",
+            lambda said: "-check-" not in said,
+            lab=CARDS,
+        )
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.world import Toolkit, containers, logins, marked, on, outer, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import Toolkit, containers, logins, marked, on, outer, sh
 
 pytestmark = pytest.mark.lab
 
@@ -101,8 +102,8 @@ def test_a_worker_that_dies_ends_the_wait_with_its_last_words(up: Toolkit) -> No
         done = up.run("up", "--json")
         failed = [o for o in done.json["outcomes"] if o["status"] == "failed"]
         assert done.status == 1 and [(o["host"], o["phase"]) for o in failed] == [("box2", "sshd")]
+        # Not "not ready after … s": the wait ends with the container.
         assert "has died" in failed[0]["detail"] and "no hostkeys available" in failed[0]["detail"]
-        assert failed[0]["seconds"] < 15, "it ends at once, not at the deadline"
         assert failed[0]["fix"]
     finally:
         sh("box2", f"cat /root/key >{key}; rm /root/key")
@@ -140,7 +141,7 @@ def test_a_port_of_the_file_that_is_taken_is_an_error_that_names_the_host(
     other = Toolkit(tmp_path / "hosts.yaml", tmp_path)
     other.hosts.write_text(yaml.safe_dump(data))
     address = data["hosts"]["box2"]["address"]
-    python = f"import socket,time; s=socket.create_server(('{address}',23456)); time.sleep(60)"
+    python = f"import socket,time; s=socket.create_server(('{address}',23456)); time.sleep(600)"
     image = "toolkit:cpu"
     on(
         "box2",
@@ -158,7 +159,7 @@ def test_a_port_of_the_file_that_is_taken_is_an_error_that_names_the_host(
         python,
     )
     try:
-        wait_until(lambda: "squatter" in on("box2", "docker", "ps"))
+        waiting.listens("box2", 23456, address)
         done = other.run("up")
         assert done.status == 3
         assert "box2: port 23456" in done.err and "fix:" in done.err
@@ -180,8 +181,8 @@ def test_a_host_that_is_gone_does_not_hide_the_others(up: Toolkit) -> None:
         assert containers("box1", "two") == []
     finally:
         subprocess.run(["docker", "start", outer("box2")], check=True, capture_output=True)
-    wait_until(lambda: "Server Version" in on("box2", "docker", "info"), 60)
-    wait_until(lambda: up.run("down", "--no-save").status == 0, 60)
+    waiting.host_answers("box2")
+    up.run("down", "--no-save", check=True)
     assert containers("box2", "two") == []
     up.run("up", check=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def test_each_job_has_its_own_copy_and_its_results_come_back(up: Toolkit, tmp_pa
     (code / "go").write_text("")
     for host in ("box1", "box2"):
         sh(host, f"su trainer -c 'cd {JOBS}/{first}/code && touch go'")
-    assert toolkit.run("wait", first, timeout=60).status == 0
+    assert toolkit.run("wait", first).status == 0
     second = toolkit.run("run", "--json", *words, check=True).json["job"]
     for job, said in ((first, "first lib/a runs old"), (second, "second lib/a")):
         for host in ("box1", "box2"):
@@ -55,12 +54,10 @@ def test_each_job_has_its_own_copy_and_its_results_come_back(up: Toolkit, tmp_pa
     for host in ("box1", "box2"):
         assert (tmp_path / "got" / host / "out" / "last").resolve().parent.name == "deep"
         assert (tmp_path / "got" / host / "said").read_text().split() == ["second", "lib/a"]
-    start = time.monotonic()
     again = toolkit.run(
         "get", "out", "--job", second, "--host", "box2", "-o", "got/box2", "--json", check=True
     )
     assert [(row["files"], row["there"]) for row in again.json["hosts"]] == [(0, 2)]
-    assert time.monotonic() - start < 30
     # Without -o: a folder that is not sent with the next job.
     default = toolkit.run("get", "out", "--job", second, "--json", check=True)
     assert [(row["into"], row["files"]) for row in default.json["hosts"]] == [(f"runs/{second}", 2)]

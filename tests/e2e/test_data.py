@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import waiting
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, sh, wait_until
+from tests.e2e.world import Toolkit, sh
 
 pytestmark = [pytest.mark.docker, pytest.mark.lab]
 
@@ -58,13 +59,21 @@ def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit) -> No
         sh(host, f"tc qdisc add dev {DEVICE} root tbf rate 200mbit burst 256kb latency 50ms")
     try:
         process = tool.start("data", "send")
-        wait_until(lambda: any(whole(host) > 20 * MIB for host in HOSTS))
+        waiting.until(
+            "a host has 20 MiB in whole shards",
+            lambda: {host: whole(host) for host in HOSTS},
+            lambda there: max(there.values()) > 20 * MIB,
+            120,
+        )
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     finally:
         for host in HOSTS:
             sh(host, f"tc qdisc del dev {DEVICE} root")
-    wait_until(lambda: not any(sh(host, "pgrep -f '[p]ython3 -I -S'") for host in HOSTS))
+    for host in HOSTS:
+        waiting.on_host(
+            "the programs of the transfer end", host, "pgrep -f '[p]ython3 -I -S'", lambda said: not said
+        )
     there = min(whole(host) for host in HOSTS)
     rows = tool.run("data", "ls", "--json").json["rows"]
     # Whoever was the first in the line may have it all already.

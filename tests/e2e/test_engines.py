@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 import toolkit as package
-from tests.e2e.world import LAB, Toolkit, containers, marked, on, outer, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import LAB, Toolkit, containers, marked, on, outer, sh
 from tests.parity import differences, settings, variants
 from tests.unit import cluster_world as world
 from toolkit.core.container import Container, Mount, Ulimit
@@ -223,8 +224,7 @@ def power_on(*hosts: str) -> None:
     for host in hosts:
         subprocess.run(["docker", "start", outer(host)], check=True, capture_output=True)
     for host in hosts:
-        wait_until(lambda h=host: "Server Version" in on(h, "docker", "info"), 60)
-        wait_until(lambda h=host: ":22 " in on(h, "ss", "-ltn"))
+        waiting.host_answers(host)
 
 
 def keys(host: str) -> str:
@@ -234,7 +234,7 @@ def keys(host: str) -> str:
 def start_job(tool: Toolkit) -> str:
     words = ("--", "sh", "-c", "echo begun; sleep 300")
     job = str(tool.run("run", "-d", "--json", *words, check=True).json["job"])
-    wait_until(lambda: tool.run("logs", job).out.count("begun") == 2)
+    waiting.job_prints(tool, job, "begun", 2)
     return job
 
 
@@ -264,7 +264,7 @@ def test_a_worker_that_rebooted(up: Toolkit) -> None:
     (start,) = (o for o in healed["outcomes"] if o["phase"] == "containers")
     assert start["detail"].startswith("the host has rebooted since")
     assert {host: keys(host) for host in before} == before and ids("two", box1="main") == main
-    wait_until(lambda: state_of(up, job) == "failed", 60)
+    waiting.job_reaches(up, job, "failed")
     up.run("run", "--", "true", check=True)
 
 

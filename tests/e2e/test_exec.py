@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.e2e import waiting
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, containers, marked, on, outer, sh, wait_until
+from tests.e2e.world import Toolkit, containers, marked, on, outer, sh
 
 pytestmark = pytest.mark.lab
 
@@ -90,10 +91,10 @@ def test_nothing_listens_and_nobody_has_a_key(parts: Toolkit) -> None:
 def test_a_rank_that_fails_ends_the_others_with_its_own_exit_code(there: Toolkit) -> None:
     code = "import os, sys, time; sys.exit(7) if os.environ['RANK'] == '1' else time.sleep(300)"
     for launcher in ("mpirun", "torchrun"):
-        done = there.run("run", "--launcher", launcher, "--", "python", "-c", code, timeout=60)
+        done = there.run("run", "--launcher", launcher, "--", "python", "-c", code)
         assert done.status == 7, (launcher, done.err)
         assert "rank 1 on box2 ended with exit code 7" in done.err
-        assert done.seconds < 20
+        assert done.seconds < 120, "not when the other rank ends"
     job = there.run("jobs", "--json", check=True).json[-1]
     assert (job["state"], job["exit_code"]) == ("failed", 7)
     assert not any(marked(host, f"TOOLKIT_JOB={job['id']}") for host in HOSTS)
@@ -104,7 +105,7 @@ def test_a_job_goes_on_alone_is_found_again_and_stopped_everywhere(there: Toolki
     text = "import time; print('begun', flush=True); time.sleep(600)"
     started = there.run("run", "-d", "--json", "--launcher", launcher, "--", "python", "-c", text, check=True)
     job = started.json["job"]
-    wait_until(lambda: there.run("logs", "--no-fold", job).out.count("begun") == 3, 30)
+    waiting.job_prints(there, job, "begun", 3)
     assert "begun" in there.run("logs", "--rank", "2", job, check=True).out
     assert there.run("status", "--json", check=True).json["jobs"][-1]["state"] == "running"
     taken = there.run("run", "--", "true")
@@ -112,7 +113,7 @@ def test_a_job_goes_on_alone_is_found_again_and_stopped_everywhere(there: Toolki
     watching = there.start("attach", job)
     ended = there.run("stop", job, check=True)
     assert "stopped" in ended.err
-    watching.communicate(timeout=30)
+    watching.communicate(timeout=120)
     assert watching.returncode == 143
     assert not any(marked(host, f"TOOLKIT_JOB={job}") for host in HOSTS)
 
@@ -121,7 +122,7 @@ def test_a_job_goes_on_alone_is_found_again_and_stopped_everywhere(there: Toolki
 def test_a_host_that_dies_ends_the_job_for_whoever_watches(there: Toolkit) -> None:
     text = "import time; print('begun', flush=True); time.sleep(600)"
     job = there.run("run", "-d", "--json", "--", "python", "-c", text, check=True).json["job"]
-    wait_until(lambda: there.run("logs", "--no-fold", job).out.count("begun") == 3, 30)
+    waiting.job_prints(there, job, "begun", 3)
     watching = there.start("attach", "--no-fold", job)
     try:
         assert watching.stdout is not None
@@ -134,7 +135,7 @@ def test_a_host_that_dies_ends_the_job_for_whoever_watches(there: Toolkit) -> No
     finally:
         subprocess.run(["docker", "unpause", outer("box2")], check=True, capture_output=True)
     there.run("stop", job)
-    wait_until(lambda: not marked("box2", f"TOOLKIT_JOB={job}"), 30)
+    waiting.job_gone("box2", job)
 
 
 @pytest.mark.rare

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e import faults
-from tests.e2e.world import Done, Toolkit, logins, on, sh, wait_until
+from tests.e2e import faults, waiting
+from tests.e2e.world import Done, Toolkit, logins, on, sh
 from toolkit.lab.files import ensure_key
 
 pytestmark = pytest.mark.lab
@@ -114,7 +114,7 @@ def test_a_host_that_cannot_be_used(
     with fault():
         done = base.run("up", "--json")
     one_error(done, "connect", what, fix)
-    assert done.seconds < 20
+    assert done.seconds < 60, "no long deadline is waited for"
     again(base, verb)
 
 
@@ -126,8 +126,12 @@ def test_a_wrong_key_is_tried_once(base: Toolkit, tmp_path: Path) -> None:
     before = int(sh(SICK, count).split()[0])
     done = variant(base, tmp_path, hosts=hosts).run("up", "--json")
     one_error(done, "connect", f"{tmp_path}/id_ed25519 is refused", "ssh-copy-id -p 22 trainer@")
-    wait_until(lambda: int(sh(SICK, count).split()[0]) > before, 5)
-    assert int(sh(SICK, count).split()[0]) - before <= 2
+    after = waiting.until(
+        f"sshd of {SICK} has logged the attempt",
+        lambda: int(sh(SICK, count).split()[0]),
+        lambda n: n > before,
+    )
+    assert after - before <= 2
     again(base, "up")
 
 
@@ -237,8 +241,8 @@ def until(process: subprocess.Popen[str], *words: str) -> None:
 
 def lost(process: subprocess.Popen[str]) -> None:
     """The command ends by itself: it names the sick host, and the healthy one is done."""
-    said, _ = process.communicate(timeout=90)
-    assert process.returncode == 1
+    said, _ = process.communicate(timeout=240)
+    assert process.returncode == 1, said
     report = said[said.rindex("up faulty: failed on 1 host of 2") :]
     assert f"{SICK}: FAILED at " in report and "the connection was lost" in report, said
     assert "run the same command again" in report
@@ -256,10 +260,13 @@ IN_UP = {
 )
 def test_a_host_that_dies_during_up(base: Toolkit, phase: str, verb: str) -> None:
     base.run("down", "--no-save", check=True)
-    process = base.start("up", "-v")
-    until(process, *IN_UP[phase])
-    faults.power_off(SICK)
     try:
+        # `up` cannot get past this place on the sick host, however long it takes to switch that off.
+        with faults.held_docker(SICK, "toolkit-faulty-worker", after=phase == "container"):
+            process = base.start("up", "-v")
+            until(process, *IN_UP[phase])
+            faults.docker_is_held(SICK)
+        faults.power_off(SICK)
         lost(process)
     finally:
         faults.power_on(SICK)
@@ -274,7 +281,7 @@ def test_up_itself_is_killed(base: Toolkit, phase: str, verb: str) -> None:
     process = base.start("up", "-v")
     until(process, *IN_UP[phase])
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     again(base, verb)
 
 
@@ -289,15 +296,11 @@ def derived() -> Iterator[str]:
     docker("rmi", tag)
 
 
-def loading() -> bool:
-    return "docker load" in sh(SICK, "pgrep -a -x docker || true")
-
-
 @pytest.mark.rare
 def test_a_host_that_dies_while_the_image_travels(base: Toolkit, derived: str, tmp_path: Path) -> None:
     newer = variant(base, tmp_path, image=derived)
     process = newer.start("up", "-v")
-    wait_until(loading, 60)
+    faults.load_begins(SICK)
     faults.power_off(SICK)
     try:
         lost(process)
@@ -314,11 +317,11 @@ def test_a_host_that_dies_while_the_image_travels(base: Toolkit, derived: str, t
 def test_sending_is_killed(base: Toolkit, blob: str, tmp_path: Path) -> None:
     big = variant(base, tmp_path, image=blob)
     process = big.start("image", "send")
-    wait_until(loading, 60)
+    faults.load_begins(SICK)
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert list(Path(tempfile.gettempdir()).glob("toolkit-image-*")) == [], "nothing stays on this machine"
-    wait_until(lambda: not loading(), 20)
+    faults.load_ends(SICK)
     assert big.run("image", "send", "--json", check=True).json["changes"] >= 1
     assert big.run("image", "send", "--json", check=True).json["changes"] == 0
     faults.forget_image(blob, HEALTHY, SICK)

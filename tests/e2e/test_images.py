@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e import faults, images
+from tests.e2e import faults, images, waiting
 from tests.e2e.images import Made, is_whole, layer, make, parts_on, readers, received
-from tests.e2e.world import Toolkit, interrupt, on, sh, wait_until
+from tests.e2e.world import Toolkit, interrupt, on, sh
 from toolkit.api import Session, load_inventory
 from toolkit.core.command import Command
 from toolkit.core.image_parts import ImageParts
@@ -89,7 +89,7 @@ def test_all_hosts_have_it_and_it_is_whole(first: Made, tool: Call) -> None:
     here = json.loads(subprocess.run(["docker", "image", "inspect", first.tag], capture_output=True).stdout)
     assert {images.inspect(host, first.tag)["Id"] for host in ("box1", "box2")} == {here[0]["Id"]}
     again = tool(first).run("image", "send", "--json", check=True)
-    assert again.json["changes"] == 0 and again.seconds < 10
+    assert again.json["changes"] == 0
 
 
 def test_only_missing_layers_travel_to_both_stores(first: Made, base: ImageParts, tool: Call) -> None:
@@ -199,7 +199,7 @@ def test_a_broken_connection_is_taken_up_where_it_broke(base: ImageParts, first:
     assert readers() == ""
     listed = tool(made).run("image", "ls", "--json", check=True).json["rows"]
     for host in HOSTS:
-        wait_until(lambda host=host: "docker load" not in sh(host, "pgrep -a -x docker || true"), 10)
+        faults.load_ends(host)
         assert len(parts_on(host)) == 2
         kinds = [(row["kind"], row["state"], len(row["missing"])) for row in listed if row["host"] == host]
         assert kinds[0] == ("wanted", "absent", 2) and kinds.count(("part", "whole", 0)) == 2
@@ -252,15 +252,13 @@ def test_ctrl_c_leaves_nothing_running_and_the_next_goes_on(
 ) -> None:
     made = make(base, "pressed", [layer("one", 2 * MIB, 7), layer("two", 90 * MIB), layer("last", 10, 7)])
     process = tool(made, "box1").start("image", "send")
-    wait_until(lambda: parts_on("box1"), 30)
+    waiting.until("a part of the image is on box1", lambda: parts_on("box1"))
     interrupt(process)
-    said, _ = process.communicate(timeout=20)
-    if process.returncode == 0:
-        pytest.skip("it was quicker than the key")
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 130, said
     # They end with the connection that fed their standard input.
-    wait_until(lambda: readers() == "", 10)
-    wait_until(lambda: "docker load" not in sh("box1", "pgrep -a -x docker || true"), 10)
+    waiting.until("no reader is left", readers, lambda said: said == "")
+    faults.load_ends("box1")
     report = tool(made, "box1").run("image", "send", "--json", check=True).json
     assert amounts(report)["box1"]["layers"] <= 2 and is_whole("box1", made) and parts_on("box1") == []
 
@@ -405,13 +403,16 @@ def test_nothing_of_a_transfer_stays_when_it_is_interrupted(
     made = make(base, "stop", [*layers, layer("last", 10, 15)])
     one = tool(made)
     process = one.start("image", "send")
-    wait_until(lambda: any(relays(host) for host in HOSTS), 30)
+    waiting.until(
+        "a relay runs", lambda: {host: relays(host) for host in HOSTS}, lambda said: any(said.values())
+    )
     interrupt(process)
-    said, _ = process.communicate(timeout=20)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 130, said
     for host in HOSTS:
-        wait_until(lambda host=host: relays(host) == "" and "docker load" not in sh(host, "ps ax"), 10)
-    wait_until(lambda: readers() == "", 10)
+        waiting.until(f"no relay is left on {host}", lambda host=host: relays(host), lambda said: said == "")
+        faults.load_ends(host)
+    waiting.until("no reader is left", readers, lambda said: said == "")
     one.run("image", "send", check=True)
     for host in HOSTS:
         assert is_whole(host, made), host

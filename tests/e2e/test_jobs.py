@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Toolkit, interrupt, logins, marked, on, outer, sh, wait_until, watched_processes
+from tests.e2e import waiting
+from tests.e2e.world import Toolkit, interrupt, logins, marked, on, outer, sh, watched_processes
 
 pytestmark = pytest.mark.lab
 
@@ -67,10 +68,10 @@ def test_mpi_itself_runs_across_both_hosts(up: Toolkit) -> None:
 
 @pytest.mark.parametrize("launcher", ["horovodrun", "mpirun", "torchrun"])
 def test_the_exit_code_is_the_commands(up: Toolkit, launcher: str) -> None:
-    text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(7); time.sleep(60)"
+    text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(7); time.sleep(300)"
     done = up.run("run", "--launcher", launcher, "--workdir", "examples", "--", "python", "-c", text)
     assert done.status == 7 and "rank 1 on box2 ended with exit code 7" in done.out
-    assert done.seconds < 40
+    assert done.seconds < 60, "not when the other rank ends"
     assert not any(marked(host, "TOOLKIT_JOB=" + _job(done.err)) for host in ("box1", "box2"))
 
 
@@ -107,7 +108,7 @@ def test_interrupt_ends_the_job_everywhere_and_only_it(up: Toolkit) -> None:
         job = _job(_read_until(process, "here"))
         assert marked("box1", f"TOOLKIT_JOB={job}") and marked("box2", f"TOOLKIT_JOB={job}")
         interrupt(process)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=180)
         assert process.returncode == 130, out
         assert f"stopping {job} on all hosts" in out and f"job {job}: stopped" in out
         for host in ("box1", "box2"):
@@ -146,7 +147,7 @@ def test_a_job_outlives_the_command_that_started_it(up: Toolkit) -> None:
 def test_stop_ends_a_detached_job(up: Toolkit) -> None:
     words = ("-d", "--json", "--workdir", "examples", "--launcher", "torchrun", "--", "sleep", "300")
     job = up.run("run", *words, check=True).json["job"]
-    wait_until(lambda: marked("box2", f"TOOLKIT_JOB={job}"))
+    waiting.rank_runs("box2", job, "sleep 300")
     assert up.run("stop", job, "--json", check=True).json["state"] == "stopped"
     assert not marked("box1", f"TOOLKIT_JOB={job}") and not marked("box2", f"TOOLKIT_JOB={job}")
 
@@ -165,10 +166,10 @@ def test_up_does_not_end_a_running_job(up: Toolkit, tmp_path: Path) -> None:
 
 def test_a_job_whose_main_went_down_is_lost_and_not_in_the_way(up: Toolkit) -> None:
     job = up.run("run", "-d", "--json", "--workdir", "examples", "--", "sleep", "300", check=True).json["job"]
-    wait_until(lambda: marked("box2", f"TOOLKIT_JOB={job}"))
+    waiting.rank_runs("box2", job, "sleep 300")
     on("box1", "docker", "rm", "-f", "toolkit-two-main")
     # Without main nobody holds the worker's ranks any more.
-    wait_until(lambda: not marked("box2", f"TOOLKIT_JOB={job}"), 60)
+    waiting.job_gone("box2", job)
     up.run("up", check=True)
     jobs = up.run("status", "--json", check=True).json["jobs"]
     assert next(j for j in jobs if j["id"] == job)["state"] == "lost"
@@ -177,7 +178,7 @@ def test_a_job_whose_main_went_down_is_lost_and_not_in_the_way(up: Toolkit) -> N
 
 def test_exec_ends_what_is_late(up: Toolkit) -> None:
     done = up.run("exec", "--timeout", "2", "box2", "--", "sleep", "98765")
-    assert done.status == 124 and done.seconds < 15 and done.err == "no end after 2 s\n"
+    assert done.status == 124 and done.seconds < 120 and done.err == "no end after 2 s\n"
     assert "98765" not in on("box2", "ps", "-ef")
 
 
@@ -201,11 +202,10 @@ def test_what_exec_runs_ends_with_it(up: Toolkit) -> None:
     script = "trap '' TERM; echo begun; while :; do sleep 0.98765; done"
     for way in (["box2"], ["--all"]):
         process = up.start("exec", *way, "--", "sh", "-c", script)
-        # Itself, not docker with it among its words.
-        wait_until(lambda: "sleep 0.98765" in on("box2", "ps", "-eo", "args").splitlines(), 60)
+        waiting.program_runs("box2", "sleep 0.98765")
         interrupt(process)
-        assert process.wait(30) != 0
-        wait_until(lambda: "0.98765" not in on("box2", "ps", "-ef"), 30)
+        assert process.wait(120) != 0
+        waiting.program_gone("box2", "0.98765")
 
 
 def test_arguments_and_variables_arrive_as_they_were_given(up: Toolkit) -> None:
@@ -235,6 +235,7 @@ def test_arguments_and_variables_arrive_as_they_were_given(up: Toolkit) -> None:
 
 def test_secrets_stay_out_of_command_lines_and_records(up: Toolkit) -> None:
     secret = "s3cr3t-" + str(time.time_ns())
+    # Long enough for the watch to see a rank's environment, which it looks at fifty times a second.
     text = "import os, time; time.sleep(3); print('LENGTH', len(os.environ['TOKEN']))"
     with watched_processes() as seen:
         words = ("--env", f"TOKEN={secret}", "--launcher", "horovodrun", "--workdir", "examples")

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.e2e import waiting
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, marked, on, sh, wait_until
+from tests.e2e.world import Toolkit, marked, on, sh
 
 pytestmark = pytest.mark.lab
 
@@ -48,7 +49,7 @@ def test_every_rank_is_told_its_place(up: Toolkit, launcher: str) -> None:
 def test_a_rank_that_fails_ends_the_job_with_its_exit_code(up: Toolkit, launcher: str) -> None:
     text = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(7); time.sleep(60)"
     words = ("run", "--launcher", launcher, "--workdir", "examples", "--", "python", "-c", text)
-    done = up.run(*words, timeout=60)
+    done = up.run(*words)
     assert done.status == 7 and "rank 1 on box2 ended with exit code 7" in done.out + done.err
 
 
@@ -233,7 +234,7 @@ def test_with_open_mpi_5_ranks_are_told_their_place_fail_and_are_stopped(openmpi
         3: (3, 4, 0, 1),
     }
     text = "import os, sys, time; os.environ['RANK'] == '2' and sys.exit(7); time.sleep(60)"
-    done = openmpi5.run(*words, text, timeout=60)
+    done = openmpi5.run(*words, text)
     assert done.status == 7 and "rank 2 on box2 ended with exit code 7" in done.out + done.err
     job = openmpi5.run("run", "-d", "--json", *words[1:-2], "sleep", "300", check=True).json["job"]
     openmpi5.run("stop", job, check=True)
@@ -285,7 +286,7 @@ def hanging(cluster: Toolkit) -> str:
     (code / "hang.py").write_text(HANGS)
     words = ("run", "-d", "--json", "--launcher", "auto", "--workdir", "hangs", "hang.py")
     job = str(cluster.run(*words, check=True).json["job"])
-    wait_until(lambda: "all wait" in cluster.run("logs", job, check=True).out, 120)
+    waiting.job_prints(cluster, job, "all wait", seconds=240)
     return job
 
 
@@ -335,7 +336,7 @@ def test_a_stranger_does_not_get_into_rays_cluster(ray: Toolkit) -> None:
 def test_a_node_of_ray_that_dies_ends_the_job_and_nothing_is_left(ray: Toolkit) -> None:
     job = hanging(ray)
     inside("box3", "kill -9 $(ps -eo pid,comm | awk '$2 == \"raylet\" {print $1}')")
-    done = ray.run("wait", job, "--timeout", "20")
+    done = ray.run("wait", job, "--timeout", "120")
     assert done.status == 1 and "Ray on box3 ended with exit code 1" in done.err
     for host in ("box1", "box2", "box3"):
         assert not marked(host, f"TOOLKIT_JOB={job}")

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.e2e.world import CARDS, Toolkit, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.care import CARE
+from tests.e2e.world import CARDS, Toolkit, sh
 
 pytestmark = pytest.mark.lab
 
@@ -52,8 +54,12 @@ def bent(cards: Toolkit) -> Iterator[Toolkit]:
     data = own("box1", "ip -o -4 addr show eth0").split()[3].partition("/")[0]
     # box2 answers box1's management address by its fast card, box1 sends by the slow one.
     own("box2", f"ip route add {control['box1']}/32 via {data}")
-    wait_until(lambda: all("state UP" in own(h, "ip link show lan0") for h in hosts))
-    yield cards
+    for host in hosts:
+        waiting.on_host(
+            "the decoy's bridge is up", host, "ip link show lan0", lambda said: "state UP" in said, lab=CARDS
+        )
+    with CARE.changed(CARDS):
+        yield cards
     own("box2", f"ip route del {control['box1']}/32")
     for host in hosts:
         own(host, "ip link del lan0; ip link del decoy0")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import LAB, Toolkit, interrupt, outer, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import LAB, Toolkit, interrupt, outer, sh
 from toolkit.lab.manage import lab_down, lab_up
 from toolkit.lab.spec import LabSpec
 
@@ -64,23 +65,27 @@ def test_files_belong_to_the_user_and_jobs_end(pod: Toolkit) -> None:
         "print('made by', os.getuid(), flush=True); time.sleep(600)"
     )
     pod.run("run", "--detach", "--launcher", "torchrun", "--", "python", "-c", text, check=True)
-    wait_until(lambda: pod.run("logs").out.count("made by 1000") == 2, 60)
+    waiting.until(
+        "both ranks have made their file",
+        lambda: pod.run("logs").out,
+        lambda said: said.count("made by 1000") == 2,
+        120,
+    )
     owners = sh("box2", "stat -c %U /home/trainer/.local/state/toolkit/*/*/jobs/*/code/made", lab=NAME)
     assert owners.split() == ["trainer"]
     pod.run("stop", "--now", check=True)
     assert pod.run("get", "made", "-o", "got", check=True).status == 0
-    wait_until(lambda: "time.sleep(600)" not in sh("box2", "ps -eo args", lab=NAME), 20)
+    waiting.program_gone("box2", "time.sleep(600)", lab=NAME)
 
 
 def test_what_exec_runs_ends_with_it(pod: Toolkit) -> None:
     done = pod.run("exec", "box2", "--", "sh", "-c", "echo out; echo beside >&2; exit 5")
     assert (done.status, done.out) == (5, "out\n") and "beside" in done.err, done.err
     process = pod.start("exec", "box2", "--", "sleep", "98765")
-    # Itself, not podman with it among its words.
-    wait_until(lambda: "sleep 98765" in sh("box2", "ps -eo args", lab=NAME).splitlines(), 60)
+    waiting.program_runs("box2", "sleep 98765", lab=NAME)
     interrupt(process)
-    assert process.wait(30) != 0
-    wait_until(lambda: "98765" not in sh("box2", "ps -eo args", lab=NAME), 30)
+    assert process.wait(120) != 0
+    waiting.program_gone("box2", "98765", lab=NAME)
 
 
 def test_nothing_is_left(pod: Toolkit) -> None:

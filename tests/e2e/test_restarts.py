@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.e2e import waiting
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, marked, on, sh, wait_until
+from tests.e2e.world import Toolkit, marked, on, sh
 
 pytestmark = pytest.mark.lab
 
@@ -47,7 +48,7 @@ def test_a_host_is_killed_and_a_spare_brings_the_training_to_its_end(again: Tool
     running = again.run("jobs", "--json", check=True).json[-1]
     assert running["hosts"] == {"box1": [0], "box3": [0]} and running["state"] == "running"
     read_until(process, r"test accuracy \S+ on 2 ranks", lines)
-    assert process.wait(60) == 0
+    assert process.wait(240) == 0
     said = "".join(lines) + (process.stdout.read() if process.stdout else "")
     # Whichever is seen first, the host's end or that of the rank on it.
     assert re.search(r"\[toolkit\] .*box2.*\n(.*\n)*\[toolkit\] restart 1 of 2 in 1 s", said), said
@@ -71,7 +72,7 @@ def test_torchrun_starts_its_ranks_again_by_itself_and_takes_a_spare(again: Tool
     read_until(process, r"goes on after step", lines)
     on("box2", "docker", "kill", "toolkit-again-worker")
     read_until(process, r"test accuracy \S+ on 2 ranks", lines)
-    assert process.wait(60) == 0
+    assert process.wait(240) == 0
     said = "".join(lines) + (process.stdout.read() if process.stdout else "")
     first = "rank 1 on box2 was killed by SIGKILL; restart 1 of 2 by torchrun itself, on box1, box2"
     assert f"[toolkit] {first}" in said
@@ -87,7 +88,7 @@ def test_horovod_goes_on_in_memory_and_takes_a_spare(again: Toolkit) -> None:
     read_until(process, r"epoch 3/40", lines)
     kill_ranks("box2", again)
     read_until(process, r"test accuracy \S+ on 2 ranks", lines)
-    assert process.wait(60) == 0
+    assert process.wait(240) == 0
     said = "".join(lines)
     assert "asks for no password and unpickles what it gets" in said
     assert "on box2 was killed by SIGKILL; restart 1 of 1 by horovodrun itself, on box1, box3" in said
@@ -146,8 +147,8 @@ def test_a_rank_without_memory_and_too_few_hosts(again: Toolkit) -> None:
     )
     read_until(process, r"job \S+: 2 ranks", lines)
     job = re.findall(r"job (\S+): 2 ranks", lines[-1])[0]
-    wait_until(lambda: marked("box2", f"TOOLKIT_JOB={job}"))
+    waiting.rank_runs("box2", job, "sleep 60")
     on("box2", "docker", "kill", "toolkit-again-worker")
-    said = process.communicate(timeout=60)[0]
+    said = process.communicate(timeout=240)[0]
     assert process.returncode != 0 and "no restart: box1 alone answers, and --min-hosts is 2" in said, said
     again.run("up", check=True)

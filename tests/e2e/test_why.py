@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import tarfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.e2e import waiting
 from tests.e2e.conftest import hosts_file
 from tests.e2e.hangs import WAYS
-from tests.e2e.world import Toolkit, on, sh, wait_until
+from tests.e2e.world import Toolkit, on, sh
 
 pytestmark = pytest.mark.lab
 
@@ -66,10 +66,13 @@ def start(cluster: Toolkit, launcher: str, mode: str) -> str:
 
 
 def has_printed(job: str, line: str) -> None:
-    deadline = time.monotonic() + 120
-    while line not in (said := sh("box1", f"cat {STATE}/box1/jobs/{job}/output.log")):
-        assert time.monotonic() < deadline, said
-        time.sleep(0.1)
+    waiting.on_host(
+        f"job {job} prints {line!r}",
+        "box1",
+        f"cat {STATE}/box1/jobs/{job}/output.log",
+        lambda said: line in said,
+        seconds=240,
+    )
 
 
 def why(cluster: Toolkit, job: str, *words: str) -> Any:
@@ -105,16 +108,22 @@ def test_hangs_of_all_sorts_are_told_by_rank(cluster: Toolkit) -> None:
 
 def ends_early(cluster: Toolkit) -> None:
     job = start(cluster, "mpirun", "early")
-    wait_until(lambda: "rank-1.exit" in sh("box2", f"ls {STATE}/box2/jobs/{job}/logs"), 60)
-    said: list[Any] = []
-
-    def others_wait() -> bool:
-        said.append(why(cluster, job))
-        return "ranks 0, 2 wait" in said[-1]["verdict"]["what"]
-
-    time.sleep(6)  # the other two import torch meanwhile, and each look costs them time
-    wait_until(others_wait, 60)
-    blames(said[-1], "ended", 1, "has ended with exit code 0")
+    waiting.on_host(
+        "rank 1 has ended",
+        "box2",
+        f"ls {STATE}/box2/jobs/{job}/logs",
+        lambda said: "rank-1.exit" in said,
+        seconds=240,
+    )
+    # Rarely: the other two import torch meanwhile, and each look costs them time.
+    said = waiting.until(
+        "ranks 0 and 2 wait",
+        lambda: why(cluster, job),
+        lambda said: "ranks 0, 2 wait" in said["verdict"]["what"],
+        240,
+        pause=3.0,
+    )
+    blames(said, "ended", 1, "has ended with exit code 0")
     cluster.run("stop", "--now", job, check=True)
 
 

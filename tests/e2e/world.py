@@ -15,11 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 # The practice cluster that the tests make; another name lets two runs stand side by side on one machine.
 LAB = os.environ.get("TOOLKIT_TEST_LAB", "ci")
 # A second one, whose hosts have two network cards.
 CARDS = f"{LAB}-cards"
 PROGRAM = str(Path(sys.executable).with_name("toolkit"))
+# What care.py looks after: processes that tests have started, the first hosts file of every cluster, and
+# whether a fixture of more than one test is being set up (conftest.py keeps that up to date).
+STARTED: list[subprocess.Popen[str]] = []
+CLUSTERS: dict[str, Toolkit] = {}
+LASTING: list[bool] = []
 
 
 @dataclass
@@ -44,8 +51,11 @@ class Toolkit:
     ) -> None:
         self.hosts, self.folder, self.program = hosts, folder, program
         self.env = env or {**os.environ, "TOOLKIT_HOSTS": str(hosts)}
+        # A cluster of a fixture that several tests share is brought up again when one of them fails.
+        self.lasting = bool(LASTING and LASTING[-1])
 
     def run(self, *words: str, check: bool = False, timeout: float = 300) -> Done:
+        self._remember()
         start = time.monotonic()
         done = subprocess.run(
             [self.program, *words],
@@ -63,7 +73,8 @@ class Toolkit:
         return result
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        self._remember()
+        process = subprocess.Popen(
             [self.program, *words],
             cwd=self.folder,
             env=self.env,
@@ -73,6 +84,18 @@ class Toolkit:
             start_new_session=True,
             preexec_fn=heed_signals,
         )
+        STARTED.append(process)
+        return process
+
+    def _remember(self) -> None:
+        """Record the cluster under its name; a variant of its hosts file does not replace the first one."""
+        try:
+            name = yaml.safe_load(self.hosts.read_text())["cluster"]
+        except (OSError, yaml.YAMLError, KeyError, TypeError):
+            return
+        known = CLUSTERS.get(str(name))
+        if known is None or not known.hosts.exists() or (self.lasting and not known.lasting):
+            CLUSTERS[str(name)] = self
 
 
 def heed_signals() -> None:
@@ -109,18 +132,12 @@ def logins(host: str) -> int:
 
 def marked(host: str, mark: str) -> list[str]:
     """Command lines of the host's processes whose environment holds this line."""
+    # grep is one process; tr for each process of the host took half a second of a busy machine.
     text = (
-        'for p in /proc/[0-9]*; do if tr "\\0" "\\n" <$p/environ 2>/dev/null | grep -qx "$1"; '
-        'then tr "\\0" " " <$p/cmdline; echo; fi; done'
+        'for p in $(grep -lszFx -e "$1" /proc/[0-9]*/environ); do '
+        'tr "\\0" " " <"${p%environ}cmdline"; echo; done 2>/dev/null'
     )
     return [line for line in on(host, "sh", "-c", text, "sh", mark).splitlines() if line.strip()]
-
-
-def wait_until(condition: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.1)
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.world import Done, Toolkit, outer, wait_until
+from tests.e2e import waiting
+from tests.e2e.world import Done, Toolkit, outer
 from tests.faults.catalogue import DISK, DISK_BYTES, FAKETIME, SHARED
 from tests.faults.census import Census, settled, take_census
 from tests.faults.hosts import Agent, HostGone, docker
@@ -158,7 +159,7 @@ class Arena:
         words = ("run", "-d", "--json", "--launcher", "torchrun", "--workdir", "beside", "train.py")
         job = self.bystander.run(*words, check=True).json["job"]
         wanted = len(self.agents)
-        wait_until(lambda: self.bystander.run("logs", "--no-fold", job).out.count("] training") == wanted, 60)
+        waiting.job_prints(self.bystander, job, "] training", wanted)
         time.sleep(1)  # what the start leaves running for a moment
         self.beside = {host: self._beside_on(host) for host in self.agents}
 
@@ -344,7 +345,7 @@ class Arena:
 
     def wait_for(self, host: str) -> None:
         """Wait for a host that is starting."""
-        wait_until(lambda: self._answers(host), 60)
+        waiting.until(f"{host} answers", lambda: self._answers(host), seconds=120)
 
     def _answers(self, host: str) -> bool:
         try:

@@ -21,4 +21,4 @@ def test_an_engine_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(engine, "_SAYS_S", 1.0)
         start = time.monotonic()
         assert Engine.find() is None
-        assert 0.9 < time.monotonic() - start < 10
+        assert 0.9 < time.monotonic() - start < 60, "not by the client's own deadline"

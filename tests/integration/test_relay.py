@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import waiting
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, use
 from toolkit.core.command import Command
 from toolkit.core.image_parts import digest
@@ -94,10 +95,12 @@ def send(sender: Sender, *hosts: Streaming) -> dict[str, Outcome]:
     )
     runners: Any = {host.name: host for host in hosts}
     report = execute(Plan("p", (Phase("image", steps),)), runners)
-    until = time.monotonic() + 5
-    while any(p.poll() is None for host in hosts for p in host.relays):
-        assert time.monotonic() < until, "a relay outlives its transfer"
-        time.sleep(0.01)
+    waiting.until(
+        "every relay ends with its transfer",
+        lambda: [p.args for host in hosts for p in host.relays if p.poll() is None],
+        lambda left: not left,
+        pause=0.01,
+    )
     return {outcome.host: outcome for outcome in report.outcomes}
 
 
@@ -300,7 +303,7 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
                 try:
                     hello = link.recv(100)
                     link.sendall(HEAD.pack(b"C", 0, 0, len(data)) + data)
-                    link.settimeout(3)
+                    link.settimeout(60)
                     return hello + link.recv(100)
                 except (OSError, ssl.SSLError):
                     return b""
@@ -313,7 +316,7 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
         assert hear("loaded")["status"] == 0
         assert (tmp_path / "loaded").read_bytes() == chunk
         process.stdin.close()
-        assert process.wait(5) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_thread_that_fails_ends_the_relay_with_the_reason() -> None:
@@ -330,5 +333,5 @@ def test_a_thread_that_fails_ends_the_relay_with_the_reason() -> None:
     with subprocess.Popen(words, env=env, **pipes) as process:  # type: ignore[call-overload]
         process.stdin.write(HEAD.pack(b"J", 0, 0, len(text)) + text)
         process.stdin.flush()
-        assert process.wait(10) == 3  # with its input still open
+        assert process.wait(60) == 3  # with its input still open
         assert process.stderr.read() == b"No such file or directory\n"

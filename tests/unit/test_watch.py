@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from toolkit.cli import watch
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import _ask
 from toolkit.errors import Detached
@@ -50,3 +51,24 @@ def test_a_signal_while_the_question_is_written_detaches(monkeypatch: pytest.Mon
     with pytest.raises(Detached) as told:
         _ask("the-job", cast(Any, _Held()), signals)
     assert told.value.exit_code == 128 + 15
+
+
+def test_a_ctrl_c_while_the_offer_to_kill_is_written_kills_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[object, ...]] = []
+
+    def say(text: str) -> None:
+        done.append((text,))
+        if "stopping" in text:
+            raise KeyboardInterrupt
+
+    def stop(session: Any, job: str, interrupt: bool = False, grace: float | None = None) -> None:
+        done.append(("stop", job, grace))
+
+    monkeypatch.setattr(watch, "say", say)
+    monkeypatch.setattr("toolkit.jobs.stop", stop)
+    monkeypatch.setattr("toolkit.jobs.kill", lambda session, job: done.append(("kill", job)))
+    try:
+        watch._stop(cast(Any, None), "the-job", Signals())
+    except KeyboardInterrupt:
+        pytest.fail("the key ended the command, and the job goes on")
+    assert done[1:] == [("\nkilling the-job on all hosts",), ("kill", "the-job"), ("stop", "the-job", 0)]

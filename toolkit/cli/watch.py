@@ -123,8 +123,9 @@ def _ask(job: str, follower: _Follower, signals: Signals) -> str:
 def _stop(session: Session, job: str, signals: Signals) -> None:
     from toolkit.jobs import kill, stop
 
-    say(f"\nstopping {job} on all hosts (Ctrl-C again: kill it at once)")
     try:
+        # The offer itself is within: the next Ctrl-C may come before it has been written in full.
+        say(f"\nstopping {job} on all hosts (Ctrl-C again: kill it at once)")
         stop(session, job, interrupt=True)
     except KeyboardInterrupt:
         if signals.got:
