@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -213,6 +214,29 @@ def test_a_stopped_job(world: World, signum: int, code: int) -> None:
     status = finish(world)
     assert (status["state"], status["exit_code"]) == ("stopped", code)
     assert not is_alive(pid)
+
+
+def test_a_stop_before_anything_is_set_up(world: World) -> None:
+    folder = world.job(env={"TOKEN": "s3cret"})
+    with (world.root / "jobs" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the supervisor waits for it, before its first status
+        supervisor = world.start("supervisor.py", JOB)
+        wait_for((folder / "output.log").exists)
+        supervisor.send_signal(signal.SIGINT)
+    status = finish(world)
+    assert (status["state"], status["exit_code"], status["reason"]) == ("stopped", 130, "stopped by SIGINT")
+    assert world.log() == b"[toolkit] stopped by SIGINT\n"
+    assert json.loads((folder / "job.json").read_text())["env"] == {}
+
+
+@pytest.mark.parametrize(("flag", "code"), [("--interrupt", 130), ("--grace=1", 143)])
+def test_a_stop_while_the_supervisors_interpreter_starts(world: World, flag: str, code: int) -> None:
+    folder = world.job(command=python(SLEEP))
+    desk(world, {"do": "start", "job": JOB}).communicate(timeout=10)
+    pid = int((folder / "supervisor.pid").read_text())
+    os.kill(pid, signal.SIGINT if code == 130 else signal.SIGTERM)  # long before Python has a handler
+    status = json.loads(world.call("stop.py", JOB, flag)[1])
+    assert (status["state"], status["exit_code"]) == ("stopped", code)
 
 
 def test_a_child_that_ignores_term_is_killed_after_the_grace(world: World) -> None:

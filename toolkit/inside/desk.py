@@ -17,6 +17,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -64,7 +65,8 @@ def start(job: str, daemon: str = "") -> None:
     """Start the supervisor, marked from its beginning: that saves it a start of its own.
 
     Its number is written down as soon as it is the supervisor, whether it lives on or not: one that
-    ends before its first status is told from one that has only begun.
+    ends before its first status is told from one that has only begun. From then on signals can arrive. They
+    are blocked until the supervisor has handlers, so that an early Ctrl-C does not kill its interpreter.
     """
     if daemon:
         Path(jobs_folder(), job, DAEMON).write_text(json.dumps({"command": daemon}))
@@ -75,6 +77,8 @@ def start(job: str, daemon: str = "") -> None:
             Path(jobs_folder(), job, PID).write_text(told.read())
         return
     try:
+        # SIGUSR1 is PEER_FAILED in common.py.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
         os.write(write, str(os.getpid()).encode())
         argv = [sys.executable, program("supervisor.py"), job]
         os.execve(argv[0], argv, {**os.environ, "TOOLKIT_SUPERVISOR": job})

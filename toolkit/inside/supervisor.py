@@ -40,6 +40,7 @@ from sweep import end_everywhere
 from watchdog import Watchdog
 
 TICK_S = 0.05
+ENDING = frozenset((signal.SIGTERM, signal.SIGINT, PEER_FAILED))  # signals that end a job
 
 
 class Supervisor:
@@ -152,6 +153,9 @@ class Supervisor:
             raise
 
     def _attempts(self) -> End:
+        if over := self._over():  # asked to end before anything was started
+            self._sweep(self.job["hosts"], 0.0)
+            return over
         self.leases = Leases(self.job)
         while True:
             began = time.monotonic()
@@ -279,6 +283,8 @@ def main() -> int:
     if len(sys.argv) != 2:
         fail(EXIT_USAGE, "usage: supervisor.py JOB")
     job_id = sys.argv[1]
+    # Held back until somebody takes them: an early Ctrl-C stops the job and does not break its supervisor.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     job = load_job(job_id)
     if os.environ.get(SUPERVISOR_MARK) != job_id or JOB_MARK in os.environ:
         # what others see of our environment is what we were started with, so start once more
@@ -293,17 +299,17 @@ def main() -> int:
     except FileExistsError:
         fail(EXIT_STARTED, f"job {job_id} has been started before")
     supervisor = Supervisor(job, Log(path, job["log_bytes"]))
+    # a function and not SIG_IGN, which the launches would inherit
+    signal.signal(signal.SIGHUP, lambda _signum, _frame: None)
+    for signum in ENDING:
+        signal.signal(signum, supervisor.on_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     with taking():
         other = "" if job["share"] else taken_by_another(job)
         if other:
             supervisor.refuse(other)
             return EXIT_STARTED
         supervisor.save()
-    # a function and not SIG_IGN, which the launches would inherit
-    signal.signal(signal.SIGHUP, lambda _signum, _frame: None)
-    signal.signal(signal.SIGTERM, supervisor.on_signal)
-    signal.signal(signal.SIGINT, supervisor.on_signal)
-    signal.signal(PEER_FAILED, supervisor.on_signal)
     supervisor.run()
     return 0
 
