@@ -67,19 +67,26 @@ def running_jobs(session: Session) -> list[str]:
 
 
 def job_status(session: Session, job: str) -> JobStatus:
-    """Return one job.
+    """Return one job by its id, or by the last part of it.
 
     Raises:
-        NotReady: main knows no such job, or does not run.
+        NotReady: main knows no such job or several, or does not run.
     """
-    known = known_jobs(session)
+    return find_job(known_jobs(session), job)
+
+
+def find_job(known: Sequence[JobStatus], job: str) -> JobStatus:
+    """Return the job with this id, or the only one whose id ends in it; see ``job_status``."""
     for one in known:
         if one.id == job:
             return one
-    # The last part of an id is enough where it is the only one of that kind.
     ends = [one for one in known if one.id.endswith(f"-{job}")]
     if len(ends) == 1:
         return ends[0]
+    if ends:
+        ids = [one.id for one in ends]
+        what = f"{job} is the end of {len(ids)} job ids: {', '.join(ids[:-1])} and {ids[-1]}"
+        raise NotReady(what, "toolkit jobs tells them apart; repeat the command with the whole id")
     raise NotReady(f"there is no job {job}", "toolkit jobs lists them")
 
 

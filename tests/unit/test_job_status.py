@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -12,7 +13,7 @@ from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import job_word
 from toolkit.errors import NotReady
 from toolkit.launchers.slots import Taken
-from toolkit.records import taken_slots
+from toolkit.records import find_job, taken_slots
 from toolkit.show_jobs import job_json, jobs_table, length
 
 RECORD = {
@@ -104,3 +105,17 @@ def test_what_a_job_may_be_called_by(text: str) -> None:
 def test_what_no_job_is_called(text: str) -> None:
     with pytest.raises(ValueError, match="toolkit jobs lists them"):
         job_word(text)
+
+
+def test_a_job_is_found_by_its_id_or_the_last_part_of_it() -> None:
+    ids = ("20261101-101500-train-a1b2", "20261102-090000-eval-a1b2", "20261103-080000-train-c3d4", "a1b2")
+    known = [replace(job(), id=one) for one in ids]
+    assert find_job(known, "c3d4").id == ids[2] and find_job(known, ids[0]).id == ids[0]
+    assert find_job(known, "eval-a1b2").id == ids[1]
+    assert find_job(known, "a1b2").id == "a1b2", "a whole id comes first"
+    with pytest.raises(NotReady, match="there is no job b2"):
+        find_job(known, "b2")
+    with pytest.raises(NotReady) as caught:
+        find_job(known[:3], "a1b2")
+    assert caught.value.what == f"a1b2 is the end of 2 job ids: {ids[0]} and {ids[1]}"
+    assert "whole id" in caught.value.fix and "toolkit jobs" in caught.value.fix

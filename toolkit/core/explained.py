@@ -86,8 +86,8 @@ restart … of … in … s | given up after | no restart: | and --min-hosts is 
 the program that reads it was ended | the launcher made a world of … ranks, the job asked for | cannot start
 | cannot say that nothing is left on | the supervisor was lost | the supervisor is gone and has left no
 result | the containers on … would be made anew | cannot write | is there already; another name, please | no
-stacks on …: the image has no py-spy | is not there: the cluster was made by an older toolkit | no job has
-run on this cluster | there is no job
+stacks on …: the image has no py-spy | is not there: the cluster was made by an older toolkit | is the end
+of … job ids | no job has run on this cluster | there is no job
 """,
     "services": """
 not ready after … s; last words | the cluster's image does nothing by itself | is asked on the first of its
