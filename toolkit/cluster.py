@@ -173,13 +173,18 @@ class Cluster(Elsewhere):
             end_jobs(session)
             return refuse_failed(session.execute(plan, self.listen))
 
-    def smoke(self, launcher: str = "mpirun") -> Smoke:
-        """Look at the GPUs from containers on every host, then run one checked all-reduce over all slots."""
-        from toolkit.smoke import run_smoke
+    def smoke(self, launcher: str = "") -> Smoke:
+        """Look at the GPUs from containers on every host, then run one checked all-reduce over all slots.
+
+        Args:
+            launcher: of the all-reduce; by default the hosts file's, or another if the image is without it.
+        """
+        from toolkit.smoke import choose_launcher, run_smoke
 
         with self.connect() as session:
             session.require_some()
-            return run_smoke(session, launcher, self.listen)
+            chosen, instead = choose_launcher(session, launcher)
+            return run_smoke(session, chosen, self.listen, instead)
 
     def status(self) -> list[HostState]:
         """Return what is on every host, those that do not answer included."""

@@ -20,6 +20,22 @@ def jobs_table(jobs: Sequence[JobStatus]) -> str:
     return table(head, [_row(job) for job in jobs])
 
 
+def end_text(job: JobStatus) -> str:
+    """Return how a job ended: what the rank that failed first printed last, then one line with the cause."""
+    lines = []
+    if job.last_lines and job.state == "failed":
+        lines = ["  the last lines of that rank:", *(f"    {line}" for line in job.last_lines)]
+    took = f" after {job.ended - job.started:.1f} s" if job.ended else ""
+    error = job.error if lines else ""
+    why = "".join(f": {part}" for part in (job.reason, error) if part)
+    lines.append(f"job {job.id}: {job.state}{took}, exit code {job.exit_code}{why}")
+    if error:
+        from toolkit.core.known_errors import match  # takes 10 ms, which `jobs` and `status` can do without
+
+        lines += [f"  fix: {known.fix}" for known in match([error])]
+    return "\n".join(lines) + "\n"
+
+
 def job_json(job: JobStatus) -> dict[str, Any]:
     """Return a job as JSON has it."""
     return asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}

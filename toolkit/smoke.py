@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from toolkit.api import Session
+from toolkit.core.command import script
 from toolkit.core.report import Report
-from toolkit.errors import Interrupted, Problem, ToolkitError
+from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
+from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.jobs import hear_out
+from toolkit.launching import AUTO
 from toolkit.making import make_job, plan_run
+from toolkit.plan.job import require_launcher
 from toolkit.plan.smoke import (
     ALLREDUCE,
     GpuRow,
@@ -26,11 +31,19 @@ from toolkit.request import Request
 
 @dataclass(frozen=True)
 class Smoke:
-    """What the smoke test found; ``allreduce`` is the result line, empty when it failed."""
+    """What the smoke test found.
+
+    Args:
+        allreduce: the result line, empty when it failed.
+        launcher: what started the all-reduce.
+        instead: why that is not the launcher of the hosts file; empty if it is.
+    """
 
     gpus: tuple[GpuRow, ...]
     problems: tuple[Problem, ...]
     allreduce: str
+    launcher: str = ""
+    instead: str = ""
 
     @property
     def ok(self) -> bool:
@@ -42,7 +55,54 @@ class Smoke:
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "problems": [str(problem) for problem in self.problems],
             "allreduce": self.allreduce,
+            "launcher": self.launcher,
+            "instead": self.instead,
         }
+
+
+# What is tried, in this order, if the image is without the launcher of the hosts file.
+_OTHERS = ("mpirun", "torchrun", "python")
+# Their programs, where these have other names.
+_PROGRAMS = {"horovodrun-gloo": "horovodrun", "python": "python3"}
+_MISSING = 'for name; do command -v "$name" >/dev/null || echo "$name"; done'
+_LOOK_SECONDS = 30.0
+
+
+def choose_launcher(session: Session, asked: str) -> tuple[str, str]:
+    """Return the launcher of the all-reduce, and why it is not the hosts file's; the latter is often empty.
+
+    Args:
+        asked: named for this run, which is not questioned; empty for the hosts file's.
+    """
+    if asked and asked != AUTO:
+        return asked, ""
+    # The all-reduce imports torch.distributed.
+    wanted = "torchrun" if AUTO in (asked, session.inventory.launcher) else session.inventory.launcher
+    others = [name for name in _OTHERS if not session.inventory.in_parts or name in WITHOUT_SSH]
+    try:
+        absent = _absent(session, [wanted, *others])
+    except ToolkitError:
+        return wanted, ""  # what keeps main from running is reported by the job's own checks
+    found = next((name for name in (wanted, *others) if name not in absent), wanted)
+    return found, "" if found == wanted else absent[wanted]
+
+
+def _absent(session: Session, launchers: Sequence[str]) -> dict[str, str]:
+    """Return the launchers that the image is without, each with the reason."""
+    layout = session.layout(local_image=False)
+    programs = {name: _PROGRAMS.get(name, name) for name in launchers}
+    looked = session.main.run(script(_MISSING, *programs.values()), _LOOK_SECONDS)
+    missing = looked.stdout.split() if looked.ok else []
+    found = {}
+    for name, program in programs.items():
+        try:
+            require_launcher(layout, name)
+        except NotReady as error:
+            found[name] = error.what
+        else:
+            if program in missing:
+                found[name] = f"the image {session.inventory.image} has no {program}"
+    return found
 
 
 def smoke_plans(session: Session, launcher: str) -> tuple[Plan, ...]:
@@ -56,8 +116,11 @@ def _request(launcher: str) -> Request:
     return Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False, with_spares=True)
 
 
-def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
+def run_smoke(session: Session, launcher: str, listen: Listener, instead: str = "") -> Smoke:
     """Run both parts; a host that fails in the first does not hide the second.
+
+    Args:
+        launcher, instead: see ``choose_launcher``.
 
     Raises:
         ToolkitError: the cluster is not up, and no host has told anything about GPUs.
@@ -79,10 +142,10 @@ def run_smoke(session: Session, launcher: str, listen: Listener) -> Smoke:
         if not rows or isinstance(error, Interrupted):
             raise
         problems.append(Problem("all-reduce", error.what))
-        return Smoke(rows, tuple(problems), "")
+        return Smoke(rows, tuple(problems), "", launcher, instead)
     ended = job_status(session, job.id)
     line = allreduce_line(lines) if ended.exit_code == 0 else ""
     if not line:
         tail = " | ".join(lines[-5:])
         problems.append(Problem("all-reduce", f"{ended.state}, exit code {ended.exit_code}: {tail}"))
-    return Smoke(rows, tuple(problems), line)
+    return Smoke(rows, tuple(problems), line, launcher, instead)

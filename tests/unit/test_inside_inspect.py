@@ -42,7 +42,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def inspect(world: World, *words: str, **env: str) -> dict[str, Any]:
     spy = world.root / "bin" / "py-spy"
     if not spy.exists():
-        spy.parent.mkdir()
+        spy.parent.mkdir(exist_ok=True)
         spy.write_text(SPY.format(python=sys.executable))
         spy.chmod(0o755)
     status, out, err = world.call(
@@ -222,3 +222,20 @@ def test_the_watchdog_says_what_failed(inside: Load) -> None:
 
     line = program.Watchdog("x", 1.0, 0.0, fails).tick(2.0)
     assert line is not None and "nobody could look why: no more processes" in line
+
+
+def test_what_an_earlier_attempt_printed_is_no_present_cause(world: World) -> None:
+    # The first attempt fails with an error of the catalogue; the second one runs.
+    code = (
+        "import pathlib, time; first = not pathlib.Path('tried').exists(); pathlib.Path('tried').touch()\n"
+        "if first: raise SystemExit('ModuleNotFoundError: No module named')\n"
+        "print('at work', flush=True); time.sleep(600)"
+    )
+    world.job(command=python(code), max_restarts=1, networks=[])
+    world.start("supervisor.py", JOB, PATH=f"{world.mpirun_of_one_rank()}:{os.environ['PATH']}")
+    wait_for(lambda: b"at work" in world.log(), 30)
+    said = inspect(world, JOB)
+    (rank,) = said["ranks"]
+    assert rank["lines"] == ["at work"] and rank["tail"] == "at work\n"
+    assert "ModuleNotFoundError" in world.log().decode() and "ModuleNotFoundError" not in said["output"]
+    assert "at work" in said["output"]

@@ -200,3 +200,56 @@ def test_what_no_rank_has_said_and_half_lines_pass(fold: Any) -> None:
 def test_empty_lines_are_not_summed_up(fold: Any) -> None:
     assert fold.feed(said(0, b"\n") + said(1, b"\n"), 0.0) == said(0, b"\n")
     assert fold.close() == b""
+
+
+# torchrun's own traceback
+
+RANKS_OWN = b"[box2 1] Traceback (most recent call last):\n[box2 1] KeyError: 1\n"
+TORCHRUN = b"""Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+             ^^^^^^
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+/run/toolkit/inside/rank.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  exitcode  : 1 (pid: 131)
+============================================================
+"""
+OTHER = b"Traceback (most recent call last):\n  File x\ntorch.distributed.RendezvousTimeoutError\n"
+ENDED = b"[toolkit] rank 1 on box2 ended with exit code 1\n"
+
+
+@pytest.fixture
+def unfold(inside: None) -> Any:
+    import fold as module
+
+    return module
+
+
+def test_torchruns_traceback_is_left_out_and_the_ranks_own_is_not(unfold: Any) -> None:
+    shown = unfold.LauncherTraceback()
+    assert shown.feed(RANKS_OWN + TORCHRUN + ENDED, 0.0) == RANKS_OWN + unfold.LEFT_OUT + ENDED
+    assert shown.feed(OTHER + b"more\n", 0.0) == OTHER + b"more\n" and shown.close() == b""
+
+
+def test_two_torchruns_may_mix_their_lines(unfold: Any) -> None:
+    shown = unfold.LauncherTraceback()
+    lines = TORCHRUN.splitlines(keepends=True)
+    mixed = b"".join(line + line for line in lines[:-1])
+    assert shown.feed(mixed + RANKS_OWN, 0.0) == RANKS_OWN
+    assert shown.feed(lines[-1] * 2, 1.0) == unfold.LEFT_OUT and shown.close() == b""
+
+
+def test_a_traceback_that_does_not_end_is_shown(unfold: Any) -> None:
+    shown = unfold.LauncherTraceback()
+    begun = TORCHRUN[: TORCHRUN.index(b"Root Cause")]
+    assert shown.feed(begun, 0.0) == b"" and shown.tick(4.9) == b"" and shown.tick(5.1) == begun
+    assert shown.feed(begun, 6.0) == b"" and shown.close() == begun
+    many = b"Traceback (most recent call last):\n" + b"  File x\n" * 1000
+    assert shown.feed(many, 7.0) + shown.close() == many

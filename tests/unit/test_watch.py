@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import sys
 import threading
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from toolkit.cli import watch
 from toolkit.cli.signals import Signals
-from toolkit.cli.watch import _ask
+from toolkit.cli.watch import _ask, _tell
+from toolkit.core.job_status import JobStatus
 from toolkit.errors import Detached
 
 
@@ -72,3 +74,38 @@ def test_a_ctrl_c_while_the_offer_to_kill_is_written_kills_the_job(monkeypatch: 
     except KeyboardInterrupt:
         pytest.fail("the key ended the command, and the job goes on")
     assert done[1:] == [("\nkilling the-job on all hosts",), ("kill", "the-job"), ("stop", "the-job", 0)]
+
+
+def _failed(*last: str, reason: str = "rank 1 on box2 ended with exit code 1") -> JobStatus:
+    return JobStatus("the-job", "failed", 1, 100.0, 102.0, reason, last_lines=last)
+
+
+def test_the_summary_comes_last_with_the_error_of_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell(replace(_failed("[rank1]: ModuleNotFoundError: No module named 'yaml'", "bye"), unswept=("box3",)))
+    *_, summary, fix = capsys.readouterr().err.splitlines()
+    assert summary == (
+        "job the-job: failed after 2.0 s, exit code 1: rank 1 on box2 ended with exit code 1: "
+        "ModuleNotFoundError: No module named 'yaml'"
+    )
+    assert fix.startswith("  fix: toolkit image build --pip requirements.txt && toolkit up")
+    assert "code" in fix
+
+
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [
+        ((), ""),
+        (("one", "two", " "), "two"),
+        (("torch.OutOfMemoryError: CUDA out of memory", "  at x", "done"), "torch.OutOfMemoryError: CUDA"),
+        (("KeyError: 1", "During handling", "ValueError: 2", "Exception ignored in: <f>"), "ValueError: 2"),
+        (("KeyboardInterrupt", "0 leaked"), "KeyboardInterrupt"),
+        (("no Error: here",), "no Error: here"),
+    ],
+)
+def test_the_error_of_a_rank(last: tuple[str, ...], error: str) -> None:
+    assert _failed(*last).error.startswith(error) and bool(_failed(*last).error) == bool(error)
+
+
+def test_a_job_that_did_not_fail_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    _tell(replace(_failed("KeyError: 1", reason=""), state="succeeded", exit_code=0))
+    assert capsys.readouterr().err == "job the-job: succeeded after 2.0 s, exit code 0\n"

@@ -16,8 +16,12 @@ def smoke(
     hosts: HostsFile = DEFAULT_HOSTS,
     launcher: Annotated[
         str,
-        typer.Option(metavar="NAME", help="What starts the all-reduce.", autocompletion=complete.launchers),
-    ] = "mpirun",
+        typer.Option(
+            metavar="NAME",
+            help="Launcher of the all-reduce (default: the launcher of the hosts file).",
+            autocompletion=complete.launchers,
+        ),
+    ] = "",
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -26,18 +30,21 @@ def smoke(
     from toolkit.cli.line import CommandLine
     from toolkit.request import Request, check_request
     from toolkit.show import table
-    from toolkit.smoke import run_smoke, smoke_plans
+    from toolkit.smoke import choose_launcher, run_smoke, smoke_plans
 
     line = CommandLine()
     inventory = line.hosts(hosts)
     line.read(check_request, inventory, Request(words=("python3",), launcher=launcher, secrets=False))
     with connect(line.accept(inventory), verbose) as session:
         session.require_some()
+        launcher, instead = choose_launcher(session, launcher)
+        if instead:
+            say(f"smoke uses {launcher}: {instead}")
         if dry_run:
             show_plans(session, smoke_plans(session, launcher), as_json)
             return
         with Progress(verbose) as listener:
-            result = run_smoke(session, launcher, listener)
+            result = run_smoke(session, launcher, listener, instead)
     if as_json:
         put_json(result.as_json())
     else:

@@ -153,11 +153,9 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
 
 
 def _tell(ended: JobStatus) -> JobStatus:
-    took = f" after {ended.ended - ended.started:.1f} s" if ended.ended else ""
-    why = f": {ended.reason}" if ended.reason else ""
-    say(f"job {ended.id}: {ended.state}{took}, exit code {ended.exit_code}{why}")
-    if ended.last_lines and ended.state == "failed":
-        say("  the last that it said:\n" + "".join(f"    {line}\n" for line in ended.last_lines))
+    from toolkit.show_jobs import end_text
+
     if ended.unswept:
         say(f"  could not look for leftovers on {', '.join(ended.unswept)}; toolkit down does")
+    say(end_text(ended))
     return ended

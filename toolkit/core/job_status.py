@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import NotReady
+
+# What PyTorch puts before a traceback, and the last line of one.
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 
 # lost: nobody was left to write how it ended. unknown: some host of it does not say.
 FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
@@ -42,6 +47,13 @@ class JobStatus:
     hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
     restarts: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> str:
+        """The last line of an exception that the rank which failed first printed; else its last line."""
+        lines = [_RANK.sub("", line).strip() for line in self.last_lines]
+        found = [line for line in lines if _EXCEPTION.match(line)]
+        return next(iter(reversed(found or [line for line in lines if line])), "")
 
     @property
     def final(self) -> bool:

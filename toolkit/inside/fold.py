@@ -1,4 +1,4 @@
-"""Shows a line that many ranks print once, and then says how many of them it was and which."""
+"""Shows a line that many ranks print once with their number, and leaves out torchrun's own traceback."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ _LINE = re.compile(rb"\[(\S+) (\d+)\] (.*)\n", re.DOTALL)
 # What differs between ranks that say the same: addresses in memory, times of day, numbers of processes.
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120
+# torchrun's own traceback repeats which rank failed; it ends with a second row of equals signs.
+_BEGIN, _ROW = b"Traceback (most recent call last):", b"====="
+_CHILD_FAILED = b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+_MOST_HELD = 400
+_HELD_S = 5.0
+LEFT_OUT = b"[toolkit] a traceback of torchrun itself is left out; toolkit logs --no-fold prints it\n"
 
 
 class _Said:
@@ -131,3 +137,56 @@ def _spans(ranks: Sequence[int]) -> str:
         else:
             spans.append([rank, rank])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+class LauncherTraceback:
+    """Leaves out the tracebacks by which torchrun reports that a rank failed.
+
+    Lines without a rank's name are held from the beginning of a traceback on. They are shown if it turns out
+    to be another error, or if it does not end in time. Several torchruns can mix their lines.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._held: list[bytes] = []
+        self._since = 0.0
+        self._is_ours = False
+        self._rows = self._begun = 0
+
+    def feed(self, data: bytes, now: float) -> bytes:
+        """Return what to show of `data`, which has come at `now` (seconds, of any clock)."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return self.tick(now) + b"".join(self._line(line + b"\n", now) for line in lines)
+
+    def tick(self, now: float) -> bytes:
+        """Return the lines that have been held for too long."""
+        return self._release() if self._held and now - self._since > _HELD_S else b""
+
+    def close(self) -> bytes:
+        """Return what is left when no more comes."""
+        rest, self._rest = self._rest, b""
+        return self._release() + rest
+
+    def _release(self) -> bytes:
+        shown, self._held = b"".join(self._held), []
+        self._is_ours, self._rows, self._begun = False, 0, 0
+        return shown
+
+    def _line(self, line: bytes, now: float) -> bytes:
+        if _LINE.fullmatch(line) or line.startswith(b"[toolkit]"):
+            return line
+        begins = line.startswith(_BEGIN)
+        if not self._held and not begins:
+            return line
+        self._since = self._since if self._held else now
+        self._held.append(line)
+        self._begun += begins
+        self._is_ours = self._is_ours or line.startswith(_CHILD_FAILED)
+        if self._is_ours:
+            self._rows += line.startswith(_ROW)
+            if self._rows == 2 * self._begun:
+                self._release()
+                return LEFT_OUT
+        elif not (begins or line.startswith(b" ")):
+            return self._release()  # the error itself, and another one
+        return self._release() if len(self._held) > _MOST_HELD else b""

@@ -23,7 +23,7 @@ from common import (
     load_job,
     read_status,
 )
-from fold import Fold
+from fold import Fold, LauncherTraceback
 from logs import Reader, offset_at, offset_of_last_lines
 
 LOG = "output.log"
@@ -35,7 +35,8 @@ START_S = 30.0  # for how long a job may take to appear
 class Output:
     """What is shown of a log: whole, folded, of one host's ranks, or nothing at all."""
 
-    def __init__(self, fold: bool, host: str, silent: bool) -> None:
+    def __init__(self, fold: bool, host: str, silent: bool, merged: bool = False) -> None:
+        self._traceback = LauncherTraceback() if merged else None
         self._fold = Fold() if fold else None
         self._prefix = prefix_of(host)
         self._rest = b""
@@ -45,13 +46,22 @@ class Output:
         if self._prefix:
             *lines, self._rest = (self._rest + data).split(b"\n")
             data = b"".join(line + b"\n" for line in lines if line.startswith(self._prefix))
-        self._put(self._fold.feed(data, time.monotonic()) if self._fold else data)
+        now = time.monotonic()
+        self._folded(self._traceback.feed(data, now) if self._traceback else data, now)
 
     def tick(self) -> None:
+        now = time.monotonic()
+        if self._traceback:
+            self._folded(self._traceback.tick(now), now)
         if self._fold:
-            self._put(self._fold.tick(time.monotonic()))
+            self._put(self._fold.tick(now))
+
+    def _folded(self, data: bytes, now: float) -> None:
+        self._put(self._fold.feed(data, now) if self._fold else data)
 
     def close(self) -> None:
+        if self._traceback:
+            self._folded(self._traceback.close(), time.monotonic())
         if self._fold:
             self._put(self._fold.close())
 
@@ -114,7 +124,7 @@ def main() -> int:
     parser.add_argument("--tail", type=int, metavar="LINES")
     parser.add_argument("--rank", type=int, help="its own log, on the host where it runs")
     parser.add_argument("--host", default="", help="only what its ranks have said")
-    parser.add_argument("--fold", action="store_true", help="a line that several ranks print only once")
+    parser.add_argument("--fold", action="store_true", help="equal lines once, no traceback of torchrun")
     parser.add_argument("--now", action="store_true", help="what there is, without waiting for more")
     parser.add_argument("--silent", action="store_true", help="wait for the end and show nothing")
     parser.add_argument("--status", action="store_true", help="at the end status.json on stderr")
@@ -129,7 +139,7 @@ def main() -> int:
     _wait_for(path, args.job_id)
     log = Reader(path, _start(path, args))
     fold = args.fold and load_job(args.job_id)["world_size"] >= FOLDED_RANKS
-    output = Output(fold, args.host, args.silent)
+    output = Output(fold, args.host, args.silent, args.fold and args.rank is None)
     give_up = time.monotonic() + START_S
     reader = select.poll()
     reader.register(1, 0)  # no event asked for: it reports only that the reader has gone

@@ -18,7 +18,7 @@ from typing import Any
 
 from common import ATTEMPT, fail, job_folder, load_host, root
 from devices import flight_dumps, gpus, oom_kills, ras
-from logs import pieces
+from logs import pieces, size_of
 from masking import masked, read, secrets_of
 from processes import environ_of, look, ranks_of, sockets_of
 from stacks import finder, is_python, stack_of
@@ -40,16 +40,23 @@ def newest_job() -> str:
     return max(jobs, key=lambda folder: folder.name).name
 
 
-def tail(path: Path, most: int) -> str:
-    """The end of a log."""
+def tail(path: Path, most: int, start: int = 0) -> str:
+    """The end of a log, of what stands behind the offset `start`."""
     found = pieces(path)
     if not found:
         return ""
-    with suppress(OSError), found[-1][1].open("rb") as file:
+    begin, piece = found[-1]
+    with suppress(OSError), piece.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - most))
+        file.seek(min(size, max(0, size - most, start - begin)))
         return file.read().decode(errors="replace")
     return ""
+
+
+def output_start(folder: Path) -> int:
+    """The offset at which the merged output of the last attempt begins."""
+    restarts = (read(folder / "status.json") or {}).get("restarts") or [{}]
+    return int(restarts[-1].get("from", 0))
 
 
 def age(path: Path, now: float) -> float | None:
@@ -62,11 +69,14 @@ def age(path: Path, now: float) -> float | None:
 def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str, Any]:
     """One rank, without its processes."""
     log = folder / "logs" / f"rank-{rank}.log"
-    text = tail(log, TAIL_BYTES)
+    run = read(log.with_suffix(".run")) or {}
     record = read(log.with_suffix(".exit"))
     attempt = (read(folder / ATTEMPT) or {}).get("attempt", 0)
     if record and record.get("attempt", attempt) != attempt:
         record = None  # it ended before the job was restarted
+    # A rank that this attempt has not started yet has printed nothing in it.
+    start = run.get("from", 0) if run.get("attempt", attempt) == attempt else size_of(log)
+    text = tail(log, TAIL_BYTES, start)
     return {
         "rank": rank,
         "age": age(log, now),
@@ -179,7 +189,7 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
         "oom_kills": oom_kills(),
         "py_spy": bool(spy),
         "status": read(folder / "status.json"),
-        "output": tail(folder / "output.log", OUTPUT_BYTES),
+        "output": tail(folder / "output.log", OUTPUT_BYTES, output_start(folder)),
         "lease": tail(folder / "logs" / "lease.log", TAIL_BYTES),
         "kept": read(max(folder.glob(f"{EVIDENCE}/*.json"), default=folder / "none")),
     }

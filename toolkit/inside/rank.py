@@ -31,7 +31,7 @@ from elastic import hosts_of
 from files import write_json, write_text
 from lines import Stream, write_lines
 from listing import read
-from logs import Log, last_lines
+from logs import Log, last_lines, size_of
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
@@ -169,7 +169,8 @@ def main() -> int:
     who = {"rank": place.rank, "attempt": job["attempt"], "pid": os.getpid()}
     run = logs / f"rank-{place.rank}.run"
     starts = [*((read(run) or {}).get("starts") or ())[-MOST_STARTS:], time.time()]
-    write_json(run, {**who, "began": began, "starts": starts})
+    # So that what an earlier attempt printed can be told from what this one prints.
+    write_json(run, {**who, "began": began, "starts": starts, "from": size_of(path)})
     with closing(Log(path, job["log_bytes"])) as log:
         child = None
         try:

@@ -32,7 +32,7 @@ from common import (
 from elastic import reserve_of
 from files import write_json
 from leases import Leases
-from logs import Log
+from logs import Log, size_of
 from outcome import End
 from part import PEER
 from restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
@@ -218,7 +218,13 @@ class Supervisor:
             if not self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
                 self.say(f"{name} did not take what the restart needs")
         self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {', '.join(names)}")
+        self._mark_output()
         return ""
+
+    def _mark_output(self) -> None:
+        """Note where the output of the attempt that follows the last failure begins."""
+        self.restarts.done[-1]["from"] = size_of(self.folder / "output.log")
+        self.save()
 
     def _may_go_on(self, end: End, hosts: Sequence[Host]) -> bool:
         """Whether an elastic launcher starts its ranks again by itself, on these hosts, after this end."""
@@ -230,6 +236,7 @@ class Supervisor:
         self.save()
         names = ", ".join(host["name"] for host in hosts)
         self.say(f"{end.reason}; restart {number} of {most} by {self.job['launcher']} itself, on {names}")
+        self._mark_output()
         self.watchdog.heard(time.monotonic())
         return True
 

@@ -33,7 +33,8 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
         "module",
         "ModuleNotFoundError: No module named",
         "A Python package is not in the image, or a file of yours not in the folder that is sent.",
-        "an image with it (image: in hosts.yaml); --workdir at the top of your code; .toolkitignore",
+        "toolkit image build --pip requirements.txt && toolkit up; or --workdir at the top of your code, if "
+        "it is a module of yours",
     ),
     (
         "script",
