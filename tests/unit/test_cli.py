@@ -14,6 +14,7 @@ from typer.main import get_command
 import toolkit.api
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from toolkit.cli import app as cli
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError
@@ -297,7 +298,7 @@ def names_below(command: Any) -> list[str]:
     return [*(p.name for p in command.params), *(name for each in inner for name in names_below(each))]
 
 
-@pytest.mark.parametrize("verb", sorted({name.split()[0] for name in VERBS}))
+@for_each("verb", sorted({name.split()[0] for name in VERBS}))
 def test_a_verb_alone_is_the_same_as_among_all(verb: str) -> None:
     """What is left out when a verb is named is the others, nothing of its own."""
     alone: Any = get_command(cli.only_verb([verb, "x"]))

@@ -18,6 +18,7 @@ from tests.faults.census import Census
 from tests.faults.history import Outcome, figures, next_index, outcome_of, parse_history, table
 from tests.faults.model import HOSTS, Answer, Case, Shell, case_at, combinations
 from tests.faults.verdict import Seen, broken, root_cause
+from tests.unit.each import for_each
 
 CASE = Case(1, 7, "rank-kill", "step", "box2", "mpirun", 0.5, False)
 CRASH = Answer(r"[1-9]\d*", ("failed",), r"\brank {rank} on {host}\b", notice=3, end=3, gone=3)
@@ -116,7 +117,7 @@ def test_the_line_that_says_why(text: str, cause: str) -> None:
     assert root_cause(text) == cause
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "kinds"),
     [
         ({}, []),
