@@ -14,6 +14,7 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import marks, process
 from tests.unit.hosts_here import hosts
+from tests.unit.inside_world import PATIENCE_S, until_seen
 from toolkit.checks.model import Scene, Seen
 from toolkit.checks.remains import IMAGES, STATES, Remains, removable, told
 from toolkit.core.facts import ContainerFacts
@@ -206,6 +207,7 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
         ["sleep", "300"], env={**os.environ, "TOOLKIT_CLUSTER": "gone", "TOOLKIT_JOB": "g1"}
     )
     try:
+        until_seen(started)
         yield started
     finally:
         started.kill()
@@ -225,7 +227,7 @@ def test_a_cluster_that_has_come_back_keeps_its_processes(
     ((status, detail),) = carried_out(found)
     assert status == "failed" and "cluster gone runs" in detail and rank.poll() is None
     engine.write_text("")
-    assert carried_out(found) == [("ok", "")] and rank.wait(10) == -15
+    assert carried_out(found) == [("ok", "")] and rank.wait(PATIENCE_S) == -15
     assert carried_out(found)[0][0] == "skipped"
 
 
@@ -236,6 +238,7 @@ def test_a_job_that_runs_by_mains_word_keeps_its_processes(
     env = {**os.environ, "TOOLKIT_SUPERVISOR": "g1"}
     supervisor = subprocess.Popen(["sleep", "300"], env=env)
     try:
+        until_seen(supervisor)
         assert [status for status, _ in carried_out(found)] == ["ok", "failed"] and rank.poll() is None
         # Main is gone since: nobody says that the job is over.
         report = execute(plan_fix("gc", found), hosts("gpu2"))
