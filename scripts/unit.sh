@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the unit tests on all cores in random order. usage: unit.sh BIN [pytest's words]
+# Runs the unit tests on all cores, in random order. usage: unit.sh BIN [pytest's words]
 # SEED chooses the order. Without it the commit does, so that everyone who tests a commit has the same order.
 set -eu
 
@@ -8,4 +8,6 @@ shift
 commit=$(git rev-parse --verify --quiet --short=8 HEAD 2> /dev/null | cut -c1-8) || commit=
 seed=${SEED:-$(printf '%d' "0x${commit:-1}")}
 printf 'unit: random order, seed %s; to repeat it: make unit SEED=%s\n' "$seed" "$seed" >&2
-exec "$bin/pytest" tests/unit -q -n auto -p randomly --randomly-seed="$seed" "$@"
+# Twice as many processes as cores: many tests wait for programs that they have started.
+workers=$((2 * $(getconf _NPROCESSORS_ONLN)))
+exec "$bin/pytest" tests/unit -q -n "$workers" --dist worksteal -p randomly --randomly-seed="$seed" "$@"

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import pytest_socket
 
+from tests.left_behind import Before, adopt_orphans
+
 UNIT = Path(__file__).resolve().parent / "unit"
 ENGINE_MARKS = ("docker", "lab")
 # Golden files are rewritten on demand (tests/golden.py); any other setting of ours would change results.
@@ -84,8 +86,22 @@ def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a unit test that leaves a module, variable, thread, process or open file behind."""
+    if not is_hermetic(request.node):
+        yield
+        return
+    adopt_orphans()
+    before = Before()
+    yield
+    if left := before.left():
+        pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+# Set up after leaves_nothing, and with it monkeypatch, so that both have ended when that looks.
+@pytest.fixture(autouse=True)
 def hermetic(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, empty_home: Path
+    leaves_nothing: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, empty_home: Path
 ) -> Iterator[None]:
     """Unit tests: no socket of any family, no home, no settings of ours, no engine."""
     if not is_hermetic(request.node):

@@ -6,12 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.unit.inside_world import INSIDE
+from tests.unit.inside_world import INSIDE, wait_for
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command
 from toolkit.core.names import JOBS
@@ -129,10 +128,15 @@ class Code:
     def settle(self) -> None:
         """Wait until the host prepares nothing any more: no program runs there."""
         mark = f"TOOLKIT_ROOT={self.root}".encode()
-        deadline = time.monotonic() + 30
-        while any(mark in environ.split(b"\0") for environ in _environs()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        unseen = 0
+
+        def is_settled() -> bool:
+            # A process may hand over to a child while the list is read, so that neither is in it.
+            nonlocal unseen
+            unseen = 0 if any(mark in environ.split(b"\0") for environ in _environs()) else unseen + 1
+            return unseen == 2
+
+        wait_for(is_settled)
 
     def spares(self) -> list[Path]:
         return list((self.store / "spares").iterdir())

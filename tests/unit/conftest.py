@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ from tests.unit.inside_world import Load, World, by_bare_name
 from toolkit.cli import app as cli
 
 Run = Callable[..., tuple[int, str, str]]
+
+
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Put back the handler of Ctrl-C: the command replaces it when it ends, as its process does too."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, on_interrupt)
 
 
 @pytest.fixture
@@ -28,14 +39,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["toolkit", *words])
-        on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            cli.main()
+            with handlers_kept():
+                cli.main()
             status = 0
         except SystemExit as end:
             status = int(end.code or 0)
-        finally:
-            signal.signal(signal.SIGINT, on_interrupt)
         out, err = capsys.readouterr()
         return status, out, err
 

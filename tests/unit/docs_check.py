@@ -40,6 +40,7 @@ class Verb:
 _PASS_ON = ("run", "exec", "render slurm", "render kubernetes")
 
 
+@functools.cache
 def verbs() -> dict[str, Verb]:
     """Return every verb of the command line under its full name, such as ``lab up``."""
     found = {}

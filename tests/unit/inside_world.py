@@ -19,6 +19,9 @@ INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
 JOB = f"20261120-211300-digits-{os.getpid() % 0x10000:04x}"
 
 
+# Limit for what ends by an event: only a real failure reaches it, however busy the machine is.
+PATIENCE_S = 120.0
+
 Load = Callable[[str], Any]
 
 
@@ -132,7 +135,7 @@ class World:
     def call(self, program: str, *args: str, **env: str) -> tuple[int, bytes, bytes]:
         """Run one of the programs to its end: exit code, stdout, stderr."""
         process = self.start(program, *args, **env)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE_S)
         return process.returncode, out, err
 
     def base_env(self) -> dict[str, str]:
@@ -225,12 +228,17 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
     """Wait for what another process does; fails when it does not."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+def until_seen(process: subprocess.Popen[Any]) -> None:
+    """Wait until /proc has the variables of a new process, which is a moment after Popen has returned."""
+    wait_for(Path(f"/proc/{process.pid}/environ").read_bytes)
 
 
 def is_alive(pid: int) -> bool:

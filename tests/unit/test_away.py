@@ -18,6 +18,7 @@ from tests.golden import check_golden
 from tests.kubelet import expanded
 from tests.parity import variants
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from toolkit.batch import KUBERNETES, SLURM, Away, batch_job, check_away, open_hosts
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
@@ -161,7 +162,7 @@ def test_the_shells_of_pods_are_read_by_sh(launcher: str) -> None:
         subprocess.run(["sh", "-n"], input=expanded(text), text=True, check=True)
 
 
-@pytest.mark.parametrize("text", [*NASTY, "$(x)", "$$(x)", "$$$(x)", "$$", "a$", "$$$", "$(a)$$(b)"])
+@for_each("text", [*NASTY, "$(x)", "$$(x)", "$$$(x)", "$$", "a$", "$$$", "$(a)$$(b)"])
 def test_what_pods_are_told_is_left_alone(text: str) -> None:
     assert expanded(literal(text)) == text
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.each import for_each
 from tests.unit.hosts_here import HostHere
 from toolkit.core.causes import cause_of, is_full, named_paths, words_of
 from toolkit.core.command import command
@@ -85,7 +86,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("said", "what", "fix"), CASES)
+@for_each(("said", "what", "fix"), CASES)
 def test_words_that_name_a_cause(said: str, what: str, fix: str) -> None:
     cause = cause_of(said, "gpu1", "alice")
     assert cause is not None

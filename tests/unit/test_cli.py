@@ -14,6 +14,7 @@ from typer.main import get_command
 import toolkit.api
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from toolkit.cli import app as cli
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError
@@ -297,7 +298,19 @@ def names_below(command: Any) -> list[str]:
     return [*(p.name for p in command.params), *(name for each in inner for name in names_below(each))]
 
 
-@pytest.mark.parametrize("verb", sorted({name.split()[0] for name in VERBS}))
+def test_an_error_is_told_without_reading_the_other_verbs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(app: Any) -> Any:
+        read.append(len(app.registered_commands))
+        return get_command(app)
+
+    monkeypatch.setattr("typer.main.get_command", counted)
+    assert run("up", "--hosts", "gone.yaml")[0] == 2
+    assert read and set(read) == {1}
+
+
+@for_each("verb", sorted({name.split()[0] for name in VERBS}))
 def test_a_verb_alone_is_the_same_as_among_all(verb: str) -> None:
     """What is left out when a verb is named is the others, nothing of its own."""
     alone: Any = get_command(cli.only_verb([verb, "x"]))

@@ -24,6 +24,7 @@ from scripts.api_page import PARTS
 from tests.unit import cluster_world as world
 from tests.unit.cluster_world import facts as made_facts
 from tests.unit.conftest import Run
+from tests.unit.inside_world import PATIENCE_S
 from toolkit.api import Session
 from toolkit.batch import Away
 from toolkit.cli import app as cli
@@ -195,7 +196,7 @@ def test_code_that_is_long_to_read_is_waited_for_where_it_is_used(
     going = threading.Event()
 
     def slow(folder: Path) -> CodeTree:
-        assert going.wait(10)
+        assert going.wait(PATIENCE_S)
         return read_tree(folder)
 
     monkeypatch.setattr(toolkit.effects.tree, "read_tree", slow)
@@ -228,7 +229,7 @@ def test_to_leave_the_lines_of_a_job_closes_its_connections(
     else:
         with pytest.raises(KeyboardInterrupt):
             lines.throw(KeyboardInterrupt())  # type: ignore[attr-defined]
-    assert session.closed and ended.wait(5)
+    assert session.closed and ended.wait(PATIENCE_S)
 
 
 def test_down_ends_jobs_first_and_goes_on_when_one_cannot_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:

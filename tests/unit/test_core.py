@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from toolkit.core.command import command
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.facts import Interface
@@ -46,8 +47,8 @@ def changed(**config: Any) -> dict[str, Any]:
     return {**IMAGE, "Config": {**CONFIG, **config}}
 
 
-@pytest.mark.parametrize("empty", [None, [], {}, ""])
-@pytest.mark.parametrize("key", ["Entrypoint", "Labels", "Volumes", "WorkingDir", "User", "StopSignal"])
+@for_each("empty", [None, [], {}, ""])
+@for_each("key", ["Entrypoint", "Labels", "Volumes", "WorkingDir", "User", "StopSignal"])
 def test_engines_of_all_ages_agree_on_what_is_empty(key: str, empty: object) -> None:
     absent = {k: v for k, v in CONFIG.items() if k != key}
     assert identity(changed(**{key: empty})) == identity({**IMAGE, "Config": absent}) == identity(IMAGE)
@@ -60,7 +61,7 @@ def test_what_engines_add_of_their_own_does_not_count() -> None:
     assert identity(old) == identity(new) == identity(IMAGE)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         {**IMAGE, "Architecture": "arm64"},
@@ -116,7 +117,7 @@ OTHER_VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", [f.name for f in fields(Container)])
+@for_each("field", [f.name for f in fields(Container)])
 def test_the_digest_changes_with_every_field(field: str) -> None:
     base = world.container()
     assert replace(base, **{field: OTHER_VALUES[field]}).digest() != base.digest()
@@ -147,7 +148,7 @@ def test_the_digest_is_the_same_in_every_process() -> None:
 # Small things
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("program", "word"),
     [
         ("examples/train_ddp.py", "train-ddp"),
@@ -215,7 +216,7 @@ def test_a_report_counts_and_is_json() -> None:
     assert Report("r", ()).ok
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("login", "inside"),
     [
         ("alice", "alice"),

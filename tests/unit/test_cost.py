@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.network.cost import (
     DTYPE_BYTES,
     Wire,
@@ -85,7 +86,7 @@ def test_one_rank_sends_nothing(formula: object) -> None:
     assert formula(1e6, 1, SLOW) == 0  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ranks", "size", "algorithm"),
     [
         (2, 4, "ring"),
@@ -116,8 +117,8 @@ INSIDE = Wire(64e9, 5e-6)
 SHAPES = [(1, 1), (1, 1, 1), (1, 1, 1, 1), (2, 2), (4, 4, 4), (3, 1), (8,) * 8, (1,) * 13, (4,)]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("slots", SHAPES)
+@for_each("algorithm", ALGORITHMS)
+@for_each("slots", SHAPES)
 def test_more_bytes_more_latency_and_slower_links_take_longer(algorithm: str, slots: tuple[int, ...]) -> None:
     def seconds(size: float, rate: float, latency: float) -> float:
         return allreduce(algorithm, size, slots, Wire(rate, latency), INSIDE)
@@ -132,8 +133,8 @@ def test_more_bytes_more_latency_and_slower_links_take_longer(algorithm: str, sl
         assert (seconds(size, rate, latency * 2) > base) is across
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("slots", [shape for shape in SHAPES if len(shape) > 1])
+@for_each("algorithm", ALGORITHMS)
+@for_each("slots", [shape for shape in SHAPES if len(shape) > 1])
 def test_nothing_beats_the_bound(algorithm: str, slots: tuple[int, ...]) -> None:
     """2 (n - 1) / n of the bytes must leave each host and come to it, however they go round."""
     hosts = len(slots)
@@ -187,8 +188,8 @@ def test_a_step_by_hand() -> None:
 COMPUTES, RATES, SIZES = (0.01, 0.3, 5), (1e7, 1e9, 1e11), (1e4, 1e7, 1e9)
 
 
-@pytest.mark.parametrize("name", BUCKETS)
-@pytest.mark.parametrize(("compute", "rate", "size"), list(itertools.product(COMPUTES, RATES, SIZES)))
+@for_each("name", BUCKETS)
+@for_each(("compute", "rate", "size"), list(itertools.product(COMPUTES, RATES, SIZES)))
 def test_the_middle_lies_between_the_bounds_and_grows_with_what_it_is_made_of(
     name: str, compute: float, rate: float, size: float
 ) -> None:

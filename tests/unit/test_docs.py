@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.docs_check import code_of, command_faults, make_targets, page_faults, verbs
+from tests.unit.each import for_each
 from toolkit.network.lint import lint_inventory
 from toolkit.spec.parse import parse_inventory
 
@@ -33,7 +34,7 @@ def faults(text: str, folder: Path = ROOT) -> list[str]:
     return page_faults(text, folder, ROOT, VERBS, TARGETS, TITLES)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@for_each("page", PAGES)
 def test_a_page_names_only_what_there_is(page: str) -> None:
     path = ROOT / page
     assert faults(path.read_text(encoding="utf-8"), path.parent) == []
@@ -47,7 +48,7 @@ def test_the_readme_names_every_verb() -> None:
     assert set(VERBS) - named == set()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "toolkit").rglob("*.py")), ids=lambda p: p.name)
+@for_each("path", sorted((ROOT / "toolkit").rglob("*.py")), ids=lambda p: p.name)
 def test_messages_and_comments_name_only_what_there_is(path: Path) -> None:
     """A fix that names a verb which is gone would be worse than none."""
     text = path.read_text(encoding="utf-8")
@@ -64,7 +65,7 @@ def test_messages_and_comments_name_only_what_there_is(path: Path) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "fault"),
     [
         ("`toolkit destroy`", "there is no verb: toolkit destroy"),
@@ -98,7 +99,7 @@ def test_the_checker_sees_what_is_gone(text: str, fault: str) -> None:
     assert faults(text) == [fault]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "the toolkit destroys nothing, and we make everything plain",

@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import hosts
+from tests.unit.inside_world import PATIENCE_S, until_seen
 from toolkit.core.report import Report
 from toolkit.execute import execute
 from toolkit.plan import down as plan_module
@@ -74,6 +75,7 @@ def run(folder: Path) -> Report:
 def process(*argv: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     started = subprocess.Popen(argv, env={**os.environ, **env}, start_new_session=True)
     try:
+        until_seen(started)
         yield started
     finally:
         started.kill()
@@ -104,7 +106,7 @@ def test_processes_outside_of_containers_end_and_others_stay(engine: Path) -> No
     ):
         report = run(engine)
         assert report.ok, report
-        assert (rank.wait(10), relay.wait(10)) == (-15, -15)
+        assert (rank.wait(PATIENCE_S), relay.wait(PATIENCE_S)) == (-15, -15)
         assert (neighbour.poll(), stranger.poll()) == (None, None)
 
 

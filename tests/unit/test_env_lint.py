@@ -15,6 +15,8 @@ import pytest
 import toolkit.api
 import toolkit.network
 from tests.unit import cluster_world as world
+from tests.unit.conftest import handlers_kept
+from tests.unit.each import for_each
 from tests.unit.env_cases import FAULTS, GOOD, GOOD_FOR_ONE_HOST
 from toolkit.cli import app, common, plans
 from toolkit.core.finding import Finding
@@ -40,7 +42,7 @@ def lint(text: str, host: str = "") -> tuple[Finding, ...]:
     return lint_environment(pairs(text), f"hosts/{host}/env/" if host else "env/", host)
 
 
-@pytest.mark.parametrize(("text", "name", "verdict", "says"), FAULTS)
+@for_each(("text", "name", "verdict", "says"), FAULTS)
 def test_a_setting_that_comes_to_nothing_is_named(text: str, name: str, verdict: str, says: str) -> None:
     found = [f for f in lint(text, "gpu1") if f.subject == f"hosts/gpu1/env/{name}"]
     assert found, lint(text)
@@ -48,12 +50,12 @@ def test_a_setting_that_comes_to_nothing_is_named(text: str, name: str, verdict:
     assert all(f.check == "environment" and f.what and f.fix and f.host == "gpu1" for f in found)
 
 
-@pytest.mark.parametrize("text", GOOD)
+@for_each("text", GOOD)
 def test_a_good_setting_passes(text: str) -> None:
     assert lint(text) == ()
 
 
-@pytest.mark.parametrize("text", GOOD_FOR_ONE_HOST)
+@for_each("text", GOOD_FOR_ONE_HOST)
 def test_a_good_setting_of_one_host_passes(text: str) -> None:
     assert lint(text, "gpu1") == ()
 
@@ -136,7 +138,7 @@ def test_a_table_is_read_only_for_its_own_names() -> None:
     assert done.stdout.split() == ["0", "1"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "near"),
     [
         ("NCCL_BUFF_SIZE", "NCCL_BUFFSIZE"),
@@ -159,7 +161,7 @@ def test_the_nearest_name(name: str, near: str) -> None:
 # Values
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "number"),
     [
         ("12", 12),
@@ -300,7 +302,7 @@ def test_up_and_run_warn_once_before_they_contact_a_host(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(toolkit.api.Session, "open", contacted)
     monkeypatch.setattr(sys, "argv", ["toolkit", *words])
-    with pytest.raises(SystemExit) as end:
+    with handlers_kept(), pytest.raises(SystemExit) as end:
         app.main()
     out, err = capsys.readouterr()
     assert (end.value.code, out) == (3, "")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
-from tests.unit.inside_world import JOB, Load, World, host_entry, python, rank_env, wait_for
+from tests.unit.each import for_each
+from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
 from toolkit.core.code import CodeTree
 from toolkit.core.transport import shifted, together
 from toolkit.errors import BadInput
@@ -122,7 +123,7 @@ ENDED_BY_OTHERS = {"rank": 0, "exit_code": 143, "ended": 7.9}
 RANK = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"]}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("parts", "state", "code", "reason"),
     [
         ([part("succeeded", 0), part("succeeded", 0)], "succeeded", 0, "succeeded"),
@@ -314,7 +315,7 @@ def test_a_launcher_is_not_told_before_the_ranks_on_all_hosts_are_over(here: Wor
     time.sleep(0.3)
     assert b"asked" not in here.log() and supervisor.poll() is None
     process = here.start("stop.py", JOB, "--grace", "0.5")
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE_S)
     assert b"asked" in here.log()
     assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
     assert here.status()["asked"] <= here.status()["ended"]

@@ -10,6 +10,7 @@ import typer.main
 
 import toolkit.trust
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from toolkit.cli import app as cli
 from toolkit.cli.failure import asks_for_json
 from toolkit.core.report import Outcome, Report
@@ -104,7 +105,7 @@ def test_every_error_is_told_in_json_when_asked_for(
     assert (without[0], without[1]) == (status, "") and without[2] == err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "asked"),
     [
         ("up --json", True),

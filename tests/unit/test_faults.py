@@ -30,6 +30,7 @@ from tests.faults.history import (
 )
 from tests.faults.model import HOSTS, Answer, Case, Shell, case_at, combinations
 from tests.faults.verdict import Seen, broken, root_cause
+from tests.unit.each import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 # The broken runs by tested commit that were once replaced in the kept history.
@@ -131,7 +132,7 @@ def test_the_line_that_says_why(text: str, cause: str) -> None:
     assert root_cause(text) == cause
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "kinds"),
     [
         ({}, []),

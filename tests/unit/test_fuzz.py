@@ -82,8 +82,9 @@ import threading, time
 from pathlib import Path
 from tests.fuzz.sandbox import Hang, Sandbox
 box = Sandbox(Path({str(tmp_path / "box")!r}), {{"x": b"1"}})
-begin = threading._start_new_thread
+begin, listed = threading._start_new_thread, threading.Event()
 def begin_late(*words, **names):
+    listed.set()
     time.sleep(0.2)
     return begin(*words, **names)
 def write():
@@ -92,9 +93,9 @@ def begin_another():
     threading._start_new_thread = begin_late
     threading.Thread(target=write).start()
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # not the command's: nobody waits for it
-with box.watched(5):
+with box.watched(100):
     threading.Thread(target=begin_another).start()
-    time.sleep(0.1)  # the second is listed by now, and has not begun
+    listed.wait()  # the second is listed by now, and has not begun
 assert box.changes == ["x"], box.changes
 threading._start_new_thread = begin
 try:

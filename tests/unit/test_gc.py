@@ -14,6 +14,7 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import marks, process
 from tests.unit.hosts_here import hosts
+from tests.unit.inside_world import PATIENCE_S, until_seen
 from toolkit.checks.model import Scene, Seen
 from toolkit.checks.remains import IMAGES, STATES, Remains, removable, told
 from toolkit.core.facts import ContainerFacts
@@ -187,6 +188,10 @@ def test_parts_of_images_that_wait_for_nobody() -> None:
 # What is done about it
 
 
+# Marks are seen on the whole machine: another run of these tests must not meet this one.
+MARKED = f"g{os.getpid():x}"
+
+
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that says which containers a stand-in for docker lists."""
@@ -203,9 +208,10 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def rank() -> Iterator[subprocess.Popen[bytes]]:
     """A process of a job of a cluster that nothing else here belongs to."""
     started = subprocess.Popen(
-        ["sleep", "300"], env={**os.environ, "TOOLKIT_CLUSTER": "gone", "TOOLKIT_JOB": "g1"}
+        ["sleep", "300"], env={**os.environ, "TOOLKIT_CLUSTER": "gone", "TOOLKIT_JOB": MARKED}
     )
     try:
+        until_seen(started)
         yield started
     finally:
         started.kill()
@@ -220,22 +226,23 @@ def carried_out(found: Leftovers) -> list[tuple[str, str]]:
 def test_a_cluster_that_has_come_back_keeps_its_processes(
     engine: Path, rank: subprocess.Popen[bytes]
 ) -> None:
-    found = Leftovers({}, (Stray("gpu2", "g1", (rank.pid,), "", "gone"),))
+    found = Leftovers({}, (Stray("gpu2", MARKED, (rank.pid,), "", "gone"),))
     engine.write_text("aaaa\n")
     ((status, detail),) = carried_out(found)
     assert status == "failed" and "cluster gone runs" in detail and rank.poll() is None
     engine.write_text("")
-    assert carried_out(found) == [("ok", "")] and rank.wait(10) == -15
+    assert carried_out(found) == [("ok", "")] and rank.wait(PATIENCE_S) == -15
     assert carried_out(found)[0][0] == "skipped"
 
 
 def test_a_job_that_runs_by_mains_word_keeps_its_processes(
     rank: subprocess.Popen[bytes], engine: Path
 ) -> None:
-    found = Leftovers({}, (Stray("gpu2", "g1", (rank.pid,), "gpu1", "gone"),))
-    env = {**os.environ, "TOOLKIT_SUPERVISOR": "g1"}
+    found = Leftovers({}, (Stray("gpu2", MARKED, (rank.pid,), "gpu1", "gone"),))
+    env = {**os.environ, "TOOLKIT_SUPERVISOR": MARKED}
     supervisor = subprocess.Popen(["sleep", "300"], env=env)
     try:
+        until_seen(supervisor)
         assert [status for status, _ in carried_out(found)] == ["ok", "failed"] and rank.poll() is None
         # Main is gone since: nobody says that the job is over.
         report = execute(plan_fix("gc", found), hosts("gpu2"))

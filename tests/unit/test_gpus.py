@@ -10,6 +10,7 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from toolkit.core.container import Container
 from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.report import Outcome, Report
@@ -46,7 +47,7 @@ def test_every_answer_of_nvidia_smi_as_it_is_understood() -> None:
     check_golden("gpus/nvidia-smi.txt", "\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@for_each("name", ANSWERS)
 def test_there_are_gpus_or_there_is_a_reason(name: str) -> None:
     gpus, trouble = said(name)
     assert gpus or trouble
@@ -97,7 +98,7 @@ def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
     assert usable_uuids(("0", "1"), facts(SPLIT)) == {*SPLIT[0].usable, SPLIT[1].uuid}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wanted", "has", "trouble", "what", "fix"),
     [
         (host("0", "5"), PLAIN, "", f"gpus: names 5, nvidia-smi on the host lists 2: 0 {ID}", "-L"),
@@ -147,7 +148,7 @@ def test_when_every_host_lacks_gpus_all_are_named_at_once() -> None:
 # What the engine is asked for
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "runtime", "cdi", "asked"),
     [
         ((), True, (), ("", ())),
@@ -223,7 +224,7 @@ def test_a_list_reaches_the_container() -> None:
 # Engines' words for it, seen on 20.10, 26.1 and in reports
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "what", "fix"),
     [
         ('could not select device driver "" with capabilities: [[gpu]].', "Toolkit is missing", "nvidia-ctk"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.core.doing import doing
 from toolkit.core.evidence import Connection, Evidence, Frame, HostSeen, Process, RankSeen, parse_host
 from toolkit.core.hang import judge
@@ -66,7 +67,7 @@ SAVE = process(
 MPI_BUSY = process(own(3, "comm.Allreduce(a, b)"), cpu=1.0, state="R")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rank", "kind", "words"),
     [
         (seen(1, SLEEP), "sleep", "sleeps at train.py:5 in load"),

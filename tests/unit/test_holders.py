@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster_world import facts, gpu, running
+from tests.unit.inside_world import until_seen
 from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
 from toolkit.errors import NotReady
 from toolkit.plan.holders import Holder, holders, refuse_held
@@ -43,7 +44,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
     mine = subprocess.Popen([sys.executable, *argv, "GPU-0,GPU-1"], env={"TOOLKIT_JOB": "j1"})
     other = subprocess.Popen([sys.executable, *argv, ""])
     # It names the program and is none: the path must be what Python runs.
-    decoy = subprocess.Popen(["sh", "-c", "sleep 60; :", str(lease), "j9"])
+    decoy = subprocess.Popen(["sh", "-c", "read line; :", str(lease), "j9"], stdin=subprocess.PIPE)
     smi = tmp_path / "nvidia-smi"
     gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
     smi.write_text(f"#!/bin/sh\necho 'GPU-0, {mine.pid}, 512'\necho 'GPU-1, {other.pid}, [N/A]'\necho\n")
@@ -51,8 +52,8 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
         file.write(f"echo 'GPU-1, {gone}, 3'\necho 'No running processes found'\n")
     smi.chmod(0o755)
     try:
-        # Until both are Python with their whole command line.
-        time.sleep(0.3)
+        for process in (mine, other, decoy):
+            until_seen(process)
         text = QUESTIONS.replace(LEASE, str(lease))
         done = subprocess.run(
             ["sh", "-c", 'mark() { echo "@@ $1"; }\n' + text],
@@ -64,7 +65,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
     finally:
         for process in (mine, other, decoy):
             process.kill()
-            process.wait()
+            process.communicate()
     assert done.stderr == ""
     apps, _, claims = done.stdout.replace(str(lease), LEASE).partition("@@ claims\n")
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.errors import BadInput
 from toolkit.spec.draft import Draft, DraftHost
 from toolkit.spec.draft_text import hosts_file
@@ -26,7 +27,7 @@ def refusals(text: str | bytes) -> list[str]:
 
 
 # The counts are what `mpirun --display-allocation` of Open MPI 4.1.4 showed for these very files.
-@pytest.mark.parametrize(
+@for_each(
     ("text", "counts"),
     [
         ("a slots=4\nb slots=2\n", {"a": 4, "b": 2}),
@@ -63,7 +64,7 @@ def test_users_and_ports() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "problems"),
     [
         ("", ["lists no host"]),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.golden import check_golden
+from tests.unit.each import for_each
 from toolkit.core.image import config_identity
 from toolkit.core.image_parts import (
     JOINED,
@@ -82,7 +83,7 @@ def test_bytes_that_do_not_fit_their_layers_make_no_image() -> None:
     assert list(archive((layer,), (b"", b"a", b"", b"bc", b""), ()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sizes", "groups"),
     [
         ([], []),

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.core.imports import Choice, files_of, imports_of, launcher_for, takes_local_rank
 from toolkit.inputs import read_sources
 from toolkit.launchers import LAUNCHERS
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("source", "names"),
     [
         ("import a.b, c as d", {"a.b", "c"}),
@@ -30,7 +31,7 @@ def test_the_names_that_are_imported(source: str, names: set[str]) -> None:
     assert imports_of(source) == names
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "choice"),
     [
         ({"horovod.torch", "torch"}, Choice("horovodrun", "horovod")),

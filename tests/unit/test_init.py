@@ -13,6 +13,7 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from toolkit.spec.draft import Draft, DraftHost, faults_between, named, read_host
 from toolkit.spec.draft_text import hosts_file
 from toolkit.spec.parse import parse_inventory
@@ -24,7 +25,7 @@ def names(*words: str) -> list[str]:
     return [host.name for host in named([read_host(word) for word in words])]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "expected"),
     [
         (("gpu1", "gpu2"), ["gpu1", "gpu2"]),
@@ -48,7 +49,7 @@ def test_a_host_on_the_command_line() -> None:
     assert read_host("gpu1:0") == DraftHost("gpu1", slots=0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("word", "message"),
     [
         ("", "should be a host name"),

@@ -18,6 +18,7 @@ import toolkit.trust
 from tests.golden import check_golden
 from tests.unit.checks import recorded, scenes
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from toolkit.aliases import find_aliases
 from toolkit.checks import judge
 from toolkit.checks.filling import choice_of, filled, image_for
@@ -238,7 +239,7 @@ def test_what_is_no_common_share(other: str) -> None:
     assert shared(NFS, other) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "folder",
     ["/", "/home", "/home/alice", "/opt", "/usr/local", "/var/lib/x", "/a\\040b", "/a:b", "/run/x", "/etc"],
 )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.inside_world import PATIENCE_S
 from toolkit.inside import layers as program
 
 Entry = tuple[str, bytes | None]
@@ -175,4 +176,4 @@ def test_it_ends_with_its_standard_input(tmp_path: Path) -> None:
         assert process.stdin and process.stdout
         process.stdout.read(1)  # it writes, and cannot go on: nobody reads the rest
         process.stdin.close()
-        assert process.wait(10) == 1
+        assert process.wait(PATIENCE_S) == 1

@@ -36,6 +36,7 @@ def test_a_log_is_read_as_it_was_written(logs: Any, tmp_path: Path) -> None:
     log.write(b"two\n")
     log.close()
     assert reader.read() == b"two\n"
+    reader.close()
     assert b"".join(logs.read_all(path)) == b"one\ntwo\n"
 
 
@@ -79,6 +80,8 @@ def test_a_reader_that_is_too_slow_is_told_what_it_missed(logs: Any, tmp_path: P
         read += data
     assert b" bytes of the log are left out here\n" in read
     assert read.endswith(b"line 020009\n")
+    reader.close()
+    log.close()
 
 
 def test_a_log_is_continued_where_it_ended(logs: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from .inside_world import JOB, World, host_entry, is_alive, python, rank_env, wait_for
+from .inside_world import JOB, PATIENCE_S, World, host_entry, is_alive, python, rank_env, wait_for
 
 SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
 
@@ -203,7 +203,7 @@ def test_sigterm_reaches_the_childs_whole_group(world: World) -> None:
     process = world.start("rank.py", JOB, **rank_env())
     helper = pid_from(process)
     process.terminate()
-    assert process.wait(timeout=10) == 143
+    assert process.wait(timeout=PATIENCE_S) == 143
     wait_for(lambda: not is_alive(helper))
 
 
@@ -221,14 +221,14 @@ def test_the_rank_ends_when_its_launcher_is_gone(world: World) -> None:
 def test_a_helper_that_keeps_the_pipes_open_does_not_keep_the_rank(world: World) -> None:
     code = (
         "import subprocess, sys\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print('done')"
     )
     world.job(command=python(code))
     process = world.start("rank.py", JOB, **rank_env())
     started = time.monotonic()
-    assert process.wait(timeout=10) == 0
-    assert time.monotonic() - started < 5
+    assert process.wait(timeout=PATIENCE_S) == 0
+    assert time.monotonic() - started < 300
 
 
 def test_a_rank_without_a_reader_works_on(world: World) -> None:
@@ -238,7 +238,7 @@ def test_a_rank_without_a_reader_works_on(world: World) -> None:
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=PATIENCE_S) == 0
     assert (world.folder() / "logs" / "rank-0.log").read_bytes() == b"0\n1\n2\n"
 
 
@@ -248,7 +248,7 @@ def test_sigint_gives_130(world: World) -> None:
     process = world.start("rank.py", JOB, **rank_env())
     pid_from(process)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=10) == 130
+    assert process.wait(timeout=PATIENCE_S) == 130
 
 
 # A data-loader worker, wandb or TensorBoard: it inherits the rank's output and prints without end.
@@ -283,7 +283,7 @@ def test_the_exit_is_recorded_before_the_children_have_ended(world: World) -> No
     wait_for((world.folder() / "logs" / "rank-0.exit").exists)
     assert is_alive(child) and process.poll() is None  # the rank did not fail, so the child has its grace
     os.kill(child, signal.SIGKILL)
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=PATIENCE_S) == 0
 
 
 def test_a_child_saves_in_its_grace_though_its_rank_is_gone(world: World) -> None:
@@ -297,7 +297,7 @@ def test_a_child_saves_in_its_grace_though_its_rank_is_gone(world: World) -> Non
     process = world.start("rank.py", JOB, **rank_env())
     pid_after(process, b"pid=")
     process.terminate()
-    assert process.wait(timeout=20) == 143
+    assert process.wait(timeout=PATIENCE_S) == 143
     assert (world.folder() / "code" / "saved").exists()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import JOB, Load, World, host_entry, python, rank_env, wait_for
+from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
 from toolkit.inputs import inside_programs
 
 
@@ -156,7 +156,7 @@ def test_a_stop_between_two_attempts_ends_the_job(world: World) -> None:
     process = world.start("supervisor.py", JOB)
     wait_for(lambda: world.status()["state"] == "restarting")
     process.terminate()
-    process.wait(20)
+    process.wait(PATIENCE_S)
     status = world.status()
     assert (status["state"], status["exit_code"], status["reason"]) == ("stopped", 143, "stopped by SIGTERM")
 

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from .inside_world import JOB, World, host_entry, python, wait_for
+from .inside_world import JOB, PATIENCE_S, World, host_entry, python, wait_for
 
 PLACE = "import os; print(*(os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE')))"
 
@@ -42,7 +42,7 @@ def test_one_that_fails_ends_the_others_with_its_exit_code(world: World) -> None
     job(world, code)
     began = time.monotonic()
     world.call("supervisor.py", JOB)
-    assert time.monotonic() < began + 20
+    assert time.monotonic() < began + PATIENCE_S
     status = world.status()
     assert (status["exit_code"], status["reason"]) == (7, "rank 1 on gpu1 ended with exit code 7")
     ends = [json.loads(path.read_text()) for path in (world.folder() / "logs").glob("rank-*.exit")]
@@ -57,11 +57,11 @@ def test_a_stop_reaches_all_and_waits_for_them(world: World) -> None:
         "def end(*_): time.sleep(0.3); print('saved'); sys.exit(0)\n"
         "signal.signal(15, end); print('ready'); time.sleep(60)"
     )
-    job(world, code, grace=5.0)
+    job(world, code, grace=600.0)
     supervisor = world.start("supervisor.py", JOB)
     wait_for(lambda: world.log().count(b"ready") == 3)
     supervisor.terminate()
-    supervisor.wait(20)
+    supervisor.wait(PATIENCE_S)
     assert world.log().count(b"saved") == 3 and world.status()["state"] == "stopped"
 
 

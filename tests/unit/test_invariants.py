@@ -18,6 +18,7 @@ import toolkit.effects.engine
 import toolkit.jobs
 import toolkit.making
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from tests.unit.hosts_here import HostHere, hosts, tree
 from toolkit.api import Session
 from toolkit.cli import plans
@@ -88,7 +89,7 @@ def test_planning_changes_none_of_its_inputs() -> None:
     assert repr((layout, facts, inventory)) == before
 
 
-@pytest.mark.parametrize("name", world.plans())
+@for_each("name", world.plans())
 def test_a_plan_is_made_of_values(name: str) -> None:
     """No closures, no sets: what `repr` shows is all there is."""
 

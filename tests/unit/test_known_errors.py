@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.docs_check import command_faults, verbs
+from tests.unit.each import for_each
 from toolkit.core.known_errors import CHUNK, GAP, KNOWN_ERRORS, LONGEST_LINE, OR, KnownError, match
 from toolkit.spec.parse import json_schema
 
@@ -48,18 +49,18 @@ def test_every_entry_has_its_lines() -> None:
     assert set(LINES) == set(BY_NAME) and len(BY_NAME) == len(KNOWN_ERRORS)
 
 
-@pytest.mark.parametrize(("name", "line"), EACH)
+@for_each(("name", "line"), EACH)
 def test_a_line_is_this_error_alone(name: str, line: str) -> None:
     assert names(line) == [name]
     assert names(f"[gpu1 3] \x1b[31m{line.upper()}\x1b[0m") == [name]
 
 
-@pytest.mark.parametrize("line", HEALTHY)
+@for_each("line", HEALTHY)
 def test_a_healthy_job_prints_none(line: str) -> None:
     assert names(line) == []
 
 
-@pytest.mark.parametrize("error", KNOWN_ERRORS, ids=lambda error: error.name)
+@for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
 def test_an_entry_is_well_formed(error: KnownError) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", error.name)
     assert re.fullmatch(r"[^.].*\.", error.what) and ". " not in error.what
@@ -70,7 +71,7 @@ def test_an_entry_is_well_formed(error: KnownError) -> None:
         assert max(len(word) for word in words) >= 7 and all(words)
 
 
-@pytest.mark.parametrize("error", KNOWN_ERRORS, ids=lambda error: error.name)
+@for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
 def test_a_fix_names_only_what_there_is(error: KnownError) -> None:
     calls = re.findall(r"toolkit [a-z]+[^;,]*", error.fix)
     sentences = ("the toolkit", "toolkit sets", "toolkit picks")
@@ -81,7 +82,7 @@ def test_a_fix_names_only_what_there_is(error: KnownError) -> None:
     assert [key for key in named if key not in known] == []
 
 
-@pytest.mark.parametrize("error", KNOWN_ERRORS, ids=lambda error: error.name)
+@for_each("error", KNOWN_ERRORS, ids=lambda error: error.name)
 def test_every_way_to_say_it_can_be_found(error: KnownError) -> None:
     """No way is swallowed by an entry that stands before it."""
     for way in error.pattern.split(OR):

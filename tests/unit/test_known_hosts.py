@@ -13,6 +13,7 @@ from typing import Any
 import paramiko
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.effects.host_keys import judge, prefer_recorded, record, save_key
 from toolkit.effects.known_hosts import (
     Verdict,
@@ -52,7 +53,7 @@ def verdict(
     return known.judge(key.get_name(), key.get_base64())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "name", "port", "good"),
     [
         ("10.0.0.1", "10.0.0.1", 22, True),
@@ -131,7 +132,7 @@ def test_authorities_are_known_of_and_vouch_for_nothing() -> None:
     assert record_of(parse_known_hosts(text), names_of("gpu1", 22)).authorities == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",

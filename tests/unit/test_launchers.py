@@ -11,6 +11,7 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from toolkit.errors import BadInput, NotReady
 from toolkit.launchers import BY_AGENT, ELASTIC, LAUNCHERS
 from toolkit.launchers.job import Job, JobHost
@@ -27,8 +28,8 @@ SPARE = JobHost("gpu3", "10.77.0.4", 2, (0, 1))
 SHAPES = {"one-host": (GPU1,), "uneven": (GPU1, GPU2), "main-without-slots": (GPU2,)}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@for_each("shape", SHAPES)
+@for_each("launcher", LAUNCHERS)
 def test_every_launcher_has_goldens(launcher: str, shape: str) -> None:
     job = world.job(launcher, SHAPES[shape])
     check_golden(f"launchers/{launcher}/{shape}.json", job_file(job))
@@ -59,8 +60,8 @@ def test_how_many_ranks_there_may_be(changes: dict[str, Any], sizes: tuple[int, 
     assert elastic("torchrun", **changes).world_sizes == sizes
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@for_each("shape", SHAPES)
+@for_each("launcher", LAUNCHERS)
 def test_every_launcher_starts_every_rank_through_the_rank_program(launcher: str, shape: str) -> None:
     job = world.job(launcher, SHAPES[shape])
     launches = LAUNCHERS[launcher](job)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import toolkit
+from tests.unit.each import for_each
 from tests.unit.layers import BELONGS, ORDER, PURE, layer_of, violations
 
 PACKAGE = Path(toolkit.__file__).parent
@@ -20,7 +21,7 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if "_data" not in path.parts}
 
 
-@pytest.mark.parametrize("module", MODULES)
+@for_each("module", MODULES)
 def test_layer_rule(module: str) -> None:
     assert violations(module, MODULES[module].read_text(encoding="utf-8")) == []
 
@@ -31,7 +32,7 @@ def test_every_layer_is_there() -> None:
     assert all(f"toolkit.{name}" in MODULES for name in BELONGS)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("module", "text"),
     [
         ("toolkit.core.x", "from toolkit.spec.inventory import Host"),
@@ -68,8 +69,8 @@ def test_the_checker_sees_a_wrong_import(module: str, text: str) -> None:
     assert len(violations(module, text)) == 1
 
 
-@pytest.mark.parametrize("layer", PURE)
-@pytest.mark.parametrize(
+@for_each("layer", PURE)
+@for_each(
     "text",
     [
         *(f"import {name}" for name in ("time", "random", "secrets", "os", "socket", "subprocess")),

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.core.mask import masked, masked_text, secret_values
 from toolkit.effects.bundle import write_bundle
 from toolkit.errors import ToolkitError
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "shown"),
     [
         ("HF_TOKEN=abcdef x", "HF_TOKEN=*** x"),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.inside_world import PATIENCE_S
 from toolkit.core.command import Command
 from toolkit.core.result import Result
 from toolkit.effects.runner import Sink
@@ -107,20 +108,20 @@ def test_the_later_answer_counts() -> None:
     assert both.tries["gpu1", "10.77.0.3", 12345] == "open" and both.routes
 
 
-def run_text(programs: str, *targets: str) -> str:
+def run_text(programs: str, *targets: str, seconds: float = 1.5) -> str:
     """Run the shell text as on a host that has these programs alone."""
     text = str(ways_command(Ways()).argv[2])
     for name in ("bash", "python3", "ip"):
         if name not in programs.split():
             text = text.replace(f"command -v {name} ", "false ")
-    argv = ["sh", "-c", text, "sh", "1.5", "--", *targets]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout
+    argv = ["sh", "-c", text, "sh", str(seconds), "--", *targets]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
 
 
 @pytest.mark.parametrize("programs", ["bash", "python3"])
 def test_nothing_to_try_takes_no_time(programs: str) -> None:
     start = time.monotonic()
-    assert "tried" not in run_text(programs) and time.monotonic() - start < 1.4
+    assert "tried" not in run_text(programs, seconds=100) and time.monotonic() - start < 90
 
 
 def test_a_host_without_bash_and_python_says_that_nothing_was_tried() -> None:

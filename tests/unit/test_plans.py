@@ -9,6 +9,7 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from toolkit.core.facts import Facts, Remembered
 from toolkit.errors import NotReady
 from toolkit.plan.down import plan_down
@@ -20,7 +21,7 @@ from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
 
 
-@pytest.mark.parametrize("name", world.plans())
+@for_each("name", world.plans())
 def test_every_plan_has_a_golden(name: str) -> None:
     check_golden(f"plan/{name}.txt", plan_text(world.plans()[name]))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.errors import BadInput
 from toolkit.network.assemble import Given, assemble, measured_rates
 from toolkit.network.cost import Wire, ring, wire_efficiency
@@ -222,7 +223,7 @@ def test_a_file_of_measurements() -> None:
     assert found.allreduce == (Point(8, 3, 0.5),)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "messages"),
     [
         ("{", ["is not JSON"]),
@@ -309,8 +310,8 @@ def test_slots_are_counted_against_those_of_one_host() -> None:
     assert rows[1].efficiency == pytest.approx(rows[1].speedup / 2)  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("parameters", [1e5, 25.6e6, 340e6])
-@pytest.mark.parametrize("hosts", [2, 5, 8])
+@for_each("parameters", [1e5, 25.6e6, 340e6])
+@for_each("hosts", [2, 5, 8])
 def test_what_makes_it_better_and_worse(parameters: float, hosts: int) -> None:
     def speedup(rate: float = 1e9, size: float = parameters, compute: float = 0.3, slow: float = 0) -> float:
         rates = {"gpu2": slow} if slow else {}

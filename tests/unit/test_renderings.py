@@ -17,6 +17,7 @@ import yaml
 from tests.golden import check_golden
 from tests.parity import SHOWN, variants
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from toolkit.core.container import Container, Mount
 from toolkit.errors import ToolkitError
 from toolkit.network.choose import DataPath
@@ -199,7 +200,7 @@ def _undollar(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Container)])
+@for_each("field", [f.name for f in dataclasses.fields(Container)])
 def test_docker_run_and_compose_say_the_same(field: str) -> None:
     assert field in FIELDS, f"Container.{field} has no rendering: add it to both, and to this table"
     in_docker, in_compose, meant = FIELDS[field]
@@ -238,7 +239,7 @@ def test_docker_inspect_has_a_reader_for_every_field() -> None:
     assert set(SHOWN) == {f.name for f in dataclasses.fields(Container)}, "see tests/parity.py"
 
 
-@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Container)])
+@for_each("field", [f.name for f in dataclasses.fields(Container)])
 def test_no_field_is_left_at_its_default_in_the_parity_test(field: str) -> None:
     (spec,) = (f for f in dataclasses.fields(Container) if f.name == field)
     value = getattr(world.container(), field)

@@ -18,7 +18,7 @@ import toolkit.reports
 from tests.golden import check_golden, without_style
 from tests.unit.cluster_world import facts
 from tests.unit.cluster_world import inventory as world_inventory
-from tests.unit.inside_world import JOB, Load, World, python, wait_for
+from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, wait_for
 from toolkit.core.curves import Curve
 from toolkit.core.job_report import JobReport, make_report
 from toolkit.core.job_status import parse_status
@@ -146,7 +146,7 @@ def test_gauges_of_a_long_job_are_thinned(
     thread.start()
     wait_for(lambda: log._apart >= 0.04)
     over.set()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     rows = gauge_log.read_rows(path)
     assert 4 <= len(rows) <= 9 and [row["at"] for row in rows] == sorted(row["at"] for row in rows)
     path.write_text(path.read_text() + '{"at": 1, "cut o')

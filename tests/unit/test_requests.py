@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.each import for_each
 from toolkit.api import choose_hosts, inside_programs, load_inventory
 from toolkit.errors import BadInput
 from toolkit.inputs import read_secrets
@@ -84,7 +85,7 @@ def refused(text: str = SLOTS, **changes: Any) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wrong", "path"),
     [
         ({"ranks": 0}, "--np"),

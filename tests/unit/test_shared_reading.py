@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
+from tests.unit.inside_world import PATIENCE_S
 from toolkit.effects.shared_reading import LEAST, PIECE, Readings, Tap
 
 SIZE = 40 * PIECE + 17
@@ -86,7 +87,7 @@ def test_what_cannot_be_read_twice_goes_at_the_pace_of_the_slowest() -> None:
     thread.join(0.2)
     assert thread.is_alive() and source.given <= LEAST + 3 * PIECE
     got = head + b"".join(slow)
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert got == results[0] == content(None) and source.begun == [None]
 
 
@@ -100,7 +101,7 @@ def test_a_taker_that_gives_up_sets_the_others_free() -> None:
     thread.start()
     thread.join(0.1)
     slow.close()
-    thread.join(5)
+    thread.join(PATIENCE_S)
     assert results == [content(None)]
 
 

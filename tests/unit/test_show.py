@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.core.code import CodeTree, Entry
 from toolkit.core.command import Ref, command, script
 from toolkit.core.report import Outcome, Report
@@ -83,7 +84,7 @@ def test_an_interrupted_report() -> None:
     assert "gpu1: ok (1 change)" in text and "gpu2: stopped before make the key" in text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("step", "lines"),
     [
         (

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden import check_golden
+from tests.unit.each import for_each
 from tests.unit.spec_cases import CASES, GOOD, HEAD
 from toolkit.core.container import Mount, Ulimit
 from toolkit.errors import BadInput, Problem
@@ -120,7 +121,7 @@ def test_defaults_are_the_inventory_s_own() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "\ufeff" + GOOD,
@@ -238,7 +239,7 @@ def test_invalid_cases() -> None:
     check_golden("spec/invalid.txt", "\n".join(parts))
 
 
-@pytest.mark.parametrize("name", CASES)
+@for_each("name", CASES)
 def test_messages_are_ours(name: str) -> None:
     for problem in refused(CASES[name]):
         text = str(problem)
@@ -262,20 +263,20 @@ def test_exit_code_and_text_of_the_error() -> None:
 
 
 def test_a_flood_of_problems_is_cut() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     problems = refused(GOOD + "".join(f"k{n}: 1\n" for n in range(20_000)))
     assert len(problems) == MAX_PROBLEMS + 1
     assert problems[-1].message == f"and {20_000 - MAX_PROBLEMS} more"
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_a_thousand_hosts() -> None:
     host = "    address: 10.1.{0}.{1}\n    user: alice\n    slots: 8\n    env:\n      A: 'x'\n"
     text = HEAD + "hosts:\n" + "".join(f"  gpu{n}:\n" + host.format(n // 250, n % 250) for n in range(1000))
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(parse_inventory(text, "hosts.yaml").hosts) == 1000
     # Well under 1 s on any machine; the bound only catches what grows faster than the file.
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_schema() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.unit.each import for_each
 from tests.unit.spec_cases import CASES, GOOD
 from toolkit.spec.scalars import plain
 from toolkit.spec.yaml import LOADER, MAX_DEPTH, read_yaml
@@ -42,7 +43,7 @@ def test_both_parsers_agree(text: str | bytes) -> None:
     assert read_yaml(text, loader=yaml.CSafeLoader) == read_yaml(text, loader=yaml.SafeLoader)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "value"),
     [
         *(("", None), ("~", None), ("null", None), ("true", True), ("False", False)),
@@ -56,7 +57,7 @@ def test_plain_values(text: str, value: object) -> None:
     assert (got, type(got), complaint) == (value, type(value), "")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         *("yes", "No", "ON", "off", "22:22", "1:2:3", "190:20:30.15", "08:30", "010", "-07", "08", "0_7"),

@@ -13,6 +13,7 @@ from typing import Any
 import paramiko
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.effects.known_hosts import Record, parse_known_hosts, parse_line
 from toolkit.effects.ssh_auth import KeyLogin, NotLetIn, is_locked, public_blobs
 from toolkit.effects.ssh_config import Target
@@ -228,7 +229,7 @@ def test_a_key_that_has_changed_or_is_revoked() -> None:
     assert "trust" not in shown.fix.split()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "words"),
     [
         (socket.gaierror(-2, "Name or service not known"), "the name 10.0.0.1 is not known here"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.golden import check_golden
-from tests.unit.inside_world import JOB, Load, World, python, rank_env, wait_for
+from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, rank_env, wait_for
 from toolkit.core.gauges import GpuGauge, HostGauges, RankGauge, job_gauges, parse_gauges
 from toolkit.show_prometheus import prometheus_text
 from toolkit.show_top import tables, top_json, top_text
@@ -145,7 +145,7 @@ def gauge(here: World, seconds: str = "0.2", **env: str) -> Iterator[subprocess.
     try:
         yield process
         process.stdin.close()
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -14,6 +14,7 @@ import toolkit.tune
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from tests.unit.each import for_each
 from tests.unit.test_explain import HOSTS as EXPLAINED
 from tests.unit.test_invariants import Recorder, invoke
 from tests.unit.test_invariants import recorder as recorder
@@ -252,7 +253,7 @@ def spoiled(**changes: object) -> str:
     return json.dumps({"tuned": [{**item, **changes}]})
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "",

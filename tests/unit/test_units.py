@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.network import units
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("read", "text", "value"),
     [
         (units.rate, "1gbit", 1e9),
@@ -33,7 +34,7 @@ def test_what_is_understood(read: Callable[[str], float], text: str, value: floa
     assert read(text) == pytest.approx(value, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("read", "text"),
     [
         *(
@@ -51,7 +52,7 @@ def test_what_is_refused(read: Callable[[str], float], text: str) -> None:
         read(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tell", "value", "text"),
     [
         (units.rate_text, 1e7, "10 Mb/s"),

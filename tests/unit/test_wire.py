@@ -13,6 +13,7 @@ from typing import Any
 import paramiko
 import pytest
 
+from tests.unit.inside_world import PATIENCE_S
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.effects.ssh import MARK, _feed, _Framed, arriving, terminal_wire, wire
 
@@ -98,7 +99,9 @@ def show(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def arrived(shell: str, line: str, folder: Path) -> list[bytes]:
-    done = subprocess.run([shell, "-c", line], capture_output=True, timeout=20, cwd=folder, check=False)
+    done = subprocess.run(
+        [shell, "-c", line], capture_output=True, timeout=PATIENCE_S, cwd=folder, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"{MARK}\n".encode()
     assert done.stdout.startswith(f"{MARK}\n".encode())
@@ -137,7 +140,7 @@ def test_scripts_and_limits(shell: str, show: str, tmp_path: Path) -> None:
 
 
 def test_a_limit_ends_the_command_over_there() -> None:
-    done = subprocess.run(["sh", "-c", wire(command("sleep", "20"), 0.2)], check=False, timeout=10)
+    done = subprocess.run(["sh", "-c", wire(command("sleep", "20"), 0.2)], check=False, timeout=PATIENCE_S)
     assert done.returncode == 124
 
 

@@ -178,7 +178,7 @@ def fail(error: ToolkitError, words: list[str]) -> NoReturn:
     from toolkit.cli.failure import asks_for_json, tell
 
     end_at_once(error.exit_code)
-    tell(error, asks_for_json(typer.main.get_command(app), words))
+    tell(error, asks_for_json(typer.main.get_command(only_verb(words)), words))
     sys.exit(error.exit_code)
 
 

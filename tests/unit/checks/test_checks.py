@@ -12,6 +12,7 @@ from tests.unit.checks.cases_network import NETWORK_CASES
 from tests.unit.checks.net_scenes import with_inside
 from tests.unit.checks.recorded import place, places
 from tests.unit.checks.scenes import Case, scene
+from tests.unit.each import for_each
 from toolkit.checks import CHECKS, STAGES, host_probes, judge
 from toolkit.checks.clock import clock_offset
 from toolkit.checks.model import Check
@@ -22,7 +23,7 @@ CASES = (*HOST_CASES, *NETWORK_CASES)
 _SAYS = {"error": "error(", "warning": "warning(", "not checked": "unchecked("}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.check}-{c.verdict}-{c.words}")
+@for_each("case", CASES, ids=lambda c: f"{c.check}-{c.verdict}-{c.words}")
 def test_a_case_is_judged_as_it_should(case: Case) -> None:
     (check,) = (c for c in CHECKS if c.id == case.check)
     found = [f for f in check.judged(case.scene) if f.host == (case.host if check.host else f.host)]
@@ -34,7 +35,7 @@ def test_a_case_is_judged_as_it_should(case: Case) -> None:
     assert check.whole or {f.host for f in check.judged(case.scene)} == set(case.scene.facts)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.id)
+@for_each("check", CHECKS, ids=lambda c: c.id)
 def test_every_verdict_of_a_check_has_a_case(check: Check) -> None:
     judge_ = check.host or check.whole
     assert judge_ is not None and not (check.host and check.whole)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.each import for_each
 from toolkit.checks.cuda import BRANCHES, dotted, first_driver, image_cuda, newest_cuda, required, satisfied
 
 
@@ -12,7 +13,7 @@ def test_the_table_rises() -> None:
     assert [cuda for _, cuda in BRANCHES] == sorted({cuda for _, cuda in BRANCHES})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("driver", "cuda"),
     [
         ("390.157", ""),
@@ -41,7 +42,7 @@ def test_the_oldest_driver_for_a_cuda(cuda: tuple[int, ...], branch: int) -> Non
 _DATA_CENTRE = "cuda>=12.8 brand=tesla,driver>=535,driver<536 brand=nvidia,driver>=535,driver<536"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("condition", "driver", "answer"),
     [
         ("cuda>=12.4", "550.54.14", True),

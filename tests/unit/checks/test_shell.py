@@ -13,6 +13,7 @@ import pytest
 
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
 from tests.unit.hosts_here import hosts
+from tests.unit.inside_world import PATIENCE_S, until_seen
 from toolkit.checks import host_probes
 from toolkit.checks.gpu_answers import GPUS, answers
 from toolkit.checks.leftovers import MARKS, marked, state_folders
@@ -171,6 +172,7 @@ def stray() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     job = f"20260101-000000-test-{os.getpid():04x}"
     env = {**os.environ, "TOOLKIT_CLUSTER": "demo", "TOOLKIT_JOB": job}
     process = subprocess.Popen(["sleep", "300"], env=env)
+    until_seen(process)
     try:
         yield job, process
     finally:
@@ -194,7 +196,7 @@ def test_processes_of_a_job_that_is_over_are_ended(stray: tuple[str, subprocess.
     job, process = stray
     plan = plan_fix("fix demo", Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
     report = execute(plan, hosts("main", "gpu1"))
-    assert report.ok and process.wait(10) == -15
+    assert report.ok and process.wait(PATIENCE_S) == -15
     again = execute(plan, hosts("main", "gpu1"))
     assert [o.status for o in again.outcomes] == ["ok", "skipped"], "the question changes nothing"
 
@@ -207,6 +209,7 @@ def test_processes_stay_unless_main_has_just_said_that_the_job_is_over(
     plan = plan_fix("fix demo", Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
     env = {**os.environ, "TOOLKIT_SUPERVISOR": job if reason == "runs" else ""}
     supervisor = subprocess.Popen(["sleep", "300"], env=env)
+    until_seen(supervisor)
     try:
         report = execute(plan, hosts("gpu1", *(("main",) if reason == "runs" else ())))
     finally:
