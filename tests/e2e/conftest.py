@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,42 @@ from toolkit.lab.spec import LabSpec
 
 # Host by host: engine 26 with overlay2, engine 20.10 with overlay2, engine 26 with the containerd store.
 ENGINES = ("new", "old", "containerd")
+
+
+# Two shares of the files run side by side, each on labs of its own: see scripts/test.sh. A file that is not
+# named here belongs to the first share, which has the cluster `two` up nearly all the time.
+BESIDE = (
+    *("test_beside", "test_care", "test_check", "test_check_network", "test_engines", "test_fault_matrix"),
+    *(
+        "test_faults",
+        "test_images",
+        "test_init",
+        "test_install",
+        "test_lab",
+        "test_network_choice",
+        "test_pods",
+    ),
+    *("test_podman", "test_slurm", "test_stalled_disk"),
+)
+
+
+def in_share(path: Path, share: str) -> bool:
+    """Return whether a file of tests belongs to the share `first` or `beside`; with no name, to any."""
+    return not share or (share == "beside") == (path.stem in BESIDE or path.parent.name == "integration")
+
+
+def pytest_configure() -> None:
+    """Accept Ctrl-C, which a shell turns off for what it runs in its background."""
+    if os.environ.get("TOOLKIT_TEST_SHARE"):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    share = os.environ.get("TOOLKIT_TEST_SHARE", "")
+    left = [item for item in items if not in_share(item.path, share)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if in_share(item.path, share)]
 
 
 # After a test that failed: see care.py

@@ -121,9 +121,18 @@ def parts_on(host: str) -> list[str]:
 
 
 def readers() -> str:
-    """Containers of this machine's engine that read layers."""
+    """Containers of this machine's engine that read layers of these tests' images.
+
+    Those of other images belong to tests that run at the same time on another lab.
+    """
     ask = ["docker", "ps", "--all", "--quiet", "--filter", "label=toolkit.reader"]
-    return subprocess.run(ask, check=True, capture_output=True, text=True).stdout
+    found = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()
+    own = ["docker", "images", "--quiet", "--no-trunc", NAME]
+    images = set(subprocess.run(own, check=True, capture_output=True, text=True).stdout.split())
+    # One that ends meanwhile is missing from the answer, which is what is asked.
+    of = ["docker", "inspect", "--format", "{{.Id}} {{.Image}}", *found]
+    said = subprocess.run(of, capture_output=True, text=True).stdout if found else ""
+    return "".join(f"{line}\n" for line in said.splitlines() if line.split()[-1] in images)
 
 
 def forget(host: str) -> None:

@@ -21,6 +21,12 @@ time.sleep(99)
 """
 
 
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts, which no test of this file changes."""
+    return standing
+
+
 @pytest.mark.filterwarnings("ignore::toolkit.cluster_connection.ToolkitWarning")
 def test_a_job_from_python(up: Toolkit, tmp_path: Path) -> None:
     cluster = Cluster(up.hosts)

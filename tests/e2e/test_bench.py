@@ -11,6 +11,12 @@ from tests.e2e.world import Toolkit, sh
 pytestmark = pytest.mark.lab
 
 
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts, which no test of this file changes."""
+    return standing
+
+
 def test_pairs_and_allreduce_are_measured(up: Toolkit) -> None:
     words = ("bench", "network", "--seconds", "0.2", "--most", "1", "--budget", "5")
     done = up.run(*words, "--report", "net.html", "--json", check=True)

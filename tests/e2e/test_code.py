@@ -10,6 +10,13 @@ from tests.e2e.world import Toolkit, sh
 
 pytestmark = pytest.mark.lab
 
+
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts, which no test of this file changes."""
+    return standing
+
+
 JOBS = "/home/trainer/.local/state/toolkit/two/*/jobs"
 # Says what it finds, spoils its own code, leaves results; the first job waits for the edit in between.
 WRITE = """

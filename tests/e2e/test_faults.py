@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -316,11 +315,14 @@ def test_a_host_that_dies_while_the_image_travels(base: Toolkit, derived: str, t
 
 def test_sending_is_killed(base: Toolkit, blob: str, tmp_path: Path) -> None:
     big = variant(base, tmp_path, image=blob)
+    own = tmp_path / "own"
+    own.mkdir()
+    big.env["TMPDIR"] = str(own)
     process = big.start("image", "send")
     faults.load_begins(SICK)
     process.kill()
     process.communicate(timeout=60)
-    assert list(Path(tempfile.gettempdir()).glob("toolkit-image-*")) == [], "nothing stays on this machine"
+    assert list(own.iterdir()) == [], "nothing stays on this machine"
     faults.load_ends(SICK)
     assert big.run("image", "send", "--json", check=True).json["changes"] >= 1
     assert big.run("image", "send", "--json", check=True).json["changes"] == 0

@@ -33,6 +33,12 @@ while True:
 """
 
 
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts, which no test of this file changes."""
+    return standing
+
+
 @pytest.mark.docker
 def test_a_script_that_swallows_everything_is_measured_and_ended(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TAKES_TURNS)

@@ -10,6 +10,13 @@ from tests.e2e.world import Toolkit
 
 pytestmark = pytest.mark.lab
 
+
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts, which no test of this file changes."""
+    return standing
+
+
 # Rank 1 crashes once; every rank says how far it has come.
 TRAINING = (
     "import os, time; rank, again = int(os.environ['RANK']), os.environ['TOOLKIT_RESTART'] != '0'\n"

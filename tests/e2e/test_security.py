@@ -13,6 +13,13 @@ from tests.e2e.world import Toolkit, on, outer, sh
 
 pytestmark = pytest.mark.lab
 
+
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts, which no test of this file changes."""
+    return standing
+
+
 STATE = "/home/trainer/.local/state/toolkit/two"
 
 

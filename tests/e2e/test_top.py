@@ -16,6 +16,13 @@ from tests.e2e.world import Toolkit, heed_signals, sh
 
 pytestmark = pytest.mark.lab
 
+
+@pytest.fixture
+def up(standing: Toolkit) -> Toolkit:
+    """The cluster of two hosts, which no test of this file changes."""
+    return standing
+
+
 # Rank 1 needs three times as long for each step.
 TRAINING = (
     "import os, time; rank = int(os.environ['RANK'])\n"

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,9 @@ LAB = os.environ.get("TOOLKIT_TEST_LAB", "ci")
 # A second one, whose hosts have two network cards.
 CARDS = f"{LAB}-cards"
 PROGRAM = str(Path(sys.executable).with_name("toolkit"))
+# In the environment of every process that these tests start.
+OURS = f"TOOLKIT_TESTS_OF={os.getpid()}"
+os.environ.update([OURS.split("=")])
 # What care.py looks after: processes that tests have started, the first hosts file of every cluster, and
 # whether a fixture of more than one test is being set up (conftest.py keeps that up to date).
 STARTED: list[subprocess.Popen[str]] = []
@@ -144,19 +147,44 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
 
 
+def _recognize_lab() -> Callable[[Path], bool]:
+    """Return what tells whether a process, by its folder in /proc, belongs to the lab or to these tests."""
+    ask = ["docker", "ps", "--no-trunc", "--quiet", "--filter", f"label=toolkit.lab={LAB}"]
+    hosts = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.split()
+    # Control groups: of a host, and of the containers in hosts without a namespace of their own for them.
+    groups = [f"/toolkit-lab/{LAB}/", *hosts]
+    known: set[str] = set()
+
+    def of_lab(folder: Path) -> bool:
+        if folder.name not in known:
+            try:
+                within = (folder / "cgroup").read_text()
+                of_host = any(group in within for group in groups)
+                if not of_host and OURS.encode() not in (folder / "environ").read_bytes():
+                    return False  # or not yet: a container's first process enters its group after its start
+            except OSError:
+                return False
+            known.add(folder.name)
+        return True
+
+    return of_lab
+
+
 @contextmanager
 def watched_processes() -> Iterator[set[str]]:
-    """Collect the command lines and environments of every process on this machine while the block runs.
+    """Collect the command lines and environments of the lab's processes and our own while the block runs.
 
-    Processes of the practice hosts and of the containers in them are processes of this machine.
+    Processes of the practice hosts and of the containers in them are processes of this machine. Those of
+    another lab, which other tests may use at the same time, are left out.
     """
     seen: set[str] = set()
     over = threading.Event()
+    of_lab = _recognize_lab()
 
     def look() -> None:
         while not over.is_set():
             for folder in Path("/proc").iterdir():
-                if folder.name.isdigit():
+                if folder.name.isdigit() and of_lab(folder):
                     for name in ("cmdline", "environ"):
                         try:
                             seen.add(
