@@ -75,3 +75,9 @@ def test_a_failing_schedule_is_printed_with_its_events() -> None:
     shown = repr(schedule)
     assert "'seed': 7" in shown and "rank 0 of attempt 0: Rank(lasts=0.5, code=3" in shown
     assert "at 0.20 s: Event(at=0.2, what='freeze', host='gpu1', value=0.5)" in shown
+
+
+def test_a_lost_host_whose_launch_is_gone_ends_its_ranks_once_it_is_back() -> None:
+    ranks = {(0, 0): Rank(1.0, 7), (0, 1): Rank(2.0)}
+    events = (Event(1.05, "freeze", "gpu2", 5.0), Event(1.2, "kill launch.py", "gpu2"))
+    assert schedules.run(Schedule(1, ("gpu1", "gpu2"), ranks=ranks, events=events)) == "failed"
