@@ -484,7 +484,8 @@ class World:
         mine = [each for each in self.causes if each.over >= since and each.begun <= ended]
         sure = sorted(each.begun for each in mine if each.sure)
         near = max(sure[0], since) + TOGETHER_S + self.disturbed if sure else ended
-        allowed = {each.code for each in mine if each.begun <= near}
+        # Without its supervisor a job ends with the same code, whatever had begun to end it.
+        allowed = {each.code for each in mine if each.begun <= near or each.code == BROKEN}
         size = {each.size for each in own}
         all_good = bool(own) and len(own) == size.pop() and all(each.process.returncode == 0 for each in own)
         if code == 0:
