@@ -30,7 +30,7 @@ faults: venv     ## faults in all phases on the practice cluster LAB, N in all; 
 	@$(BIN)/python -m tests.faults -n $(or $(N),50) --seed $(or $(SEED),1) --lab $(or $(LAB),lab) \
 		$(if $(ONLY),--only $(ONLY)) $(AGAIN:%=--again %) $(if $(LIST),--list) $(if $(REPORT),--report)
 
-fuzz: venv       ## hosts files and command lines changed at random, N of each; SEED, FIRST, KIND=files or lines
+fuzz: venv       ## random hosts files, command lines and job schedules, N of each; SEED, FIRST, KIND=files, lines or schedules
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
 		$(if $(KIND),--kind $(KIND))
 

@@ -1,4 +1,4 @@
-"""usage: python -m tests.fuzz [-n NUMBER] [--seed SEED] [--first NUMBER] [--kind files|lines]"""
+"""usage: python -m tests.fuzz [-n NUMBER] [--seed SEED] [--first NUMBER] [--kind files|lines|schedules]"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import command_lines, hosts_files
+from tests.fuzz import command_lines, hosts_files, schedules
 
-KINDS = ("files", "lines")
+KINDS = ("files", "lines", "schedules")
 _MOST_FAILURES = 10
 
 # From seed and number to what was tried and how it ended.
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=2000, help="how many of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first")
-    parser.add_argument("--kind", choices=KINDS, help="hosts files or command lines alone")
+    parser.add_argument("--kind", choices=KINDS, help="one kind alone")
     given = parser.parse_args()
     failures = 0
     with tempfile.TemporaryDirectory(prefix="toolkit-fuzz-") as folder:
@@ -47,7 +47,7 @@ def _settle(folder: Path) -> None:
 
 
 def _run(kind: str, count: int, seed: int, first: int, folder: Path) -> int:
-    attempt = _files() if kind == "files" else _lines(folder / "box")
+    attempt = _files() if kind == "files" else _schedules() if kind == "schedules" else _lines(folder / "box")
     outcomes: Counter[str] = Counter()
     failures = 0
     start = time.monotonic()
@@ -75,6 +75,14 @@ def _files() -> Try:
     def attempt(rng: random.Random) -> tuple[object, Callable[[], str]]:
         text = hosts_files.mutant(rng)
         return text, lambda: hosts_files.judge(text)
+
+    return attempt
+
+
+def _schedules() -> Try:
+    def attempt(rng: random.Random) -> tuple[object, Callable[[], str]]:
+        schedule = schedules.make(rng)
+        return schedule, lambda: schedules.run(schedule)
 
     return attempt
 

@@ -54,8 +54,12 @@ class Held:
             self.unsent = self.unsent[os.write(self.process.stdin.fileno(), self.unsent) :]
 
     def release(self) -> None:
-        """Let the process over there end in peace."""
-        self.send({"n": 0, "do": "release"})
+        """Let the process over there end in peace.
+
+        A lost host gets no such word: it has not done what it was asked last, and must end its ranks.
+        """
+        if not self.lost:
+            self.send({"n": 0, "do": "release"})
         assert self.process.stdin is not None
         with suppress(OSError):
             self.process.stdin.close()

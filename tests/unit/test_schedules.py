@@ -1,0 +1,83 @@
+"""A few of the random schedules that `make fuzz KIND=schedules` runs at length."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import broken_builds, schedules
+from tests.fuzz.schedules import Broken, Event, Rank, Schedule
+
+ROOT = Path(__file__).resolve().parents[2]
+SEED, COUNT = 1, 300
+REPEAT = """
+import random
+from tests.fuzz import kernel, schedules
+made = []
+schedules.World.judge_survivors = lambda self, status, then=schedules.World.judge_survivors: (
+    then(self, status), made.append(list(self.trace)))
+for number in range(12):
+    schedules.run(schedules.make(random.Random(f"1/schedules/{number}")))
+print(made)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _hosts() -> Iterator[None]:
+    yield
+    schedules.close()
+
+
+def test_no_schedule_breaks_an_invariant() -> None:
+    outcomes: Counter[str] = Counter()
+    for number in range(COUNT):
+        schedule = schedules.make(random.Random(f"{SEED}/schedules/{number}"))
+        try:
+            outcomes[schedules.run(schedule)] += 1
+        except Broken as error:
+            pytest.fail(f"make fuzz SEED={SEED} FIRST={number} N=1 KIND=schedules\n{schedule!r}\n{error}")
+    # Every end is among them, or the schedules would not be worth much.
+    assert {"succeeded", "succeeded restarted", "failed", "stopped", "timeout"} <= outcomes.keys(), outcomes
+
+
+def test_a_schedule_is_repeated_by_its_seed() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", REPEAT],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert said[0] == said[1] and "starts" in said[0]
+
+
+@pytest.mark.parametrize("build", broken_builds.BUILDS, ids=lambda build: f"{build.invariant}-{build.file}")
+def test_a_broken_build_is_noticed(build: broken_builds.Build) -> None:
+    count, line = broken_builds.notice(build)
+    assert count <= build.schedules and f"invariant {build.invariant}:" in line
+
+
+def test_a_failing_schedule_is_printed_with_its_events() -> None:
+    schedule = Schedule(
+        7, ("gpu1",), ranks={(0, 0): Rank(0.5, 3)}, events=(Event(0.2, "freeze", "gpu1", 0.5),)
+    )
+    shown = repr(schedule)
+    assert "'seed': 7" in shown and "rank 0 of attempt 0: Rank(lasts=0.5, code=3" in shown
+    assert "at 0.20 s: Event(at=0.2, what='freeze', host='gpu1', value=0.5)" in shown
+
+
+def test_a_lost_host_whose_launch_is_gone_ends_its_ranks_once_it_is_back() -> None:
+    ranks = {(0, 0): Rank(1.0, 7), (0, 1): Rank(2.0)}
+    events = (Event(1.05, "freeze", "gpu2", 5.0), Event(1.2, "kill launch.py", "gpu2"))
+    assert schedules.run(Schedule(1, ("gpu1", "gpu2"), ranks=ranks, events=events)) == "failed"
