@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from toolkit.core.causes import RUNTIME_HICCUPS
+from toolkit.core.engines import ENGINE_FAILED
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.plan.look import ENDED, Look, Looked, last_words, parse_line, targets_line
@@ -45,6 +45,7 @@ class _Round:
         self.reports: dict[str, dict[str, Any]] = {}
         self.times: dict[str, tuple[float, float]] = {}
         self.gone: set[str] = set()
+        self.statuses: dict[str, int] = {}
         self.listen_by = time.monotonic() + _LISTEN_SECONDS
         self.report_by = self.listen_by + _REPORT_SECONDS
 
@@ -65,8 +66,7 @@ class _Round:
 
         try:
             result = runner.stream(look.command, sink, self._words(look))
-            said = "\n".join((*lines, result.stderr))
-            if look.host not in self.ports and any(piece in said for piece in RUNTIME_HICCUPS):
+            if look.host not in self.ports and self.statuses.get(look.host) in ENGINE_FAILED:
                 with self.changed:
                     self.gone.discard(look.host)
                 lines.clear()
@@ -90,6 +90,8 @@ class _Round:
             if answer is None:
                 if line.startswith(ENDED):
                     self.gone.add(host)
+                    status = line.removeprefix(ENDED)
+                    self.statuses[host] = int(status) if status.isdecimal() else 1
                 else:
                     lines.append(line)
             elif "pairs" in answer:

@@ -8,92 +8,24 @@ import math
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.unit.hosts_here import HostHere
 from toolkit.core.command import Command, command, script
 from toolkit.core.result import TIMED_OUT, Result
-from toolkit.effects.runner import ContainerRunner, LocalRunner, Sink
+from toolkit.effects.runner import ContainerRunner, Sink
 from toolkit.effects.ssh import wire
 
 ACCIDENT = (
     "OCI runtime exec failed: exec failed: unable to start container process: waiting for init preliminary"
     " setup: read init-p: connection reset by peer: unknown"
 )
-ABSENT = (
-    'OCI runtime exec failed: exec failed: unable to start container process: exec: "x": not found: unknown'
-)
+BEGUN = "@@begun@@\n"
 
-
-class Host:
-    """Fails with these words first, then works. Engines say them where the command's output would come."""
-
-    name = "gpu1"
-
-    def __init__(self, *errors: str, place: str = "stdout") -> None:
-        self.errors, self.calls, self.place = list(errors), 0, place
-
-    def run(self, command: Command, timeout: float | None = None) -> Result:
-        self.calls += 1
-        return Result(126, **{self.place: self.errors.pop(0)}) if self.errors else Result(0, "fine")
-
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
-        result = self.run(command)
-        for letter in result.stdout:
-            sink(letter.encode())
-        return Result(result.status, "", result.stderr)
-
-    def follow(
-        self,
-        command: Command,
-        out: Sink,
-        err: Sink,
-        source: Iterable[bytes] | None = None,
-        timeout: float | None = None,
-        hold: bool = False,
-    ) -> Result:
-        result = self.run(command, timeout)
-        for sink, text in ((out, result.stdout), (err, result.stderr)):
-            for letter in text:
-                sink(letter.encode())
-        return Result(result.status)
-
-
-@pytest.mark.parametrize(
-    ("errors", "calls", "status"),
-    [((), 1, 0), ((ACCIDENT,), 2, 0), ((ACCIDENT, ACCIDENT), 2, 126), ((ABSENT,), 1, 126)],
-)
-def test_what_never_ran_for_an_accident_is_run_once_more(
-    errors: tuple[str, ...], calls: int, status: int
-) -> None:
-    last = (*errors, "fine")[calls - 1]
-    for way, place in itertools.product(("run", "limited", "stream", "follow"), ("stdout", "stderr")):
-        host, heard = Host(*errors, place=place), []
-        inside = ContainerRunner(host, "toolkit-demo-main")
-        if way == "stream":
-            result = inside.stream(command("true"), heard.append)
-            assert b"".join(heard).decode() == (last if place == "stdout" or not status else "")
-        elif way == "follow":
-            beside: list[bytes] = []
-            result = inside.follow(host, command("true"), heard.append, beside.append, 5.0)
-            assert b"".join((*heard, *beside)).decode() == last
-        else:
-            result = inside.run(command("true"), 5.0 if way == "limited" else None)
-            assert result.output == last
-        assert (host.calls, result.status) == (calls, status), (way, place)
-
-
-def test_what_was_fed_is_not_fed_again() -> None:
-    host = Host(ACCIDENT)
-    result = ContainerRunner(host, "toolkit-demo-main").stream(
-        command("cat"), lambda data: None, iter([b"x"])
-    )
-    assert (host.calls, result.status) == (1, 126)
-
-
-# Limits
 
 _DOCKER = """#!/bin/sh
 # `docker exec [-i] [-u USER] NAME COMMAND...` with this machine as the container.
@@ -111,7 +43,112 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerRunne
     docker.write_text(_DOCKER)
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return ContainerRunner(LocalRunner(), "toolkit-demo-main")
+    return ContainerRunner(HostHere("gpu1"), "toolkit-demo-main")
+
+
+class Host:
+    """Fails so first, then works. Engines say why where the command's output would come."""
+
+    name = "gpu1"
+
+    def __init__(self, *errors: str, place: str = "stdout", status: int = 126, begins: bool = False) -> None:
+        self.errors, self.calls, self.place = list(errors), 0, place
+        self.status, self.begins = status, begins
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        self.calls += 1
+        begun = BEGUN if BEGUN.strip() in command.line() else ""
+        if self.errors:
+            said = {self.place: self.errors.pop(0)}
+            said["stdout"] = (begun if self.begins else "") + said.get("stdout", "")
+            return Result(self.status, **said)
+        return Result(0, f"{begun}fine")
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        result = self.run(command)
+        for letter in result.stdout:
+            sink(letter.encode())
+        return Result(result.status, "", result.stderr)
+
+    def follow(
+        self,
+        command: Command,
+        out: Sink,
+        err: Sink,
+        source: Iterable[bytes] | None = None,
+        timeout: float | None = None,
+        hold: bool = False,
+    ) -> Result:
+        result = self.run(command, timeout)
+        for sink, text in ((err, result.stderr), (out, result.stdout)):
+            for letter in text:
+                sink(letter.encode())
+        return Result(result.status)
+
+
+def ways(*errors: str, **host: Any) -> Iterator[tuple[int, Result, str]]:
+    """Every way to run a command in a container: number of runs, result, all that it printed."""
+    for way, place in itertools.product(("run", "limited", "stream", "follow"), ("stdout", "stderr")):
+        outer, heard = Host(*errors, place=place, **host), []
+        inside = ContainerRunner(outer, "toolkit-demo-main")
+        if way == "stream":
+            result = inside.stream(command("true"), heard.append)
+            yield outer.calls, result, b"".join(heard).decode() + result.stderr
+        elif way == "follow":
+            result = inside.follow(outer, command("true"), heard.append, heard.append, 5.0)
+            yield outer.calls, result, b"".join(heard).decode()
+        else:
+            result = inside.run(command("true"), 5.0 if way == "limited" else None)
+            yield outer.calls, result, result.output
+
+
+@pytest.mark.parametrize(
+    ("errors", "calls", "status"),
+    [((), 1, 0), ((ACCIDENT,), 2, 0), ((ACCIDENT, ACCIDENT), 2, 126), (("words of any kind",), 2, 0)],
+)
+def test_what_the_engine_could_not_start_is_run_once_more(
+    errors: tuple[str, ...], calls: int, status: int
+) -> None:
+    for made, result, said in ways(*errors):
+        assert (made, result.status, said) == (calls, status, (*errors, "fine")[calls - 1])
+
+
+@pytest.mark.parametrize("status", [1, 125, 126, 127, 255])
+@pytest.mark.parametrize("words", [ACCIDENT, f"{BEGUN}{ACCIDENT}", "", "ttrpc: closed"])
+def test_no_output_of_a_command_makes_it_run_twice(words: str, status: int) -> None:
+    """Whatever it prints, and however it ends: it has begun."""
+    for made, result, said in ways(words, begins=True, status=status):
+        assert (made, result.status, said.strip()) == (1, status, words.strip())
+
+
+@pytest.mark.parametrize("status", [1, 2, TIMED_OUT, 137, 143])
+def test_other_statuses_are_final(status: int) -> None:
+    assert [made for made, _, _ in ways(ACCIDENT, status=status)] == [1] * 8
+
+
+def test_a_command_that_says_the_words_of_the_engine_runs_once(
+    container: ContainerRunner, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    words = script('echo x >>"$1"; echo "$2"; echo "$2" >&2; exit 126', str(runs), ACCIDENT)
+    for limit in (None, 20.0):
+        result = container.run(words, limit)
+        assert (result.status, result.stdout, result.stderr) == (126, f"{ACCIDENT}\n", f"{ACCIDENT}\n")
+    said: list[bytes] = []
+    assert container.stream(words, said.append).status == 126
+    assert b"".join(said).decode() == f"{ACCIDENT}\n"
+    assert runs.read_text() == "x\n" * 3
+
+
+def test_what_was_fed_is_not_fed_again() -> None:
+    host = Host(ACCIDENT)
+    result = ContainerRunner(host, "toolkit-demo-main").stream(
+        command("cat"), lambda data: None, iter([b"x"])
+    )
+    assert (host.calls, result.status) == (1, 126)
+
+
+# Limits
 
 
 def test_a_limit_of_less_than_a_second_ends_what_runs_in_the_container(

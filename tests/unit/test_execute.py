@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.hosts_here import HostHere, Interrupting, hosts, tree
 from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.report import Report
 from toolkit.core.result import Result
 from toolkit.errors import Unreachable
@@ -75,18 +76,27 @@ def test_what_a_step_reads_is_there_whether_it_ran_or_not(tmp_path: Path) -> Non
         assert (outcome.status, outcome.output) == (status, "secret")
 
 
-def test_a_hiccup_of_the_engine_is_tried_once_more(tmp_path: Path) -> None:
+def test_a_failure_of_the_engine_is_tried_once_more(tmp_path: Path) -> None:
     def step(fails: int) -> Run:
         text = 'echo x >>"$1"; [ $(wc -l <"$1") -gt "$2" ] || { echo "runc: reset by peer" >&2; exit 125; }'
         action = script(text, str(tmp_path / f"tries-{fails}"), str(fails))
-        return Run("a", "start", action, hiccups=("reset by peer",))
+        return Run("a", "start", action, again=ENGINE_FAILED)
 
     (first,) = alone(step(1)).outcomes
     assert first.status == "ok" and "at the second try; the first one said: runc: reset" in first.detail
     (second,) = alone(step(2)).outcomes
     assert second.status == "failed" and (tmp_path / "tries-2").read_text() == "x\nx\n"
-    (other,) = alone(replace(step(9), hiccups=("something else",))).outcomes
+    (other,) = alone(replace(step(9), again=(7,))).outcomes
     assert other.status == "failed" and (tmp_path / "tries-9").read_text() == "x\n"
+
+
+def test_no_word_makes_a_step_run_twice(tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    text = 'echo x >>"$1"; echo "OCI runtime exec failed: ttrpc: closed: text file busy"; exit 1'
+    for again in ((), ENGINE_FAILED):
+        (outcome,) = alone(Run("a", "t", script(text, str(tries)), again=again)).outcomes
+        assert outcome.status == "failed" and tries.read_text() == "x\n"
+        tries.unlink()
 
 
 def test_a_read_that_fails_fails_the_step(tmp_path: Path) -> None:

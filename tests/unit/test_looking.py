@@ -19,8 +19,8 @@ ACCIDENT = (
 class Host:
     """Says the errors first, one a call; then listens and reports as the program does."""
 
-    def __init__(self, name: str, *errors: str) -> None:
-        self.name, self.errors, self.calls = name, list(errors), 0
+    def __init__(self, name: str, *errors: str, status: int = 125) -> None:
+        self.name, self.errors, self.calls, self.status = name, list(errors), 0, status
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
         raise AssertionError("a look is a stream")
@@ -30,7 +30,7 @@ class Host:
         words = iter(source or ())
         next(words)
         if self.errors:
-            sink(f"{self.errors.pop(0)}\n\n{ENDED}125\n".encode())
+            sink(f"{self.errors.pop(0)}\n\n{ENDED}{self.status}\n".encode())
             return Result(0, "", "", 0.0)
         sink(json.dumps({"ports": {"any": 40000}}).encode() + b"\n")
         next(words)
@@ -51,6 +51,12 @@ def test_a_look_that_never_began_is_taken_once_more() -> None:
     assert (looked(twice), twice.calls) == (ACCIDENT.removeprefix("docker: "), 2)
 
 
-def test_a_look_that_cannot_begin_is_not_tried_again() -> None:
-    host = Host("gpu1", "docker: no space left on device")
-    assert (looked(host), host.calls) == ("no space left on device", 1)
+def test_the_status_decides_and_not_the_words() -> None:
+    other = Host("gpu1", "docker: no space left on device")
+    assert (looked(other), other.calls) == ("", 2)
+    for status in (0, 1, 124, 137):
+        host = Host("gpu1", ACCIDENT, status=status)
+        assert (looked(host), host.calls) == (ACCIDENT.removeprefix("docker: "), 1)
+    odd = Host("gpu1", f"{ENDED}soon", status=1)
+    looked(odd)
+    assert odd.calls == 1

@@ -20,16 +20,6 @@ class Cause:
     fix: str
 
 
-# What engines say when the runtime or its shim died under them while it started a process. Seen once in some
-# hundred starts on a busy machine; the next start works.
-RUNTIME_HICCUPS = ("read init-p: connection reset by peer", "ttrpc: closed", "text file busy")
-
-
-def never_ran(output: str) -> bool:
-    """Return whether ``docker exec`` says that it did not get as far as its command, by such an accident."""
-    return "OCI runtime exec failed" in output and any(piece in output for piece in RUNTIME_HICCUPS)
-
-
 # Words of docker (client, engine, runtimes) and of the system, in the order in which they are looked for;
 # HOST, USER and groups of the pattern stand for what they name.
 _CAUSES: tuple[tuple[str, str, str], ...] = (

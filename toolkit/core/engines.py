@@ -8,6 +8,9 @@ from toolkit.core.command import Command, Token
 
 DOCKER, PODMAN = "docker", "podman"
 ENGINES = (DOCKER, PODMAN)
+# With these an engine's `run` or `exec` ends when the engine could not start the command. The runtime or its
+# shim dies under it now and then, once in some hundred starts on a busy machine; the next start works.
+ENGINE_FAILED = (125, 126, 127, 128, 255)
 
 # What the scripts of this package call; podman knows them all under the same names.
 _VERBS = "container|exec|image|images|info|inspect|load|logs|ps|pull|rm|rmi|run|tag|version"

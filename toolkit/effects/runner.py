@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from toolkit.core.causes import never_ran
 from toolkit.core.command import Command
+from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.result import TIMED_OUT, Result
 
 Sink = Callable[[bytes], None]
@@ -111,13 +112,13 @@ class ContainerRunner:
         return command.within("docker", "exec", *flags, self.container)
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
-        if timeout is None:
-            whole, limit = self._within(command, False), None
-        else:
-            # In there, because ending `docker exec` out here leaves what it started running.
-            whole, limit = self._within(command.limited(timeout), False), timeout + 10
+        # In there, because ending `docker exec` out here leaves what it started running.
+        ended = command if timeout is None else command.limited(timeout)
+        whole, limit = self._announced(ended, False), None if timeout is None else timeout + 10
         result = self.outer.run(whole, limit)
-        return self.outer.run(whole, limit) if _accident(result) else result
+        if not result.stdout.startswith(_BEGUN) and _may_repeat(result):
+            result = self.outer.run(whole, limit)
+        return replace(result, stdout=result.stdout.removeprefix(_BEGUN))
 
     def follow(
         self, outer: Follower, command: Command, out: Sink, err: Sink, timeout: float | None = None
@@ -125,56 +126,81 @@ class ContainerRunner:
         """Run in the container of the host `outer`, where it ends with the connection; see ``Follower``."""
         # Without a limit as well: `timeout` passes SIGTERM on to all that the command has started.
         ended = command.within("timeout", "-k", "5", "0") if timeout is None else command.limited(timeout)
-        whole = self._within(ended.within("sh", "-c", _WHILE_HELD, "sh"), True)
+        whole = self._announced(ended.within("sh", "-c", _WHILE_HELD, "sh"), True)
         limit = None if timeout is None else timeout + 10
-        streams = _Withheld(out), _Withheld(err)
-        result = outer.follow(whole, *streams, timeout=limit, hold=True)
-        if _accident(result, "".join(stream.text for stream in streams)):
-            result = outer.follow(whole, out, err, timeout=limit, hold=True)
-        else:
-            for stream in streams:
-                stream.give()
+        streams = _Announced(out, err)
+        result = outer.follow(whole, streams.out, streams.err, timeout=limit, hold=True)
+        if not streams.begun and _may_repeat(result):
+            streams = _Announced(out, err)
+            result = outer.follow(whole, streams.out, streams.err, timeout=limit, hold=True)
+        streams.give()
         late = result.status == TIMED_OUT and result.stderr
         return replace(result, stderr=f"no end after {timeout:g} s") if late else result
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
-        whole = self._within(command, source is not None)
-        output = _Withheld(sink)
-        result = self.outer.stream(whole, output, source)
-        # A source may have been read from; a command without one can be begun once more.
-        if source is None and _accident(result, output.text):
-            return self.outer.stream(whole, sink)
-        output.give()
+        if source is not None:  # it may have been read from, so there is no second run
+            return self.outer.stream(self._within(command, True), sink, source)
+        whole, streams = self._announced(command, False), _Announced(sink)
+        result = self.outer.stream(whole, streams.out)
+        if not streams.begun and _may_repeat(result):
+            streams = _Announced(sink)
+            result = self.outer.stream(whole, streams.out)
+        streams.give()
         return result
 
+    def _announced(self, command: Command, feeds: bool) -> Command:
+        """Return the command so that it first prints that it has begun: from then on it is not repeated."""
+        return self._within(command.within("sh", "-c", _ANNOUNCE, "sh"), feeds)
 
-class _Withheld:
-    """Passes output on, but not yet what may be the engine's word that the command never ran."""
 
-    # It says so where the command's own output would come.
-    _WORD = b"OCI runtime exec failed"
+# What a command prints afterwards, or its status, cannot make it look as if it had not begun.
+_BEGUN = "@@begun@@\n"
+_ANNOUNCE = 'echo @@begun@@; exec "$@"'
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink, self._kept, self._open = sink, b"", False
 
-    def __call__(self, data: bytes) -> None:
-        if self._open:
-            self._sink(data)
-            return
-        self._kept += data
-        if not self._kept.startswith(self._WORD[: len(self._kept)]) or len(self._kept) > 4096:
-            self.give()
+class _Announced:
+    """Passes both streams of a command on from its beginning; until then they may be the engine's words."""
 
-    @property
-    def text(self) -> str:
-        return self._kept.decode(errors="replace")
+    def __init__(self, out: Sink, err: Sink | None = None) -> None:
+        self._out, self._err = out, err
+        self._kept_out, self._kept_err = b"", b""
+        self._open = self.begun = False
+        self._lock = threading.Lock()
+
+    def out(self, data: bytes) -> None:
+        with self._lock:
+            if not self._open:
+                self._kept_out += data
+                mark = _BEGUN.encode()
+                self.begun = self._kept_out.startswith(mark)
+                if not self.begun:
+                    return
+                data, self._kept_out = self._kept_out[len(mark) :], b""
+                self._pass_on()
+            if data:
+                self._out(data)
+
+    def err(self, data: bytes) -> None:
+        with self._lock:
+            if not self._open:
+                self._kept_err += data
+            elif self._err is not None:
+                self._err(data)
 
     def give(self) -> None:
+        """Pass on what was kept of a command that has not begun."""
+        with self._lock:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
         self._open = True
-        if self._kept:
-            self._sink(self._kept)
-        self._kept = b""
+        if self._kept_out:
+            self._out(self._kept_out)
+        if self._kept_err and self._err is not None:
+            self._err(self._kept_err)
+        self._kept_out = self._kept_err = b""
 
 
-def _accident(result: Result, said: str = "") -> bool:
-    return not result.ok and never_ran(result.output + said)
+def _may_repeat(result: Result) -> bool:
+    """Whether a command that did not begin failed in the engine, and not for a limit or a lost host."""
+    return result.status in ENGINE_FAILED

@@ -7,7 +7,6 @@ import re
 import shlex
 from dataclasses import replace
 
-from toolkit.core.causes import never_ran
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.engines import spoken
 from toolkit.errors import ToolkitError
@@ -20,7 +19,7 @@ _SKIPPED, _DEAD, _LATE = 213, 214, 215
 
 
 def run(step: Run, context: Context, advance: Advance) -> Verdict:
-    """Run the command unless there is nothing to do, once more after a hiccup; keep what it saves."""
+    """Run the command unless there is nothing to do, again for a status in ``again``; keep what it saves."""
     runner = context.runners[step.host]
     subject = _own(step.command, context)
     whole = subject
@@ -28,8 +27,7 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
         check, kept = _check(step.unless, context)
         whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context))
     result, detail = runner.run(whole, step.timeout), ""
-    again = any(piece in result.output for piece in step.hiccups) or never_ran(result.output)
-    if result.status != 0 and again:
+    if result.status in step.again:
         detail = f"at the second try; the first one said: {reason(result)}"
         result = runner.run(whole, step.timeout)
     skipped = step.unless is not None and result.status == _SKIPPED

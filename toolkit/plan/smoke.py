@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.core.command import script
+from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.names import INSIDE, container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import Problem
@@ -58,7 +59,15 @@ def _smi_steps(layout: Layout, place: Place) -> tuple[Run, ...]:
     if running(layout.inventory.cluster, place.role, facts):
         asks[_OWN] = script(SMI).within("docker", "exec", own.name)
     return tuple(
-        Run(place.name, title, ask, saves=title, failures=gpu_failures(place.name), fix=renewal(facts))
+        Run(
+            place.name,
+            title,
+            ask,
+            saves=title,
+            again=ENGINE_FAILED,
+            failures=gpu_failures(place.name),
+            fix=renewal(facts),
+        )
         for title, ask in asks.items()
     )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from toolkit.core.causes import RUNTIME_HICCUPS
 from toolkit.core.command import command, script
 from toolkit.core.container import Container
+from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.facts import Facts
 from toolkit.plan.containers import start_failures
 from toolkit.plan.standing import runs_already, why_start
@@ -45,7 +45,7 @@ def start_step(
         reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
         saves=saves,
         known=runs_already(container, facts),
-        hiccups=RUNTIME_HICCUPS,
+        again=ENGINE_FAILED,
         failures=(*failures, *start_failures(container, facts.host)),
         fix=f"toolkit render docker -o DIR writes it as a script to try on {facts.host};"
         f" there, sudo journalctl -u docker -n 20 says more",

@@ -60,8 +60,8 @@ class Run:
         unless: asked on the host; status 0, or a stamp with this content, means there is nothing to do.
         reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
         timeout: seconds after which the command is ended on the host and counts as failed.
-        hiccups: pieces of error messages after which the same command is run once more, because they
-            come and go by themselves. Only for commands that may be repeated whole.
+        again: statuses after which the same command is run once more, see ``ENGINE_FAILED``. Only for
+            commands that may be repeated from the beginning. The output decides nothing.
         failures: ways to fail that are known beforehand; the first that fits counts.
         fix: what to tell a person to do when it fails otherwise.
         why: what makes it necessary, where that is not plain from the title.
@@ -76,7 +76,7 @@ class Run:
     reads: Command | None = None
     saves: str = ""
     timeout: float = 120.0
-    hiccups: tuple[str, ...] = ()
+    again: tuple[int, ...] = ()
     failures: tuple[Failure, ...] = ()
     fix: str = ""
     why: str = ""

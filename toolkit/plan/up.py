@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from toolkit import __version__
 from toolkit.core.command import Ref, command, script
+from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
 from toolkit.core.report import FailureCause
 from toolkit.core.shards import Content
@@ -239,5 +240,6 @@ def _prove_step(layout: Layout, main: Place) -> Step:
         command("docker", "exec", name, "python3", str(INSIDE / "prove.py"), *workers),
         unless=Stamp(f"{main.state}/conf/proved", proved),
         timeout=90,
+        again=ENGINE_FAILED,
         fix="a firewall between the data addresses, or a worker that died: toolkit status",
     )
