@@ -45,6 +45,7 @@ class _Round:
         self.reports: dict[str, dict[str, Any]] = {}
         self.times: dict[str, tuple[float, float]] = {}
         self.gone: set[str] = set()
+        self.statuses: dict[str, int] = {}
         self.listen_by = time.monotonic() + _LISTEN_SECONDS
         self.report_by = self.listen_by + _REPORT_SECONDS
 
@@ -78,7 +79,8 @@ class _Round:
                 self.gone.add(look.host)
                 self.changed.notify_all()
         if look.host not in self.reports:
-            return Looked(error=last_words([*lines, *result.stderr.splitlines()]), up=look.up)
+            words = last_words([*lines, *result.stderr.splitlines()])
+            return Looked(error=words, up=look.up, status=self.statuses.get(look.host, 0))
         report = self.reports[look.host]
         asked, answered = self.times[look.host]
         ahead = float(report["now"]) - (asked + answered) / 2
@@ -90,6 +92,8 @@ class _Round:
             if answer is None:
                 if line.startswith(ENDED):
                     self.gone.add(host)
+                    status = line.removeprefix(ENDED).strip()
+                    self.statuses[host] = int(status) if status.isdecimal() else 0
                 else:
                     lines.append(line)
             elif "pairs" in answer:
