@@ -78,7 +78,8 @@ class _Round:
                 self.gone.add(look.host)
                 self.changed.notify_all()
         if look.host not in self.reports:
-            return Looked(error=last_words([*lines, *result.stderr.splitlines()]), up=look.up)
+            words = last_words([*lines, *result.stderr.splitlines()])
+            return Looked(error=words, up=look.up, status=self.statuses.get(look.host, 0))
         report = self.reports[look.host]
         asked, answered = self.times[look.host]
         ahead = float(report["now"]) - (asked + answered) / 2
@@ -90,7 +91,7 @@ class _Round:
             if answer is None:
                 if line.startswith(ENDED):
                     self.gone.add(host)
-                    status = line.removeprefix(ENDED)
+                    status = line.removeprefix(ENDED).strip()
                     self.statuses[host] = int(status) if status.isdecimal() else 1
                 else:
                     lines.append(line)

@@ -191,6 +191,7 @@ def test_a_launcher_that_is_not_there(world: World) -> None:
     world.job(launches=[{"host": "gpu1", "argv": ["no-such-program"], "env": {}}])
     world.call("supervisor.py", JOB)
     assert (world.status()["state"], world.status()["exit_code"]) == ("failed", 127)
+    assert b"the image has no no-such-program; toolkit check names a launcher that it has" in world.log()
 
 
 def test_the_first_launch_to_fail_ends_the_others(world: World) -> None:

@@ -55,6 +55,16 @@ def test_a_mounted_file_is_not_tried(look: Any, tmp_path: Path) -> None:
     mounts.remove()
 
 
+def test_what_an_image_lacks_is_named(look: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\n")
+    (tmp_path / "ssh").write_text("not executable")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    names = ["mpirun", "ssh", "torchrun", str(program), f"{tmp_path}/sshd", "python:json", "python:no_such"]
+    assert look.lacking(names) == ["ssh", "torchrun", f"{tmp_path}/sshd", "python:no_such"]
+
+
 def test_limits_versions_and_names(look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(look.limits()) == {"memlock", "nofile"}
     assert look.versions()["python"] == sys.version.split()[0]

@@ -13,7 +13,7 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.errors import BadInput, NotReady
-from toolkit.launchers import BY_AGENT, ELASTIC, LAUNCHERS
+from toolkit.launchers import BY_AGENT, ELASTIC, LAUNCHERS, NEEDS
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.launching import launcher_findings
@@ -76,6 +76,13 @@ def test_every_launcher_starts_every_rank_through_the_rank_program(launcher: str
             *dict(launch.env).values(),
         }
         assert not any("StrictHostKeyChecking" in token for token in launch.argv)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_every_program_that_a_launcher_starts_is_among_its_needs(launcher: str) -> None:
+    assert set(NEEDS) == set(LAUNCHERS)
+    for launch in LAUNCHERS[launcher](world.job(launcher, SHAPES[next(iter(SHAPES))])):
+        assert launch.argv[0] in ("python3", *NEEDS[launcher])
 
 
 @pytest.mark.parametrize("launcher", BY_AGENT)

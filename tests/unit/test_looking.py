@@ -44,6 +44,17 @@ def looked(host: Host) -> str:
     return look_inside((look,), {host.name: host})[host.name].error
 
 
+def test_the_status_of_a_program_that_could_not_start_is_kept() -> None:
+    class Bare(Host):
+        def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+            sink(f"[FATAL tini (7)] exec python3 failed\n\n{ENDED}127\n".encode())
+            return Result(0, "", "", 0.0)
+
+    look = Look("gpu1", command("true"), b"head\n", "10.0.0.1", up=False)
+    found = look_inside((look,), {"gpu1": Bare("gpu1")})["gpu1"]
+    assert (found.status, found.error) == (127, "[FATAL tini (7)] exec python3 failed")
+
+
 def test_a_look_that_never_began_is_taken_once_more() -> None:
     host = Host("gpu1", ACCIDENT)
     assert (looked(host), host.calls) == ("", 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +12,18 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
+from tests.unit.hosts_here import hosts
 from toolkit.core.facts import Facts, Remembered
+from toolkit.core.names import LABEL_CONFIG
 from toolkit.errors import NotReady
+from toolkit.execute import execute
+from toolkit.inputs import inside_programs
 from toolkit.plan.down import plan_down
 from toolkit.plan.job import require_launcher, require_running, rooms
 from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
-from toolkit.plan.steps import Fetch, File, Run, SendCode, SendImage, Upload
+from toolkit.plan.standing import host_states
+from toolkit.plan.steps import Fetch, File, Phase, Plan, Run, SendCode, SendImage, Upload, WaitFor
 from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
 
@@ -170,6 +177,45 @@ def test_a_job_needs_running_containers() -> None:
     del said["cpu3"]
     with pytest.raises(NotReady, match=r"on gpu2 \(it was never started\), cpu3"):
         require_running(make_layout(world.inventory(), said, None), ["gpu1", "gpu2", "cpu3"])
+
+
+def without_sshd() -> dict[str, Facts]:
+    """The cluster as it is after an `up` with an image that has no sshd: gpu2's worker ended with 127."""
+    said = world.facts_when_up()
+    (worker,) = said["gpu2"].containers
+    labels = {**worker.labels, LABEL_CONFIG: "0123456789abcdef"}
+    ended = replace(worker, state="exited", exit_code=127, started=5.0, labels=labels)
+    said["gpu2"] = replace(said["gpu2"], containers=(ended,), booted=1.0)
+    return said
+
+
+def test_a_worker_without_sshd_is_not_answered_with_another_up() -> None:
+    said = without_sshd()
+    with pytest.raises(NotReady) as caught:
+        require_running(make_layout(world.inventory(), said, None), ["gpu1", "gpu2"])
+    (row,) = (r for r in host_states(world.inventory(), said, {}, inside_programs()) if r.host == "gpu2")
+    for fix in (caught.value.fix, row.fix):
+        assert fix.startswith("in hosts.yaml: transport: exec; or") and "toolkit image build" in fix
+
+
+def test_up_names_the_missing_sshd_by_the_status_of_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in docker's place answers as the engine does of a container whose program is not there."""
+    docker = tmp_path / "docker"
+    docker.write_text(
+        '#!/bin/sh\ncase "$*" in\n'
+        "*'{{if not .State.Running}}'*) echo State.ExitCode=127 ;;\n"
+        "*.State.Running*) echo false ;;\n"
+        "*) echo '[FATAL tini (7)] exec failed' ;;\nesac\n"
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    plan = plan_up(world.layout(), world.INSIDE)
+    (step,) = (s for s in plan.steps if isinstance(s, WaitFor) and s.host == "gpu2")
+    (outcome,) = execute(Plan("up", (Phase("sshd", (step,)),)), hosts("gpu2")).outcomes
+    assert outcome.detail == "the image has no /usr/sbin/sshd (State.ExitCode=127)"
+    assert outcome.fix.startswith("in hosts.yaml: transport: exec; or")
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from toolkit.checks.gpu_setup import cannot_give_gpus
 from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.checks.mounts import access, unwritable
 from toolkit.core.finding import Finding
+from toolkit.core.transport import EXEC, INSTEAD, NOT_FOUND, needs_of
+from toolkit.launchers import NEEDS
 
 # Below it jobs of several ranks have starved; one of them was cured by this size (pytorch/torchtitan#853).
 LEAST_SHM = 1024**3
 # Data loaders hold a descriptor for each tensor on its way; below it they fail early.
 LEAST_FILES = 1024
 _CLOCK_SECONDS = 1.0
+# In the order in which another launcher is proposed.
+_BY_EXEC = ("mpirun", "torchrun", "python")
+_BY_SSH = ("horovodrun", *_BY_EXEC)
 _SHM_FIX = "shm_size: 8g in the hosts file, then toolkit up"
 
 
@@ -22,11 +27,51 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
     looked = scene.inside.get(seen.host)
     if looked is None:
         yield unchecked(scene.no_look(seen.host))
+    elif looked.error and looked.status == NOT_FOUND:
+        what = f"the image {scene.inventory.image} has no python3, which every container needs"
+        yield error(what, _build(scene))
     elif looked.error and cannot_give_gpus(seen, scene):
         yield unchecked("docker cannot give it the GPUs [gpu-containers]")
     elif looked.error:
         fix = f"on {seen.host}: docker run --rm --network host {scene.inventory.image} true"
         yield error(f"a container does not do its work: {looked.error}", fix)
+
+
+def _build(scene: Scene) -> str:
+    """The command that builds an image with all tools, and the line of hosts.yaml that names this image."""
+    flavour = "gpu" if any(facts.gpus for facts in scene.facts.values()) else "cpu"
+    return f"toolkit image build --flavour {flavour}, then in hosts.yaml: image: toolkit:{flavour}"
+
+
+def _programs(scene: Scene) -> Iterator[Finding]:
+    reports = [looked.report for looked in scene.inside.values() if looked.report]
+    if not reports:
+        yield unchecked("no container told what the image has")
+        return
+    file = scene.inventory
+    lacks = {name for report in reports for name in report["lacks"]}
+
+    def meets(launcher: str) -> bool:
+        return not lacks.intersection(NEEDS.get(launcher, ()))
+
+    def instead(launchers: Iterable[str], launcher: str) -> str:
+        """Return the launcher itself if the image has it, otherwise the first one that the image has."""
+        return next(filter(meets, dict.fromkeys((launcher, *launchers))), "python")
+
+    named = INSTEAD.get(file.launcher, file.launcher)
+    exec_launcher = instead(_BY_EXEC, named if named in (*_BY_EXEC, "auto") else _BY_EXEC[0])
+    if missing := [name for name in needs_of(file.transport, len(file.hosts)) if name in lacks]:
+        launcher = f" and launcher: {exec_launcher}" if exec_launcher != file.launcher else ""
+        what = f"the image {file.image} has no {' and no '.join(missing)}, which transport: ssh needs"
+        yield error(
+            what, f"in hosts.yaml: transport: exec{launcher}; or {_build(scene)}", subject="transport"
+        )
+    if missing := [name.removeprefix("python:") for name in NEEDS.get(file.launcher, ()) if name in lacks]:
+        what = (
+            f"the image {file.image} has no {' and no '.join(missing)}, which launcher: {file.launcher} needs"
+        )
+        other = instead(_BY_EXEC if file.transport == EXEC else _BY_SSH, named)
+        yield error(what, f"in hosts.yaml: launcher: {other}; or {_build(scene)}", subject="launcher")
 
 
 def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -192,6 +237,7 @@ def _clock(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 CHECKS = (
     Check("in-start", "a container from the image starts", host=_starts, stage="inside"),
+    Check("in-programs", "the image has what transport and launcher need", whole=_programs, stage="inside"),
     Check("in-listen", "containers may listen at the data address", host=_listens, stage="inside"),
     Check("in-login", "main's container logs in to every worker", whole=_login, stage="inside"),
     Check("in-names", "names lead to data addresses in containers", host=_names, stage="inside"),

@@ -12,6 +12,7 @@ from toolkit.core.finding import Finding
 from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
 from toolkit.plan.fix import Stray
 from toolkit.plan.ownership import ours, services_of
+from toolkit.plan.standing import UP, fix_of
 
 # Every process of a job carries these; the kernel shows the environment of one's own processes alone. One
 # grep reads them all, because a busy host has thousands.
@@ -127,7 +128,9 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
             what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
-            yield warning(what, "toolkit up starts it anew; toolkit down removes it", subject=container.name)
+            fix = fix_of(container)
+            fix = "toolkit up starts it anew; toolkit down removes it" if fix == UP else fix
+            yield warning(what, fix, subject=container.name)
 
 
 def _processes(scene: Scene) -> Iterator[Finding]:

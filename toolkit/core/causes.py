@@ -67,7 +67,8 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"exec: \"?(?P<program>[^\":]+)\"?: (executable file not found|stat .*: no such file)",
         "the image lacks {program}",
-        "an image made by toolkit image build, or one with python3, openssh-client and openssh-server in it",
+        "an image made by toolkit image build, or one with python3, openssh-client and openssh-server in it;"
+        " without the last two: transport: exec in hosts.yaml",
     ),
     (
         r"cannot allocate memory|out of memory",

@@ -40,9 +40,9 @@ engine may not set the limit | the engine has no means to give a container GPUs 
 driver | failed to discover GPU vendor from CDI | CDI is switched off in the engine | the engine's CDI
 specification does not name these GPUs | its specification names no | docker there cannot give GPUs to
 containers | a folder to be mounted is not there | the docker engine may not enter a folder to be mounted,
-as on NFS with root_squash | the image has gone from the host | the image lacks | the docker engine there
-may not raise limits | killed on the host, perhaps because it has run out of memory | the host is out of
-memory | ended with status
+as on NFS with root_squash | the image has gone from the host | the image lacks | the image has no
+/usr/sbin/sshd | the image … has no | the docker engine there may not raise limits | killed on the host,
+perhaps because it has run out of memory | the host is out of memory | ended with status
 """,
     "data": """
 is not whole in | is another than other hosts have | is there already and is not the toolkit's | has changed

@@ -19,6 +19,21 @@ LAUNCHERS = ("accelerate", "mpirun", "python", "torchrun")
 # What starts the same ranks.
 INSTEAD = {"horovodrun": "mpirun"}
 
+# The status of a container whose program its image does not have.
+NOT_FOUND = 127
+_SSHD, _SSH = "/usr/sbin/sshd", "ssh"
+# For places that do not know what else the image has; `check` does.
+WITHOUT_SSHD = (
+    "in hosts.yaml: transport: exec; or use an image with sshd: toolkit image build, then image: toolkit:cpu"
+    " or image: toolkit:gpu"
+)
+
+
+def needs_of(transport: str, hosts: int) -> tuple[str, ...]:
+    """Return the programs that an image must have for a transport between this number of hosts."""
+    return (_SSH, _SSHD) if transport == SSH and hosts > 1 else ()
+
+
 _FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
 # What has kept a job from its end outweighs what has followed from that.
 FAULTS = ("failed", "timeout", "lost")

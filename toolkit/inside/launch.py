@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,8 @@ def main() -> int:
         )
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
+        if shutil.which(launch["argv"][0]) is None:
+            fail(code, f"the image has no {launch['argv'][0]}; toolkit check names a launcher that it has")
         fail(code, f"cannot start {launch['argv'][0]} in {job['workdir']}: {error.strerror}")
     while child.poll() is None:
         readable, _, _ = select.select([0, woken], [], [], 1.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hmac
+import importlib.util
 import json
 import os
 import resource
@@ -90,6 +91,16 @@ def gpus() -> list[str] | None:
     return [line for line in done.stdout.splitlines() if line.startswith("GPU ")]
 
 
+def lacking(names: list[str]) -> list[str]:
+    """The programs, and the Python packages as ``python:NAME``, that this image does not have."""
+    missing = []
+    for name in names:
+        package = name.removeprefix("python:")
+        found = shutil.which(name) if package == name else importlib.util.find_spec(package)
+        missing += [] if found else [name]
+    return missing
+
+
 class Mounts:
     """Files of ours on the mounts that ranks may write to; gone by the end, however it comes."""
 
@@ -146,6 +157,7 @@ def look(config: dict[str, Any]) -> dict[str, Any]:
         "versions": versions(),
         "names": {name: addresses(name) for name in config["names"]},
         "gpus": gpus() if config["gpus"] else None,
+        "lacks": lacking(config["programs"]),
     }
 
 

@@ -49,6 +49,18 @@ ELASTIC = ("horovodrun", "torchrun")
 # Those with daemons of their own, which know each other by a token.
 WITH_TOKEN = ("ray",)
 
+# What an image must have for a launcher besides python3: programs, and Python packages as python:NAME.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "accelerate": ("torchrun", "python:accelerate"),
+    "deepspeed": ("python:deepspeed",),
+    "horovodrun": ("horovodrun", "mpirun"),
+    "horovodrun-gloo": ("horovodrun",),
+    "mpirun": ("mpirun",),
+    "python": (),
+    "ray": ("python:ray",),
+    "torchrun": ("torchrun",),
+}
+
 LAUNCHERS: dict[str, Callable[[Job], tuple[Launch, ...]]] = {
     "accelerate": accelerate,
     "deepspeed": deepspeed,

@@ -17,7 +17,7 @@ from toolkit.launchers.slots import Room
 from toolkit.plan.extras import OWN
 from toolkit.plan.gpus import ordered_uuids
 from toolkit.plan.layout import Layout, ours
-from toolkit.plan.standing import why_not_running
+from toolkit.plan.standing import UP, fix_of, why_not_running
 from toolkit.plan.steps import Phase, Plan, SendCode, StartDaemons, StartJob
 
 
@@ -39,10 +39,11 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     Raises:
         NotReady: names every host whose container does not run, or that did not answer.
     """
-    missing = [words for name in hosts if (words := _missing(layout, name))]
+    missing = [found for name in hosts if (found := _missing(layout, name))]
     if missing:
-        what = f"no running container on {', '.join(missing)}"
-        raise NotReady(what, "toolkit up (or leave a host out: --exclude HOST)")
+        what = f"no running container on {', '.join(words for words, _ in missing)}"
+        fix = next((fix for _, fix in missing if fix != UP), UP)
+        raise NotReady(what, f"{fix} (or leave a host out: --exclude HOST)")
 
 
 def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> None:
@@ -66,17 +67,17 @@ def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> No
     raise NotReady(what, f"toolkit image build --with {launcher}; toolkit up")
 
 
-def _missing(layout: Layout, host: str) -> str:
-    """Return the host, and why its container does not run; empty when it does."""
+def _missing(layout: Layout, host: str) -> tuple[str, str] | None:
+    """Return the host with why its container does not run, and the fix; None if it does."""
     place = layout.place(host)
     if place is None:
-        return host
+        return host, UP
     name = container_name(layout.inventory.cluster, place.role)
     found = next((c for c in ours(layout.inventory.cluster, place.facts) if c.name == name), None)
     if found is None:
-        return host
+        return host, UP
     why = why_not_running(found, place.facts)
-    return f"{host} ({why})" if why else ""
+    return (f"{host} ({why})", fix_of(found)) if why else None
 
 
 def job_file(job: Job) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 from toolkit.core.command import Command, script
 from toolkit.core.container import Container
 from toolkit.core.names import MAIN, container_name
+from toolkit.core.transport import SSH, needs_of
+from toolkit.launchers import NEEDS
 from toolkit.plan.containers import cluster_container
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.ownership import running
@@ -62,6 +64,7 @@ class Looked:
         report: what it said, empty when it did not come so far; then ``error`` says why.
         ahead: seconds by which its clock is ahead of this machine's; ``doubt`` how wrong that may be.
         up: as in Look.
+        status: the program's exit status, or the engine's if the program could not start.
     """
 
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -69,6 +72,7 @@ class Looked:
     ahead: float = 0.0
     doubt: float = 0.0
     up: bool = False
+    status: int = 0
 
 
 def plan_looks(layout: Layout, inside: Mapping[str, str], token: str) -> tuple[Look, ...]:
@@ -82,6 +86,8 @@ def plan_looks(layout: Layout, inside: Mapping[str, str], token: str) -> tuple[L
     there = [p for p in layout.places if _runs(layout, p) or _image_id(layout, p)]
     names = {path.host: path.address for path in layout.paths}
     workers = [p.name for p in layout.workers if layout.has_sshd(p) and _runs(layout, p)]
+    # Those of every launcher: if one is missing, `check` names a launcher that the image has.
+    programs_of_image = sorted({*needs_of(SSH, 2), *(name for names in NEEDS.values() for name in names)})
     looks = []
     for place in there:
         up = _runs(layout, place)
@@ -95,6 +101,7 @@ def plan_looks(layout: Layout, inside: Mapping[str, str], token: str) -> tuple[L
             # Before `up` has written the containers' own files, names say nothing about them.
             "names": sorted(names) if up else [],
             "gpus": bool(place.gpus),
+            "programs": programs_of_image,
             "logins": workers if up and place.role == MAIN else [],
         }
         head = programs + json.dumps(told).encode() + b"\n"

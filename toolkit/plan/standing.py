@@ -8,11 +8,14 @@ from datetime import datetime, timezone
 
 from toolkit.core.container import Container
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_VERSION, container_name
+from toolkit.core.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
+from toolkit.core.transport import NOT_FOUND, WITHOUT_SSHD
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.network.choose import DataPath, choose_paths
 from toolkit.plan.programs import version_note
 from toolkit.spec.inventory import Inventory
+
+UP = "toolkit up"
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def _host_state(inventory: Inventory, facts: Facts, address: str, inside: Mappin
         note="; ".join(
             filter(None, (why, version, f"{others} containers of other clusters" if others else ""))
         ),
-        fix=fix or ("" if state == "running" else "toolkit up"),
+        fix=fix or ("" if state == "running" else fix_of(found)),
     )
 
 
@@ -114,6 +117,15 @@ def why_not_running(container: ContainerFacts, facts: Facts) -> str:
         when = f" at {_clock(container.ended)}" if container.ended else ""
         return f"it ended{when} with exit code {container.exit_code}"
     return f"it is {container.state}"
+
+
+def fix_of(container: ContainerFacts | None) -> str:
+    """Return what makes a container run that is missing or stopped."""
+    if container is None or LABEL_CONFIG not in container.labels:  # the label of those with an sshd
+        return UP
+    # Another `up` would fail as the last one did.
+    ended = container.state in ("exited", "dead")
+    return WITHOUT_SSHD if ended and container.exit_code == NOT_FOUND else UP
 
 
 def runs_already(container: Container, facts: Facts) -> str | None:

@@ -12,10 +12,11 @@ from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
 from toolkit.core.report import FailureCause
 from toolkit.core.shards import Content
+from toolkit.core.transport import NOT_FOUND, WITHOUT_SSHD
 from toolkit.network.settings import variables
 from toolkit.plan.applied import FILE as APPLIED
 from toolkit.plan.applied import applied_text
-from toolkit.plan.containers import cluster_container, worker_sshd_config
+from toolkit.plan.containers import SSHD_ARGV, cluster_container, worker_sshd_config
 from toolkit.plan.data import folder_steps, plan_data
 from toolkit.plan.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
 from toolkit.plan.layout import Layout, Place
@@ -66,6 +67,11 @@ for f; do [ ! -e "$f" ] || exit 1; done
 """
 # sshd's own words, and what they mean where the port was free when the host was asked.
 _NOT_BOUND = r"Bind to port \d+ on .* failed: Address already in use"
+_EXIT_CODE = "State.ExitCode="
+_LAST_WORDS = f"""
+docker logs --tail 3 "$1" 2>&1
+docker inspect --format '{{{{if not .State.Running}}}}{_EXIT_CODE}{{{{.State.ExitCode}}}}{{{{end}}}}' "$1"
+"""
 _PORT_TAKEN = "somebody else took the port in the meantime"
 
 
@@ -223,11 +229,14 @@ def _wait_step(layout: Layout, place: Place) -> Step:
         f"sshd listens on {place.path.address}:{layout.port}",
         ready=script('docker logs "$1" 2>&1 | grep -q "^Server listening on "', name),
         alive=script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name),
-        explain=script('docker logs --tail 3 "$1" 2>&1', name),
+        explain=script(_LAST_WORDS, name),
         known=(place.path.address, layout.port) in place.facts.listening
         and runs_already(cluster_container(layout, place), place.facts) is not None,
         deadline=30,
-        failures=(Failure(_NOT_BOUND, _PORT_TAKEN, taken, FailureCause.PORT_TAKEN),),
+        failures=(
+            Failure(rf"(?m)^{_EXIT_CODE}{NOT_FOUND}$", f"the image has no {SSHD_ARGV[0]}", WITHOUT_SSHD),
+            Failure(_NOT_BOUND, _PORT_TAKEN, taken, FailureCause.PORT_TAKEN),
+        ),
         fix=f"on {place.name}: docker logs {name}",
         id="sshd listens",
     )

@@ -11,6 +11,7 @@ from toolkit import __version__
 from toolkit.checks.model import Scene
 
 _STOPPED = replace(running("demo", "gpu2", "worker"), state="exited", exit_code=137)
+_NO_SSHD = replace(running("demo", "gpu2", "worker", config="x"), state="exited", exit_code=127)
 _ABANDONED = replace(running("old", "gpu2", "worker"), state="exited", id="a" * 64)
 _RANKS = (process(811, JOB_ID), process(812, JOB_ID))
 _SUPERVISOR = process(700, JOB_ID, "SUPERVISOR")
@@ -36,6 +37,7 @@ CASES = (
     ),
     Case("left-containers", "ok", _holds(running("demo", "gpu2", "worker"))),
     Case("left-containers", "warning", _holds(_STOPPED), "does not run (exited, 137)"),
+    Case("left-containers", "warning", _holds(_NO_SSHD), "does not run (exited, 127)"),
     Case("left-containers", "warning", _holds(_ABANDONED), "left of a cluster that is no more"),
     # Its state folder is there: that cluster's own `up` starts it again.
     Case("left-containers", "ok", _holds(_ABANDONED, base=_OTHER_STATE)),

@@ -253,7 +253,28 @@ NETWORK_CASES = (
     Case("pair-large", "not checked", net.without_looks(GOOD), "needs the image"),
     Case("in-start", "ok", GOOD),
     Case("in-start", "error", net.with_looked(GOOD, "gpu2", Looked(error="no space left")), "no space left"),
+    Case(
+        "in-start",
+        "error",
+        net.with_looked(GOOD, "gpu2", Looked(error="exec python3 failed", status=127)),
+        "the image toolkit:cpu has no python3",
+    ),
     Case("in-start", "not checked", net.without_looks(GOOD), "left out by --quick"),
+    Case("in-programs", "ok", GOOD),
+    Case("in-programs", "ok", net.with_inside(GOOD, "gpu2", lacks=["python:ray", "python:deepspeed"])),
+    Case(
+        "in-programs",
+        "error",
+        net.with_inside(GOOD, "gpu2", lacks=["/usr/sbin/sshd", "ssh"]),
+        "the image toolkit:cpu has no ssh and no /usr/sbin/sshd, which transport: ssh needs",
+    ),
+    Case(
+        "in-programs",
+        "error",
+        net.with_inside(GOOD, "gpu2", lacks=["mpirun"]),
+        "the image toolkit:cpu has no mpirun, which launcher: horovodrun needs",
+    ),
+    Case("in-programs", "not checked", net.without_looks(GOOD), "no container"),
     Case("in-listen", "ok", GOOD),
     Case(
         "in-listen",

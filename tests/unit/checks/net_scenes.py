@@ -84,6 +84,7 @@ def report(scene: Scene, host: str) -> dict[str, Any]:
         "versions": {"python": "3.11.2", "torch": "2.13.0", "libmpi": "40.30.4"},
         "names": {name: [path.address] for name, path in paths.items()},
         "gpus": gpus or None,
+        "lacks": [],
         "pairs": {name: pair | {"worker": seen} for name in facts if name != host},
         "shared": {"/out": [host]},
         "mounts": {},

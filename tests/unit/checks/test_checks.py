@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,45 @@ def test_what_only_a_container_can_tell_of_a_mount_has_the_same_severity_and_fix
     (by_container,) = alarms(judge(only_inside, STAGES))
     assert (by_container.verdict, by_container.fix) == (by_host.verdict, by_host.fix)
     assert "sudo chown alice /scratch/out" in by_host.fix and "/scratch/out:/out:ro" in by_host.fix
+
+
+@pytest.mark.parametrize(
+    ("launcher", "lacks", "fixes"),
+    [
+        ("horovodrun", "/usr/sbin/sshd", ("in hosts.yaml: transport: exec and launcher: mpirun;",)),
+        ("mpirun", "ssh", ("in hosts.yaml: transport: exec;",)),
+        (
+            "horovodrun",
+            "ssh mpirun horovodrun",
+            ("transport: exec and launcher: torchrun;", "in hosts.yaml: launcher: torchrun;"),
+        ),
+        (
+            "mpirun",
+            "/usr/sbin/sshd ssh mpirun horovodrun torchrun",
+            ("transport: exec and launcher: python;", "in hosts.yaml: launcher: python;"),
+        ),
+    ],
+)
+def test_an_image_without_a_tool_has_a_fix_that_this_image_can_meet(
+    launcher: str, lacks: str, fixes: tuple[str, ...]
+) -> None:
+    base = scene()
+    base = replace(base, inventory=replace(base.inventory, launcher=launcher))
+    found = alarms(judge(with_inside(base, "gpu2", lacks=lacks.split()), STAGES))
+    assert {finding.verdict for finding in found} == {"error"} and len(found) == len(fixes)
+    for finding, fix in zip(found, fixes, strict=True):
+        assert fix in finding.fix and "toolkit image build --flavour gpu" in finding.fix
+
+
+def test_what_another_transport_or_launcher_needs_is_no_finding() -> None:
+    lacks = ["/usr/sbin/sshd", "ssh", "mpirun", "horovodrun", "python:ray"]
+    bare = with_inside(scene(), "gpu2", lacks=lacks)
+    exec_ = replace(bare.inventory, transport="exec", launcher="torchrun")
+    alone = replace(bare.inventory, hosts=bare.inventory.hosts[:1], launcher="torchrun")
+    automatic = replace(bare.inventory, transport="exec", launcher="auto")
+    for inventory in (exec_, alone, automatic):
+        (check,) = (check for check in CHECKS if check.id == "in-programs")
+        assert alarms(check.judged(replace(bare, inventory=inventory))) == ()
 
 
 @pytest.mark.parametrize("ahead", [-100.0, -0.5, 0.0, 3600.0])
