@@ -17,7 +17,7 @@ done
 case ",$names," in *,deepspeed,*)
     archive="$wheels/deepspeed-$DEEPSPEED_VERSION.tar.gz"
     echo "$DEEPSPEED_SHA256  $archive" | sha256sum -c -
-    # Its operators are compiled at their first use otherwise, and the image has no compiler.
+    # Otherwise every host would compile its operators at their first use, and CUDA's need nvcc, which is not there.
     if [ -n "${CUDA_HOME:-}" ]; then
         export DS_BUILD_FUSED_ADAM=1 DS_BUILD_CPU_ADAM=1 DS_BUILD_UTILS=1
     else

@@ -55,6 +55,52 @@ def test_every_rank_gets_its_own_hosts_interface(up: Toolkit) -> None:
         assert set(rows) == {"box1", "box2"} and rows["box1"] != rows["box2"], out
 
 
+# Compiles a function for each factor by torch.compile, and a C module with Python.h as Triton does. Prints
+# the user, the owners of the compiled libraries, and the hits and misses in the cache of compiled functions.
+COMPILES = """
+import importlib.util, os, pathlib, subprocess, sys, sysconfig, tempfile
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+x = torch.arange(4096.0).reshape(64, 64)
+for factor in sys.argv[1:]:
+    function = eval(f"lambda x: (x.sin() * {factor} + x.cos()).sum(0)")
+    torch.testing.assert_close(torch.compile(function, fullgraph=True)(x), function(x), rtol=1e-4, atol=1e-3)
+libraries = list(pathlib.Path(cache_dir()).rglob("*.so"))
+with tempfile.TemporaryDirectory() as folder:
+    source, built = pathlib.Path(folder, "probe.c"), pathlib.Path(folder, "probe.so")
+    source.write_text(
+        '#include <Python.h>\\n'
+        'static struct PyModuleDef probe = {PyModuleDef_HEAD_INIT, "probe", NULL, -1, NULL};\\n'
+        'PyMODINIT_FUNC PyInit_probe(void) { return PyModule_Create(&probe); }\\n'
+    )
+    include = sysconfig.get_path("include")
+    subprocess.run(["gcc", "-shared", "-fPIC", f"-I{include}", source, "-o", built], check=True)
+    spec = importlib.util.spec_from_file_location("probe", built)
+    module = importlib.util.module_from_spec(spec)
+found = counters["inductor"]
+print(
+    "COMPILED", os.getuid(), {each.stat().st_uid for each in libraries}, module.__name__,
+    os.environ["TORCH_DISABLE_NATIVE_JIT"], found["fxgraph_cache_hit"], found["fxgraph_cache_miss"],
+)
+"""
+
+
+def test_functions_are_compiled_on_both_hosts_as_the_user_and_kept_for_the_next_job(up: Toolkit) -> None:
+    # Factors that no earlier job on these containers has compiled.
+    first, second = (f"{number}.{time.time_ns()}" for number in (1, 2))
+    for words, factors, told in (
+        ((), (first,), "1 0 1"),
+        (("--env", "TORCH_DISABLE_NATIVE_JIT=0"), (first, second), "0 1 1"),
+    ):
+        given = (*words, "--no-fold", "--launcher", "torchrun", "--workdir", "examples", "--", "python", "-c")
+        out = up.run("run", *given, COMPILES, *factors, check=True, timeout=900).out
+        rows = re.findall(r"^\[(box\d \d)\] COMPILED (.*)$", out, re.MULTILINE)
+        row = f"1000 {{1000}} probe {told}"
+        assert dict(rows) == {"box1 0": row, "box2 1": row}, out
+
+
 def test_mpi_itself_runs_across_both_hosts(up: Toolkit) -> None:
     text = (
         "from mpi4py import MPI; import numpy as np; c=MPI.COMM_WORLD; a=np.full(1<<20, c.rank+1.0); "

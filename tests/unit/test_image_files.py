@@ -72,16 +72,34 @@ def test_the_legacy_builder_knows_every_word(flavour: Flavour) -> None:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_the_last_stage_has_no_compiler_and_checks_what_it_holds(flavour: Flavour) -> None:
+def test_the_last_stage_has_compilers_but_not_cudas_and_checks_what_it_holds(flavour: Flavour) -> None:
     runtime = stage(DOCKERFILES[flavour], "runtime")
-    installed = [line.strip() for line in re.findall(r"apt-get install [^;]*", runtime)]
-    assert installed == ["apt-get install -y --no-install-recommends openmpi-bin"]
+    installed = re.findall(r"apt-get install -y --no-install-recommends ([^;]*)", runtime)
+    assert installed == ["gcc g++ libc6-dev libpython3-dev", "openmpi-bin"]
+    compilers = re.search(r"for compiler in ([^;]*);", runtime)
+    assert compilers is not None and compilers[1].split() == ["cc", "c++", "gcc", "g++"]
+    assert "if ! command -v" in runtime and "Python.h is missing" in runtime
+    assert "if find / -xdev -type f -name nvcc | grep ." in runtime
     parts = re.search(r"for part in ([^;]*);", runtime)
     assert parts is not None
     wanted = {"PyTorch", "MPI", "Gloo"} | ({"NCCL"} if flavour == "gpu" else set())
     assert set(parts[1].split()) == {*wanted, "$wants"}
     assert "horovodrun --check-build" in runtime
     assert f"toolkit.flavour={flavour}" in runtime
+
+
+def test_the_layer_of_the_compilers_is_one_and_the_same_so_that_it_is_shared() -> None:
+    cpu, gpu = (
+        re.split(r"^(?:ARG|COPY) ", stage(text, "runtime"), flags=re.M)[0] for text in DOCKERFILES.values()
+    )
+    assert cpu == gpu and "apt-get install" in cpu
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_eager_operators_need_no_compiler_and_the_reason_is_given(flavour: Flavour) -> None:
+    lines = DOCKERFILES[flavour].splitlines()
+    at = lines.index("ENV TORCH_DISABLE_NATIVE_JIT=1")
+    assert "pytorch/pytorch#196977" in " ".join(lines[at - 3 : at])
 
 
 def test_host_keys_go_in_the_step_that_makes_them() -> None:

@@ -196,7 +196,8 @@ def test_the_context_holds_the_dockerfile_and_every_file() -> None:
     build = plan(ImageRecipe("gpu"))
     assert build.files[0] == ("Dockerfile", SOURCES["Dockerfile.gpu"])
     assert {name for name, _ in build.files[1:]} == set(CONTEXT_FILES)
-    assert build.limit_bytes == 6_200_000_000
+    assert build.limit_bytes == 6_500_000_000
+    assert plan(ImageRecipe("cpu")).limit_bytes == 1_400_000_000
 
 
 def test_the_same_inputs_give_the_same_build() -> None:
