@@ -180,15 +180,16 @@ def test_an_engine_that_pauses_is_waited_for_and_nothing_is_sent_twice(pauses: f
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("slow", [1, 3, 8])
-def test_nobody_stands_behind_a_slow_host_because_an_engine_paused(slow: int, seed: int) -> None:
+def test_nobody_stands_behind_a_slow_host_because_an_engine_paused(seed: int) -> None:
     usual = max(World(hosts(8), 512, 0.1, seed).run().done.values())
-    world = World(hosts(8), 512, 0.1, seed)
-    world.rates[f"box{slow}"] = RATE / 10
-    world.run(until=1000)
-    others = [when for host, when in world.done.items() if host != f"box{slow}"]
+    late = {}
+    for slow in ("box1", "box3", "box8"):
+        world = World(hosts(8), 512, 0.1, seed)
+        world.rates[slow] = RATE / 10
+        world.run(until=1000)
+        late[slow] = max(when for host, when in world.done.items() if host != slow)
     # The pauses fall elsewhere; taking from the slow one would take more than a hundred seconds.
-    assert max(others) < usual + 12
+    assert {slow: when for slow, when in late.items() if when >= usual + 12} == {}
 
 
 def test_where_this_machine_is_what_is_slow_the_first_host_stays() -> None:
