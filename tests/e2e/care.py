@@ -92,6 +92,7 @@ class Care:
     def __init__(self) -> None:
         self.labs: dict[str, Lab] = {}
         self.needed = ""  # the failed test
+        self.broken = ""  # why a lab could not be repaired
         self.done: list[str] = []
 
     # The labs
@@ -241,14 +242,25 @@ class Care:
         """Remove the lab and make it again; hosts files of clusters get its new addresses."""
         start = time.monotonic()
         before = lab.network()
-        lab_down(lab.spec.name, folder=lab.spec.folder)
-        lab_up(lab.spec)
+        # The engines' data stay, since images take a minute to send; what is made of them goes.
+        lab_down(lab.spec.name, keep_images=True, folder=lab.spec.folder)
+        try:
+            lab_up(lab.spec)
+            lab.each(lambda host: self._empty(lab, host))
+        except (ToolkitError, subprocess.SubprocessError):
+            lab_down(lab.spec.name, folder=lab.spec.folder)
+            lab_up(lab.spec)
         lab.usual = lab.look()
         if before and (now := lab.network()) != before:
             for cluster in CLUSTERS.values():
                 if cluster.hosts.exists():
                     cluster.hosts.write_text(cluster.hosts.read_text().replace(before, now))
         self._note(f"lab {lab.spec.name} was made in {time.monotonic() - start:.0f} s")
+
+    def _empty(self, lab: Lab, host: str) -> None:
+        """Remove what earlier hosts of the same name left in the engine's data: containers and parts."""
+        sh(host, "docker ps --all --quiet | xargs -r docker rm --force", lab=lab.spec.name)
+        sh(host, "docker images --quiet toolkit-part | xargs -r docker rmi --force", lab=lab.spec.name)
 
 
 CARE = Care()

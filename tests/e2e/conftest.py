@@ -88,16 +88,23 @@ def pytest_runtest_makereport(
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Repair the labs before the test that follows a failed one."""
-    if CARE.needed and item.get_closest_marker("lab"):
+    if not item.get_closest_marker("lab"):
+        return
+    if CARE.needed and not CARE.broken:
         _note(f"after {CARE.needed}", CARE.restore)
+    if CARE.broken:
+        # It would fail as well, and show nothing about itself.
+        pytest.skip(f"no healthy practice cluster: {CARE.broken}")
 
 
 def _note(title: str, act: Callable[[], list[str]]) -> None:
     try:
         _REPAIRS.append(f"{title}: {'; '.join(act()) or 'everything was healthy'}")
     except Exception as error:
-        # Every later test would fail as well, and say nothing about itself.
-        pytest.exit(f"{title}: the practice cluster cannot be repaired: {error!r}", returncode=1)
+        done = "; ".join(CARE.done)
+        _REPAIRS.append(f"{title}: {done}; FAILED: {error!r}")
+        if act == CARE.restore:
+            CARE.broken = f"{title}: {error!r}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
