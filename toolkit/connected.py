@@ -15,6 +15,7 @@ from toolkit.core.names import container_name
 from toolkit.core.report import Outcome
 from toolkit.effects.desk import Desks
 from toolkit.effects.fanout import fan_out
+from toolkit.effects.here import allow_open_files
 from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.errors import ToolkitError
 from toolkit.inputs import target_of
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from toolkit.spec.inventory import Inventory
 
 _PROBE_SECONDS = 60.0
+# Of this process: a connection and what is begun over it, and everything else.
+_FILES_PER_HOST, _OTHER_FILES = 4, 256
 
 # As (name, shell text); see ``toolkit.plan.probe``.
 Questions = Sequence[tuple[str, str]] | Callable[[], Sequence[tuple[str, str]]]
@@ -80,6 +83,7 @@ class Connected:
         """
         session = cls(inventory, trace)
         names = list(inventory.names if hosts is None else hosts)
+        allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
 
         def prepare() -> None:
             # Whatever it is: a thread has nobody to tell, and a person would see a trace.

@@ -272,3 +272,13 @@ def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
     with pytest.raises(ToolkitError) as caught:
         session.require_some()
     assert caught.value.fix == "for gpu1: switch it on; for the others: toolkit check"
+
+
+def test_open_files_are_allowed_up_to_the_hard_limit() -> None:
+    text = (
+        "import resource\nfrom toolkit.effects.here import allow_open_files\n"
+        "limit = resource.RLIMIT_NOFILE\nresource.setrlimit(limit, (100, 500))\n"
+        "for number in (50, 300, 900):\n    allow_open_files(number); print(*resource.getrlimit(limit))"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["100 500", "300 500", "500 500"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import time
@@ -13,6 +14,17 @@ from toolkit.core.result import TIMED_OUT, Result
 def is_here(program: str) -> bool:
     """Return whether a program is found on PATH."""
     return shutil.which(program) is not None
+
+
+def allow_open_files(number: int) -> None:
+    """Raise the soft limit on open files to this number, or to the hard limit if that is lower.
+
+    macOS begins with 256, and each host takes one connection.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def run_here(argv: Sequence[str], stdin: str = "", timeout: float = 60.0) -> Result:

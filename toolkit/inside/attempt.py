@@ -102,6 +102,8 @@ class Attempt:
         for running in self._running:
             self._drain(running)
         self._selector.close()
+        for running in self._running:
+            running.close()
         return end, left
 
     @property

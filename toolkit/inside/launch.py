@@ -20,6 +20,7 @@ from common import (
     load_job,
     temporary_folder,
 )
+from descriptors import restore_limit
 
 # The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
 # when the supervisor, its host or the connection dies: a launch never outlives its supervisor. A number
@@ -36,6 +37,7 @@ def main() -> int:
     launch = job["launches"][int(sys.argv[2])]
     env = {**os.environ, **launch["env"], JOB_MARK: job["id"]}
     env.pop(SUPERVISOR_MARK, None)
+    restore_limit(env)
     temporary = temporary_folder(job["id"])
     temporary.mkdir(mode=0o700, exist_ok=True)
     env["TMPDIR"] = str(temporary)

@@ -11,6 +11,8 @@ from pathlib import Path
 from common import JOB_MARK, SUPERVISOR_MARK, Job, program
 from lines import Merger
 
+KILLED_S = 1.0  # for the kernel to end a process
+
 
 class Running:
     """One launch that has been started."""
@@ -46,3 +48,14 @@ class Running:
             with suppress(OSError):  # it has ended by itself
                 self.process.stdin.write(f"{grace}\n".encode())
                 self.process.stdin.close()
+
+    def close(self) -> None:
+        """End the process, if the sweep has not, and close its pipes."""
+        if self.process.poll() is None:
+            self.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(KILLED_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()

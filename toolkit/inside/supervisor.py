@@ -29,6 +29,8 @@ from common import (
     job_folder,
     load_job,
 )
+from descriptors import raise_limit
+from descriptors import too_few as too_few_descriptors
 from elastic import reserve_of
 from files import write_json
 from leases import Leases
@@ -304,6 +306,9 @@ def main() -> int:
     for signum in ENDING:
         signal.signal(signum, supervisor.on_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    if reason := too_few_descriptors(job, raise_limit()):
+        supervisor.refuse(reason)
+        return EXIT_STARTED
     with taking():
         other = "" if job["share"] else taken_by_another(job)
         if other:
