@@ -125,6 +125,6 @@ def test_a_host_that_fails_is_named_with_a_way_to_go_on(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "saved").write_text("a file")
-    with pytest.raises(ToolkitError, match=r"cannot write to .*saved") as caught:
+    with pytest.raises(ToolkitError, match=r"cannot write to .*saved: File exists") as caught:
         fetch(Runner(archive("job/x")), tmp_path / "saved")
     assert "toolkit down --no-save" in caught.value.fix
