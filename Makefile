@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all unit lint golden fuzz faults pythons docs site image image-cpu image-gpu base venv engine lab bench pictures clean
+.PHONY: help demo test test-all unit lint golden fuzz mutants faults pythons docs site image image-cpu image-gpu base venv engine lab bench pictures clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -34,11 +34,15 @@ fuzz: venv       ## random hosts files, command lines and job schedules, N of ea
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
 		$(if $(KIND),--kind $(KIND))
 
+mutants: venv    ## N random changes of the modules that act, and how many unit tests notice; SEED, ONLY=FILE
+	@$(BIN)/python scripts/mutants.py -n $(or $(N),60) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+
 lint: venv       ## ruff and mypy
 	$(BIN)/ruff check toolkit tests bench scripts examples
 	$(BIN)/ruff format --check toolkit tests bench scripts examples
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/reference.py
+	$(BIN)/mypy scripts/mutants.py
 	$(BIN)/mypy scripts/site/hook.py
 	$(BIN)/mypy examples/checkpoint.py
 	cd toolkit/inside && ../../$(BIN)/mypy --config-file= --strict --explicit-package-bases --disable-error-code=import-not-found *.py

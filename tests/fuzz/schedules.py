@@ -339,7 +339,8 @@ class World:
         elif name == "lease.py":
             self.cause(LOST, own, False, 60.0)
         else:
-            self.cause(137, own, name == "rank.py" and self.has_rank(process), 5.0)
+            is_rank = name == "rank.py"
+            self.cause(137, own, is_rank and self.has_rank(process), 0.0 if is_rank else 5.0)
         process.signal(signal.SIGKILL)
 
     def has_rank(self, process: Process) -> bool:
@@ -380,10 +381,10 @@ class World:
         else:
             self.cause(LOST, own, False, 1e6)
             host.link.up = False
+        for rank in self.ranks:
+            rank.excused = rank.excused or rank.host is host
         for process in list(host.processes.values()):
             process.on_exit = [each for each in process.on_exit if each.__name__ == "closed"]
-            for rank in self.ranks:
-                rank.excused = rank.excused or rank.process is process
             process.die(-9)
 
     # How it ends
@@ -486,6 +487,8 @@ class World:
         near = max(sure[0], since) + TOGETHER_S + self.disturbed if sure else ended
         # Without its supervisor a job ends with the same code, whatever had begun to end it.
         allowed = {each.code for each in mine if each.begun <= near or each.code == BROKEN}
+        if self.schedule.restarts:  # a stop or the time limit takes the place of a restart
+            allowed |= {each.code for each in mine if each.code in (TIMED_OUT, 130, 143)}
         size = {each.size for each in own}
         all_good = bool(own) and len(own) == size.pop() and all(each.process.returncode == 0 for each in own)
         if code == 0:

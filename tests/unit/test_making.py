@@ -1,0 +1,113 @@
+"""From a request to a job: spares, lost hosts, slots that others have, and what a job is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import toolkit.making
+from tests.unit import cluster_world as world
+from toolkit.api import Session
+from toolkit.errors import BadInput, NotReady, Unreachable
+from toolkit.making import code_findings, make_job
+from toolkit.plan.steps import Plan
+from toolkit.request import Request
+
+Make = Callable[..., Any]
+WITH_SPARE = world.HOSTS + "spares: [cpu3]\n"
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Return what makes a job on hosts of which `gone` do not answer and `stopped` have no container."""
+
+    def made(
+        text: str, request: Request, gone: tuple[str, ...] = (), stopped: tuple[str, ...] = (), jobs: Any = ()
+    ) -> Any:
+        session = Session(world.inventory(text))
+        session.facts = world.facts_when_up()
+        for name in stopped:
+            session.facts[name] = world.cluster_facts()[name]
+        for name in gone:
+            del session.facts[name]
+            session.errors[name] = Unreachable(f"{name} does not answer", "", name)
+        monkeypatch.setattr(toolkit.making, "job_statuses", lambda session: jobs)
+        return make_job(session, request)
+
+    return made
+
+
+def names(hosts: Any) -> list[str]:
+    return [host.name for host in hosts]
+
+
+def test_a_spare_waits_beside_the_hosts_of_a_job_that_may_restart(make: Make) -> None:
+    job = make(WITH_SPARE, Request(("true",), max_restarts=2))
+    assert (names(job.hosts), names(job.spares)) == (["gpu1", "gpu2"], ["cpu3"])
+    assert job.max_restarts == 2 and job.spares[0].slots >= 1
+
+
+def test_a_job_that_never_restarts_has_no_spare(make: Make) -> None:
+    assert make(WITH_SPARE, Request(("true",))).spares == ()
+
+
+def test_an_excluded_spare_stays_out(make: Make) -> None:
+    assert make(WITH_SPARE, Request(("true",), max_restarts=1, exclude=("cpu3",))).spares == ()
+
+
+@pytest.mark.parametrize("how", ["gone", "stopped"])
+def test_a_spare_that_cannot_be_had_keeps_no_job_from_starting(make: Make, how: str) -> None:
+    job = make(WITH_SPARE, Request(("true",), max_restarts=1), **{how: ("cpu3",)})
+    assert (names(job.hosts), job.spares) == (["gpu1", "gpu2"], ())
+
+
+def test_a_spare_has_no_more_slots_than_it_can_take_over(make: Make) -> None:
+    job = make(WITH_SPARE, Request(("true",), max_restarts=1))
+    assert job.spares[0].slots <= max(host.slots for host in job.hosts)
+
+
+def test_a_host_that_does_not_answer_stops_the_job(make: Make) -> None:
+    with pytest.raises(Unreachable) as caught:
+        make(world.HOSTS, Request(("true",)), gone=("gpu2",))
+    assert caught.value.host == "gpu2"
+
+
+def test_a_host_without_its_container_stops_the_job(make: Make) -> None:
+    with pytest.raises(NotReady):
+        make(world.HOSTS, Request(("true",)), stopped=("gpu2",))
+
+
+def test_more_ranks_than_slots_are_refused_by_the_option(make: Make) -> None:
+    with pytest.raises(BadInput) as caught:
+        make(world.HOSTS, Request(("true",), ranks=10_000))
+    assert "--np" in str(caught.value)
+
+
+def test_slots_of_a_running_job_are_taken_only_with_share(make: Make) -> None:
+    every = {host.name: host.taken for host in make(world.HOSTS, Request(("true",))).hosts}
+    running = [SimpleNamespace(id="other", owner="bob", hosts=every, final=False)]
+    with pytest.raises(NotReady):
+        make(world.HOSTS, Request(("true",)), jobs=running)
+    job = make(world.HOSTS, Request(("true",), share=True), jobs=running)
+    assert job.share and {host.name: host.taken for host in job.hosts} == every
+    ended = [SimpleNamespace(id="other", owner="bob", hosts=every, final=True)]
+    assert not make(world.HOSTS, Request(("true",)), jobs=ended).share
+
+
+def test_only_a_launcher_with_daemons_has_a_token(make: Make) -> None:
+    assert make(world.HOSTS, Request(("true",), launcher="torchrun")).token == ""
+    tokens = [make(world.HOSTS, Request(("true",), launcher="ray")).token for _ in range(2)]
+    assert len(tokens[0]) == 64 and tokens[0] != tokens[1]
+
+
+def test_variables_of_the_command_line_come_sorted_beside_those_of_the_cluster(make: Make) -> None:
+    job = make(world.HOSTS, Request(("true",), env=(("B", "2"), ("A", "1"))))
+    assert job.override == (("A", "1"), ("B", "2"))
+    assert dict(job.env)["EPOCHS"] == "3" and job.env == tuple(sorted(job.env))
+
+
+def test_a_plan_that_sends_no_code_has_nothing_to_say_of_it() -> None:
+    assert code_findings(Plan("p", ())) == ()

@@ -1,0 +1,109 @@
+"""A relay's chunks on one host: what it takes in, how long it keeps it, and when it waits."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.inside_world import INSIDE
+
+
+@pytest.fixture
+def relay(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(INSIDE))
+    import relay as module
+
+    yield module
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def chunk(number: int) -> bytes:
+    return b"chunk %d" % number
+
+
+def filled(relay, upto: int = 0):  # type: ignore[no-untyped-def]
+    made = relay.Relay("127.0.0.1", io.BytesIO())
+    made.digests = {number: hashlib.sha256(chunk(number)).digest() for number in range(1000)}
+    for number in range(upto):
+        made.keep(number, 0, chunk(number))
+    return made
+
+
+def test_chunks_are_kept_in_order(relay) -> None:  # type: ignore[no-untyped-def]
+    made = filled(relay, 3)
+    assert made.at == 3 and made.came == sum(len(chunk(number)) for number in range(3))
+    assert made.plain == {number: chunk(number) for number in range(3)}
+    assert made.wire == {number: (0, chunk(number)) for number in range(3)}
+    assert 2 not in made.digests and 3 in made.digests
+
+
+def test_a_chunk_that_came_before_is_left_out(relay) -> None:  # type: ignore[no-untyped-def]
+    made = filled(relay, 3)
+    made.keep(1, 0, b"something else")
+    assert made.at == 3 and made.plain[1] == chunk(1)
+
+
+def test_a_chunk_after_a_gap_is_a_fault(relay) -> None:  # type: ignore[no-untyped-def]
+    made = filled(relay, 3)
+    with pytest.raises(relay.Fault, match="chunk 4 came before 3"):
+        made.keep(4, 0, chunk(4))
+
+
+def test_a_damaged_chunk_is_a_fault_and_is_not_kept(relay) -> None:  # type: ignore[no-untyped-def]
+    made = filled(relay, 3)
+    with pytest.raises(relay.Fault, match="chunk 3 is damaged"):
+        made.keep(3, 0, b"something else")
+    assert made.at == 3 and 3 not in made.wire and 3 in made.digests
+
+
+def test_the_last_chunks_are_kept_for_another_host(relay) -> None:  # type: ignore[no-untyped-def]
+    made = filled(relay, relay.KEPT)
+    assert min(made.wire) == made.first == 0
+    made = filled(relay, relay.KEPT + 5)
+    assert (min(made.wire), max(made.wire), made.first) == (5, relay.KEPT + 4, 5)
+
+
+def test_a_host_is_not_far_ahead_of_its_engine_or_of_the_next_host(relay) -> None:  # type: ignore[no-untyped-def]
+    made = filled(relay, 10)
+    assert made.limit() == relay.AHEAD  # nothing is loaded
+    made.loaded = 7
+    assert made.limit() == 7 + relay.AHEAD
+    made.child = type("Child", (), {"at": 4})()
+    assert made.limit() == 4 + relay.AHEAD
+    made.child.at = None  # it has not told yet
+    assert made.limit() == 7 + relay.AHEAD
+    made.loaded = 10
+    assert made.limit() == 10 + relay.AHEAD
+
+
+def test_a_host_is_busy_while_its_engine_or_its_reader_is_behind(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    now = 1000.0
+    monkeypatch.setattr(relay.time, "monotonic", lambda: now)
+    made = filled(relay, 0)
+    assert not made.busy()
+    made.at = relay.AHEAD - 1
+    assert not made.busy()
+    made.at = relay.AHEAD
+    assert made.busy()
+    made.at = 0
+    monkeypatch.setattr(relay, "waiting", lambda _file: relay.LATE)
+    made.look_behind(0, relay.LATE + 1)
+    assert not made.busy()
+    made.look_behind(0, relay.LATE)
+    assert made.busy()
+    now += relay.LATE_FOR
+    assert not made.busy()
+
+
+def test_only_the_source_may_give_and_only_what_is_known(relay) -> None:  # type: ignore[no-untyped-def]
+    made = filled(relay, 3)
+    mine, other = object(), object()
+    made.source = mine
+    assert made.may_keep(mine)
+    assert not made.may_keep(other)
