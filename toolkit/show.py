@@ -9,7 +9,7 @@ from toolkit.core.command import Command
 from toolkit.core.counted import counted
 from toolkit.core.engines import DOCKER, spoken
 from toolkit.core.finding import Finding, alarms, worst
-from toolkit.core.report import Outcome, Report
+from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.core.room import size
 from toolkit.plan.images import ImageRow
 from toolkit.plan.steps import (
@@ -143,7 +143,9 @@ def report_text(report: Report) -> str:
             if failed[0].fix:
                 lines.append(f"      fix: {failed[0].fix}")
         elif any(o.status == "not run" for o in own):
-            lines.append(f"  {host}: stopped before {next(o.step for o in own if o.status == 'not run')}")
+            first = next(o for o in own if o.status == "not run")
+            where = "interrupted at" if first.cause is FailureCause.INTERRUPTED else "stopped before"
+            lines.append(f"  {host}: {where} {first.step}")
         else:
             changed = sum(o.changed for o in own)
             lines.append(f"  {host}: ok ({counted(changed, 'change')})")
