@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from toolkit.core.engines import DOCKER
@@ -76,7 +76,7 @@ def reported_after(before: Report | None) -> Iterator[None]:
     except PlanInterrupted as error:
         raise PlanInterrupted(error.report.after(before)) from None
     except KeyboardInterrupt:
-        if before is None:
+        if before is None or not before.outcomes:
             raise
         raise PlanInterrupted(before) from None
 
@@ -85,6 +85,8 @@ _STALE_S = 5.0
 # Ctrl-C also reaches what a connection goes through, such as a tunnel in the same terminal. For so long a
 # step that lost its connection waits for the interrupt that may be the cause.
 _INTERRUPT_S = 0.5
+# A signal to a whole group of processes may come twice; a person who presses more often than this means it.
+_PRESSED_MOST = 3
 
 
 @dataclass
@@ -145,9 +147,9 @@ def execute(
     except KeyboardInterrupt:
         # Set before the connections are closed: what fails from now on was interrupted.
         progress.interrupted.set()
-        close()
+        _to_its_end(close)
     finally:
-        context.close()
+        _to_its_end(context.close)
         own.leave()
     outcomes = tuple(
         progress.outcomes.get(index) or _not_run(phase, step, index in progress.begun)
@@ -158,6 +160,14 @@ def execute(
     if progress.interrupted.is_set():
         raise PlanInterrupted(report)
     return report
+
+
+def _to_its_end(close: Callable[[], None]) -> None:
+    """Call what may be called again until no Ctrl-C cuts it short; else threads would wait without end."""
+    for _ in range(_PRESSED_MOST):
+        with suppress(KeyboardInterrupt):
+            return close()
+    return close()
 
 
 def step_key(phase: Phase, step: Step) -> tuple[str, str, str]:

@@ -434,6 +434,21 @@ def test_what_an_interrupt_cuts_off_is_no_lost_connection(
     assert "b: interrupted at work" in text and "lost" not in text and "not finished" in text
 
 
+def test_a_second_ctrl_c_while_connections_close_leaves_the_report() -> None:
+    pressed = [KeyboardInterrupt(), KeyboardInterrupt()]
+    closed: list[bool] = []
+
+    def close() -> None:
+        if pressed:
+            raise pressed.pop()
+        closed.append(True)
+
+    with pytest.raises(PlanInterrupted) as caught:
+        execute(plan((Run("a", "press", command("press")),)), {"a": Interrupting("a", "press")}, close=close)
+    assert closed == [True], "what was cut short is done again"
+    assert [o.cause for o in caught.value.report.outcomes] == [FailureCause.INTERRUPTED]
+
+
 def test_a_connection_that_is_lost_without_an_interrupt_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolkit.execute, "_INTERRUPT_S", 0.0, raising=False)
     (outcome,) = execute(plan((Run("b", "work", YES),)), {"b": Cut("b", at_once=True)}).outcomes
