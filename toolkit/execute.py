@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from toolkit.core.engines import DOCKER
@@ -12,7 +13,7 @@ from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.effects.desk import Desks
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import Runner
-from toolkit.errors import Interrupted, ToolkitError
+from toolkit.errors import Interrupted, ToolkitError, Unreachable
 from toolkit.executors import executor_of
 from toolkit.executors.context import Context, KnownFailure, Verdict
 from toolkit.plan.steps import Phase, Plan, Run, Step, WaitFor
@@ -65,7 +66,7 @@ class PlanInterrupted(Interrupted):
 
 @contextmanager
 def reported_after(before: Report | None) -> Iterator[None]:
-    """Let an interrupt of the plan within also report what ran before it.
+    """Let an interrupt within, of a plan or between two plans, also report what ran before it.
 
     Raises:
         PlanInterrupted: with the merged report.
@@ -74,9 +75,18 @@ def reported_after(before: Report | None) -> Iterator[None]:
         yield
     except PlanInterrupted as error:
         raise PlanInterrupted(error.report.after(before)) from None
+    except KeyboardInterrupt:
+        if before is None or not before.outcomes:
+            raise
+        raise PlanInterrupted(before) from None
 
 
 _STALE_S = 5.0
+# Ctrl-C also reaches what a connection goes through, such as a tunnel in the same terminal. For so long a
+# step that lost its connection waits for the interrupt that may be the cause.
+_INTERRUPT_S = 0.5
+# A signal to a whole group of processes may come twice; a person who presses more often than this means it.
+_PRESSED_MOST = 3
 
 
 @dataclass
@@ -85,7 +95,8 @@ class _Progress:
 
     runners: Mapping[str, Runner]
     listen: Listener
-    interrupted: bool = False
+    interrupted: threading.Event = field(default_factory=threading.Event)
+    begun: set[int] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     # What hosts have said beforehand to steps, by number. From the first change on nothing is sure any more;
@@ -123,7 +134,6 @@ def execute(
     progress = _Progress(runners, listen)
     own = Desks()
     context = Context(runners, plan.steps, desks=desks or own, engine=engine)
-    interrupted = False
     number = 0
     numbered: list[tuple[Phase, list[tuple[int, Step]]]] = []
     for phase in plan.phases:
@@ -136,21 +146,29 @@ def execute(
         for phase, steps in numbered:
             _run_phase(phase, steps, context, progress)
     except KeyboardInterrupt:
-        # What still runs is cut off now; that it ends badly is no news to anybody.
-        interrupted = progress.interrupted = True
-        close()
+        # Set before the connections are closed: what fails from now on was interrupted.
+        progress.interrupted.set()
+        _to_its_end(close)
     finally:
-        context.close()
+        _to_its_end(context.close)
         own.leave()
     outcomes = tuple(
-        progress.outcomes.get(index) or _not_run(phase, step)
+        progress.outcomes.get(index) or _not_run(phase, step, index in progress.begun)
         for phase, steps in numbered
         for index, step in steps
     )
     report = Report(plan.title, outcomes, time.monotonic() - start)
-    if interrupted:
+    if progress.interrupted.is_set():
         raise PlanInterrupted(report)
     return report
+
+
+def _to_its_end(close: Callable[[], None]) -> None:
+    """Call what may be called again until no Ctrl-C cuts it short; else threads would wait without end."""
+    for _ in range(_PRESSED_MOST):
+        with suppress(KeyboardInterrupt):
+            return close()
+    return close()
 
 
 def step_key(phase: Phase, step: Step) -> tuple[str, str, str]:
@@ -158,8 +176,11 @@ def step_key(phase: Phase, step: Step) -> tuple[str, str, str]:
     return _not_run(phase, step).key
 
 
-def _not_run(phase: Phase, step: Step) -> Outcome:
-    return Outcome(phase.title, step.title, step.host, "not run", id=_id(step))
+def _not_run(phase: Phase, step: Step, begun: bool = False) -> Outcome:
+    """Return the outcome of a step that has none of its own; it was interrupted if it had begun."""
+    cause = FailureCause.INTERRUPTED if begun else FailureCause.OTHER
+    detail = "interrupted" if begun else ""
+    return Outcome(phase.title, step.title, step.host, "not run", 0.0, detail, id=_id(step), cause=cause)
 
 
 def _id(step: Step) -> str:
@@ -187,9 +208,12 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
 
     def work(host: str) -> None:
         for index, step in by_host[host]:
+            progress.begun.add(index)
             outcome = _run_step(phase, index, step, context, progress)
+            if outcome is None:
+                return
             progress.outcomes[index] = outcome
-            if not progress.interrupted:
+            if not progress.interrupted.is_set():
                 progress.listen(StepEnded(outcome))
             if outcome.status == "failed":
                 progress.failed.add(host)
@@ -223,7 +247,8 @@ def _foreseen(number: int, step: Step, context: Context, progress: _Progress) ->
     return settled(step, context, said)
 
 
-def _run_step(phase: Phase, number: int, step: Step, context: Context, progress: _Progress) -> Outcome:
+def _run_step(phase: Phase, number: int, step: Step, context: Context, progress: _Progress) -> Outcome | None:
+    """Run a step; return None if it failed by an interrupt, which says nothing about its host."""
     start, listen = time.monotonic(), progress.listen
     listen(StepStarted(step.host, step.title))
 
@@ -236,9 +261,14 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
             step, context, advance
         )
     except ToolkitError as error:
+        lost = isinstance(error, Unreachable)
+        if progress.interrupted.wait(_INTERRUPT_S if lost else 0):
+            return None
         verdict, fix = Verdict("failed", error.what), error.fix
         cause = error.cause if isinstance(error, KnownFailure) else cause
     except OSError as error:
+        if progress.interrupted.is_set():
+            return None
         # Of this machine: a full disk, a file that has gone.
         verdict, fix = Verdict("failed", f"on this machine: {error}"), ""
     seconds = round(time.monotonic() - start, 3)

@@ -60,18 +60,18 @@ def _bring_up(session: Session, plan: Plan, listen: Listener, prepare: bool, for
         lost = _lost(latest)
         if not lost:
             break
-        session.lost_ports.add(session.layout().port)
-        session.ask_anew(list(session.facts))
-        try:
-            again = session.plan_up(prepare)
-            if not force:
-                refuse_to_end_jobs(session, prepare)
-        except ToolkitError as error:
-            return _blamed(report, lost, error)
-        # The data, for one, is in the first plan only. A host without it must not be started.
-        repeated = {step_key(phase, step) for phase in again.phases for step in phase.steps}
-        undone = {o.host for o in report.outcomes if not o.done and o.key not in repeated}
         with reported_after(report):
+            session.lost_ports.add(session.layout().port)
+            session.ask_anew(list(session.facts))
+            try:
+                again = session.plan_up(prepare)
+                if not force:
+                    refuse_to_end_jobs(session, prepare)
+            except ToolkitError as error:
+                return _blamed(report, lost, error)
+            # The data, for one, is in the first plan only. A host without it must not be started.
+            repeated = {step_key(phase, step) for phase in again.phases for step in phase.steps}
+            undone = {o.host for o in report.outcomes if not o.done and o.key not in repeated}
             latest = session.execute(again, listen, without=undone)
         report = latest.after(report)
     return report

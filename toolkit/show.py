@@ -9,7 +9,7 @@ from toolkit.core.command import Command
 from toolkit.core.counted import counted
 from toolkit.core.engines import DOCKER, spoken
 from toolkit.core.finding import Finding, alarms, worst
-from toolkit.core.report import Outcome, Report
+from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.core.room import size
 from toolkit.plan.images import ImageRow
 from toolkit.plan.steps import (
@@ -143,9 +143,13 @@ def report_text(report: Report) -> str:
             if failed[0].fix:
                 lines.append(f"      fix: {failed[0].fix}")
         elif any(o.status == "not run" for o in own):
-            left = next(o for o in own if o.status == "not run")
-            reason = f": {left.detail}" if left.detail else ""
-            lines.append(f"  {host}: {'not done:' if reason else 'stopped before'} {left.step}{reason}")
+            first = next(o for o in own if o.status == "not run")
+            if first.cause is FailureCause.INTERRUPTED:
+                lines.append(f"  {host}: interrupted at {first.step}")
+            elif first.detail:
+                lines.append(f"  {host}: not done: {first.step}: {first.detail}")
+            else:
+                lines.append(f"  {host}: stopped before {first.step}")
         else:
             changed = sum(o.changed for o in own)
             lines.append(f"  {host}: ok ({counted(changed, 'change')})")

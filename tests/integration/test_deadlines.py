@@ -18,6 +18,7 @@ from toolkit.core.command import command
 from toolkit.core.result import TIMED_OUT, Result
 from toolkit.effects.ssh import MARK, SshRunner
 from toolkit.effects.ssh_config import Target
+from toolkit.errors import Unreachable
 
 
 class Sshd(paramiko.ServerInterface):
@@ -53,7 +54,10 @@ def sshd(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SshRunner, Sshd]]:
         client.auth_none("me")
         runner = SshRunner(Target("gpu1", "127.0.0.1"))
         link: Any = SimpleNamespace(
-            transport=client, connection=SimpleNamespace(create_session=client.open_session), lost=""
+            transport=client,
+            connection=SimpleNamespace(create_session=client.open_session),
+            lost="",
+            close=client.close,
         )
         runner._link = link
         yield runner, host
@@ -95,3 +99,21 @@ def test_a_status_that_does_not_come_is_waited_for_no_longer(sshd: tuple[SshRunn
     channel.shutdown_write()
     thread.join(10)
     assert [result.status for result in found] == [TIMED_OUT]
+
+
+def test_a_connection_that_this_side_has_closed_is_not_lost(sshd: tuple[SshRunner, Sshd]) -> None:
+    runner, host = sshd
+    found: list[Exception] = []
+
+    def work() -> None:
+        try:
+            runner.run(command("x"))
+        except Unreachable as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    host.asked.get(timeout=10).sendall(f"{MARK}\n".encode())
+    runner.close()
+    thread.join(10)
+    assert [str(error).splitlines()[0] for error in found] == ["gpu1: the connection was closed"]

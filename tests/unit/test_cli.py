@@ -211,6 +211,7 @@ def test_errors_become_messages_and_documented_statuses(
     assert "Traceback" not in err and err.endswith("\n")
     if isinstance(error, PlanInterrupted):
         assert "gpu1: stopped before s" in err
+        assert err.endswith("toolkit: interrupted\n  fix: toolkit up    # continues from what is there\n")
     if error.args == ("x",) and isinstance(error, ToolkitError) and error.fix:
         assert err == "toolkit: gpu1: x\n  fix: y\n"
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import toolkit.execute
 from tests.unit.hosts_here import HostHere, Interrupting, hosts, tree
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.engines import ENGINE_FAILED
-from toolkit.core.report import Report
+from toolkit.core.report import FailureCause, Report
 from toolkit.core.result import Result
 from toolkit.errors import Unreachable
 from toolkit.execute import (
@@ -26,6 +27,7 @@ from toolkit.execute import (
 from toolkit.executors import EXECUTORS, executor_of
 from toolkit.plan import steps as kinds
 from toolkit.plan.steps import Failure, File, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
+from toolkit.show import report_text
 
 YES, NO = command("true"), command("false")
 
@@ -424,6 +426,83 @@ def test_ctrl_c_leaves_a_report(tmp_path: Path) -> None:
     assert caught.value.exit_code == 130
     assert closed == [True]
     assert not (tmp_path / "b2").exists()
+
+
+class Cut(HostHere):
+    """A host whose connection breaks in a step: at once, or when this side closes it."""
+
+    def __init__(self, name: str, at_once: bool = False) -> None:
+        super().__init__(name)
+        self.at_once = at_once
+        self.busy, self.closed = threading.Event(), threading.Event()
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        self.busy.set()
+        assert self.at_once or self.closed.wait(30)
+        raise Unreachable("the connection was lost", "wait for the host", self.name)
+
+
+class Pressing(HostHere):
+    """A host at which the person presses Ctrl-C once another one is in its step."""
+
+    def __init__(self, name: str, other: Cut) -> None:
+        super().__init__(name)
+        self.other = other
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        assert self.other.busy.wait(30)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_an_interrupt_cuts_off_is_no_lost_connection(
+    at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the connection breaks first, as a tunnel in the same terminal does that Ctrl-C ends."""
+    monkeypatch.setattr(toolkit.execute, "_INTERRUPT_S", 30.0, raising=False)
+    cut = Cut("b", at_once)
+
+    def close() -> None:
+        cut.closed.set()
+        for thread in threading.enumerate():  # until each has said what came of its step
+            if thread.name.startswith("host"):
+                thread.join(30)
+
+    said: list[Event] = []
+    subject = plan((Run("a", "press", YES), Run("b", "work", YES), Run("b", "later", YES)))
+    with pytest.raises(PlanInterrupted) as caught:
+        execute(subject, {"a": Pressing("a", cut), "b": cut}, said.append, close)
+    report = caught.value.report
+    assert statuses(report) == ["not run"] * 3 and not report.failures and not report.ok
+    assert [o.cause for o in report.outcomes] == [*[FailureCause.INTERRUPTED] * 2, FailureCause.OTHER]
+    assert not [event for event in said if isinstance(event, StepEnded)]
+    text = report_text(report)
+    assert "b: interrupted at work" in text and "lost" not in text and "not finished" in text
+
+
+def test_a_second_ctrl_c_while_connections_close_leaves_the_report() -> None:
+    pressed = [KeyboardInterrupt(), KeyboardInterrupt()]
+    closed: list[bool] = []
+
+    def close() -> None:
+        if pressed:
+            raise pressed.pop()
+        closed.append(True)
+
+    with pytest.raises(PlanInterrupted) as caught:
+        execute(plan((Run("a", "press", command("press")),)), {"a": Interrupting("a", "press")}, close=close)
+    assert closed == [True], "what was cut short is done again"
+    assert [o.cause for o in caught.value.report.outcomes] == [FailureCause.INTERRUPTED]
+
+
+def test_a_connection_that_is_lost_without_an_interrupt_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolkit.execute, "_INTERRUPT_S", 0.0, raising=False)
+    (outcome,) = execute(plan((Run("b", "work", YES),)), {"b": Cut("b", at_once=True)}).outcomes
+    assert (outcome.status, outcome.detail, outcome.fix) == (
+        "failed",
+        "the connection was lost",
+        "wait for the host",
+    )
 
 
 def test_a_failure_that_is_known_is_told_in_our_words() -> None:

@@ -128,6 +128,16 @@ def test_an_interrupt_reports_what_ran_before_it() -> None:
         check_merge(pressed.value.report, first, second)
 
 
+def test_an_interrupt_between_two_plans_reports_the_first() -> None:
+    first = report(random.Random(7))
+    with pytest.raises(PlanInterrupted) as pressed, reported_after(first):
+        raise KeyboardInterrupt
+    assert pressed.value.report == first
+    for nothing in (None, Report("up", ())):
+        with pytest.raises(KeyboardInterrupt), reported_after(nothing):
+            raise KeyboardInterrupt
+
+
 def test_a_plan_for_another_port_has_the_same_steps() -> None:
     def keys(more: str) -> list[tuple[str, str, str]]:
         text = world.HOSTS.replace("cluster: demo", f"cluster: demo\n{more}")

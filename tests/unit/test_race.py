@@ -15,6 +15,7 @@ from toolkit.api import Session
 from toolkit.core.facts import Facts
 from toolkit.core.report import FailureCause, Outcome, Report, Status
 from toolkit.errors import NotReady
+from toolkit.execute import PlanInterrupted
 from toolkit.plan.ports import FIRST_MASTER_PORT, master_port, worker_port
 from toolkit.plan.steps import Plan, WaitFor
 from toolkit.plan.up import plan_up
@@ -141,6 +142,18 @@ def test_data_that_is_missing_fails_up_after_a_port_race_too(
     (failed,) = report.failures
     assert (failed.host, failed.step, failed.detail) == ("cpu3", "send data", "no room")
     assert hosts.without == [set(), {"cpu3"}], "a host without its data is not started"
+
+
+def test_ctrl_c_between_two_plans_reports_the_first(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(session: Session, prepare: bool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(toolkit.race, "refuse_to_end_jobs", press)
+    with pytest.raises(PlanInterrupted) as caught:
+        up(session, Hosts({"gpu2": {12345}}), monkeypatch)
+    assert caught.value.report.changes and [o.host for o in caught.value.report.failures] == ["gpu2"]
 
 
 def test_up_gives_up_after_some_tries(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

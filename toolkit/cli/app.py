@@ -6,6 +6,7 @@ import atexit
 import copy
 import gc as gc_module
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -176,8 +177,11 @@ def _name_of(command: CommandInfo) -> str:
 def fail(error: ToolkitError, words: list[str]) -> NoReturn:
     """Say what went wrong, in JSON too if the command line asks for it, and exit."""
     from toolkit.cli.failure import asks_for_json, tell
+    from toolkit.errors import Interrupted
 
     end_at_once(error.exit_code)
+    if isinstance(error, Interrupted) and hasattr(error, "report"):
+        error.fix = f"{shlex.join(('toolkit', *words))}    # continues from what is there"
     tell(error, asks_for_json(typer.main.get_command(only_verb(words)), words))
     sys.exit(error.exit_code)
 

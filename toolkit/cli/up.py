@@ -59,6 +59,7 @@ def up(
     warn(findings)
     asked = () if no_check else fault_questions
     with connect(inventory, verbose, questions=asked, meanwhile=before_up) as session:
+        from toolkit.execute import reported_after
         from toolkit.jobs import refuse_to_end_jobs
         from toolkit.preflight import preflight, refuse_faults
         from toolkit.race import bring_up
@@ -70,10 +71,11 @@ def up(
         if not dry_run:
             refuse_faults(found)
         pulled = pull_image(session, dry_run, as_json, verbose)
-        plan = session.plan_up(prepare, data)
-        if not (force or dry_run):
-            session.refuse_newer()
-            refuse_to_end_jobs(session, prepare)
+        with reported_after(pulled):
+            plan = session.plan_up(prepare, data)
+            if not (force or dry_run):
+                session.refuse_newer()
+                refuse_to_end_jobs(session, prepare)
         execute = partial(bring_up, session, prepare=prepare, force=force)
         to_do = session.to_do(plan) if dry_run else None
         report = carry_out(session, plan, dry_run, as_json, verbose, pulled, findings, execute, to_do)

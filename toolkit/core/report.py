@@ -18,6 +18,7 @@ class FailureCause(str, Enum):
 
     OTHER = ""
     PORT_TAKEN = "port taken"
+    INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)

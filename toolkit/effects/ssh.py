@@ -256,6 +256,8 @@ class SshRunner:
                 channel.close()
         if broken:
             raise broken[0]
+        if status == -1 and self._is_lost() and self._closed:
+            raise Unreachable("the connection was closed", _AGAIN, self.name)
         if status == -1 and self._is_lost():
             why = f": {self._link.lost}" if self._link.lost else ""
             raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
