@@ -51,7 +51,7 @@ class Runs(Connection):
         from toolkit.launching import launcher_findings
         from toolkit.making import code_findings, make_job, plan_run
         from toolkit.meanwhile import BeforeRun
-        from toolkit.preflight import preflight, questions, refuse_faults
+        from toolkit.preflight import preflight, questions, refuse_faults, restart_warnings
         from toolkit.request import Request, check_request, environment_findings, start_of
 
         request = Request(
@@ -79,6 +79,7 @@ class Runs(Connection):
             plan = plan_run(session, job, request.workdir, ahead.tree)
             how = start_of(self.inventory, request)
             self.warn_of((*launcher_findings(job, how), *code_findings(plan)))
+            self.warn_of(restart_warnings(session, job))
             if check:
                 refuse_lacking(session, {host.name for host in job.hosts})
                 found = preflight(session, {job.main, *(host.name for host in job.hosts)})

@@ -9,8 +9,10 @@ from toolkit.api import Session
 from toolkit.check import first_look
 from toolkit.checks import host_probes, judge
 from toolkit.checks.leftovers import abandoned, strays
+from toolkit.checks.mounts import restart_findings
 from toolkit.core.finding import Finding, alarms, graver_first
 from toolkit.errors import NotReady
+from toolkit.launchers.job import Job
 from toolkit.plan.fix import Leftovers, plan_fix
 from toolkit.plan.steps import Plan
 
@@ -33,6 +35,17 @@ def preflight(session: Session, hosts: Collection[str]) -> tuple[Finding, ...]:
     usable = {name: seen for name, seen in scene.seen.items() if name in session.facts}
     found = judge(replace(scene, seen=usable), ("host",))
     return graver_first(f for f in alarms(found) if not f.host or f.host in hosts)
+
+
+def restart_warnings(session: Session, job: Job) -> tuple[Finding, ...]:
+    """Return what a restart of the job would not find on other hosts.
+
+    Args:
+        session: opened with ``questions()``; otherwise less is known.
+    """
+    if not job.max_restarts:
+        return ()
+    return restart_findings(first_look(session), [host.name for host in (*job.hosts, *job.spares)])
 
 
 def refuse_faults(findings: Iterable[Finding], told: bool = True) -> None:

@@ -1,7 +1,8 @@
 """Checkpoints that a crash leaves whole: written aside, brought to the disk, then named.
 
-    found = checkpoint.latest("checkpoints")
-    state = torch.load(found.path) if found else None
+    found = checkpoint.latest("checkpoints") if rank == 0 else None
+    held = [found.path.read_bytes() if found else None]
+    torch.distributed.broadcast_object_list(held, src=0)  # other hosts can have none, or an older one
     ...
     if rank == 0:
         checkpoint.save("checkpoints", step, lambda file: torch.save(state, file))
@@ -21,7 +22,7 @@ import re
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -97,6 +98,29 @@ def complete(folder: str | os.PathLike[str]) -> Iterator[Checkpoint]:
         with contextlib.suppress(FileNotFoundError), found.path.open("rb") as file:
             if _measure(file) == (found.length, found.checksum):
                 yield Checkpoint(found.step, found.path)
+
+
+def agreed(held: Sequence[Collection[int]]) -> int | None:
+    """Return the newest step that every rank holds, or None if no rank holds a checkpoint.
+
+    For scripts in which each rank reads its own part; where rank 0 reads and broadcasts, ranks cannot differ.
+
+    Args:
+        held: the steps that each rank holds, in rank order, gathered from all ranks.
+
+    Raises:
+        RuntimeError: some ranks hold checkpoints and no step is common to all. To continue would mix
+            ranks that resume with ranks that start from step 0.
+    """
+    if not any(held):
+        return None
+    if common := set.intersection(*map(set, held)):
+        return max(common)
+    newest = ", ".join(f"rank {rank}: {max(steps, default='none')}" for rank, steps in enumerate(held))
+    raise RuntimeError(
+        f"the ranks hold no common checkpoint (newest steps: {newest}); write checkpoints to a folder that "
+        "all hosts share, or remove them to start from step 0"
+    )
 
 
 @contextlib.contextmanager

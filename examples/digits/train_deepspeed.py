@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import checkpoint
 import deepspeed
 import digits
 import torch
@@ -38,8 +39,14 @@ def main() -> None:
     steps = digits.steps_per_epoch(len(pictures), args.batch_size, size)
     total, save_every = args.epochs * steps, args.save_every or steps
 
-    # 3. Every rank writes its part, so the folder must be one that all hosts see, or each host's own.
-    path, client = engine.load_checkpoint(str(args.checkpoints)) if args.checkpoints.exists() else (None, {})
+    # 3. Every rank writes its part, and rank 0 the name of the newest one: the folder must be shared by all
+    # hosts. If it is not, a restarted rank 1 finds nothing; better an error than a model half new.
+    latest = args.checkpoints / "latest"
+    mine = [int(latest.read_text().strip().removeprefix("global_step"))] if latest.exists() else []
+    held: list[Any] = [None] * size
+    dist.all_gather_object(held, mine)
+    resume = checkpoint.agreed(held) is not None
+    path, client = engine.load_checkpoint(str(args.checkpoints)) if resume else (None, {})
     first = client["step"] if path else 0
     if rank == 0 and first:
         print(f"goes on after step {first} of {total}")

@@ -8,6 +8,7 @@ import importlib.util
 import io
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -149,6 +150,37 @@ def test_folders_of_shares_that_cannot_be_synced(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "fsync", fsync)
     checkpoint.save(tmp_path, 1, b"x")
     assert steps_in(tmp_path) == [1]
+
+
+# Several ranks
+
+
+@pytest.mark.parametrize(
+    ("held", "step"),
+    [([[], []], None), ([[90, 80], [90]], 90), ([{90, 80}, {80, 70}], 80), ([[5]], 5), ([], None)],
+)
+def test_ranks_resume_from_the_newest_step_that_all_have(held: list[list[int]], step: int | None) -> None:
+    assert checkpoint.agreed(held) == step
+
+
+@pytest.mark.parametrize("held", [[[90], []], [[90], [80]], [[], [90, 80]]])
+def test_ranks_without_a_common_step_do_not_start_beside_each_other(held: list[list[int]]) -> None:
+    with pytest.raises(RuntimeError, match="no common checkpoint") as caught:
+        checkpoint.agreed(held)
+    assert "rank 0: " in str(caught.value) and "all hosts share" in str(caught.value)
+
+
+def test_no_example_lets_each_rank_find_its_own_start() -> None:
+    """One rank reads for all, or all compare what they have; a script of one rank needs neither."""
+    alone = {"train_single.py", "digits.py", "checkpoint.py"}
+    reads = re.compile(r"digits\.read\(|checkpoint\.latest\(|load_checkpoint\(")
+    for path in sorted(EXAMPLES.glob("*/*.py")):
+        lines = [line for line in path.read_text().splitlines() if reads.search(line)]
+        if path.name in alone or not lines:
+            continue
+        assert all("if rank == 0" in line for line in lines) or "checkpoint.agreed(" in path.read_text(), path
+    for text in ((EXAMPLES / "README.md").read_text(), (EXAMPLES / "checkpoint.py").read_text()):
+        assert "if rank == 0 else None" in text and "broadcast_object_list" in text
 
 
 # What others left

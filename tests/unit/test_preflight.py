@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import toolkit.preflight
 from tests.unit import cluster_world as world
-from tests.unit.checks.recorded import card, gpus, marks
+from tests.unit.checks.recorded import card, gpus, marks, place, places
 from tests.unit.checks.scenes import scene, with_host
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
@@ -145,3 +145,49 @@ def test_a_plan_without_leftovers_has_no_steps(saw: Any) -> None:
     stopped = replace(world.running("old", "gpu2", "worker"), state="exited")
     saw(with_host(scene(marks=marks("gpu2")), "gpu2", {"containers": (stopped,)}))
     assert [step.title for step in leftovers_plan(session()).steps] == ["remove container toolkit-old-worker"]
+
+
+# Restarts and checkpoints
+
+_SHARED = "nfs4|nas:/export/out|rw"
+
+
+def _with_out(**changes: str) -> Scene:
+    """Three hosts whose writable mount /scratch/out is as given, on the others a network file system."""
+    made = scene()
+    for name, one in made.seen.items():
+        on = changes.get(name, changes.get("rest", _SHARED))
+        out = place("mount", "/scratch/out", on=on, more="inode|44:77\n")
+        said = {**one.answers, "places": places(mounts=place("mount", "/data/digits") + out)}
+        made = replace(made, seen={**made.seen, name: replace(one, answers=said)})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("said", "warned"),
+    [
+        (_with_out(), False),
+        (_with_out(gpu2="ext4|/dev/sda1|rw"), True),
+        (_with_out(rest="ext4|/dev/sda1|rw"), True),
+        (replace(scene(), inventory=replace(scene().inventory, mounts=())), True),
+        (scene(places=""), False),  # nothing is known of it
+    ],
+)
+def test_run_warns_of_checkpoints_that_a_restart_would_not_find(
+    said: Scene, warned: bool, recorder: Recorder, saw: Any
+) -> None:
+    saw(said)
+    words = ("run", "--detach", "--json", "--np", "3", "--max-restarts", "2", "train.py")
+    status, out, err = call(*words)
+    assert status == 0
+    found = [w for w in json.loads(out)["warnings"] if w["check"] == "restart-checkpoints"]
+    assert len(found) == warned == ("warning: --max-restarts: no writable mount" in err)
+    assert not warned or (err.index("no writable mount") < err.index("job 2026") and "fix: mounts:" in err)
+    status, out, err = call(*words[:5], "train.py")
+    assert status == 0 and "no writable mount" not in err
+
+
+def test_a_job_of_one_host_finds_its_checkpoints(recorder: Recorder, saw: Any) -> None:
+    saw(_with_out(rest="ext4|/dev/sda1|rw"))
+    status, _, err = call("run", "--detach", "--only", "gpu2", "--max-restarts", "2", "train.py")
+    assert status == 0 and "no writable mount" not in err

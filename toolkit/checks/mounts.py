@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from toolkit.checks.disk import GIB, NOTHING
 from toolkit.checks.groups import grouped, groups_text
@@ -117,6 +117,38 @@ def _same(scene: Scene) -> Iterator[Finding]:
             groups = grouped((name, where.source) for name, where in shared.items())
             what = f"it is not the same folder on all hosts: {groups_text(groups)}"
             yield warning(what, "mount the same on all hosts", subject=mount.source)
+
+
+def restart_findings(scene: Scene, hosts: Collection[str]) -> tuple[Finding, ...]:
+    """Return a warning if checkpoints of a job that restarts can be missing on its hosts.
+
+    Args:
+        hosts: on which the job can run, spares included. If one of them was not asked about its mounts,
+            only the absence of any writable mount is reported.
+    """
+    writable = [mount for mount in scene.inventory.mounts if not mount.read_only]
+    if len(hosts) < 2 or any(_is_common(scene, mount, hosts) for mount in writable):
+        return ()
+    what = (
+        "no writable mount is on a network file system that all hosts of the job share: after a restart, "
+        "ranks on other hosts do not find the checkpoints"
+    )
+    fix = (
+        "mounts: [/SHARED/FOLDER:/checkpoints] in hosts.yaml, toolkit up, checkpoints in /checkpoints; or "
+        "let rank 0 read them and broadcast what it read"
+    )
+    return (Finding("restart-checkpoints", "warning", what, fix, subject="--max-restarts"),)
+
+
+def _is_common(scene: Scene, mount: Mount, hosts: Collection[str]) -> bool:
+    """Return True if a mount is one shared folder on these hosts, or if a host did not say what it is."""
+    told = [dict(mounted(scene.seen[name], scene)).get(mount) for name in hosts if name in scene.seen]
+    if None in told:
+        return True
+    known = [where for where in told if where is not None]
+    # As in _same: the folder's number and the disk's size are the server's.
+    same = {(where.inode.partition(":")[2], where.size) for where in known}
+    return all(where.shared for where in known) and len(same) == 1
 
 
 def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:

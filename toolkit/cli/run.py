@@ -174,6 +174,7 @@ def run(
         from toolkit.jobs import start
         from toolkit.logs import Excerpt
         from toolkit.making import code_findings, make_job, plan_run
+        from toolkit.preflight import restart_warnings
 
         session.require_some()
         say_changes(changes := session.changes())
@@ -183,7 +184,8 @@ def run(
         if how.why:
             say(f"launcher {how.launcher}: {how.why}")
         plan = plan_run(session, job, request.workdir, ahead.tree)
-        warn(about_job := (*launcher_findings(job, how), *code_findings(plan)))
+        about_job = (*launcher_findings(job, how), *code_findings(plan), *restart_warnings(session, job))
+        warn(about_job)
         findings = (*findings, *about_job)
         if dry_run:
             show_plans(session, (plan,), as_json, as_warnings(findings))
