@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,8 +11,12 @@ from toolkit.api import Session
 from toolkit.checks import CHECKS, host_probes, judge
 from toolkit.checks.clock import clock_offset
 from toolkit.checks.model import STAGES, Check, Scene, Seen
+from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.image import ImageFacts
+from toolkit.core.result import Result
+from toolkit.effects.fanout import fan_out
+from toolkit.effects.runner import Runner
 from toolkit.effects.ssh import Trace
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.explore import settle_network, try_ways
@@ -24,9 +28,11 @@ from toolkit.plan.layout import Layout, make_layout
 from toolkit.plan.look import plan_looks
 from toolkit.plan.pairs import path_ways, together
 from toolkit.plan.probe import parse_facts, probe_answers
+from toolkit.plan.pull import ask_registry, pulling
 from toolkit.spec.inventory import Inventory
 from toolkit.spec.words import meant
 
+_REGISTRY_SECONDS = 40.0
 _QUICK = "left out by --quick"
 
 
@@ -99,20 +105,32 @@ def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
     looks = plan_looks(layout, inside_programs(), secrets.token_hex(16)) if layout and not quick else ()
     port = layout.port if layout else scene.port
     ways = path_ways(choice.paths, facts, port, [look.host for look in looks])
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         # Beside each other: the hosts' own tries wait for answers, containers for processors.
         tried = pool.submit(try_ways, ways, runners)
+        answers = pool.submit(_ask_registry, inventory, facts, runners)
         inside = look_inside(looks, runners)
         evidence = together((settled, tried.result()))
+        registry = answers.result()
     absent = dict.fromkeys(facts, why or "the image is not there")
     absent |= {name: error.what for name, error in session.errors.items()}
     return replace(
         scene,
         port=port,
         evidence=evidence,
+        registry=registry,
         inside=inside,
         outside=dict.fromkeys(facts, _QUICK) if quick else absent,
     )
+
+
+def _ask_registry(
+    inventory: Inventory, facts: Mapping[str, Facts], runners: Mapping[str, Runner]
+) -> dict[str, Result]:
+    """Let the hosts that pull the image ask its registry; one that is lost meanwhile has no answer."""
+    asked = [f.host for f in pulling(inventory, facts) if f.docker]
+    line = ask_registry(inventory.image)
+    return fan_out(asked, lambda host: runners[host].run(line, _REGISTRY_SECONDS))[0]
 
 
 def _layout(session: Session, scene: Scene, evidence: Evidence) -> tuple[Layout | None, str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from toolkit.checks.engine import engine_info
 from toolkit.checks.leftovers import own_containers
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
+from toolkit.core.causes import words_of
 from toolkit.core.finding import Finding
 from toolkit.core.image import ImageFacts
+from toolkit.plan.pull import pull_failures, pulling
 
 _BUILD = "build it here: make image (or toolkit image build), or correct image: in the hosts file"
 
@@ -58,6 +62,28 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield fine(f"`up` sends {tag} here")
 
 
+def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    answer, tag = scene.registry.get(seen.host), scene.inventory.image
+    if answer is None or answer.ok:
+        if answer is None and seen.facts in pulling(scene.inventory, scene.facts):
+            yield unchecked("the host did not ask the registry")
+        return
+    words = words_of(answer.output) or "its registry did not answer in time"
+    about = engine_info(seen)
+    if (
+        (about.get("RegistryConfig") or {}).get("Mirrors")
+        or about.get("HttpsProxy")
+        or about.get("HttpProxy")
+    ):
+        yield unchecked(f"its engine pulls by a mirror or proxy; without these: {words}")
+        return
+    for way in pull_failures(seen.host, tag):
+        if re.search(way.says, answer.output):
+            yield error(f"it cannot pull {tag}: {way.what} ({words})", way.fix)
+            return
+    yield unchecked(f"whether it can pull {tag} is not known: {words}")
+
+
 def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     if scene.image is None:
@@ -75,5 +101,6 @@ def _running(seen: Seen, scene: Scene) -> Iterator[Finding]:
 CHECKS = (
     Check("image", "there is one image", whole=_one),
     Check("image-there", "the image is there or can be sent", host=_there),
+    Check("image-pull", "the registry has the image for hosts that pull it", host=_pull, stage="pairs"),
     Check("image-running", "what runs is made from the image", host=_running),
 )

@@ -10,6 +10,7 @@ from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, Verdict
 from toolkit.core.image import ImageFacts
 from toolkit.core.links import Link
+from toolkit.core.result import Result
 from toolkit.errors import ToolkitError
 from toolkit.network.choose import Choice, DataPath
 from toolkit.network.evidence import Evidence
@@ -17,7 +18,7 @@ from toolkit.plan.look import Looked
 from toolkit.spec.inventory import Inventory
 
 # When a check can be judged: with what the hosts say over ssh; with connections that they try to each
-# other; with what a short-lived container from the image sees.
+# other and to the image's registry; with what a short-lived container from the image sees.
 Stage = Literal["host", "pairs", "inside"]
 STAGES: tuple[Stage, ...] = ("host", "pairs", "inside")
 
@@ -73,6 +74,7 @@ class Scene:
         port: where the workers' sshd listens or will listen.
         choice: how the paths were chosen, and what came of every other address.
         evidence: what hosts found out about the ways to each other, without a container.
+        registry: what the image's registry answered to the hosts that pull the image.
         inside: what the program in a container of each host found; hosts where none was started are absent.
         outside: why none was started there.
     """
@@ -85,6 +87,7 @@ class Scene:
     sendable: bool = False
     choice: Choice = field(default_factory=Choice)
     evidence: Evidence = field(default_factory=Evidence)
+    registry: Mapping[str, Result] = field(default_factory=dict)
     inside: Mapping[str, Looked] = field(default_factory=dict)
     outside: Mapping[str, str] = field(default_factory=dict)
 

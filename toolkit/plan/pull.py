@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from toolkit.core.command import Command, script
 from toolkit.core.facts import Facts
 from toolkit.core.image import image_arch
 from toolkit.errors import ImageError
@@ -44,11 +45,37 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
         "name, network, proxy or firewall of {host}; with pull: never the image is sent from this machine",
     ),
     (
-        r"manifest unknown|not found|name unknown|does not exist",
+        r"manifest unknown|no such manifest|not found|name unknown|does not exist",
         "the registry has no such image",
         "correct image: in the hosts file, or push it",
     ),
 )
+
+
+# Asks the registry for the image's manifest, as a pull does first, and fetches nothing else. A registry that
+# the engine may reach without TLS is known to the engine alone, so that is tried as well.
+_ASK = """
+said=$(timeout 15 docker manifest inspect "$1" 2>&1 >/dev/null </dev/null) && exit
+timeout 15 docker manifest inspect --insecure "$1" >/dev/null 2>&1 </dev/null && exit
+printf '%s\n' "$said" >&2
+exit 1
+"""
+
+
+def pulling(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Facts, ...]:
+    """Return the hosts that pull the image at the next `up`."""
+    missing = inventory.pull == "missing"
+    return tuple(
+        f
+        for f in facts.values()
+        if inventory.pull == "always"
+        or (missing and not any(inventory.image in image.tags for image in f.images))
+    )
+
+
+def ask_registry(image: str) -> Command:
+    """Return the command by which a host asks the image's registry whether the image can be pulled."""
+    return script(_ASK, image)
 
 
 def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
@@ -60,18 +87,13 @@ def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
         ImageError: the hosts have different processors, so no image can be the same on all.
     """
     tag = inventory.image
-    pulling = [
-        f
-        for f in facts.values()
-        if inventory.pull == "always"
-        or (inventory.pull == "missing" and not any(tag in image.tags for image in f.images))
-    ]
+    asked = pulling(inventory, facts)
     arches = {image_arch(f.arch): f.host for f in facts.values()}
-    if pulling and len(arches) > 1:
+    if asked and len(arches) > 1:
         who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in facts.values())
         fix = "take the hosts of one kind out of the hosts file"
         raise ImageError(f"the hosts have different processors, and a cluster has one image: {who}", fix)
-    steps = tuple(PullImage(f.host, f"pull {tag}", tag, _failures(f.host, tag)) for f in pulling)
+    steps = tuple(PullImage(f.host, f"pull {tag}", tag, pull_failures(f.host, tag)) for f in asked)
     return Plan(f"pull {tag}", (Phase("pull", steps),) if steps else ())
 
 
@@ -81,6 +103,7 @@ def registry_of(image: str) -> str:
     return first if slash and (first == "localhost" or set(first) & {".", ":"}) else "docker.io"
 
 
-def _failures(host: str, image: str) -> tuple[Failure, ...]:
+def pull_failures(host: str, image: str) -> tuple[Failure, ...]:
+    """Return the ways in which a host fails to pull an image."""
     about = {"host": host, "registry": registry_of(image)}
     return tuple(Failure(says, what, fix.format(**about)) for says, what, fix in _FAILURES)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.checks.scenes import Case, scene, with_host
+from tests.unit.checks.scenes import Case, info, scene, with_host
 from tests.unit.cluster_world import NAMED, running
 from toolkit.checks.model import Scene
+from toolkit.core.result import Result
 
 _OTHER = replace(NAMED, id="sha256:" + "2" * 64, identity="fedcba9876543210")
 
@@ -24,7 +25,27 @@ _RUNS_OTHER = with_host(
     {"images": (NAMED, _OTHER), "containers": (replace(running("demo", "gpu2", "worker"), image=_OTHER.id),)},
 )
 
+
+def _pulled(error: str = "", **info_: object) -> Scene:
+    """gpu2 pulls the image, and the registry answers that."""
+    base = scene(docker=info(**info_))  # type: ignore[arg-type]
+    answer = Result(1 if error else 0, "", error)
+    return replace(base, inventory=replace(base.inventory, pull="always"), registry={"gpu2": answer})
+
+
 CASES = (
+    Case("image-pull", "ok", scene()),
+    Case("image-pull", "ok", _pulled()),
+    Case("image-pull", "error", _pulled("no such manifest: docker.io/none:1"), "has no such image"),
+    Case(
+        "image-pull", "error", _pulled("denied: requested access to the resource is denied"), "does not let"
+    ),
+    Case("image-pull", "error", _pulled("dial tcp: lookup reg: no such host"), "does not reach the registry"),
+    Case(
+        "image-pull", "not checked", _pulled("dial tcp: timeout", HttpsProxy="http://p:1"), "mirror or proxy"
+    ),
+    Case("image-pull", "not checked", _pulled("what is this?"), "is not known: what is this?"),
+    Case("image-pull", "not checked", replace(_pulled(), registry={}), "did not ask"),
     *(Case(check, "ok", scene()) for check in ("image", "image-there", "image-running")),
     Case("image", "error", _NOWHERE, "neither this machine nor any host"),
     Case("image", "error", _unsendable(_DIFFERENT), "gpu2 has fedcba9876543210"),
