@@ -152,7 +152,9 @@ def is_library(name: str, module: ModuleType | None) -> bool:
 
 
 def children() -> set[int]:
-    """Return the numbers of the children of this process, zombies included; empty where /proc is absent."""
+    """Return the numbers of the children of this process, zombies included; empty except on Linux."""
+    if sys.platform != "linux":
+        return set()
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

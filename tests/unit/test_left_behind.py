@@ -73,11 +73,17 @@ LEAVES: dict[str, tuple[Callable[[], object], list[str]]] = {
     "handler": (lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN), ["handler of SIGUSR2 is "]),
     "umask": (lambda: os.umask(0o027), ["umask is 027, was 0"]),
     "collector": (gc.disable, ["garbage collection is off"]),
+}
+ON_LINUX: dict[str, tuple[Callable[[], object], list[str]]] = {
     "file": (lambda: os.open("/dev/null", os.O_RDONLY), [" of /dev/null"]),
     "pipe": (os.pipe, [" of pipe:", " of pipe:"]),
     "process": (start_process, ["time.sleep(600)"]),
     "orphan": (start_orphan, ["time.sleep(600)"]),
 }  # fmt: skip
+
+
+if sys.platform == "linux":
+    LEAVES |= ON_LINUX
 
 
 @pytest.mark.parametrize("kind", LEAVES)
@@ -107,6 +113,7 @@ def test_a_thread_that_goes_on_is_named_and_one_that_ends_is_not(monkeypatch: py
     assert before.left() == [] and not waits.is_alive()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 def test_a_process_that_ends_is_not_named_and_its_status_is_read() -> None:
     before = Before()
     if not os.fork():
@@ -115,6 +122,7 @@ def test_a_process_that_ends_is_not_named_and_its_status_is_read() -> None:
     assert before.left() == [] and children() == before.children
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 def test_files_that_only_a_cycle_holds_are_closed() -> None:
     before = Before()
     cycle = [Path(os.devnull).open()]  # noqa: SIM115
