@@ -105,7 +105,7 @@ def power_on(host: str) -> None:
     waiting.host_answers(host)
 
 
-_REACHED = "/run/toolkit-held"
+_REACHED = "/tmp/toolkit-held"  # where the user of ssh can write
 _IN_FRONT = "/usr/local/bin/docker"  # ahead of the real one in every PATH
 _HOLD = f"""#!/bin/sh
 {{
