@@ -135,7 +135,7 @@ def held_docker(host: str, word: str, after: bool) -> Iterator[None]:
 
 def docker_is_held(host: str) -> None:
     """Wait until the command of ``held_docker`` has begun."""
-    waiting.on_host("docker run is held", host, f"ls {_REACHED} 2>/dev/null", seconds=120)
+    waiting.on_host("docker run is held", host, f"ls {_REACHED} 2>/dev/null", seconds=300)
 
 
 def load_begins(host: str) -> None:
