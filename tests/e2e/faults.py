@@ -105,7 +105,7 @@ def power_on(host: str) -> None:
     waiting.host_answers(host)
 
 
-_REACHED = "/run/toolkit-held"
+_REACHED = "/tmp/toolkit-held"  # where the user of ssh can write
 _IN_FRONT = "/usr/local/bin/docker"  # ahead of the real one in every PATH
 _HOLD = f"""#!/bin/sh
 {{
@@ -135,7 +135,7 @@ def held_docker(host: str, word: str, after: bool) -> Iterator[None]:
 
 def docker_is_held(host: str) -> None:
     """Wait until the command of ``held_docker`` has begun."""
-    waiting.on_host("docker run is held", host, f"ls {_REACHED} 2>/dev/null", seconds=120)
+    waiting.on_host("docker run is held", host, f"ls {_REACHED} 2>/dev/null", seconds=300)
 
 
 def load_begins(host: str) -> None:

@@ -66,7 +66,7 @@ def engine_of(host: str, lab: str = LAB) -> str:
     return sh(host, ask, lab=lab).strip()
 
 
-def engine_answers(host: str, lab: str = LAB, seconds: float = 120.0) -> None:
+def engine_answers(host: str, lab: str = LAB, seconds: float = 300.0) -> None:
     """Wait for the host's own engine."""
     until(
         f"the engine of {host} answers",
@@ -76,7 +76,7 @@ def engine_answers(host: str, lab: str = LAB, seconds: float = 120.0) -> None:
     )
 
 
-def host_answers(host: str, lab: str = LAB, seconds: float = 120.0) -> None:
+def host_answers(host: str, lab: str = LAB, seconds: float = 300.0) -> None:
     """Wait until the host runs, its engine answers and its sshd takes connections.
 
     Nothing connects before sshd listens, and then nothing does that would not log in: OpenSSH from 9.8 on

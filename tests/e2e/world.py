@@ -57,7 +57,8 @@ class Toolkit:
         # A cluster of a fixture that several tests share is brought up again when one of them fails.
         self.lasting = bool(LASTING and LASTING[-1])
 
-    def run(self, *words: str, check: bool = False, timeout: float = 300) -> Done:
+    def run(self, *words: str, check: bool = False, timeout: float = 900) -> Done:
+        # The deadline ends what hangs. The first `up` sends an image of 1 GB, beside whatever else runs here.
         self._remember()
         start = time.monotonic()
         done = subprocess.run(
