@@ -166,7 +166,8 @@ class World:
                 process.kill()
             process.communicate()
         for folder in (*self.root.glob("jobs/*"), *self.root.glob("hosts/*/jobs/*")):
-            memory_file(folder).unlink(missing_ok=True)
+            for path in memory_file(folder).parent.glob(f"{memory_file(folder).stem}.*"):
+                path.unlink(missing_ok=True)
 
 
 def memory_file(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 
 from common import EXIT_USAGE, ROOT, fail, job_folder, load_host
 from gauge_log import GAUGES, read_rows
-from listing import PREPARATION, is_alive, list_jobs, read
+from listing import PREPARATION, is_alive, kept_status, list_jobs, read
 from logs import Reader, last_lines, pieces, size_of, times
 from pace import Pace
 
@@ -142,7 +142,7 @@ def account(job: str) -> dict[str, Any]:
     ranks = [rank_of(run) for run in sorted((folder / "logs").glob("rank-*.run"))]
     first = min((rank["rank"] for rank in ranks), default=None)
     starts: list[float] = next((rank["starts"] for rank in ranks if rank["rank"] == first), [])
-    status = read(folder / "status.json")
+    status = kept_status(folder)
     return {
         "host": load_host()["host"],
         "record": read(folder / "record.json"),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from files import write_json
-from listing import PID, is_alive, read
+from listing import PID, is_alive, kept_status, read
 
 FOLDER = "asks"
 ASK, ANSWER = ".ask", ".answer"
@@ -77,7 +77,7 @@ def answer(job: Path, host: str, error: str) -> None:
 
 def is_over(job: Path) -> bool:
     """Whether the job's part on this host has ended, or its supervisor is gone."""
-    status = read(job / "status.json")
+    status = kept_status(job)
     pid = (status or {}).get("pid")
     if pid is None:
         try:

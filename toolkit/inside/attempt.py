@@ -250,7 +250,8 @@ class Attempt:
         if self.job["transport"] != EXEC or self._end is None or not self._end.wanted:
             return False
         folder = job_folder(self.job["id"])
-        (folder / RANKS_ENDED).touch()
+        with suppress(OSError):  # a full disk: the time decides then
+            (folder / RANKS_ENDED).touch()
         return not (folder / ALL_ENDED).exists() and time.monotonic() < self._grace_over
 
     def _is_open(self, running: Running) -> bool:

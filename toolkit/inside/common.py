@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, cast
 
-from files import write_json
-from listing import early_status
+from files import write_json, write_over, write_reserved, write_text
+from listing import early_status, in_memory, kept_status
 from part import EXEC, own_part
 
 ROOT = Path(os.environ.get("TOOLKIT_ROOT", "/run/toolkit"))
@@ -49,6 +49,7 @@ EXIT_STARTED = 65  # this job has been started before
 EXIT_NO_INPUT = 66  # there is no such job on this host
 EXIT_LOST = 69  # a host of the job is gone
 EXIT_BROKEN = 70  # we failed, not the job
+EXIT_NO_LOG = 73  # a log cannot be written
 
 
 class Host(TypedDict):
@@ -165,9 +166,7 @@ def lease_path(folder: Path) -> Path:
     Args:
         folder: the job's own; the file lies there where the container has no memory to write to.
     """
-    memory = Path("/dev/shm")
-    name = f"toolkit-{zlib.crc32(str(folder).encode()):08x}.lease"
-    return memory / name if os.access(memory, os.W_OK) else folder / name
+    return in_memory(folder, "lease")
 
 
 def load_job(job_id: str) -> Job:
@@ -193,7 +192,11 @@ def forget_variables(job_id: str) -> None:
     with suppress(OSError, ValueError):  # not here, or gone: then there is nothing to forget
         job = json.loads(path.read_bytes())
         if job["env"] or job["override"] or job.get("token"):
-            write_json(path, {**job, "env": {}, "override": {}, "token": ""})
+            job |= {"env": {}, "override": {}, "token": ""}
+            try:
+                write_json(path, job)
+            except OSError:  # a full disk is no reason to keep secrets
+                write_over(path, json.dumps(job) + "\n")
 
 
 def load_host() -> HostFile:
@@ -216,10 +219,20 @@ def grace_of(job: Job) -> float:
 def read_status(job_id: str) -> Status | None:
     """status.json, or what stands for it until there is one; None where the job was not started here."""
     folder = job_folder(job_id)
+    return cast("Status | None", kept_status(folder) or early_status(folder))
+
+
+def keep_status(folder: Path, status: Status) -> None:
+    """Write status.json; the final one in reserved space, and what the disk does not take in memory."""
+    path, memory = folder / "status.json", in_memory(folder, "status")
+    write = write_reserved if status["state"] in FINAL_STATES else write_text
+    text = json.dumps(status) + "\n"
     try:
-        return cast(Status, json.loads((folder / "status.json").read_bytes()))
-    except FileNotFoundError:
-        return cast("Status | None", early_status(folder))
+        write(path, text)
+        memory.unlink(missing_ok=True)
+    except OSError:
+        with suppress(OSError):  # then all has been tried
+            write_text(memory, text)
 
 
 def is_marked(pid: int, mark: str, job_id: str, ranks: bool = False) -> bool:

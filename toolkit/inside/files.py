@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,60 @@ from typing import Any
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` by this value as JSON; see write_text."""
     write_text(path, json.dumps(value) + "\n")
+
+
+def reserve(path: Path, size: int) -> None:
+    """Set disk space aside for `write_reserved`, in a hidden file beside `path`.
+
+    Raises:
+        OSError: there is no space even now.
+    """
+    spare = _spare(path)
+    descriptor = os.open(spare, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(bytes(size))  # real bytes: a file with a hole has no space
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        spare.unlink()
+        raise
+
+
+def write_reserved(path: Path, text: str) -> None:
+    """Replace `path` as `write_text` does; if the disk is full, in the space that was reserved.
+
+    Raises:
+        OSError: both failed.
+    """
+    spare = _spare(path)
+    try:
+        write_text(path, text)
+    except OSError:
+        with spare.open("r+b") as file:
+            _overwrite(file, text.encode())
+        spare.replace(path)  # the same file under another name: this needs no space
+    else:
+        spare.unlink(missing_ok=True)
+
+
+def write_over(path: Path, text: str) -> None:
+    """Replace what a file holds by a shorter text in place, for a full disk. A reader can see half of it."""
+    with path.open("r+b") as file:
+        _overwrite(file, text.encode())
+
+
+def _overwrite(file: BufferedRandom, data: bytes) -> None:
+    if len(data) > os.fstat(file.fileno()).st_size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    file.write(data)
+    file.truncate()
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _spare(path: Path) -> Path:
+    return path.with_name(f".{path.name}.spare")
 
 
 def write_text(path: Path, text: str) -> None:

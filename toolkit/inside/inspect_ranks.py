@@ -18,6 +18,7 @@ from typing import Any
 
 from common import ATTEMPT, ROOT, fail, job_folder, load_host
 from devices import flight_dumps, gpus, oom_kills, ras
+from listing import kept_status
 from logs import pieces
 from masking import masked, read, secrets_of
 from processes import environ_of, look, ranks_of, sockets_of
@@ -178,7 +179,7 @@ def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
         "ras": ras(next(iter(environs.values()))) if environs else "",
         "oom_kills": oom_kills(),
         "py_spy": bool(spy),
-        "status": read(folder / "status.json"),
+        "status": kept_status(folder),
         "output": tail(folder / "output.log", OUTPUT_BYTES),
         "lease": tail(folder / "logs" / "lease.log", TAIL_BYTES),
         "kept": read(max(folder.glob(f"{EVIDENCE}/*.json"), default=folder / "none")),

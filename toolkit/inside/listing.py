@@ -6,8 +6,10 @@ It is also sent along on standard input, for then it reads what another toolkit 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,18 @@ def is_alive(pid: object, job: str) -> bool:
     return f"TOOLKIT_SUPERVISOR={job}".encode() in environ.split(b"\0")
 
 
+def in_memory(folder: Path, name: str) -> Path:
+    """The path of a job's file in the container's memory; in the job's folder if there is no such memory."""
+    memory = Path("/dev/shm")
+    own = f"toolkit-{zlib.crc32(str(folder).encode()):08x}.{name}"
+    return memory / own if os.access(memory, os.W_OK) else folder / own
+
+
+def kept_status(folder: Path) -> Any:
+    """Return status.json of a job, or a newer one in memory that the disk did not take, or None."""
+    return read(in_memory(folder, "status")) or read(folder / "status.json")
+
+
 def early_status(folder: Path) -> dict[str, Any] | None:
     """status.json of a job whose supervisor has been started and has written none yet; None without one."""
     try:
@@ -52,11 +66,11 @@ def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:
     """The jobs whose folders stand in a folder."""
     found = []
     for folder in sorted(Path(jobs).iterdir()):
-        status = read(folder / "status.json") or early_status(folder)
+        status = kept_status(folder) or early_status(folder)
         if isinstance(status, dict):
             alive = is_alive(status.get("pid"), folder.name)
             # It may have ended between the two looks.
-            status = status if alive else read(folder / "status.json") or status
+            status = status if alive else kept_status(folder) or status
             record = read(folder / "record.json")
             found.append(
                 {"id": folder.name, "alive": alive, "status": status, "record": record, "now": time.time()}

@@ -6,13 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from child import Child
 from common import (
     EXIT_NO_INPUT,
+    EXIT_NO_LOG,
     EXIT_USAGE,
     JOB_MARK,
     RANK_MARK,
@@ -28,13 +29,15 @@ from common import (
     temporary_folder,
 )
 from elastic import hosts_of
-from files import write_json, write_text
+from files import reserve, write_text
 from lines import Stream, write_lines
 from listing import read
 from logs import Log, last_lines
+from records import keep_record
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
+RECORD_BYTES = 1 << 15  # over the longest record: 8 lines of 300 characters, each 12 bytes in JSON
 MOST_STARTS = 100  # of a rank that are remembered, for the report
 QUIET = "TORCH_CPP_LOG_LEVEL"
 
@@ -169,8 +172,15 @@ def main() -> int:
     who = {"rank": place.rank, "attempt": job["attempt"], "pid": os.getpid()}
     run = logs / f"rank-{place.rank}.run"
     starts = [*((read(run) or {}).get("starts") or ())[-MOST_STARTS:], time.time()]
-    write_json(run, {**who, "began": began, "starts": starts})
-    with closing(Log(path, job["log_bytes"])) as log:
+    keep_record(run, {**who, "began": began, "starts": starts})
+    record_path = logs / f"rank-{place.rank}.exit"
+    with suppress(OSError):  # else it goes through memory
+        reserve(record_path, RECORD_BYTES)
+    try:
+        opened = Log(path, job["log_bytes"])
+    except OSError as error:
+        fail(EXIT_NO_LOG, f"{name}: cannot write {path}: {error.strerror}")
+    with closing(opened) as log:
         child = None
         try:
             env = rank_env(os.environ, host, job, place)
@@ -178,7 +188,8 @@ def main() -> int:
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             text = f"[toolkit] cannot start {command[0]}: {error.strerror}\n".encode()
-            log.write(text)
+            with suppress(OSError):
+                log.write(text)
             write_lines(2, streams[1].feed(text))
         else:
             code = child.copy(streams, log, job["grace"])
@@ -188,7 +199,7 @@ def main() -> int:
         ended = child.ended if child else time.time()
         record = {**who, "host": host["host"], **how, "ended": ended, "last": last}
         record["lasted"] = time.monotonic() - began
-        write_json(logs / f"rank-{place.rank}.exit", record)
+        keep_record(record_path, record)
         # Only now: the job is not to wait for the end of what the rank has left.
         if child is not None:
             child.end_group(job["grace"])

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
+from files import write_reserved, write_text
+from listing import in_memory
 
 # A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
 # (seconds since the epoch), lasted (seconds), last (its last lines). Before it comes `logs/rank-N.run`: rank,
@@ -57,9 +59,39 @@ def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
     return list(ended.values())
 
 
+def keep_record(path: Path, record: Record) -> None:
+    """Write a file of a rank, in reserved space if the disk is full, else in memory for the host's lease.
+
+    Args:
+        path: in the folder `logs` of the job.
+    """
+    text = json.dumps(record) + "\n"
+    memory = in_memory(path.parent.parent, path.name)
+    try:
+        write_reserved(path, text)
+        memory.unlink(missing_ok=True)
+    except OSError:
+        with suppress(OSError):  # then all has been tried
+            write_text(memory, text)
+
+
+def bring_records(folder: Path) -> None:
+    """Move records from memory to the job's folder, now that the job has ended; drop them if it is full."""
+    for path in _in_memory(folder, "*"):
+        with suppress(OSError):
+            (folder / "logs" / path.name.partition(".")[2]).write_bytes(path.read_bytes())
+        with suppress(OSError):
+            path.unlink()
+
+
+def _in_memory(folder: Path, kind: str) -> list[Path]:
+    pattern = in_memory(folder, f"rank-*.{kind}")
+    return sorted(pattern.parent.glob(pattern.name))
+
+
 def _read(logs: Path, kind: str, attempt: int) -> list[Record]:
     records = []
-    for path in sorted(logs.glob(f"rank-*.{kind}")):
+    for path in (*sorted(logs.glob(f"rank-*.{kind}")), *_in_memory(logs.parent, kind)):
         with suppress(OSError, ValueError):
             records.append(json.loads(path.read_text()))
     fields = _FIELDS if kind == "exit" else _RUN_FIELDS

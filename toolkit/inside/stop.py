@@ -21,10 +21,11 @@ from common import (
     grace_of,
     is_marked,
     job_folder,
+    keep_status,
     load_job,
     read_status,
 )
-from files import write_json, write_text
+from files import write_text
 from part import ALL_ENDED, EXEC, PEER, RANKS_ENDED
 from sweep import CONNECT_S, end, end_everywhere
 
@@ -82,7 +83,7 @@ def main() -> int:
             status["state"], status["exit_code"] = "failed", EXIT_BROKEN
             status["ended"], status["reason"] = time.time(), "the supervisor was lost"
             status["unswept"] = sorted(host for host, problem in outcome.items() if problem)
-            write_json(job_folder(job["id"]) / "status.json", status)
+            keep_status(job_folder(job["id"]), status)
             break
         if time.monotonic() > deadline:
             fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) does not end")

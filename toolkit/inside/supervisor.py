@@ -27,12 +27,13 @@ from common import (
     Status,
     fail,
     job_folder,
+    keep_status,
     load_job,
 )
 from descriptors import raise_limit
 from descriptors import too_few as too_few_descriptors
 from elastic import reserve_of
-from files import write_json
+from files import reserve, write_json
 from leases import Leases
 from logs import Log
 from outcome import End
@@ -42,6 +43,7 @@ from sweep import end_everywhere
 from watchdog import Watchdog
 
 TICK_S = 0.05
+MOST_RESTARTS = 100  # for which space is reserved
 ENDING = frozenset((signal.SIGTERM, signal.SIGINT, PEER_FAILED))  # signals that end a job
 
 
@@ -78,7 +80,7 @@ class Supervisor:
         self.asked = self.asked or signum
 
     def save(self) -> None:
-        write_json(self.folder / "status.json", self.status)
+        keep_status(self.folder, self.status)
 
     def write(self, data: bytes) -> None:
         with suppress(OSError):  # a full disk costs the job its merged output, not its life
@@ -213,7 +215,10 @@ class Supervisor:
         with taking():
             if not job["share"] and (other := taken_by_another(job)):
                 return other
-            write_json(self.folder / ATTEMPT, part_of_attempt(job))
+            try:
+                write_json(self.folder / ATTEMPT, part_of_attempt(job))
+            except OSError as error:
+                return f"{self.job['main']} cannot write {self.folder / ATTEMPT}: {error.strerror}"
             self.job, self.status["hosts"] = job, taken(hosts)
             self.save()
         for name in dict.fromkeys([job["main"], *names, *self.leases.there()]):
@@ -281,6 +286,12 @@ class Supervisor:
                 self.unswept[host] = why
 
 
+def room_for_status(job: Job) -> int:
+    """Return the bytes to reserve for the final status: its lines, and the hosts of each attempt."""
+    hosts = len(job["hosts"]) + len(job["spares"])
+    return (1 << 15) + 64 * hosts * (1 + min(job["max_restarts"], MOST_RESTARTS))
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         fail(EXIT_USAGE, "usage: supervisor.py JOB")
@@ -308,6 +319,13 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     if reason := too_few_descriptors(job, raise_limit()):
         supervisor.refuse(reason)
+        return EXIT_STARTED
+    try:
+        reserve(path.with_name("status.json"), room_for_status(job))
+    except OSError as error:
+        supervisor.refuse(
+            f"{job['main']} has no room for the job's records in {path.parent}: {error.strerror}"
+        )
         return EXIT_STARTED
     with taking():
         other = "" if job["share"] else taken_by_another(job)

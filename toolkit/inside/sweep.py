@@ -122,7 +122,7 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
     With `ranks`, the launcher and its daemons are left alone, and rank.py does not tell them yet.
     """
     if ranks:
-        with suppress(FileNotFoundError):  # this host has no folder of the job: no ranks either
+        with suppress(OSError):  # a full disk; or this host has no folder of the job: no ranks either
             (job_folder(job_id) / STOPPING).touch()
     left = find(job_id, ranks)
     for process in left:
@@ -143,6 +143,9 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
         if not keep:
             forget_variables(job_id)
             forget_lease(job_id)
+            from records import bring_records  # here, as most who import this start without
+
+            bring_records(job_folder(job_id))
     return left
 
 
