@@ -110,11 +110,22 @@ def test_the_first_of_two_failures_decides_the_exit_code() -> None:
     assert exit_code(Schedule(1, ("gpu1", "gpu2"), ranks=ranks)) == 5
 
 
+def killed_after(seconds: float, schedule: Schedule) -> list[float]:
+    """Return how long after that moment the ranks were killed."""
+    world = schedules.World(schedule, schedules.cluster_of(schedules.INSIDE))
+    world.run()
+    return [float(line.split()[0]) - seconds for line in world.trace if "SIGKILL" in line]
+
+
 def test_a_stop_gives_ranks_the_whole_grace() -> None:
     ranks = {(0, rank): Rank(60.0, term=("ignore",), peers="free") for rank in (0, 1)}
     events = (Event(1.0, "stop", "gpu1", ("SIGTERM", None)),)
-    schedule = Schedule(1, ("gpu1", "gpu2"), grace=6.0, ranks=ranks, events=events)
-    world = schedules.World(schedule, schedules.cluster_of(schedules.INSIDE))
-    world.run()
-    killed = [float(line.split()[0]) - 1.0 for line in world.trace if "SIGKILL" in line]
-    assert len(killed) == 2 and all(6.0 <= seconds < 7.0 for seconds in killed), world.trace
+    killed = killed_after(1.0, Schedule(1, ("gpu1", "gpu2"), grace=6.0, ranks=ranks, events=events))
+    assert len(killed) == 2 and all(6.0 <= seconds < 7.0 for seconds in killed), killed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_launch_that_fails_leaves_ranks_of_other_hosts_two_seconds(seed: int) -> None:
+    ranks = {(0, 0): Rank(1.0, 3, peers="free"), (0, 1): Rank(60.0, term=("ignore",), peers="free")}
+    killed = killed_after(1.0, Schedule(seed, ("gpu1", "gpu2"), grace=6.0, ranks=ranks))
+    assert len(killed) == 1 and 2.0 <= killed[0] < 3.0, killed
