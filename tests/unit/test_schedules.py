@@ -81,3 +81,51 @@ def test_a_lost_host_whose_launch_is_gone_ends_its_ranks_once_it_is_back() -> No
     ranks = {(0, 0): Rank(1.0, 7), (0, 1): Rank(2.0)}
     events = (Event(1.05, "freeze", "gpu2", 5.0), Event(1.2, "kill launch.py", "gpu2"))
     assert schedules.run(Schedule(1, ("gpu1", "gpu2"), ranks=ranks, events=events)) == "failed"
+
+
+def exit_code(schedule: Schedule) -> int:
+    world = schedules.World(schedule, schedules.cluster_of(schedules.INSIDE))
+    world.run()
+    code: int = world.status()["exit_code"]
+    return code
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_that_blames_another_waits_for_the_one_that_it_means(seed: int) -> None:
+    # Its host is slow, so that main hears first of those that lost the connection to it.
+    ranks = {(0, 0): Rank(3.0, peers="blame"), (0, 1): Rank(1.5, 7, peers="blame")}
+    events = (Event(0.5, "late", "gpu2", 1.0),)
+    assert exit_code(Schedule(seed, ("gpu1", "gpu2"), ranks=ranks, events=events)) == 7
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_that_blames_a_rank_that_is_never_heard_of_fails_the_job_itself(seed: int) -> None:
+    ranks = {(0, 0): Rank(3.0, peers="blame"), (0, 1): Rank(3.0, peers="blame")}
+    events = (Event(1.0, "cut", "gpu2", 40.0), Event(1.1, "kill rank", "gpu2"))
+    assert exit_code(Schedule(seed, ("gpu1", "gpu2"), ranks=ranks, events=events)) in (1, 69)
+
+
+def test_the_first_of_two_failures_decides_the_exit_code() -> None:
+    ranks = {(0, 0): Rank(1.0, 5, peers="free"), (0, 1): Rank(4.5, 6, ("ignore",), peers="free")}
+    assert exit_code(Schedule(1, ("gpu1", "gpu2"), ranks=ranks)) == 5
+
+
+def killed_after(seconds: float, schedule: Schedule) -> list[float]:
+    """Return how long after that moment the ranks were killed."""
+    world = schedules.World(schedule, schedules.cluster_of(schedules.INSIDE))
+    world.run()
+    return [float(line.split()[0]) - seconds for line in world.trace if "SIGKILL" in line]
+
+
+def test_a_stop_gives_ranks_the_whole_grace() -> None:
+    ranks = {(0, rank): Rank(60.0, term=("ignore",), peers="free") for rank in (0, 1)}
+    events = (Event(1.0, "stop", "gpu1", ("SIGTERM", None)),)
+    killed = killed_after(1.0, Schedule(1, ("gpu1", "gpu2"), grace=6.0, ranks=ranks, events=events))
+    assert len(killed) == 2 and all(6.0 <= seconds < 7.0 for seconds in killed), killed
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_launch_that_fails_leaves_ranks_of_other_hosts_two_seconds(seed: int) -> None:
+    ranks = {(0, 0): Rank(1.0, 3, peers="free"), (0, 1): Rank(60.0, term=("ignore",), peers="free")}
+    killed = killed_after(1.0, Schedule(seed, ("gpu1", "gpu2"), grace=6.0, ranks=ranks))
+    assert len(killed) == 1 and 2.0 <= killed[0] < 3.0, killed

@@ -239,8 +239,10 @@ class Attempt:
             self._ending = Owned(lambda: self.leases.end(grace, ranks=True))
             self._ending.start()
             self._grace_over = time.monotonic() + grace
-        # A launcher that has failed ends its ranks itself, those that it can still reach.
-        return self._launcher_failed or not (self._ending.is_alive() or self._others_have_grace())
+        # A launcher that has failed ends its ranks itself, those that it can still reach. With one launch for
+        # each host, the ranks of other hosts know nothing of it.
+        ends_all = self._launcher_failed and len(self.job["launches"]) == 1
+        return ends_all or not (self._ending.is_alive() or self._others_have_grace())
 
     def _others_have_grace(self) -> bool:
         """Whether ranks of other parts of the job may still use theirs, of which nothing is heard here.
