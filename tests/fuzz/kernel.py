@@ -81,6 +81,7 @@ class Task:
         self.joiners: list[Task] = []
         if process is not None:
             process.tasks.append(self)
+            sim.tasks[self] = None
 
     def start(self, delay: float = 0.0) -> None:
         self.sim.push(self.sim.now + delay, self)
@@ -102,6 +103,7 @@ class Task:
         self.done = True
         if self.process is not None:
             self.process.tasks.remove(self)
+            self.sim.tasks.pop(self, None)
         for joiner in self.joiners:
             joiner.wake()
 
@@ -114,6 +116,9 @@ class Sim:
         self.now = 1000.0
         self.heap: list[tuple[float, int, Any, int]] = []
         self.number = self.switches = 0
+        self.tasks: dict[
+            Task, None
+        ] = {}  # of processes, until they end; one may wait without a place in the heap
         self.root = Task(self, None, lambda: None)
         self.root.worker = _Worker()
         self.current = self.root
@@ -230,11 +235,13 @@ class Sim:
     def close(self) -> None:
         """End what still runs, so that no real thread keeps anything."""
         for _ in range(100):
-            for process in {task.process for _, _, task, _ in self.heap if isinstance(task, Task)} - {None}:
-                process.die(-9)
+            for task in list(self.tasks):
+                assert task.process is not None
+                task.process.die(-9)
+                self.push(self.now, task)
             self.heap = [each for each in self.heap if isinstance(each[2], Task)]
             heapq.heapify(self.heap)
-            if not any(not task.done and task is not self.root for _, _, task, _ in self.heap):
+            if not self.tasks:
                 return
             self.stuck = False
             self.switches = 0

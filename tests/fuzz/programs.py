@@ -69,6 +69,11 @@ class Cluster:
                 self.images[name] = Image(self, name)
             self.images[name].remembered.clear()
 
+    def end(self) -> None:
+        """Let go of a schedule that is over, and with it of the files that its last processes had open."""
+        self.sim, self.hosts, self.commands = Sim(random.Random(0)), {}, {}
+        self.__dict__.pop("become", None)
+
     @property
     def process(self) -> Process:
         process = self.sim.current.process

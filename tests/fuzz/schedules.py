@@ -412,6 +412,7 @@ class World:
                 self.judge(supervisor)
         finally:
             self.sim.close()
+            self.cluster.end()
         if self.broken:
             recent = "\n".join(self.trace[-RECENT:])
             errors = "\n".join(f"{name}:\n{text}" for name, text in self.sim.errors)
@@ -650,6 +651,4 @@ def close() -> None:
 
 def run(schedule: Schedule, inside: Path = INSIDE) -> str:
     """Run a schedule to its end; return the job's state. Raises Broken."""
-    cluster = cluster_of(inside)
-    cluster.__dict__.pop("become", None)
-    return World(schedule, cluster).run()
+    return World(schedule, cluster_of(inside)).run()

@@ -74,15 +74,20 @@ class ContainerHere(LocalRunner):
         timer = threading.Timer(self.kill_after or 0, process.kill)
         if self.kill_after is not None:
             timer.start()
-        while data := os.read(process.stdout.fileno(), 2**16):
-            self.down += len(data)
-            sink(data)
-        timer.cancel()
-        error = process.stderr.read().decode()
-        status = process.wait()
-        process.stdout.close()
-        process.stderr.close()
-        feeder.join(0.2)
+        try:
+            while data := os.read(process.stdout.fileno(), 2**16):
+                self.down += len(data)
+                sink(data)
+            error = process.stderr.read().decode()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            timer.cancel()
+            status = process.wait()
+            process.stdout.close()
+            process.stderr.close()
+            feeder.join(10)
         if broken:
             raise broken[0]
         return Result(status, "", error)

@@ -392,7 +392,7 @@ def test_every_example_makes_a_valid_manifest(run: Run, tmp_path: Path, name: st
 
 def test_the_command_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(HOSTS)
-    (tmp_path / "train.py").touch()
+    (tmp_path / "train.py").write_text("parser.add_argument('--gpus')\n")
     status, out, err = run("render", "slurm", "--gpus", "2", "--env", "TOKEN", "train.py", "--gpus", "9")
     assert status == 0 and out.startswith("#!/bin/bash\n") and err == ""
     assert ': "${TOKEN:?' in out and "--env TOKEN" in out and "train.py" in out and "--gpus 9" in out

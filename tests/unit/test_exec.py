@@ -57,7 +57,7 @@ def test_what_needs_ssh_is_refused_with_its_way_out() -> None:
 def test_up_makes_no_key_and_nothing_listens() -> None:
     place = world.layout(TEXT)
     plan = plan_up(place, world.INSIDE)
-    assert [phase.title for phase in plan.phases] == ["image", "files", "containers"]
+    assert [phase.title for phase in plan.phases] == ["image", "files", "containers", "record"]
     written = {file.path for step in plan.steps if isinstance(step, Upload) for file in step.files}
     assert not [path for path in written if "ssh" in path or "key" in path or "known_hosts" in path]
     for host in place.places:

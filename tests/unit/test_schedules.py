@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import broken_builds, schedules
+from tests.fuzz.kernel import end_workers
 from tests.fuzz.schedules import Broken, Event, Rank, Schedule
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,12 @@ print(made)
 def _hosts() -> Iterator[None]:
     yield
     schedules.close()
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    yield
+    end_workers()
 
 
 def test_no_schedule_breaks_an_invariant() -> None:
