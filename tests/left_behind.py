@@ -147,8 +147,11 @@ def is_library(name: str, module: ModuleType | None) -> bool:
     """Return True for a module of the standard library, an installed package, toolkit or its tests."""
     if name.partition(".")[0] in ("toolkit", "tests") or name.partition(".")[0] in sys.stdlib_module_names:
         return True
-    file = getattr(module, "__file__", None)
-    return bool(file) and str(file).startswith(_LIBRARIES)
+    if name.startswith("_cython_"):  # of the first library compiled by Cython; it has no file
+        return True
+    # A namespace package has no file, but folders.
+    places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
+    return any(str(place).startswith(_LIBRARIES) for place in places)
 
 
 def children() -> set[int]:

@@ -130,14 +130,17 @@ def stop(session: Session, job: str, interrupt: bool = False, grace: float | Non
 
 
 def kill(session: Session, job: str) -> None:
-    """Kill every process that carries the job's mark, on every host that answers, without asking it first."""
+    """Kill every process that carries the job's mark, on every host that answers, as a person's Ctrl-C."""
 
     def sweep(host: str) -> None:
-        ask = command("python3", str(INSIDE / "sweep.py"), job, "--signal", "KILL")
+        ask = command("python3", str(INSIDE / "sweep.py"), job, "--signal", "KILL", "--interrupt")
         with contextlib.suppress(NotReady):
             session.container(host).run(ask, 30)
 
-    fan_out(session.facts, sweep)
+    # Where the supervisor is first: it knows then why ranks on the other hosts die.
+    supervisors = [session.inventory.main] if not session.inventory.in_parts else []
+    for hosts in (supervisors, [host for host in session.facts if host not in supervisors]):
+        fan_out([host for host in hosts if host in session.facts], sweep)
 
 
 def end_jobs(session: Session, tell: Callable[[str], None] = lambda job: None) -> None:

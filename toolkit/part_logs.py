@@ -161,6 +161,8 @@ def follow_parts(
             host, end = told.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
         except queue.Empty:
             return None
+        if until is not None and isinstance(end, ToolkitError) and time.monotonic() >= until:
+            return None  # the limit has closed the connection, so this says nothing about the host
         left.discard(host)
         if isinstance(end, ToolkitError) and not _is_its_own(session, parts, host):
             raise end  # it is we who are cut off: the job may be well

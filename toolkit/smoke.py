@@ -13,6 +13,7 @@ from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
 from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
 from toolkit.execute import Listener
 from toolkit.jobs import hear_out
+from toolkit.launchers import WITH_TOKEN
 from toolkit.launching import AUTO
 from toolkit.making import make_job, plan_run
 from toolkit.plan.job import require_launcher
@@ -72,17 +73,20 @@ def choose_launcher(session: Session, asked: str) -> tuple[str, str]:
     """Return the launcher of the all-reduce, and why it is not the hosts file's; the latter is often empty.
 
     Args:
-        asked: named for this run, which is not questioned; empty for the hosts file's.
+        asked: launcher given on the command line, used without a check; empty for that of the hosts file.
     """
-    if asked and asked != AUTO:
+    if asked and asked != AUTO and asked not in WITH_TOKEN:
         return asked, ""
     # The all-reduce imports torch.distributed.
-    wanted = "torchrun" if AUTO in (asked, session.inventory.launcher) else session.inventory.launcher
+    wanted = asked or session.inventory.launcher
+    wanted = "torchrun" if AUTO in (wanted, session.inventory.launcher) else wanted
     others = [name for name in _OTHERS if not session.inventory.in_parts or name in WITHOUT_SSH]
     try:
         absent = _absent(session, [wanted, *others])
     except ToolkitError:
         return wanted, ""  # what keeps main from running is reported by the job's own checks
+    if wanted in WITH_TOKEN:
+        absent[wanted] = f"{wanted} starts one driver instead of one process per rank"
     found = next((name for name in (wanted, *others) if name not in absent), wanted)
     return found, "" if found == wanted else absent[wanted]
 

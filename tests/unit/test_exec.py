@@ -15,10 +15,12 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
+from toolkit import part_logs
 from toolkit.core.code import CodeTree
 from toolkit.core.transport import shifted, together
-from toolkit.errors import BadInput
+from toolkit.errors import BadInput, Unreachable
 from toolkit.launching import Start, without_ssh
+from toolkit.logs import Excerpt
 from toolkit.parts import Parts, all_parts
 from toolkit.plan.containers import cluster_container
 from toolkit.plan.job import plan_job
@@ -187,6 +189,27 @@ class Met:
         self.inventory = world.inventory(TEXT)
         self.errors = dict.fromkeys(silent)
         self.facts = {name: None for name in self.inventory.names if name not in silent}
+
+
+def test_a_limit_that_is_over_ends_no_part_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cut:
+        """A part whose connection the limit has closed before anything came."""
+
+        def __init__(self, session: Any, host: str, job: str, lines: Any, words: Any, told: Any, until: Any):
+            self.told, self.host = told, host
+
+        def start(self) -> None:
+            self.told.put((self.host, Unreachable("the connection was closed", "", self.host)))
+
+    ended: list[object] = []
+    parts = Parts(JOB, {"transport": "exec"}, {name: part("running", None) for name in ("gpu1", "gpu2")})
+    monkeypatch.setattr(part_logs, "_parts", lambda session, job: parts)
+    monkeypatch.setattr(part_logs, "_Part", Cut)
+    monkeypatch.setattr(part_logs, "_is_its_own", lambda session, parts, host: True)
+    monkeypatch.setattr(part_logs, "end_parts", lambda *given: (ended.append(given), {}))
+    session: Any = Met()
+    assert part_logs.follow_parts(session, JOB, None, Excerpt(), 0.0) is None
+    assert ended == []
 
 
 def row(state: str, code: int | None, alive: bool = False, **more: Any) -> dict[str, Any]:

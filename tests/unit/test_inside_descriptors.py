@@ -69,7 +69,7 @@ def test_what_a_host_costs(world: World) -> None:
     world.job(hosts=many(2))
     world.other_host("gpu2")
     code = f"""
-import os
+import os, time
 from common import load_job
 from descriptors import PER_LAUNCH, PER_LEASE
 from launches import Running
@@ -80,6 +80,8 @@ job = load_job({JOB!r})
 counts = [count()]
 for hosts in (job["hosts"], job["hosts"][:1]):
     leases = Leases({{**job, "hosts": hosts}})
+    while not leases.all_heard():  # then its thread has opened what it needs
+        time.sleep(0.01)
     counts.append(count())
     leases.close()
     counts.append(count())

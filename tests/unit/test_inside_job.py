@@ -217,6 +217,17 @@ def test_a_stopped_job(world: World, signum: int, code: int) -> None:
     assert not is_alive(pid)
 
 
+def test_a_job_that_is_killed_at_once_was_stopped_and_did_not_fail(world: World) -> None:
+    # As a second Ctrl-C does, which can come before the first one has reached the supervisor.
+    world.job(command=python(f"import signal; signal.signal(15, signal.SIG_IGN)\n{SLEEP}"))
+    world.start("supervisor.py", JOB)
+    pid = shown_pid(world)
+    assert world.call("sweep.py", JOB, "--signal", "KILL", "--interrupt")[0] == 0
+    status = finish(world)
+    assert (status["state"], status["exit_code"]) == ("stopped", 130)
+    assert not is_alive(pid)
+
+
 def test_a_stop_before_anything_is_set_up(world: World) -> None:
     folder = world.job(env={"TOKEN": "s3cret"})
     with (world.root / "jobs" / ".lock").open("a") as lock:

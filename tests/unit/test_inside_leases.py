@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .inside_world import JOB, World, host_entry, python, rank_env, wait_for
+import pytest
+
+from .inside_world import JOB, Load, World, host_entry, python, rank_env, wait_for
 
 SLEEP = "import time; time.sleep(600)"
 # What each driver begins with: the leases of gpu1, which is main, and gpu2.
@@ -79,6 +81,24 @@ def test_a_line_that_no_lease_sends_loses_its_own_host_alone(world: World) -> No
         "gpu2",
         "its lease sent a line that is not of the protocol: b'Welcome to gpu2!'",
     ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"[]",
+        b'{"n": "1"}',
+        b'{"n": 1, "records": 5}',
+        b'{"n": 1, "records": [7]}',
+        b'{"n": 0, "death": {"rank": 1}}',
+        b'{"n": 0, "death": {"rank": 1, "attempt": 0, "pid": 2, "host": "a", "exit_code": 1, "last": [3], '
+        b'"ended": 1, "lasted": 1}}',
+    ],
+)
+def test_a_line_that_is_not_of_the_protocol_is_refused(inside: Load, line: bytes) -> None:
+    with pytest.raises(ValueError):
+        inside("held").reply_of(line)
 
 
 def test_a_job_ends_by_the_real_reason_when_the_thread_of_its_leases_does(world: World) -> None:

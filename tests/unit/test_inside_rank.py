@@ -301,6 +301,33 @@ def test_a_child_saves_in_its_grace_though_its_rank_is_gone(world: World) -> Non
     assert (world.folder() / "code" / "saved").exists()
 
 
+def test_a_child_saves_in_the_grace_of_the_whole_job_though_its_rank_is_gone(world: World) -> None:
+    # `toolkit stop` signals the rank's processes by their mark, not rank.py. It alone says when KILL comes.
+    code = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        "    terms.append(1); time.sleep(2.5); print('terms', len(terms), flush=True); sys.exit(0)\n"
+        "terms = []; signal.signal(15, save); print(f'pid={os.getpid()}', flush=True); time.sleep(600)"
+    )
+    world.job(command=["sh", "-c", f'{sys.executable} -c "$CODE"; exit 0'], env={"CODE": code}, grace=0.1)
+    process = world.start("rank.py", JOB, **rank_env())
+    child = pid_after(process, b"pid=")
+    sweep = world.start("sweep.py", JOB, "--grace", str(PATIENCE_S), "--ranks")
+    wait_for(lambda: not is_alive(child))
+    assert sweep.wait(timeout=PATIENCE_S) == 0
+    assert process.wait(timeout=PATIENCE_S) == 143
+    assert b"terms 1\n" in (world.folder() / "logs" / "rank-0.log").read_bytes()
+
+
+def test_a_log_that_cannot_be_written_is_the_reason_of_the_rank(world: World) -> None:
+    world.job()
+    (world.folder() / "logs" / "rank-0.log").mkdir(parents=True)
+    code, _, err = world.call("rank.py", JOB, **rank_env())
+    assert code == 73 and b"cannot write" in err
+    record = json.loads((world.folder() / "logs" / "rank-0.exit").read_text())
+    assert record["exit_code"] == 73 and "cannot write" in record["last"][0]
+
+
 def pid_after(process: subprocess.Popen[bytes], word: bytes) -> int:
     assert process.stdout is not None
     while word not in (line := process.stdout.readline()):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import types
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import left_behind
-from tests.left_behind import Before, children, open_files
+from tests.left_behind import Before, children, is_library, open_files
 from tests.unit.inside_world import INSIDE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,3 +178,10 @@ def test_the_test_that_left_something_fails_and_no_other(tmp_path: Path) -> None
     assert "ERROR test_it.py::test_first - Failed: the test left behind:" in done.stdout
     assert "variable LEFT is '1', was None" in done.stdout
     assert "2 passed, 1 error" in done.stdout
+
+
+@pytest.mark.parametrize(("folder", "library"), [(sysconfig.get_path("purelib"), True), ("/tmp/own", False)])
+def test_a_namespace_package_is_a_library_by_its_folder(folder: str, library: bool) -> None:
+    package = types.ModuleType("backports")
+    package.__path__ = [f"{folder}/backports"]
+    assert is_library("backports", package) == library

@@ -205,7 +205,7 @@ def test_up_names_the_missing_sshd_by_the_status_of_the_container(
     docker = tmp_path / "docker"
     docker.write_text(
         '#!/bin/sh\ncase "$*" in\n'
-        "*'{{if not .State.Running}}'*) echo State.ExitCode=127 ;;\n"
+        "*'{{if not .State.Running}}'*) echo the container exited with 127 ;;\n"
         "*.State.Running*) echo false ;;\n"
         "*) echo '[FATAL tini (7)] exec failed' ;;\nesac\n"
     )
@@ -214,7 +214,7 @@ def test_up_names_the_missing_sshd_by_the_status_of_the_container(
     plan = plan_up(world.layout(), world.INSIDE)
     (step,) = (s for s in plan.steps if isinstance(s, WaitFor) and s.host == "gpu2")
     (outcome,) = execute(Plan("up", (Phase("sshd", (step,)),)), hosts("gpu2")).outcomes
-    assert outcome.detail == "the image has no /usr/sbin/sshd (State.ExitCode=127)"
+    assert outcome.detail == "the image has no /usr/sbin/sshd (the container exited with 127)"
     assert outcome.fix.startswith("in hosts.yaml: transport: exec; or")
 
 

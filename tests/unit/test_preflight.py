@@ -150,6 +150,8 @@ def test_a_plan_without_leftovers_has_no_steps(saw: Any) -> None:
 # Restarts and checkpoints
 
 _SHARED = "nfs4|nas:/export/out|rw"
+_LOCAL = "ext4|/dev/sda1|rw"
+_SERVER = "xfs|/dev/md0|rw"  # of the host that shares the folder with the others
 
 
 def _with_out(**changes: str) -> Scene:
@@ -157,7 +159,8 @@ def _with_out(**changes: str) -> Scene:
     made = scene()
     for name, one in made.seen.items():
         on = changes.get(name, changes.get("rest", _SHARED))
-        out = place("mount", "/scratch/out", on=on, more="inode|44:77\n")
+        inode = {_LOCAL: "44:99", _SERVER: "9:77"}.get(on, "44:77")
+        out = place("mount", "/scratch/out", on=on, more=f"inode|{inode}\n")
         said = {**one.answers, "places": places(mounts=place("mount", "/data/digits") + out)}
         made = replace(made, seen={**made.seen, name: replace(one, answers=said)})
     return made
@@ -167,8 +170,10 @@ def _with_out(**changes: str) -> Scene:
     ("said", "warned"),
     [
         (_with_out(), False),
-        (_with_out(gpu2="ext4|/dev/sda1|rw"), True),
-        (_with_out(rest="ext4|/dev/sda1|rw"), True),
+        (_with_out(gpu2=_LOCAL), True),
+        (_with_out(rest=_LOCAL), True),
+        (_with_out(gpu1=_SERVER), False),
+        (_with_out(rest=_SERVER), True),
         (replace(scene(), inventory=replace(scene().inventory, mounts=())), True),
         (scene(places=""), False),  # nothing is known of it
     ],
@@ -188,6 +193,6 @@ def test_run_warns_of_checkpoints_that_a_restart_would_not_find(
 
 
 def test_a_job_of_one_host_finds_its_checkpoints(recorder: Recorder, saw: Any) -> None:
-    saw(_with_out(rest="ext4|/dev/sda1|rw"))
+    saw(_with_out(rest=_LOCAL))
     status, _, err = call("run", "--detach", "--only", "gpu2", "--max-restarts", "2", "train.py")
     assert status == 0 and "no writable mount" not in err

@@ -18,7 +18,7 @@ from toolkit.core.image import image_facts
 from toolkit.errors import ImageError
 from toolkit.execute import execute
 from toolkit.plan.layout import make_layout
-from toolkit.plan.pull import plan_pull, registry_of
+from toolkit.plan.pull import ask_registry, plan_pull, registry_of
 from toolkit.plan.steps import SendImage
 from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
@@ -216,3 +216,23 @@ def test_a_host_whose_pull_failed_takes_no_further_part(
     whole = execute(plan_up(layout, {}), {}).after(report)
     assert [o.host for o in whole.outcomes[:3]] == ["gpu1", "gpu2", "cpu3"]
     assert not whole.ok and not [o for o in whole.outcomes[3:] if o.host == "gpu2"]
+
+
+ASKED = """#!/bin/sh
+echo "$*" >>"$ASKED"
+case $1 in info) printf '%s\\n' 127.0.0.0/8 lab:5000 ;; *) exit 1 ;; esac
+"""
+
+
+@pytest.mark.parametrize(("image", "insecure"), [("lab:5000/a", True), ("other:5000/a", False), ("a", False)])
+def test_a_password_goes_to_no_registry_without_a_certificate_unless_the_engine_is_told_so(
+    image: str, insecure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docker").write_text(ASKED)
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("ASKED", str(tmp_path / "asked"))
+    assert HostHere("gpu1").run(ask_registry(image)).status == 1
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[0] == f"manifest inspect {image}"
+    assert (f"manifest inspect --insecure {image}" in asked) == insecure

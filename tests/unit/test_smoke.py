@@ -65,6 +65,8 @@ ALL = ("torchrun", "mpirun", "horovodrun", "python3")
         ("horovodrun", ("mpirun", "torchrun"), (), "mpirun", "toolkit:cpu has no horovodrun"),
         ("horovodrun", ("torchrun",), (), "torchrun", "toolkit:cpu has no horovodrun"),
         ("torchrun", ("python3",), (), "python", "toolkit:cpu has no torchrun"),
+        ("ray", ("ray", *ALL), (), "mpirun", "ray"),
+        ("mpirun", ("ray", *ALL), ("--launcher", "ray"), "mpirun", "ray"),
         ("torchrun", (), (), "torchrun", ""),  # no other one is better: its own failure is reported
     ],
 )
@@ -80,7 +82,12 @@ def test_smoke_follows_the_hosts_file(
     done = CliRunner().invoke(app, ["smoke", "--dry-run", *words], catch_exceptions=False)
     assert done.exit_code == 0 and f"start with {used}\n" in done.stdout
     said = [line for line in done.stderr.splitlines() if line.startswith("smoke uses ")]
-    assert said == ([f"smoke uses {used}: the image {why}"] if why else [])
+    why = (
+        "ray starts one driver instead of one process per rank"
+        if why == "ray"
+        else why and f"the image {why}"
+    )
+    assert said == ([f"smoke uses {used}: {why}"] if why else [])
 
 
 def test_a_main_that_does_not_run_is_reported_by_the_job(

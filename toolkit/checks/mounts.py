@@ -146,9 +146,12 @@ def _is_common(scene: Scene, mount: Mount, hosts: Collection[str]) -> bool:
     if None in told:
         return True
     known = [where for where in told if where is not None]
-    # As in _same: the folder's number and the disk's size are the server's.
-    same = {(where.inode.partition(":")[2], where.size) for where in known}
-    return all(where.shared for where in known) and len(same) == 1
+    # As in _same: the folder's number and the disk's size are the server's. One of the hosts can be the
+    # server: it has the folder on its own disk, and counts the size in other blocks.
+    numbers = {where.inode.partition(":")[2] for where in known}
+    sizes = {where.size for where in known if where.shared}
+    servers = [where for where in known if not where.shared]
+    return len(numbers) == 1 and len(sizes) == 1 and len(servers) <= 1
 
 
 def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:

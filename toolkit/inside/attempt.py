@@ -148,11 +148,18 @@ class Attempt:
             # What serves the others is not to end before them, whatever it has to say.
             failed = running.code != 0 or (running.launch["serves"] and self._is_under_way())
             if failed and self._end is None and not running.out:
-                end = self._failed(running, running.code)
+                over = self._over()
+                # An end that somebody wanted is the cause, also of a launch that has ended at once.
+                end = over if over is not None and over.wanted else self._failed(running, running.code)
                 if self._regroup is None and _blames_another(end) and now < running.ended + BLAMED_S:
                     running.code = None  # the one that is meant may be heard of yet
                     continue
-                if self._regroup is None or not self._regroup.survives_launch(end, running, running.code):
+                goes_on = (
+                    self._regroup is not None
+                    and not end.wanted
+                    and self._regroup.survives_launch(end, running, running.code)
+                )
+                if not goes_on:
                     self._ends(end)
                     self._launcher_failed = True
         if self._end is None and (cause := self._over() or self._lost() or self._died()) is not None:

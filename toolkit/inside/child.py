@@ -46,6 +46,8 @@ class Child:
         self._asked: list[int] = []
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._forward)
+        # If it is ignored, which is inherited, the kernel keeps no exit status for waitid.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         libc = ctypes.CDLL(None)  # loaded before the fork: after it little is safe
         parent = os.getpid()
 
@@ -136,6 +138,8 @@ class Child:
             self.watch(grace)
             if until == math.inf and self.has_exited():
                 until = self._clock() + DRAIN_S
+        if self._output.is_open:
+            self._output.pump(0)  # the last lines, if this process stood still meanwhile
         while not self.has_exited():  # it has closed its outputs and works on
             time.sleep(IDLE_S / 2)
             self.watch(grace)
@@ -156,20 +160,26 @@ class Child:
                 self.ended = time.time()
         return self._returncode is not None
 
-    def end_group(self, grace: float) -> None:
+    def end_group(self, grace: float, stopping: Path) -> None:
         """End what the child, which has exited, has left in its process group: TERM, then KILL.
 
         Processes of a rank that failed have LEFT_S between the two. Those of another have `grace` seconds, as
         they may have something to save.
+
+        Args:
+            stopping: exists while the job is being ended on this host. The sweep has sent TERM then, and
+                sends KILL after the grace that holds for the whole job.
         """
         process, output = self._process, self._output
         assert process is not None and output is not None and self.has_exited()
         left = alive_in(process.pid)
-        if left and not self._asked:  # else they have had a TERM
+        swept = stopping.exists()
+        if left and not (swept or signal.SIGTERM in self._asked or self._lost is not None):
             self.signal(signal.SIGTERM)
-        until = self._clock() + (LEFT_S if self._returncode and not self._asked else grace)
+        ending = swept or bool(self._asked) or self._lost is not None
+        until = self._clock() + (LEFT_S if self._returncode and not ending else grace)
         while left and self._clock() < until + KILLED_S:
-            if self._clock() > until:
+            if self._clock() > until and not stopping.exists():
                 self.signal(signal.SIGKILL)
             output.pump(IDLE_S / 4)
             self.watch(grace)

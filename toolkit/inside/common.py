@@ -213,10 +213,11 @@ def load_host() -> HostFile:
 
 def grace_of(job: Job) -> float:
     """Seconds between TERM and KILL: what a person gave with `stop`, where that has come, else the job's."""
-    try:
-        return float((job_folder(job["id"]) / GRACE).read_text())
-    except (OSError, ValueError):
-        return job["grace"]
+    folder = job_folder(job["id"])
+    for path in (in_memory(folder, GRACE), folder / GRACE):
+        with suppress(OSError, ValueError):
+            return float(path.read_text())
+    return job["grace"]
 
 
 def read_status(job_id: str) -> Status | None:
@@ -226,7 +227,7 @@ def read_status(job_id: str) -> Status | None:
 
 
 def keep_status(folder: Path, status: Status) -> None:
-    """Write status.json; the final one in reserved space, and what the disk does not take in memory."""
+    """Write status.json, the final one in reserved space. If the disk is full, write it to memory instead."""
     path, memory = folder / "status.json", in_memory(folder, "status")
     write = write_reserved if status["state"] in FINAL_STATES else write_text
     text = json.dumps(status) + "\n"
@@ -234,7 +235,7 @@ def keep_status(folder: Path, status: Status) -> None:
         write(path, text)
         memory.unlink(missing_ok=True)
     except OSError:
-        with suppress(OSError):  # then all has been tried
+        with suppress(OSError):  # no other place is left
             write_text(memory, text)
 
 

@@ -19,10 +19,13 @@ OTHERS = 64  # the interpreter, logs, selectors, locks, the collector of stacks
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of this process to the hard limit; return the hard limit."""
+    """Raise the soft limit of this process to the hard limit; return the limit that holds then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.environ.setdefault(SOFT, str(soft))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # the kernel allows fewer by now (fs.nr_open)
+        return soft
     return hard
 
 

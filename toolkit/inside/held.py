@@ -39,7 +39,7 @@ class Held:
         self.begun = self.heard = clock()
         self.answered = False
         self.lost = ""  # why, once it is
-        self.garbled = False  # it has sent what no lease sends, so that it is lost although it answers
+        self.garbled = False  # it sent an invalid line, so that its host counts as lost
         self.closed_at: float | None = None  # when its output ended
         self.rest = b""
         self.unsent = b""
@@ -129,7 +129,10 @@ def reply_of(line: bytes) -> dict[str, Any]:
     reply = json.loads(line)
     if not isinstance(reply, dict) or not isinstance(reply.get("n"), int):
         raise ValueError("not an answer")
-    records = [*([reply["death"]] if "death" in reply else []), *reply.get("records", ())]
+    records = reply.get("records", [])
+    if not isinstance(records, list):
+        raise ValueError("not a list of records")
+    records = [*records, *([reply["death"]] if "death" in reply else [])]
     if not all(is_record(record) for record in records):
         raise ValueError("not the record of a rank")
     return reply

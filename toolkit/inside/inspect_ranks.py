@@ -56,7 +56,7 @@ def tail(path: Path, most: int, start: int = 0) -> str:
 
 def output_start(folder: Path) -> int:
     """The offset at which the merged output of the last attempt begins."""
-    restarts = (read(folder / "status.json") or {}).get("restarts") or [{}]
+    restarts = (kept_status(folder) or {}).get("restarts") or [{}]
     return int(restarts[-1].get("from", 0))
 
 

@@ -200,7 +200,7 @@ class Leases:
                 self._asked.pop(number, None)
 
     def _wake_all(self) -> None:
-        """Let those go on who wait for an answer: none comes any more."""
+        """Wake the threads that wait for an answer, because none will come."""
         with self._lock:
             for answer in self._replies.values():
                 answer.put({})

@@ -180,7 +180,10 @@ def main() -> int:
     try:
         opened = Log(path, job["log_bytes"])
     except OSError as error:
-        fail(EXIT_NO_LOG, f"{name}: cannot write {path}: {error.strerror}")
+        text = f"{name}: cannot write {path}: {error.strerror}"
+        told = {**who, "host": host["host"], "ended": time.time(), "lasted": 0.0, "last": [text]}
+        keep_record(record_path, {**told, "exit_code": EXIT_NO_LOG, "signal": 0, "oom": False})
+        fail(EXIT_NO_LOG, text)
     with closing(opened) as log:
         child = None
         try:
@@ -188,10 +191,10 @@ def main() -> int:
             child = Child(command, job["workdir"], env, lease_path(folder))
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
-            text = f"[toolkit] cannot start {command[0]}: {error.strerror}\n".encode()
+            line = f"[toolkit] cannot start {command[0]}: {error.strerror}\n".encode()
             with suppress(OSError):
-                log.write(text)
-            write_lines(2, streams[1].feed(text))
+                log.write(line)
+            write_lines(2, streams[1].feed(line))
         else:
             code = child.copy(streams, log, job["grace"])
         # torchrun ends with 1 whatever its ranks' codes; the supervisor reads the true one here
@@ -203,7 +206,7 @@ def main() -> int:
         keep_record(record_path, record)
         # Only now: the job is not to wait for the end of what the rank has left.
         if child is not None:
-            child.end_group(job["grace"])
+            child.end_group(job["grace"], folder / STOPPING)
     if child is not None:
         child.hold(folder / STOPPING, 2 * job["grace"])
     return code

@@ -42,7 +42,11 @@ _RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
 
 def is_record(value: object, fields: dict[str, type | tuple[type, ...]] = _FIELDS) -> bool:
     """Return True for a value that has the fields of a rank's record."""
-    return isinstance(value, dict) and all(isinstance(value.get(name), kind) for name, kind in fields.items())
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), kind) for name, kind in fields.items())
+        and all(isinstance(line, str) for line in value.get("last", ()))
+    )
 
 
 def own_records(folder: Path, host: str, attempt: int) -> list[Record]:

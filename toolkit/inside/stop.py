@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from common import (
     EXIT_BROKEN,
@@ -26,11 +28,23 @@ from common import (
     read_status,
 )
 from files import write_text
+from listing import in_memory
 from part import ALL_ENDED, EXEC, PEER, RANKS_ENDED
 from sweep import CONNECT_S, end, end_everywhere
 
 START_S = 5.0  # a job that was started a moment ago may not have its status yet
 POLL_S = 0.05
+
+
+def keep_grace(folder: Path, grace: float) -> None:
+    """Write the seconds that a person gave; to memory if the disk is full."""
+    text, memory = f"{grace}\n", in_memory(folder, GRACE)
+    try:
+        write_text(folder / GRACE, text)
+        memory.unlink(missing_ok=True)
+    except OSError:
+        with suppress(OSError):  # no other place is left
+            write_text(memory, text)
 
 
 def _first_status(job_id: str) -> Status:
@@ -61,12 +75,15 @@ def main() -> int:
         print("{}")
         return 0
     status = _first_status(job["id"])
+    # On a full disk the job is stopped all the same, in the last case without the reason.
     if args.why:
-        write_text(folder / PEER, args.why + "\n")
+        with suppress(OSError):
+            write_text(folder / PEER, args.why + "\n")
     if not args.ranks and job["transport"] == EXEC:
-        (folder / ALL_ENDED).touch()
+        with suppress(OSError):
+            (folder / ALL_ENDED).touch()
     if args.grace is not None:
-        write_text(folder / GRACE, f"{args.grace}\n")
+        keep_grace(folder, args.grace)
     grace = grace_of(job)
     if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
         os.kill(status["pid"], signum)

@@ -303,7 +303,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         fail(EXIT_USAGE, "usage: supervisor.py JOB")
     job_id = sys.argv[1]
-    # Held back until somebody takes them: an early Ctrl-C stops the job and does not break its supervisor.
+    # Blocked until their handlers are installed: an early Ctrl-C stops the job and does not break us.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     job = load_job(job_id)
     if os.environ.get(SUPERVISOR_MARK) != job_id or JOB_MARK in os.environ:

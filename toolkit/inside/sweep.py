@@ -15,20 +15,25 @@ from pathlib import Path
 from typing import TypedDict
 
 from common import (
+    GRACE,
     HOST_MARK,
     JOB_MARK,
     STOPPING,
+    SUPERVISOR_MARK,
     Job,
     forget_variables,
     is_marked,
     job_folder,
     lease_path,
     program,
+    read_status,
     ssh_args,
     temporary_folder,
 )
+from listing import in_memory
 
 KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
+INTERRUPT_S = 1.0  # a supervisor that is stopped or blocked does not take a signal
 CONNECT_S = 20.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
 
 
@@ -143,6 +148,8 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
         if not keep:
             forget_variables(job_id)
             forget_lease(job_id)
+            with suppress(OSError):
+                in_memory(job_folder(job_id), GRACE).unlink()
             from records import bring_records  # here, as most who import this start without
 
             bring_records(job_folder(job_id))
@@ -183,12 +190,35 @@ def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str
         return dict(pool.map(lambda host: (host, end_on(job, host, grace, ranks)), hosts))
 
 
+def interrupt_supervisor(job_id: str) -> None:
+    """Send SIGINT to the supervisor, if one runs here, and wait up to INTERRUPT_S until it has arrived.
+
+    Otherwise the supervisor would report the end of what is killed next as a failure of the job.
+    """
+    status = read_status(job_id)
+    if status is None or not is_marked(status["pid"], SUPERVISOR_MARK, job_id):
+        return
+    deadline = time.monotonic() + INTERRUPT_S
+    with suppress(OSError):  # it has ended meanwhile
+        os.kill(status["pid"], signal.SIGINT)
+        while is_pending(status["pid"], signal.SIGINT) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def is_pending(pid: int, signum: int) -> bool:
+    """Return True while a signal to a process has not been delivered."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = (int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd:", "ShdPnd:")))
+    return any(mask >> (signum - 1) & 1 for mask in masks)
+
+
 def main() -> int:
     import argparse
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("job_id")
     parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
+    parser.add_argument("--interrupt", action="store_true", help="first tell the supervisor here of a Ctrl-C")
     parser.add_argument("--list", action="store_true", help="signal nothing")
     parser.add_argument("--keep", action="store_true", help="leave the person's variables to another attempt")
     parser.add_argument("--ranks", action="store_true", help="spare the launcher and its daemons")
@@ -201,6 +231,8 @@ def main() -> int:
         left = end(args.job_id, args.grace, args.ranks, args.keep)
         print(json.dumps(left))
         return 1 if left else 0
+    if args.interrupt:
+        interrupt_supervisor(args.job_id)
     found = find(args.job_id, args.ranks)
     if not args.list:
         for process in found:

@@ -37,8 +37,10 @@ def missing(spec: LabSpec, found: Found) -> tuple[str, ...]:
             lines.append(f"make {host.name}: container {host.container}, engine {host.engine}")
         elif there.status != "running":
             lines.append(f"start {host.name}: container {host.container} is {there.status}")
+    # A lab of an earlier version has no record of what it wrote, so that any text counts as edited here.
     kept = is_edited(Path(spec.folder))
-    write = f"write {spec.folder}/{'hosts.new.yaml, as hosts.yaml was edited' if kept else 'hosts.yaml'}"
+    name = "hosts.new.yaml if hosts.yaml was edited, else hosts.yaml" if kept else "hosts.yaml"
+    write = f"write {spec.folder}/{name}"
     return (*lines, write) if lines else ()
 
 

@@ -52,14 +52,20 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
 )
 
 
-# Asks the registry for the image's manifest, as a pull does first, and fetches nothing else. A registry that
-# the engine may reach without TLS is known to the engine alone, so that is tried as well.
+# Asks the registry for the image's manifest, as a pull does first, and fetches nothing else. Without a
+# verified certificate only if the engine is configured so: the request carries the password of the login.
 _ASK = """
 said=$(timeout 15 docker manifest inspect "$1" 2>&1 >/dev/null </dev/null) && exit
-timeout 15 docker manifest inspect --insecure "$1" >/dev/null 2>&1 </dev/null && exit
+if timeout 15 docker info --format "$3" 2>/dev/null </dev/null | grep -qxF -- "$2"; then
+    timeout 15 docker manifest inspect --insecure "$1" >/dev/null 2>&1 </dev/null && exit
+fi
 printf '%s\n' "$said" >&2
 exit 1
 """
+_INSECURE = (
+    "{{range $name, $about := .RegistryConfig.IndexConfigs}}"
+    "{{if not $about.Secure}}{{println $name}}{{end}}{{end}}"
+)
 
 
 def pulling(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Facts, ...]:
@@ -75,7 +81,7 @@ def pulling(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Facts, ..
 
 def ask_registry(image: str) -> Command:
     """Return the command by which a host asks the image's registry whether the image can be pulled."""
-    return script(_ASK, image)
+    return script(_ASK, image, registry_of(image), _INSECURE)
 
 
 def plan_pull(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:

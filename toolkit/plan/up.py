@@ -67,7 +67,7 @@ for f; do [ ! -e "$f" ] || exit 1; done
 """
 # sshd's own words, and what they mean where the port was free when the host was asked.
 _NOT_BOUND = r"Bind to port \d+ on .* failed: Address already in use"
-_EXIT_CODE = "State.ExitCode="
+_EXIT_CODE = "the container exited with "
 _LAST_WORDS = f"""
 docker logs --tail 3 "$1" 2>&1
 docker inspect --format '{{{{if not .State.Running}}}}{_EXIT_CODE}{{{{.State.ExitCode}}}}{{{{end}}}}' "$1"
