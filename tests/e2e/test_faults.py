@@ -115,7 +115,6 @@ def test_a_host_that_cannot_be_used(
     with fault():
         done = base.run("up", "--json")
     one_error(done, "connect", what, fix)
-    assert done.seconds < 60, "no long deadline is waited for"
     again(base, verb)
 
 
