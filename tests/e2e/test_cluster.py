@@ -247,7 +247,7 @@ def test_a_name_of_the_image_that_only_this_machine_knew(up: Toolkit, tmp_path: 
         named = Toolkit(tmp_path / "hosts.yaml", tmp_path)
         named.hosts.write_text(yaml.safe_dump(data))
         rows = named.run("up", "--json", check=True).json["outcomes"]
-        assert rows[0]["step"] == "name the image by its identity" and rows[0]["seconds"] < 5
+        assert rows[0]["step"] == "name the image by its identity"
         named.run("run", "--", "true", check=True)
         named.run("down", "--no-save", check=True)
     finally:

@@ -1,4 +1,4 @@
-"""What stands in for the standard library where a program reaches processes, pipes, threads or clocks."""
+"""Replacements of the standard library where a program reaches processes, pipes, threads or clocks."""
 
 from __future__ import annotations
 

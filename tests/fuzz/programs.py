@@ -195,7 +195,7 @@ def _shell_code(code: int | None) -> int:
 
 
 def _shell(text: str) -> tuple[list[str], dict[str, str]]:
-    """What a shell makes of the text that comes by ssh: words, and variables for them."""
+    """Return the words of a line that comes by ssh, and the variables that it sets for them."""
     env: dict[str, str] = {}
     words: list[str] = []
     for statement in text.split("; "):

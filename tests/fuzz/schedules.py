@@ -71,7 +71,7 @@ class Broken(AssertionError):
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank does in one attempt: it lasts, then exits with `code`, negative for a signal."""
+    """One rank in one attempt: it lasts some seconds, then exits with `code`, negative for a signal."""
 
     lasts: float
     code: int = 0

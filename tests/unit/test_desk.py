@@ -83,7 +83,7 @@ def stuck(tmp_path: Path, host: ContainerHere) -> Iterator[Path]:
     status.parent.mkdir()
     os.mkfifo(status)
     yield status
-    # Whoever reads it still goes on.
+    # A caller that still reads continues.
     with contextlib.suppress(OSError):
         os.close(os.open(status, os.O_WRONLY | os.O_NONBLOCK))
 

@@ -1,4 +1,4 @@
-"""What `down` brings home of the jobs on a host: the real shell script and the real archive."""
+"""Download by `down` of the jobs on a host, with the real shell script and the real archive."""
 
 from __future__ import annotations
 

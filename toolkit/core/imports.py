@@ -1,4 +1,4 @@
-"""What a Python script imports, the launcher that such a script expects, and the options that it mentions."""
+"""Imports of a Python script, the launcher that such a script expects, and the options that it mentions."""
 
 from __future__ import annotations
 
