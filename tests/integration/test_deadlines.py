@@ -101,6 +101,31 @@ def test_a_status_that_does_not_come_is_waited_for_no_longer(sshd: tuple[SshRunn
     assert [result.status for result in found] == [TIMED_OUT]
 
 
+def test_a_command_that_has_ended_does_not_wait_for_what_feeds_it(
+    sshd: tuple[SshRunner, Sshd], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolkit.effects.ssh, "_DRAIN_S", 60.0, raising=False)
+    runner, host = sshd
+    more, found = threading.Event(), []
+
+    def source() -> Iterator[bytes]:
+        yield b"x"
+        more.wait(60)
+
+    def work() -> None:
+        found.append(runner.stream(command("x"), lambda data: None, source()))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    channel = host.asked.get(timeout=10)
+    channel.sendall(f"{MARK}\n".encode())
+    channel.send_exit_status(3)
+    channel.close()
+    thread.join(30)
+    assert [result.status for result in found] == [3]
+    more.set()
+
+
 def test_a_connection_that_this_side_has_closed_is_not_lost(sshd: tuple[SshRunner, Sshd]) -> None:
     runner, host = sshd
     found: list[Exception] = []

@@ -87,7 +87,6 @@ class ContainerHere(LocalRunner):
             status = process.wait()
             process.stdout.close()
             process.stderr.close()
-            feeder.join(10)
         if broken:
             raise broken[0]
         return Result(status, "", error)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -82,10 +82,11 @@ def stuck(tmp_path: Path, host: ContainerHere) -> Iterator[Path]:
     status = tmp_path / "jobs" / "j1" / "status.json"
     status.parent.mkdir()
     os.mkfifo(status)
+    writer = os.open(status, os.O_RDWR)  # does not wait for a reader
     yield status
-    # A caller that still reads continues.
-    with contextlib.suppress(OSError):
-        os.close(os.open(status, os.O_WRONLY | os.O_NONBLOCK))
+    # Who opens it from now on finds nothing, and who reads it reads its end: nobody waits for ever.
+    status.unlink()
+    os.close(writer)
 
 
 def test_a_host_that_does_not_answer_is_named_with_what_was_waited_for(
@@ -122,7 +123,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("way", ["sent", "came"])
-def test_a_deadline_counts_from_the_last_byte_either_way(host: ContainerHere, way: str) -> None:
+def test_a_deadline_counts_from_the_last_byte_either_way(nothing: Nothing, way: str) -> None:
     """Sending goes on for 100 s, and the answer takes no longer than 10 s from then."""
 
     def moves(now: float) -> bool:
@@ -133,7 +134,7 @@ def test_a_deadline_counts_from_the_last_byte_either_way(host: ContainerHere, wa
         return now > 105
 
     clock = Clock(moves)
-    desk = Desk(ContainerRunner(Nothing(), CONTAINER), clock)
+    desk = Desk(ContainerRunner(nothing, CONTAINER), clock)
     desk.give(b"x" for _ in range(100))
     words = desk._words()
     next(words)
@@ -147,15 +148,30 @@ def test_a_deadline_counts_from_the_last_byte_either_way(host: ContainerHere, wa
 
 
 class Nothing(LocalRunner):
-    """A host on which the program says nothing and ends at once."""
+    """A host on which the program says nothing, and ends when it is left."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        self.left.wait(60)
         return Result(0)
 
 
-def test_signs_of_life_are_no_answer(host: ContainerHere) -> None:
-    desk = Desk(ContainerRunner(Nothing(), CONTAINER))
+@pytest.fixture
+def nothing() -> Iterator[Nothing]:
+    runner = Nothing()
+    yield runner
+    runner.left.set()
+
+
+def test_signs_of_life_are_no_answer(nothing: Nothing) -> None:
+    desk = Desk(ContainerRunner(nothing, CONTAINER))
     desk._take(b'{"working":true}\n{"done":true}\n')
-    while (heard := desk.hear("x")) == {}:
-        pass
-    assert heard == {"done": True}
+    assert desk.hear("x") == {"done": True}
+
+
+def test_what_feeds_a_program_that_has_ended_ends_too(nothing: Nothing) -> None:
+    desk = Desk(ContainerRunner(nothing, CONTAINER))
+    nothing.left.set()
+    assert desk.hear("its end") == {} and desk._told.get(timeout=30) is None

@@ -134,6 +134,7 @@ class Desk:
             self._error = error
         self._ended.set()
         self._heard.put({})
+        self._told.put(None)  # what feeds the process waits for words
 
     def _words(self) -> Iterator[bytes]:
         while (told := self._told.get()) is not None:

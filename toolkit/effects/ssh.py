@@ -30,6 +30,7 @@ _CHUNK = 2**15
 _DIAL_S = 15.0
 # The host ends a command that is late. So many seconds later this machine gives up on the host.
 _LATE_S = 15.0
+_DRAIN_S = 5.0  # for the end of standard error, once the command has ended
 _KILLED = 128 + 9
 _AGAIN = "when the host is back, run the same command again: it goes on from what is there"
 
@@ -219,13 +220,12 @@ class SshRunner:
             channel = self._link.connection.create_session()
             channel.settimeout(_left(deadline))
             channel.exec_command(line)
-            readers = [threading.Thread(target=_drain, args=(channel, err, broken), daemon=True)]
+            drain = threading.Thread(target=_drain, args=(channel, err, broken), daemon=True)
+            drain.start()
             if source is None and not hold:
                 channel.shutdown_write()
             if source is not None:
-                readers.append(threading.Thread(target=_feed, args=(channel, source, broken), daemon=True))
-            for thread in readers:
-                thread.start()
+                threading.Thread(target=_feed, args=(channel, source, broken), daemon=True).start()
             for data in arriving(channel, deadline):
                 try:
                     out(data)
@@ -239,8 +239,8 @@ class SshRunner:
             if not channel.status_event.wait(_left(deadline)):
                 raise TimeoutError
             status = channel.recv_exit_status()
-            for thread in readers:
-                thread.join(5)
+            # The thread that feeds the command may wait for its source. It ends with its next chunk.
+            drain.join(_DRAIN_S)
         except TimeoutError as error:
             if error in broken:
                 raise
