@@ -9,6 +9,7 @@ from docker.errors import DockerException, NotFound
 from docker.models.containers import Container
 from docker.models.networks import Network
 from docker.models.volumes import Volume
+from requests.exceptions import RequestException
 
 from toolkit.core.command import Command
 from toolkit.core.result import Result
@@ -89,7 +90,7 @@ class LabEngine:
             containers = self.client.containers.list(all=True, filters=filters, ignore_removed=True)
             networks = self.client.networks.list(filters=filters)
             volumes = self.client.volumes.list(filters=filters)
-        except DockerException as error:
+        except (DockerException, RequestException) as error:
             raise LabError(f"cannot list what belongs to lab {name}: {error}") from error
         hosts = {c.labels[LABEL_LAB_HOST]: c for c in containers if LABEL_LAB_HOST in c.labels}
         return Found(

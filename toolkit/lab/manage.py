@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from docker.errors import DockerException
+from requests.exceptions import RequestException
 
 from toolkit.core.report import Report
 from toolkit.errors import LabError, ToolkitError
@@ -111,12 +112,13 @@ def _remove(
                 since = time.monotonic()
                 network.remove()
                 book.note("network", "network removed", "", True, since)
-        for volume in found.volumes:
-            if volume.name not in keep:
-                since = time.monotonic()
-                volume.remove()
-                book.note("volumes", f"volume {volume.name} removed", "", True, since)
-    except DockerException as error:
+        volumes = [volume for volume in found.volumes if volume.name not in keep]
+        with ThreadPoolExecutor(8) as pool:
+            since = time.monotonic()
+            list(pool.map(lambda volume: volume.remove(), volumes))
+        for volume in volumes:
+            book.note("volumes", f"volume {volume.name} removed", "", True, since)
+    except (DockerException, RequestException) as error:  # the latter: no answer in time
         raise LabError(
             f"cannot remove all of lab {name}: {error}", f"toolkit lab down --name {name}"
         ) from error
