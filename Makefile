@@ -6,6 +6,8 @@ VENV   ?= .venv
 PYTHON ?= python3
 IMAGE  ?=
 BIN    := $(VENV)/bin
+# Images of Python set it. With it, every program that a test starts compiles all of its modules again.
+unexport PYTHONDONTWRITEBYTECODE
 TOOLKIT := $(BIN)/toolkit
 
 help:            ## this list

@@ -160,7 +160,7 @@ def test_a_host_known_to_be_slow_is_last_even_if_it_lacks_more() -> None:
     assert line.givers == {"box3": HERE, "box2": "box3", "box1": HERE}
 
 
-@pytest.mark.parametrize("slow", range(1, 9))
+@pytest.mark.parametrize("slow", [1, 2, 5, 8])
 def test_a_slow_host_costs_the_others_next_to_nothing(slow: int) -> None:
     world = World(hosts(8), 2560)
     world.rates[f"box{slow}"] = RATE / 10
@@ -179,7 +179,7 @@ def test_an_engine_that_pauses_is_waited_for_and_nothing_is_sent_twice(pauses: f
     assert world.given == pytest.approx(512) and not world.line.passed
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_nobody_stands_behind_a_slow_host_because_an_engine_paused(seed: int) -> None:
     usual = max(World(hosts(8), 512, 0.1, seed).run().done.values())
     late = {}
@@ -268,7 +268,7 @@ def test_a_host_that_waits_for_its_engine_has_time() -> None:
     assert line.look({"box1": 105}, (), (), 9.0)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_every_host_that_lives_gets_all(seed: int) -> None:
     chance = random.Random(seed)
     count, end = chance.randint(2, 9), chance.randint(1, 600)

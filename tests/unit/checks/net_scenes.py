@@ -62,18 +62,13 @@ def looked_at(scene: Scene, evidence: Evidence | None = None) -> Scene:
         for b, path in choice.paths.items()
         if a != b
     }
-    return replace(
-        scene,
-        paths=choice.paths,
-        choice=choice,
-        evidence=evidence or Evidence({}, routes),
-        inside={name: Looked(report(scene, name), "", 0.01, 0.02, True) for name in facts},
-    )
+    chosen = replace(scene, paths=choice.paths, choice=choice, evidence=evidence or Evidence({}, routes))
+    return replace(chosen, inside={n: Looked(report(chosen, n), "", 0.01, 0.02, True) for n in facts})
 
 
 def report(scene: Scene, host: str) -> dict[str, Any]:
     """What look.py prints on a healthy host of a cluster that is up."""
-    facts, paths = scene.facts, choose(scene.inventory, scene.facts).paths
+    facts, paths = scene.facts, scene.paths
     seen = {"answer": "open", "seen": paths[host].address} if host in paths else {}
     pair = {"master": seen, "any": {**seen, "sent": 4}}
     main = scene.inventory.main

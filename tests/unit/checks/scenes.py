@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tests.unit.checks import recorded
@@ -46,6 +47,7 @@ def healthy(host: str, facts: Facts, **answers: str) -> Seen:
     return Seen(host, said, facts, ahead=0.01, doubt=0.02)
 
 
+@cache
 def scene(host: str = "gpu2", **answers: str) -> Scene:
     """Three healthy hosts with two GPUs each; ``answers`` are what one of them said instead."""
     facts = {name: replace(f, gpus=(gpu(0), gpu(1))) for name, f in cluster_facts().items()}
