@@ -97,7 +97,7 @@ def with_docker(host: str, role: str, rendered: Path) -> str:
 @pytest.mark.parametrize(
     ("target", "start", "launchers"),
     [
-        ("compose", with_compose, ("horovodrun", "mpirun", "torchrun")),
+        ("compose", with_compose, ("mpirun",)),
         pytest.param("docker", with_docker, (), marks=pytest.mark.rare),
     ],
 )

@@ -18,6 +18,8 @@ from tests.faults.verdict import broken
 pytestmark = pytest.mark.lab
 
 # Fault, phase, host, launcher; the last one takes the cluster down and counts what is left of all of them.
+# That a rank's signal ends the job everywhere, test_restarts.py and test_jobs.py show as well.
+RARE = ("rank-kill", "rank-segv")
 CASES = (
     ("rank-kill", "step", "box2", "mpirun"),
     ("rank-segv", "checkpoint", "box3", "torchrun"),
@@ -34,7 +36,11 @@ def arena(lab: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), list(enumerate(CASES)), ids=["/".join(words) for words in CASES]
+    ("number", "words"),
+    [
+        pytest.param(number, words, id="/".join(words), marks=[pytest.mark.rare] if words[0] in RARE else [])
+        for number, words in enumerate(CASES)
+    ],
 )
 def test_a_fault(arena: Arena, number: int, words: tuple[str, str, str, str]) -> None:
     fault, phase, host, launcher = words

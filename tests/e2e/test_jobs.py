@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
@@ -43,16 +44,6 @@ def test_a_model_learns_digits_across_both_hosts(up: Toolkit, launcher: str, scr
     assert len(seen) > 20
     assert not [line for line in seen if re.search("StrictHostKeyChecking[= ](no|off)", line)]
     assert not [line for line in seen if "PRIVATE KEY" in line]
-
-
-def test_every_rank_gets_its_own_hosts_interface(up: Toolkit) -> None:
-    text = "import os; print('IF', os.environ['NCCL_SOCKET_IFNAME'], os.environ['GLOO_SOCKET_IFNAME'])"
-    for launcher in ("horovodrun", "mpirun", "torchrun"):
-        out = up.run(
-            "run", "--launcher", launcher, "--workdir", "examples", "--", "python", "-c", text, check=True
-        ).out
-        rows = dict(re.findall(r"^\[(box\d) \d\] IF =(\S+) \S+$", out, re.MULTILINE))
-        assert set(rows) == {"box1", "box2"} and rows["box1"] != rows["box2"], out
 
 
 # Compiles a function for each factor by torch.compile, and a C module with Python.h as Triton does. Prints
@@ -254,13 +245,14 @@ def test_what_exec_runs_ends_with_it(up: Toolkit) -> None:
         waiting.program_gone("box2", "0.98765")
 
 
-def test_arguments_and_variables_arrive_as_they_were_given(up: Toolkit) -> None:
+def test_ranks_have_arguments_and_variables_as_given_and_their_hosts_interface(up: Toolkit) -> None:
     awkward = ["a b", "it's", '"q"', "$HOME `id` ;&|", "line\nbreak", "ümläut", "\\", "*", ""]
-    script = "import sys, os, json; print('GOT', json.dumps([sys.argv[1:], os.environ['ODD']]))"
+    script = (
+        "import sys, os, json; print('GOT', json.dumps([sys.argv[1:], os.environ['ODD']]))\n"
+        "print('IF', os.environ['NCCL_SOCKET_IFNAME'], os.environ['GLOO_SOCKET_IFNAME'])"
+    )
     odd = "x y='\"$(id)"
     words = (
-        "--np",
-        "1",
         "--env",
         f"ODD={odd}",
         "--workdir",
@@ -273,10 +265,10 @@ def test_arguments_and_variables_arrive_as_they_were_given(up: Toolkit) -> None:
     )
     for launcher in ("horovodrun", "mpirun", "torchrun"):
         out = up.run("run", "--launcher", launcher, *words, check=True).out
-        import json
-
-        line = next(line for line in out.splitlines() if "GOT" in line)
-        assert json.loads(line.partition("GOT ")[2]) == [awkward, odd]
+        lines = [line.partition("GOT ")[2] for line in out.splitlines() if "GOT " in line]
+        assert [json.loads(line) for line in lines] == [[awkward, odd]] * 2
+        rows = dict(re.findall(r"^\[(box\d) \d\] IF =(\S+) \S+$", out, re.MULTILINE))
+        assert set(rows) == {"box1", "box2"} and rows["box1"] != rows["box2"], out
 
 
 def test_secrets_stay_out_of_command_lines_and_records(up: Toolkit) -> None:
