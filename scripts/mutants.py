@@ -1,10 +1,11 @@
 """Change the acting modules at random, one place at a time, and count the changes that unit tests notice.
 
-    python scripts/mutants.py [-n NUMBER] [--seed SEED] [-j JOBS] [--only FILE] [--results FILE]
+    python scripts/mutants.py [-n NUMBER] [--seed SEED] [--only FILE] [--results FILE]
 
 A change turns a comparison, removes `not`, swaps `and` and `or`, or adds 1 to a number. It is made in a copy
-of the tree, where the test files run that are nearest to the module by imports. A run continues where another
-with the same results file was interrupted. A test file that fails without a change is left out.
+of the tree. There the test files run that are nearest to the module by imports, and then all unit tests. A run
+continues where another with the same results file was interrupted. Tests that compare source text are left out:
+those that fail when each module only has one more comment, and those of the broken builds.
 """
 
 from __future__ import annotations
@@ -13,17 +14,15 @@ import argparse
 import ast
 import json
 import os
-import queue
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,8 +41,8 @@ TURNED: dict[type[ast.cmpop], tuple[bytes, bytes]] = {
     ast.NotIn: (b"not in", b"in"),
 }
 KINDS = ("comparison", "not", "and/or", "number")
-MOST_FILES = 5  # test files for one change
-FILE_S = 240.0  # for one test file; a test that waits for ever has noticed the change
+NEAREST = 5  # test files that run first
+RUN_S = 900.0  # for one run of tests; a test that waits forever has noticed the change
 
 
 class Mutant(NamedTuple):
@@ -195,7 +194,7 @@ def nearest_tests(path: str, named: dict[str, set[str]]) -> list[str]:
         order = 0 if base == twin else 1 if inside and base == "test_schedules.py" else 3 - named_so
         return order, distance[name], (ROOT / name).stat().st_size, name
 
-    return sorted(tests, key=rank)[:MOST_FILES]
+    return sorted(tests, key=rank)[:NEAREST]
 
 
 class Copy:
@@ -203,84 +202,66 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.left_out: list[str] = []
         names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
         for name in filter(None, names.decode().split("\0")):
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
 
-    def passes(self, test: str) -> bool:
-        """Run one test file; False when a test fails or it takes too long."""
-        argv = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
-        argv += ["-k", "not broken_build", test]  # these look for lines of the source
-        env = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    def prepare(self) -> None:
+        """Find the tests that fail although nothing is changed but source text."""
+        paths = [self.folder / path.relative_to(ROOT) for path in acting()]
+        right = [path.read_bytes() for path in paths]
+        for path, text in zip(paths, right, strict=True):
+            path.write_bytes(text + b"# One more line.\n")
+        try:
+            self.left_out = self.failures("tests/unit")
+        finally:
+            for path, text in zip(paths, right, strict=True):
+                path.write_bytes(text)
+        for test in self.left_out:
+            print(f"left out, as it compares source text: {test}", flush=True)
+
+    def failures(self, *words: str) -> list[str]:
+        """Run tests; return those that failed, or one line about a run that did not end properly."""
+        argv = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider"]
+        argv += ["-n", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal", "-p", "no:randomly"]
+        argv += ["-k", "not broken_build", *(f"--deselect={test}" for test in self.left_out)]
+        env = {**os.environ, "PYTHONPATH": str(self.folder)}
         with subprocess.Popen(
-            argv,
+            [*argv, *words],
             cwd=self.folder,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            text=True,
         ) as process:
             try:
-                return process.wait(FILE_S) in (0, 5)
+                out, _ = process.communicate(timeout=RUN_S)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                return False
+                os.killpg(process.pid, signal.SIGKILL)
+                return [f"no end within {RUN_S:.0f} s"]
+        found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", out, re.MULTILINE)
+        # 5 means that no test was chosen.
+        return found or ([] if process.returncode in (0, 5) else [f"pytest exited with {process.returncode}"])
 
-
-class Trial:
-    """All changes, tried side by side, with the results in a file as they come."""
-
-    def __init__(self, results: Path, jobs: int, folder: Path) -> None:
-        self._results = results
-        self._lock = threading.Lock()
-        self._named = imports()
-        self._good: dict[str, bool] = {}  # test file -> whether it passes without a change
-        self.done: dict[str, str] = {}
-        if results.exists():
-            for line in results.read_text().splitlines():
-                told = json.loads(line)
-                self.done[told["mutant"]] = told["by"]
-        self._copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
-        for number in range(jobs):
-            self._copies.put(Copy(folder / str(number)))
-
-    def attempt(self, mutant: Mutant) -> str:
-        """Return the test file that notices a change, empty when none does."""
-        copy = self._copies.get()
-        try:
-            by = self._noticed_by(copy, mutant)
-        finally:
-            self._copies.put(copy)
-        with self._lock, self._results.open("a") as file:
-            file.write(json.dumps({"mutant": mutant.name, "by": by}) + "\n")
-            self.done[mutant.name] = by
-            print(f"{'noticed by ' + by if by else 'NOT NOTICED'}: {mutant.name}", flush=True)
-        return by
-
-    def _noticed_by(self, copy: Copy, mutant: Mutant) -> str:
-        path = copy.folder / mutant.path
+    def noticed_by(self, mutant: Mutant, tests: Sequence[str]) -> str:
+        """Return the test that fails with a change, empty when none does."""
+        path = self.folder / mutant.path
         right = path.read_bytes()
-        for test in nearest_tests(mutant.path, self._named):
-            if not self._is_good(copy, test):
-                continue
-            path.write_bytes(right[: mutant.start] + mutant.new.encode() + right[mutant.end :])
-            try:
+        path.write_bytes(right[: mutant.start] + mutant.new.encode() + right[mutant.end :])
+        try:
+            for words in (tests, ["tests/unit"]):
+                failed = self.failures("-x", *words) if words else []
                 # Again, as a busy machine may fail a test too.
-                if not copy.passes(test) and not copy.passes(test):
-                    return test
-            finally:
-                path.write_bytes(right)
-        return ""
-
-    def _is_good(self, copy: Copy, test: str) -> bool:
-        if test not in self._good:
-            self._good[test] = copy.passes(test) or copy.passes(test)
-            if not self._good[test]:
-                print(f"left out, as it fails without a change: {test}", flush=True)
-        return self._good[test]
+                if failed and self.failures("-x", *words):
+                    return failed[0]
+            return ""
+        finally:
+            path.write_bytes(right)
 
 
 def main() -> int:
@@ -290,19 +271,27 @@ def main() -> int:
     )
     parser.add_argument("-n", type=int, default=60, help="how many changes (default: 60)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("-j", "--jobs", type=int, default=2, help="how many at the same time (default: 2)")
     parser.add_argument("--only", default="", help="changes of this file alone")
     parser.add_argument("--results", type=Path, help="default: runs/mutants-SEED.jsonl")
     given = parser.parse_args()
     results = given.results or ROOT / "runs" / f"mutants-{given.seed}.jsonl"
     results.parent.mkdir(parents=True, exist_ok=True)
     chosen = sample(given.n, given.seed, given.only)
+    done: dict[str, str] = {}
+    if results.exists():
+        told = [json.loads(line) for line in results.read_text().splitlines()]
+        done = {each["mutant"]: each["by"] for each in told}
     with tempfile.TemporaryDirectory(prefix="toolkit-mutants-") as folder:
-        trial = Trial(results, given.jobs, Path(folder))
-        waiting = [each for each in chosen if each.name not in trial.done]
-        with ThreadPoolExecutor(given.jobs) as pool:
-            list(pool.map(trial.attempt, waiting))
-    missed = [each for each in chosen if not trial.done[each.name]]
+        copy, named = Copy(Path(folder)), imports()
+        copy.prepare()
+        for each in chosen:
+            if each.name in done:
+                continue
+            by = done[each.name] = copy.noticed_by(each, nearest_tests(each.path, named))
+            with results.open("a") as file:
+                file.write(json.dumps({"mutant": each.name, "by": by}) + "\n")
+            print(f"{'noticed by ' + by if by else 'NOT NOTICED'}: {each.name}", flush=True)
+    missed = [each for each in chosen if not done[each.name]]
     for each in missed:
         print(f"not noticed: {each.name}")
     noticed = len(chosen) - len(missed)
