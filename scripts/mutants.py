@@ -3,9 +3,9 @@
     python scripts/mutants.py [-n NUMBER] [--seed SEED] [--only FILE] [--results FILE]
 
 A change turns a comparison, removes `not`, swaps `and` and `or`, or adds 1 to a number. It is made in a copy
-of the tree. There the test files run that are nearest to the module by imports, and then all unit tests. A run
-continues where another with the same results file was interrupted. Tests that compare source text are left out:
-those that fail when each module only has one more comment, and those of the broken builds.
+of the tree. There the test files run that are nearest to the module by imports, and then all unit tests. A
+run continues where another with the same results file was interrupted. Tests that compare source text are
+left out: those that fail when each module only has one more comment, and those of the broken builds.
 """
 
 from __future__ import annotations
