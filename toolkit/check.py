@@ -27,7 +27,7 @@ from toolkit.network.evidence import Evidence
 from toolkit.plan.layout import Layout, make_layout
 from toolkit.plan.look import plan_looks
 from toolkit.plan.pairs import path_ways, together
-from toolkit.plan.probe import parse_facts, probe_answers
+from toolkit.plan.probe import parse_facts
 from toolkit.plan.pull import ask_registry, pulling
 from toolkit.spec.inventory import Inventory
 from toolkit.spec.words import meant
@@ -146,9 +146,9 @@ def _seen(session: Session, name: str) -> Seen:
     reply, error = session.replies.get(name), session.errors.get(name)
     if reply is None:
         return Seen(name, error=error)
-    answers, file = probe_answers(reply.text), session.inventory
+    answers, file = reply.sections, session.inventory
     try:
-        facts = parse_facts(name, file.cluster, reply.text, need_docker=False, engine=file.engine)
+        facts = parse_facts(name, file.cluster, answers, need_docker=False, engine=file.engine)
     except ToolkitError as fault:
         return Seen(name, answers, error=fault)
     ahead, doubt = clock_offset(

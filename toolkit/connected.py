@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +21,7 @@ from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.errors import ToolkitError
 from toolkit.inputs import target_of
 from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.protocol.frames import FrameError, read_frames
 from toolkit.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
@@ -37,9 +39,13 @@ Own = TypeVar("Own", bound="Connected")
 
 @dataclass(frozen=True)
 class Reply:
-    """What a host's probe printed, and this machine's clock in seconds when it was sent and had come back."""
+    """Sections of a host's probe by name.
 
-    text: str
+    Args:
+        sent, received: this machine's clock in seconds.
+    """
+
+    sections: Mapping[str, str]
     sent: float
     received: float
 
@@ -127,11 +133,18 @@ class Connected:
             from toolkit.plan.data import question as data_question
 
             asked = (*asked, *data_question(file))
-        asking = probe_command(file.image, file.cluster, name, asked, sources, file.state_dir)
+        nonce = secrets.token_hex(8)
+        asking = probe_command(file.image, file.cluster, name, nonce, asked, sources, file.state_dir)
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)
-        self.replies[name] = Reply(result.stdout, sent, time.time())
-        return parse_facts(name, file.cluster, result.stdout, engine=file.engine)
+        received = time.time()
+        try:
+            sections = read_frames(result.raw, nonce)
+        except FrameError as error:
+            what = f"its answer to the first questions is cut short or garbled: {error}"
+            raise ToolkitError(what, "toolkit status -v", name) from error
+        self.replies[name] = Reply(sections, sent, received)
+        return parse_facts(name, file.cluster, sections, engine=file.engine)
 
     def close(self) -> None:
         """End all connections, and with them what still runs over them."""

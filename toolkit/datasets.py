@@ -23,7 +23,6 @@ from toolkit.plan.data import (
     plan_remove,
 )
 from toolkit.plan.ownership import refuse_foreign
-from toolkit.plan.probe import probe_answers
 from toolkit.plan.steps import Plan
 from toolkit.spec.inventory import DataSet, Inventory
 
@@ -120,5 +119,4 @@ def refuse_lacking(session: Session, hosts: Collection[str]) -> None:
 
 
 def _held(session: Session) -> Mapping[str, Mapping[str, HeldData]]:
-    answers = {name: probe_answers(session.replies[name].text) for name in session.facts}
-    return {name: parse_held(answer.get(QUESTION, "")) for name, answer in answers.items()}
+    return {name: parse_held(session.replies[name].sections.get(QUESTION, "")) for name in session.facts}

@@ -36,7 +36,6 @@ from toolkit.plan.image import (
 )
 from toolkit.plan.images import QUESTION, HeldImage, ImageRow, image_rows, parse_held, plan_prune
 from toolkit.plan.layout import reference_image
-from toolkit.plan.probe import probe_answers
 from toolkit.plan.steps import Plan
 from toolkit.plan.wheelhouse import TORCH_CPU_INDEX, beside_torch
 
@@ -151,7 +150,7 @@ def prune_plan(session: Session) -> Plan:
 
 def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
     name = QUESTION[0]
-    return {host: parse_held(probe_answers(session.replies[host].text)[name]) for host in session.facts}
+    return {host: parse_held(session.replies[host].sections[name]) for host in session.facts}
 
 
 def _wanted(session: Session) -> ImageFacts | None:

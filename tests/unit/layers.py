@@ -10,7 +10,7 @@ from pathlib import Path
 import toolkit
 
 ORDER = (
-    "errors", "core", "spec", "network", "launchers", "render", "plan", "checks", "show",
+    "errors", "protocol", "core", "spec", "network", "launchers", "render", "plan", "checks", "show",
     "execute", "api", "lab", "cli",
 )  # fmt: skip
 PURE = ORDER[: ORDER.index("execute")]
@@ -79,7 +79,7 @@ PURE_STDLIB = frozenset(
             "enum",
         ),
         *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
-        *("shlex", "statistics", "string", "struct", "typing", "zlib"),
+        *("shlex", "statistics", "string", "struct", "types", "typing", "zlib"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2", "jsonschema", "yaml"}}
@@ -155,7 +155,7 @@ def _may_see(layer: str, other: str) -> bool:
     if other == layer:
         return True
     if layer == "effects":
-        return other in ("errors", "core")
+        return other in ("errors", "protocol", "core")
     if other == "effects":
         return ORDER.index(layer) >= ORDER.index("execute")
     return other in ORDER and ORDER.index(other) < ORDER.index(layer)

@@ -49,7 +49,7 @@ def commands_of(plan: Plan) -> Iterator[Command]:
 def ours() -> Iterator[Command]:
     for plan in world.plans().values():
         yield from commands_of(plan)
-    yield probe_command("toolkit:cpu", "demo", "gpu1")
+    yield probe_command("toolkit:cpu", "demo", "gpu1", "0" * 16)
     yield ask_holdings()
     yield ask_room("/x")
     yield programs.relay_program("demo", "10.0.0.2")
@@ -130,11 +130,13 @@ def test_rootless_containers_keep_the_user() -> None:
 
 
 def test_a_probe_of_a_host_with_podman(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "\n@@toolkit@@ who\ntrainer\n1000\n1000\n1000\ntrainer\n/home/trainer\n/home/trainer/.local/state"
-    text += "\n@@toolkit@@ machine\nbox1\nx86_64\n@@toolkit@@ ssh\n"
     names = ("containers", "images", "interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi")
-    more = ("cluster", "version", "tuned", "programs", "boot", "infiniband", "disk")
-    text += f"\n@@toolkit@@ docker\n{json.dumps(INFO)}"
-    text += "".join(f"\n@@toolkit@@ {name}\n" for name in (*names, *more, "end"))
-    facts = parse_facts("box1", "demo", text, engine=PODMAN)
+    more = ("ssh", "cluster", "version", "tuned", "programs", "boot", "infiniband", "disk")
+    said = {
+        **dict.fromkeys((*names, *more), ""),
+        "who": "trainer\n1000\n1000\n1000\ntrainer\n/home/trainer\n/home/trainer/.local/state",
+        "machine": "box1\nx86_64",
+        "docker": json.dumps(INFO),
+    }
+    facts = parse_facts("box1", "demo", said, engine=PODMAN)
     assert (facts.engine, facts.docker, facts.rootless, facts.userns) == ("podman", "5.4.2", True, "keep-id")

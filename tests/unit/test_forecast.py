@@ -155,8 +155,8 @@ def test_what_the_facts_say_counts_for_a_whole_plan_alone(tmp_path: Path) -> Non
 
 
 def test_noise_of_a_question_is_no_answer(tmp_path: Path) -> None:
-    """Outputs that look like our marks, that end without a line, that are empty."""
-    loud = "@@toolkit@@ 1\n\n@@toolkit@@ 0"
+    """Outputs that look like sections, that end without a line, that are empty."""
+    loud = "\n0123456789abcdef 1 0\n\n0123456789abcdef end 0\n"
     steps = [
         Run(
             "a",

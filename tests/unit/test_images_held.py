@@ -150,8 +150,7 @@ def test_hosts_that_do_not_answer_have_their_row() -> None:
     session = Session(world.inventory())
     session.local_image = world.IMAGE
     session.facts = {"gpu1": world.facts()}
-    mark = "\n@@toolkit@@ "
-    session.replies = {"gpu1": Reply(f"{mark}{QUESTION[0]}\n{answer([], '')}{mark}end\n", 0, 0)}
+    session.replies = {"gpu1": Reply({QUESTION[0]: answer([], "")}, 0, 0)}
     session.errors = {"gpu2": Unreachable("off", "", "gpu2")}
     found = list_images(session)
     assert [(row.host, row.state, row.note) for row in found] == [
@@ -163,14 +162,14 @@ def test_hosts_that_do_not_answer_have_their_row() -> None:
 
 def test_an_image_that_is_not_whole_does_not_count_as_there() -> None:
     """The containerd store can inspect one of which only a part came."""
-    said = world_answer("@@toolkit@@ listed\nsha256:other\n")
+    said = world_answer(listed="sha256:other\n")
     assert parse_facts("gpu1", "demo", said).images == ()
-    for listed in (f"@@toolkit@@ listed\nsha256:{'a' * 64}\n", ""):
-        assert len(parse_facts("gpu1", "demo", world_answer(listed)).images) == 1
-    assert "mark listed" in " ".join(str(t) for t in probe_command("a", "b", "c").argv)
+    for listed in ({"listed": f"sha256:{'a' * 64}\n"}, {}):
+        assert len(parse_facts("gpu1", "demo", world_answer(**listed)).images) == 1
+    assert "say listed" in " ".join(str(t) for t in probe_command("a", "b", "c", "0" * 16).argv)
 
 
-def world_answer(listed: str) -> str:
+def world_answer(**more: str) -> dict[str, str]:
     info = {"ServerVersion": "26.1.5", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]}
     parts = {
         "who": "alice\n1000\n1000\n1000\nalice\t\n/home/alice\n/home/alice/.local/state",
@@ -182,6 +181,6 @@ def world_answer(listed: str) -> str:
         **dict.fromkeys(
             ("interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi", "cluster"), ""
         ),
-        **dict.fromkeys(("version", "tuned", "programs", "boot", "infiniband", "disk", "end"), ""),
+        **dict.fromkeys(("version", "tuned", "programs", "boot", "infiniband", "disk"), ""),
     }
-    return "".join(f"\n@@toolkit@@ {name}\n{text}" for name, text in parts.items()) + f"\n{listed}"
+    return {**parts, **more}

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered
-from toolkit.errors import CommandFailed, NotReady, ToolkitError
-from toolkit.plan.probe import parse_facts, probe_answers, probe_command
+from toolkit.errors import CommandFailed, NotReady
+from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.protocol.frames import read_frames
+
+NONCE = "0123456789abcdef"
 
 OLD_INFO = {
     "ID": "ABCD:EFGH",
@@ -127,8 +130,8 @@ CLUSTER = (
 )
 
 
-def answer(banner: str = "", **sections: str) -> str:
-    """The output of the probe; a section given by name replaces the recorded one."""
+def answer(**sections: str) -> dict[str, str]:
+    """The sections of the probe; one given by name replaces the recorded one."""
     recorded = {
         "who": "alice\n1000\n1000\n1000 27 998\nalice\tsudo\tdocker\t\n/home/alice\n/home/alice/.local/state",
         "machine": "gpu1\nx86_64",
@@ -150,11 +153,8 @@ def answer(banner: str = "", **sections: str) -> str:
         "boot": BOOT,
         "infiniband": "rdma_cm\nuverbs0",
         "disk": DISK,
-        "end": "",
     }
-    return banner + "".join(
-        f"\n@@toolkit@@ {name}\n{body}" for name, body in {**recorded, **sections}.items()
-    )
+    return {**recorded, **sections}
 
 
 def facts(**sections: str) -> Facts:
@@ -295,28 +295,6 @@ def test_an_engine_that_fails_otherwise_is_quoted() -> None:
         facts(docker=errors("client version 1.52 is too new. Maximum supported API version is 1.41"))
 
 
-@pytest.mark.parametrize(
-    "banner", ["Welcome to gpu1!\n\n", "*" * 70 + "\n{not json}\n[1]\n", "\n", "no newline"]
-)
-def test_a_login_banner_does_no_harm(banner: str) -> None:
-    assert parse_facts("gpu1", "demo", answer(banner)) == facts()
-
-
-@pytest.mark.parametrize("cut", [0, 1, 100, 400, 2000, -1, -10])
-def test_an_answer_that_is_cut_short_is_an_error_of_ours(cut: int) -> None:
-    whole = answer()
-    with pytest.raises(ToolkitError, match="cut short") as caught:
-        parse_facts("gpu1", "demo", whole[: whole.rindex("@@toolkit@@ end") if cut == -1 else cut])
-    assert caught.value.host == "gpu1"
-
-
-def test_every_way_of_being_cut_short() -> None:
-    whole = answer()
-    for cut in range(0, len(whole) - 4, 97):
-        with pytest.raises(ToolkitError):
-            parse_facts("gpu1", "demo", whole[:cut])
-
-
 # Interfaces and listeners
 
 
@@ -431,14 +409,13 @@ def test_the_probe_runs_on_this_machine_and_its_answer_is_read(tmp_path: Path) -
     )
     docker.chmod(0o755)
     done = subprocess.run(
-        [str(token) for token in probe_command("toolkit:cpu", "demo", "gpu1").argv],
+        [str(token) for token in probe_command("toolkit:cpu", "demo", "gpu1", NONCE).argv],
         capture_output=True,
-        text=True,
         check=True,
         env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(tmp_path)},
     )
-    assert done.stderr == ""
-    said = parse_facts("here", "demo", done.stdout)
+    assert done.stderr == b""
+    said = parse_facts("here", "demo", read_frames(done.stdout, NONCE))
     assert said.docker == "20.10.24+dfsg1"
     assert said.state_dir == f"{tmp_path}/.local/state/toolkit/demo/here"
     assert [i.tags for i in said.images] == [("toolkit:cpu", "toolkit.local/verified:x")]
@@ -451,16 +428,15 @@ def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) ->
     docker.write_text(f"#!/bin/sh\n[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'\n")
     docker.chmod(0o755)
     asked = probe_command(
-        "i:1", "demo", "gpu1", [("place", 'echo "$XDG_STATE_HOME"')], state_dir="/the scratch"
+        "i:1", "demo", "gpu1", NONCE, [("place", 'echo "$XDG_STATE_HOME"')], state_dir="/the scratch"
     )
     done = subprocess.run(
         [str(token) for token in asked.argv],
         capture_output=True,
-        text=True,
         check=True,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_STATE_HOME": "/elsewhere"},
     )
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
-    said = parse_facts("here", "demo", done.stdout)
-    assert said.state_dir == f"/the scratch/{me}/toolkit/demo/here"
-    assert probe_answers(done.stdout)["place"] == f"/the scratch/{me}"
+    sections = read_frames(done.stdout, NONCE)
+    assert parse_facts("here", "demo", sections).state_dir == f"/the scratch/{me}/toolkit/demo/here"
+    assert sections["place"] == f"/the scratch/{me}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # What `timeout` of coreutils returns, and what we return for a command that outlived its limit.
 TIMED_OUT = 124
@@ -10,12 +10,17 @@ TIMED_OUT = 124
 
 @dataclass(frozen=True)
 class Result:
-    """Exit status and output of one command; ``seconds`` is wall-clock time."""
+    """Exit status and output of one command; ``seconds`` is wall-clock time.
+
+    Args:
+        raw: standard output byte for byte; ``stdout`` has U+FFFD in place of what is not UTF-8.
+    """
 
     status: int
     stdout: str = ""
     stderr: str = ""
     seconds: float = 0.0
+    raw: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def ok(self) -> bool:

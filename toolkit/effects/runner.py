@@ -90,6 +90,7 @@ class LocalRunner:
             done.stdout.decode(errors="replace"),
             done.stderr.decode(errors="replace"),
             time.monotonic() - start,
+            done.stdout,
         )
 
 

@@ -32,6 +32,8 @@ _DIAL_S = 15.0
 _LATE_S = 15.0
 _DRAIN_S = 5.0  # for the end of standard error, once the command has ended
 _KILLED = 128 + 9
+_MOST_BYTES = 64 << 20  # that a command may print where its output is kept
+_MOST_ERRORS = 1 << 20  # that are kept of standard error
 _AGAIN = "when the host is back, run the same command again: it goes on from what is there"
 
 # Called with the host's name and the command for people, before it runs.
@@ -129,13 +131,20 @@ class SshRunner:
         self._link.close()
 
     def run(self, command: Command, timeout: float | None = None) -> Result:
-        chunks: list[bytes] = []
+        kept = bytearray()
+
+        def keep(data: bytes) -> None:
+            kept.extend(data)
+            if len(kept) > _MOST_BYTES:
+                what = f"a command printed more than {_MOST_BYTES >> 20} MiB: {command.line()[:80]}"
+                raise ToolkitError(what, "look at the host: toolkit check", self.name)
+
         source = None if command.stdin is None else _pieces(command.stdin)
         command = spoken(command, self.engine)
         self._tell(command)
-        result = self._exec(wire(command, timeout), chunks.append, source, timeout)
-        text = b"".join(chunks).decode(errors="replace")
-        return Result(result.status, text, result.stderr, result.seconds)
+        result = self._exec(wire(command, timeout), keep, source, timeout)
+        raw = bytes(kept)
+        return Result(result.status, raw.decode(errors="replace"), result.stderr, result.seconds, raw)
 
     def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
         if source is None and command.stdin is not None:
@@ -209,9 +218,13 @@ class SshRunner:
     ) -> Result:
         """Run a line; what comes on standard error goes to `said`, or is kept for the result."""
         start = time.monotonic()
-        errors: list[bytes] = []
+        errors = bytearray()
         broken: list[BaseException] = []
-        out, err = _Framed(sink), _Framed(said or errors.append)
+
+        def keep(data: bytes) -> None:
+            errors.extend(data[: _MOST_ERRORS - len(errors)])
+
+        out, err = _Framed(sink), _Framed(said or keep)
         # The host ends a late command. This limit is for a host that is silent, and for a process that
         # outlives the command, holds its output open and prints.
         deadline = None if timeout is None else start + timeout + _LATE_S
@@ -263,10 +276,10 @@ class SshRunner:
             raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
         if status == -1:
             status, why = _KILLED, "killed on the host, perhaps because it has run out of memory"
-            errors.append(f"\n{why}".encode())
+            errors += f"\n{why}".encode()
         if not out.begun:
-            raise self._no_shell(out.before + b"\n" + err.before + b"".join(errors))
-        stderr = b"".join(errors).decode(errors="replace")
+            raise self._no_shell(out.before + b"\n" + err.before + bytes(errors))
+        stderr = errors.decode(errors="replace")
         if status == TIMED_OUT and timeout is not None and not stderr:
             stderr = _no_end(timeout)
         return Result(status, "", stderr, time.monotonic() - start)

@@ -6,7 +6,8 @@ round trips for nothing. The answers hold as long as the plan has changed nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolkit.core.command import Command, script
@@ -14,6 +15,7 @@ from toolkit.executors.commands import run_question, run_settled, wait_question,
 from toolkit.executors.context import Context, Verdict
 from toolkit.executors.files import upload_question, upload_settled
 from toolkit.plan.steps import Run, Step, Upload, WaitFor
+from toolkit.protocol.frames import FrameError, framed_script, read_frames
 
 # What asks, and what reads the answer. Others are planned only where there is something to do; or, as data,
 # take too long to look at: they count as having something to do until they are carried out.
@@ -23,7 +25,6 @@ _KINDS: dict[type, tuple[Callable[..., Command | None], Callable[..., Verdict | 
     WaitFor: (wait_question, wait_settled),
 }
 _LIMIT_S = 60.0
-_MARK = "@@toolkit@@"
 
 
 def forecast(host: str, steps: Mapping[int, Step], context: Context) -> dict[int, str]:
@@ -43,8 +44,13 @@ def forecast(host: str, steps: Mapping[int, Step], context: Context) -> dict[int
     asked = {number: question for number, question in questions if question is not None}
     if not asked:
         return answers
-    result = context.runners[host].run(_all_of(asked), _LIMIT_S)
-    return answers | (_answers(result.stdout) if result.ok else {})
+    nonce = secrets.token_hex(8)
+    result = context.runners[host].run(_all_of(asked, nonce), _LIMIT_S)
+    try:
+        said = read_frames(result.raw, nonce)
+    except FrameError:  # each step asks on its own then
+        return answers
+    return answers | {number: said[str(number)] for number in asked if str(number) in said}
 
 
 def settled(step: Step, context: Context, said: str) -> Verdict | None:
@@ -65,24 +71,10 @@ def _question(step: Step, context: Context) -> Command | None:
     return None if ask is None else ask[0](step, context)
 
 
-def _all_of(questions: Mapping[int, Command]) -> Command:
-    """One script; each answer stands between two marks, the second of which has the status."""
+def _all_of(questions: Mapping[int, Command], nonce: str) -> Command:
+    """One script with a section for each question that ends well."""
     lines = (
-        f"echo; echo {_MARK} {number}; {asked.shell()} </dev/null 2>/dev/null; s=$?; echo; echo {_MARK} $s"
+        f'said=$({asked.shell()} </dev/null 2>/dev/null) && say {number} "$said"'
         for number, asked in questions.items()
     )
-    whole = script("\n".join((*lines, "exit 0")))
-    return Command(whole.argv, spoken=True)
-
-
-def _answers(text: str) -> dict[int, str]:
-    """The answers of those that ended well."""
-    return dict(_pairs(text.split(f"\n{_MARK} ")[1:]))
-
-
-def _pairs(pieces: Iterable[str]) -> Iterable[tuple[int, str]]:
-    each = iter(pieces)
-    for begun, ended in zip(each, each, strict=False):
-        number, _, said = begun.partition("\n")
-        if ended.partition("\n")[0] == "0":
-            yield int(number), said
+    return Command(script(framed_script("\n".join(lines), nonce)).argv, spoken=True)

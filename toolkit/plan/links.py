@@ -12,20 +12,18 @@ from toolkit.core.links import Gid, Link, LinkKind, RdmaPort
 # sysfs answers from memory. grep names each file, reads them all in one process, and -s passes over what
 # an interface lacks or, being down, does not say.
 QUESTIONS = r"""
-mark links
-( cd /sys/class/net && {
+say links "$(cd /sys/class/net && {
   grep -sH '' ./*/operstate ./*/carrier ./*/speed ./*/duplex ./*/mtu ./*/type ./*/uevent ./*/tun_flags \
     ./*/statistics/rx_packets ./*/statistics/tx_packets ./*/statistics/rx_errors ./*/statistics/tx_errors
   ls -d ./*/device ./*/lower_* 2>/dev/null
-} )
-mark shaping; PATH="$PATH:/usr/sbin:/sbin" tc qdisc show 2>/dev/null
-mark rdma
-( cd /sys/class/infiniband 2>/dev/null && {
+})"
+say shaping "$(PATH="$PATH:/usr/sbin:/sbin" tc qdisc show 2>/dev/null)"
+say rdma "$(cd /sys/class/infiniband 2>/dev/null && {
   grep -sH '' ./*/ports/*/state ./*/ports/*/rate ./*/ports/*/link_layer ./*/device/uevent
   grep -sH '' ./*/ports/*/gids/[0-9] ./*/ports/*/gids/1[0-5] ./*/ports/*/gid_attrs/types/[0-9] \
     ./*/ports/*/gid_attrs/types/1[0-5] ./*/ports/*/gid_attrs/ndevs/[0-9] ./*/ports/*/gid_attrs/ndevs/1[0-5]
   ls -d ./*/device/net/* 2>/dev/null
-} )
+})"
 """
 
 # Numbers of include/uapi/linux/if_arp.h; tunnels of all sorts have one of these.

@@ -20,15 +20,13 @@ from toolkit.plan.addresses import parse_interfaces, parse_listeners, parse_rout
 from toolkit.plan.applied import parse_applied
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
+from toolkit.protocol.frames import framed_script
 
-# A login shell's banner may come first, so every section opens with a line that no banner holds.
-_MARK = "@@toolkit@@"
-
+# Each section is a call of `say`, see ``toolkit.protocol.frames``. What contains `case` is a function first:
+# old shells end a command substitution at its first bracket.
 _SCRIPT = (
     r"""
-mark() { printf '\n@@toolkit@@ %s\n' "$1"; }
-LC_ALL=C; export LC_ALL
-mark begun; date +%s.%N
+say begun "$(date +%s.%N)"
 # fish without a locale, as sshd starts it, hands on a home with other letters than ASCII garbled.
 [ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
 # All questions look where the hosts file says; where it says nothing, where the user's login does.
@@ -37,52 +35,50 @@ export XDG_STATE_HOME
 # Directory services give groups names with spaces; -z is not known to every id.
 groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
 [ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
-mark who; id -un; id -u; id -g; id -G
-printf '%s\n' "$groups" "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}"
-mark machine; uname -n; uname -m
-mark ssh; printf '%s\n' "$SSH_CONNECTION"
-mark docker
+say who "$(id -un; id -u; id -g; id -G
+  printf '%s\n' "$groups" "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}")"
+say machine "$(uname -n; uname -m)"
+say ssh "$SSH_CONNECTION"
 engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
 # An engine that hangs must not take the other questions along.
 case $? in 124|137) engine='no answer within 20 s'; docker() { :; } ;; esac
-printf '%s\n' "$engine"
-mark containers
+say docker "$engine"
 ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
 said=; [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null)
-printf "%s\n" "$said"
+say containers "$said"
 # Those of containers too: somebody may have taken their names away; they need not travel again for that.
 used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
 # What an engine with the containerd store can inspect need not be whole; what it lists is.
-case $engine in *io.containerd.snapshotter*) mark listed; docker images -aq --no-trunc 2>/dev/null ;; esac
-mark images
+case $engine in *io.containerd.snapshotter*) say listed "$(docker images -aq --no-trunc 2>/dev/null)" ;; esac
 ids=$(docker images -q --no-trunc "$2" 2>/dev/null)
-docker image inspect "$1" $ids $used 2>/dev/null
-mark interfaces; ip -o -4 addr show 2>/dev/null
-mark routes; cat /proc/net/route 2>/dev/null
-mark addresses; cat /proc/net/fib_trie 2>/dev/null
-mark tcp; cat /proc/net/tcp /proc/net/tcp6 2>/dev/null
+say images "$(docker image inspect "$1" $ids $used 2>/dev/null)"
+say interfaces "$(ip -o -4 addr show 2>/dev/null)"
+say routes "$(cat /proc/net/route 2>/dev/null)"
+say addresses "$(cat /proc/net/fib_trie 2>/dev/null)"
+say tcp "$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null)"
 @network@
-mark gpus
+smi() {
 @@SMI@@
+[ "${smi-}" != hangs ]
+}
+gpus=$(smi) || smi=hangs
+say gpus "$gpus"
 @@USES@@
-mark runtime; command -v nvidia-container-runtime-hook
-mark cdi
-for f in /etc/cdi/* /var/run/cdi/*; do
+say runtime "$(command -v nvidia-container-runtime-hook)"
+say cdi "$(for f in /etc/cdi/* /var/run/cdi/*; do
   ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
-done
-mark cluster
+done)"
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
-cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null
-mark version; cat "$mine/version" 2>/dev/null
-mark applied; cat "$mine/applied.json" 2>/dev/null
-mark tuned; cat "$mine/conf/tuned.json" 2>/dev/null
-mark programs; (cd "$mine/inside" && find * -type f -exec sha256sum {} +) 2>/dev/null
-mark boot; grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null
-mark infiniband; for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done
-mark disk; df -Pk "${HOME:-/}" 2>/dev/null
-mark ended; date +%s.%N
-mark end
-exit 0
+say cluster "$(cat "$mine/etc/hosts" "$mine/conf/known_hosts" "$mine/conf/authorized_keys" 2>/dev/null)"
+say version "$(cat "$mine/version" 2>/dev/null)"
+say applied "$(cat "$mine/applied.json" 2>/dev/null)"
+say tuned "$(cat "$mine/conf/tuned.json" 2>/dev/null)"
+say programs "$( (cd "$mine/inside" && find * -type f -exec sha256sum {} +) 2>/dev/null)"
+say boot "$(grep '^btime' /proc/stat 2>/dev/null; cat /proc/1/stat 2>/dev/null)"
+say infiniband "$(for f in /dev/infiniband/*; do [ ! -c "$f" ] || echo "${f##*/}"; done)"
+say disk "$(df -Pk "${HOME:-/}" 2>/dev/null)"
+@@MORE@@
+say ended "$(date +%s.%N)"
 """.replace("@@SMI@@", SMI.strip())
     .replace("@@USES@@", probe_uses.QUESTIONS.strip())
     .replace("@network@", links.QUESTIONS.strip())
@@ -93,48 +89,41 @@ def probe_command(
     image: str,
     cluster: str,
     host: str,
+    nonce: str,
     more: Sequence[tuple[str, str]] = (),
     sources: Sequence[str] = (),
     state_dir: str = "",
 ) -> Command:
-    """Return the command whose output ``parse_facts`` reads. It changes nothing on the host.
+    """Return the command whose output ``toolkit.protocol.frames.read_frames`` reads. It changes nothing.
 
     Args:
-        more: further questions as (name, shell text); ``probe_answers`` has what they print.
+        nonce: delimits the sections; new in every call.
+        more: further questions as (name, shell text), which become sections of these names.
         sources: of the mounts; questions find them as ``$5`` and on.
         state_dir: of the hosts file.
     """
     # Each in a shell of its own: none can end the script, or change what the next one sees.
-    asked = "".join(f"mark {name}; (\n{text}\n) 2>/dev/null\n" for name, text in more)
-    text = _SCRIPT.replace("mark ended;", f"{asked}mark ended;")
+    asked = "\n".join(f'ask() {{\n{text}\n}}\nsay {name} "$(ask "$@" 2>/dev/null)"' for name, text in more)
+    text = framed_script(_SCRIPT.replace("@@MORE@@", asked), nonce)
     asking = script(text, image, IDENTITY_REPOSITORY, cluster, host, *sources)
     return asking.within("env", f"TOOLKIT_STATE_DIR={state_dir}") if state_dir else asking
 
 
-def probe_answers(text: str) -> dict[str, str]:
-    """Return what each question's shell text printed, by the question's name; the facts' own included."""
-    parts: dict[str, str] = {}
-    for piece in text.split(f"\n{_MARK} ")[1:]:
-        name, _, body = piece.partition("\n")
-        parts[name.strip()] = body.strip("\n")
-    return parts
-
-
-def parse_facts(host: str, cluster: str, text: str, need_docker: bool = True, engine: str = DOCKER) -> Facts:
-    """Return what the probe's output says.
+def parse_facts(
+    host: str, cluster: str, parts: Mapping[str, str], need_docker: bool = True, engine: str = DOCKER
+) -> Facts:
+    """Return what the probe's sections say.
 
     Args:
         host: inventory name of the host.
         cluster: whose state folder ``state_dir`` is.
+        parts: content of each section, by its name.
         engine: what the hosts file says that the host has.
         need_docker: whether it is an error when docker cannot be used; otherwise ``docker`` is empty then.
 
     Raises:
-        ToolkitError: the output is cut short, or docker is missing, stopped or forbidden there.
+        ToolkitError: docker is missing, stopped or forbidden there.
     """
-    parts = probe_answers(text)
-    if "end" not in parts:
-        raise ToolkitError("its answer to the first questions is cut short", "toolkit status -v", host)
     who = parts["who"].splitlines()
     user, uid, gid, home, state = who[0], int(who[1]), int(who[2]), who[5], who[6]
     ids, names = who[3].split(), [name for name in who[4].split("\t") if name]

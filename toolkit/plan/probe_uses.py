@@ -16,7 +16,7 @@ owner_of() {
   owner=$(stat -c %U "$1" 2>/dev/null)
   [ "$owner" != UNKNOWN ] || owner=$(stat -c %u "$1" 2>/dev/null)
 }
-mark apps
+apps() {
 [ "$smi" = hangs ] || ! command -v nvidia-smi >/dev/null 2>&1 ||
 timeout -k 2 10 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits \
   2>/dev/null | while IFS=' ,' read -r gpu pid memory _; do
@@ -28,13 +28,17 @@ timeout -k 2 10 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --forma
   job=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
   printf '%s|%s|%s|%s|%s|%s|%s\n' "$gpu" "$pid" "$memory" "$owner" "$inside" "$job" "$name"
 done
-mark claims
+}
+say apps "$(apps)"
+claims() {
 for f in $(grep -slzFx @lease@ /proc/[0-9]*/cmdline 2>/dev/null); do
   line=; read -r line 2>/dev/null <"${f%/cmdline}/stat" || continue
   pid=${f#/proc/}; owner_of "${f%/cmdline}"
   printf '%s|%s|%s|' "${pid%/*}" "$owner" "${line##*) }"
   tr '\0\n' '\t ' 2>/dev/null <"$f"; echo
 done
+}
+say claims "$(claims)"
 """.replace("@lease@", LEASE)
 
 

@@ -1,0 +1,252 @@
+"""The decoder of structured data that comes from a host, a container, a rank, an image or an archive.
+
+A dataclass describes what is accepted. Everything else is refused with a :class:`DecodeError` that names the
+field: a wrong type, a missing key, a number out of range, a text that is too long or contains control
+characters. Keys that the dataclass does not know are dropped, because newer programs send more.
+
+Types of fields: ``str``, ``int``, ``float``, ``bool``, another dataclass, ``Literal[...]``, ``X | None``,
+``tuple[X, ...]`` and ``dict[str, X]``. ``Annotated`` narrows a type by :class:`Text`, :class:`Number` or
+:class:`Items`, and :class:`Key` names the JSON key of a field that has another name.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import types
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+MOST_BYTES = 1 << 24  # of one JSON text
+_DIGITS = 20  # of an integer; more than 64 bits need
+_SHOWN = 60  # characters of a refused value
+
+
+class DecodeError(ValueError):
+    """Data that is not what its dataclass describes.
+
+    Args:
+        path: of the field: ``State.ExitCode`` or ``[3].name``; empty for the whole.
+        what: the problem, with the value where it helps.
+    """
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{path}: {what}" if path else what)
+        self.path, self.what = path, what
+
+
+@dataclass(frozen=True)
+class Text:
+    """Limits of a string.
+
+    Args:
+        most: characters.
+        pattern: that all of it must match; empty for any.
+        lines: whether tabs and newlines are allowed; other control characters never are.
+    """
+
+    most: int = 4096
+    pattern: str = ""
+    lines: bool = False
+
+
+@dataclass(frozen=True)
+class Number:
+    """Limits of a number, both included."""
+
+    least: float = -(2**63)
+    most: float = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Key:
+    """The JSON key of a field, if it is not the field's name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """The most items of a tuple or a dict."""
+
+    most: int = 100_000
+
+
+_TEXT, _NUMBER, _ITEMS = Text(), Number(), Items()
+_CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROL_IN_LINES = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# Names in messages about values.
+_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+
+
+def load_json(data: bytes | str, most: int = MOST_BYTES) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        most: bytes (of a ``str``: characters).
+
+    Raises:
+        DecodeError: it is too long or too deep, is no JSON, or has a number that no computer counts with.
+    """
+    if len(data) > most:
+        raise DecodeError("", f"{len(data)} bytes, more than {most}")
+    try:
+        return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+    except RecursionError:
+        raise DecodeError("", "nested too deeply") from None
+    except UnicodeDecodeError:
+        raise DecodeError("", "not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise DecodeError("", f"not JSON: {error.msg} at character {error.pos}") from None
+
+
+def decode_json(kind: type[T], data: bytes | str, most: int = MOST_BYTES) -> T:
+    """Return a JSON text as a value of a dataclass, or of another type that fields can have.
+
+    Raises:
+        DecodeError: see :func:`load_json` and :func:`decode`.
+    """
+    return decode(kind, load_json(data, most))
+
+
+def decode(kind: type[T], value: object, path: str = "") -> T:
+    """Return a value that JSON can express as a value of a dataclass, or of another type of fields.
+
+    Args:
+        path: of the value, for messages.
+
+    Raises:
+        DecodeError: it is not what the type describes.
+    """
+    return cast(T, _decode(kind, value, path, ()))
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise DecodeError("", f"an integer of {len(text)} digits")
+    return int(text)
+
+
+def _real(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise DecodeError("", f"a number out of range: {_shown(text)}")
+    return number
+
+
+def _constant(text: str) -> float:
+    raise DecodeError("", f"not a number: {text}")
+
+
+def _decode(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> object:
+    origin = get_origin(kind)
+    if origin is Annotated:
+        inner, *more = get_args(kind)
+        return _decode(inner, value, path, (*more, *limits))
+    if origin in (Union, types.UnionType):
+        return _optional(kind, value, path, limits)
+    if origin is Literal:
+        # A bool equals a number, so types are compared too.
+        if any(type(one) is type(value) and one == value for one in get_args(kind)):
+            return value
+        raise DecodeError(path, f"not one of {', '.join(map(str, get_args(kind)))}: {_shown(value)}")
+    if origin is tuple:
+        item = get_args(kind)[0]
+        if not isinstance(value, list):
+            raise DecodeError(path, f"not a list: {_shown(value)}")
+        _count(value, path, limits)
+        return tuple(_decode(item, one, f"{path}[{number}]", ()) for number, one in enumerate(value))
+    if origin is dict:
+        item = get_args(kind)[1]
+        if not isinstance(value, dict):
+            raise DecodeError(path, f"not an object: {_shown(value)}")
+        _count(value, path, limits)
+        return {
+            cast(str, _decode(str, name, f"{path} key", ())): _decode(item, one, f"{path}.{_shown(name)}", ())
+            for name, one in value.items()
+        }
+    if is_dataclass(kind):
+        return _dataclass(kind, value, path)
+    return _simple(kind, value, path, limits)
+
+
+def _optional(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> object:
+    inner = [one for one in get_args(kind) if one is not types.NoneType]
+    if len(inner) != 1 or len(get_args(kind)) != 2:
+        raise TypeError(f"cannot decode {kind}")
+    return None if value is None else _decode(inner[0], value, path, limits)
+
+
+def _dataclass(kind: Any, value: object, path: str) -> object:
+    if not isinstance(value, dict):
+        raise DecodeError(path, f"not an object: {_shown(value)}")
+    given = {}
+    for name, word, hint, is_required in _fields(kind):
+        place = f"{path}.{word}" if path else word
+        if word in value:
+            given[name] = _decode(hint, value[word], place, ())
+        elif is_required:
+            raise DecodeError(place, "is missing")
+    return kind(**given)
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[tuple[str, str, Any, bool], ...]:
+    """Name, JSON key, type and necessity of each field."""
+    hints = get_type_hints(kind, include_extras=True)
+
+    def is_required(one: Field[Any]) -> bool:
+        return one.default is MISSING and one.default_factory is MISSING
+
+    def word(one: Field[Any]) -> str:
+        hint = hints[one.name]
+        limits = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        return _limit(limits, Key(one.name)).name
+
+    return tuple((one.name, word(one), hints[one.name], is_required(one)) for one in fields(kind))
+
+
+def _simple(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> object:
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        raise DecodeError(path, f"not {_NAMES[kind]}: {_shown(value)}")
+    if isinstance(value, str):
+        _check_text(value, path, _limit(limits, _TEXT))
+    elif kind in (int, float):
+        number = cast(float, value)
+        limit = _limit(limits, _NUMBER)
+        if not limit.least <= number <= limit.most:
+            raise DecodeError(path, f"not from {limit.least} to {limit.most}: {_shown(value)}")
+    return value
+
+
+def _check_text(value: str, path: str, limit: Text) -> None:
+    if len(value) > limit.most:
+        raise DecodeError(path, f"{len(value)} characters, more than {limit.most}")
+    if found := (_CONTROL_IN_LINES if limit.lines else _CONTROL).search(value):
+        raise DecodeError(path, f"contains the control character {found[0]!a}")
+    if limit.pattern and not re.fullmatch(limit.pattern, value):
+        raise DecodeError(path, f"not of the form {limit.pattern}: {_shown(value)}")
+
+
+def _count(value: list[Any] | dict[Any, Any], path: str, limits: tuple[object, ...]) -> None:
+    limit = _limit(limits, _ITEMS)
+    if len(value) > limit.most:
+        raise DecodeError(path, f"{len(value)} items, more than {limit.most}")
+
+
+def _limit(limits: tuple[object, ...], default: T) -> T:
+    return next((one for one in limits if isinstance(one, type(default))), default)
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of a value in printable ASCII."""
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "an object"
+    text = ascii(value[: _SHOWN + 1] if isinstance(value, str) else value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
