@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.data_here import listing, make_hosts, remove
-from toolkit.core.result import Result
+from toolkit.connected import Reply
 from toolkit.core.shards import LEAST, MOST, PIECE, Content, Entry, pack
 from toolkit.datasets import read_data, refuse_lacking, require_data
 from toolkit.effects.data_source import read_content, read_shard
@@ -187,7 +187,13 @@ def test_hosts_are_asked_by_quoted_names_and_answer_in_json(tmp_path: Path) -> N
         HeldData(True),
         HeldData(),
     ]
-    assert parse_held("@ /x\nthere\n{no json\n") == {"/x": HeldData(True)}
+    forged = 'x\nfolder|/else\nthere\nmark|{"set": "y"}\n'
+    (tmp_path / "a b/.toolkit-data").write_text(forged)
+    said = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout
+    assert parse_held(said) == {**found, folders[0]: HeldData(True)}, "others write into that folder too"
+    for odd in ('{"set": 1}', '{"set": "x", "files": -1}', '{"set": "\\u001b"}', "[" * 5000, "9" * 4000):
+        assert parse_held(f"folder|/x\nthere\nmark|{odd}") == {"/x": HeldData(True)}
+    assert parse_held("folder|/x\nthere\nmark|{no json\n") == {"/x": HeldData(True)}
     assert question(world.inventory()) == ()
 
 
@@ -211,10 +217,8 @@ def test_a_job_is_refused_with_the_host_and_the_cure() -> None:
     class Session:
         inventory = parse_inventory(TEXT, "hosts.yaml")
         facts = ("gpu1", "gpu2")
-        replies = {name: Result(0, "", "", 0) for name in facts}  # noqa: RUF012
+        replies = {name: Reply({"data": "folder|/scratch/set\nthere"}, 0, 0) for name in facts}  # noqa: RUF012
 
-    for reply in Session.replies.values():
-        object.__setattr__(reply, "text", "\n@@toolkit@@ data\n@ /scratch/set\nthere\n")
     with pytest.raises(NotReady) as refused:
         refuse_lacking(Session(), {"gpu1"})  # type: ignore[arg-type]
     assert (refused.value.host, refused.value.fix) == (

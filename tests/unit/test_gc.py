@@ -35,11 +35,11 @@ def container(cluster: str, host: str, role: str, state: str = "running", owner:
 
 
 def folder(cluster: str, host: str, changed: int = NOW - 7200) -> str:
-    return f"state|{changed}|{HOME}/{cluster}/{host}"
+    return f"state|{changed}|{cluster}|{host}"
 
 
 def job(cluster: str, host: str, sent: str = "yes", state: str = "", ended: str = "", at: int = 0) -> str:
-    return f"job|{sent}|{state}|{ended}|{at or NOW - 7200}|{HOME}/{cluster}/{host}/jobs/{JOB}"
+    return f"job|{sent}|{state}|{ended}|{at or NOW - 7200}|{cluster}|{host}|{JOB}"
 
 
 def seen(host: str, *lines: str, containers: tuple[ContainerFacts, ...] = (), ranks: str = "") -> Seen:
@@ -77,17 +77,49 @@ def test_the_question_tells_folders_as_they_are(tmp_path: Path) -> None:
         check=True,
     )
     assert said.stderr == ""
-    known = told(Seen("gpu1", {"states": said.stdout}))
+    known = told(answered("gpu1", said.stdout))
     (one,) = known.states.values()
-    assert (one.cluster, one.path, one.records) == ("de mo", str(state / "de mo/gpu1"), 2)
+    assert (one.cluster, one.path, one.records) == ("de mo", f"{HOME}/de mo/gpu1", 2)
     assert 0 <= one.quiet < 60 and not removable(one)
     assert [(j.job, j.sent, j.state, j.ended) for j in known.jobs] == [
         ("done", True, "failed", 1795204800.0),
         ("half", False, "", 0.0),
     ]
-    assert known.halves == (str(state / "de mo/gpu1/conf/host.json.toolkit-new"),)
+    assert known.halves == 0, "somebody may be writing it"
     # Of a home that hosts share, each has its own.
-    assert list(told(Seen("gpu2", {"states": said.stdout})).states) == ["shared"]
+    assert list(told(answered("gpu2", said.stdout)).states) == ["shared"]
+
+
+def answered(host: str, states: str) -> Seen:
+    return Seen(host, {"states": states}, world.facts(host))
+
+
+def test_names_of_files_are_data(tmp_path: Path) -> None:
+    """A rank can make any name below the folders that it sees."""
+    jobs = tmp_path / ".local/state/toolkit/demo/gpu1/jobs"
+    for name in ("a\nstate|0|demo|gpu1", "b|c", "-exec", "\x1b[31m", JOB):
+        (jobs / name).mkdir(parents=True)
+    (jobs / JOB / "status.json").write_text('{"state": "failed|0\nnow|5", "ended": 1|2|3}')
+    said = subprocess.run(
+        ["sh", "-c", STATES.text],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    known = told(answered("gpu1", said.stdout))
+    assert known.clock > 1e9 and len(known.states) == 1
+    assert {(one.job, one.path, one.state, one.ended) for one in known.jobs} == {
+        ("-exec", f"{HOME}/demo/gpu1/jobs/-exec", "", 0.0),
+        ("b|c", f"{HOME}/demo/gpu1/jobs/b|c", "", 0.0),
+        (JOB, f"{HOME}/demo/gpu1/jobs/{JOB}", "failed|0now|5", 1.0),
+    }
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "=YQpi", "\x9b", "/"])
+def test_what_is_no_name_of_an_entry_is_ignored(name: str) -> None:
+    said = "".join(f"{line}\n" for line in (folder(name, "gpu1"), folder("demo", name), job("demo", "gpu1")))
+    assert told(answered("gpu1", said.replace(JOB, name))) == told(answered("gpu1", ""))
 
 
 # What is left over
@@ -290,11 +322,23 @@ def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:
     assert not old.exists() and young.exists(), "its code may be coming"
 
 
-def test_files_that_were_never_finished(tmp_path: Path) -> None:
-    half = tmp_path / "x.toolkit-new"
-    half.touch()
-    assert carried_out(Leftovers({}, halves={"gpu1": (str(half),), "gpu2": ()}))[0][0] == "skipped"
-    assert half.exists(), "somebody may be writing it"
+def test_files_that_were_never_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept.toolkit-new").touch()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/link").symlink_to(other)
+    names = ("x", "-exec touch ran ;", "a\nb", "$(touch ran)", "-delete")
+    halves = [tmp_path / f"state/{name}.toolkit-new" for name in names]
+    for half in halves:
+        half.touch()
+    asked = Leftovers({}, halves={"gpu1": str(tmp_path / "state")})
+    assert carried_out(asked)[0][0] == "skipped"
+    assert all(half.exists() for half in halves), "somebody may be writing them"
+    monkeypatch.setattr("toolkit.plan.fix.QUIET", -1)
+    assert carried_out(asked)[0][0] == "ok"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept.toolkit-new", "link", "other", "state"]
+    assert carried_out(asked)[0][0] == "skipped", "nothing is left to do"
 
 
 def test_every_step_can_be_asked_whether_there_is_anything_to_do() -> None:
@@ -303,7 +347,7 @@ def test_every_step_can_be_asked_whether_there_is_anything_to_do() -> None:
         (Stray("gpu2", JOB, (1,), "gpu1", "demo"),),
         (OldJob("gpu1", JOB, "/x", "y", "gpu1", "demo"),),
         (State("gpu1", "old", "/z"),),
-        halves={"gpu1": ("/h",)},
+        halves={"gpu1": "/h"},
     )
     plan = plan_fix("gc", found)
     assert [p.title for p in plan.phases] == ["containers", "jobs", "processes", "folders", "files"]

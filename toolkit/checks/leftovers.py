@@ -13,15 +13,23 @@ from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VER
 from toolkit.plan.fix import Stray
 from toolkit.plan.ownership import ours, services_of
 from toolkit.plan.standing import UP, fix_of
+from toolkit.protocol.frames import CELL, rows
 
-# Every process of a job carries these; the kernel shows the environment of one's own processes alone. One
-# grep reads them all, because a busy host has thousands.
+# Every process of a job has these in its environment. Only processes of the ssh user count: root may read the
+# environment of everybody. One grep reads them all, because a busy host has thousands.
 MARKS = Probe(
     "marks",
-    r"""
-grep -asHz '^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)=' /proc/[0-9]*/environ | tr '\0' '\n'
+    CELL
+    + r"""
+tags='^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)='
+tagged=$(grep -aslz "$tags" /proc/[0-9]*/environ)
+[ -z "$tagged" ] ||
+  find $tagged -maxdepth 0 -user "$(id -u)" -exec grep -asHz "$tags" {} + 2>/dev/null | tr '\0\n' '\n '
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
-for d in "$mine"/*/*; do [ ! -d "$d" ] || printf 'state:%s\n' "$d"; done
+for d in "$mine"/*/*; do
+  [ -d "$d" ] || continue
+  cluster=${d%/*}; printf 'state|%s|%s\n' "$(cell "${cluster##*/}")" "$(cell "${d##*/}")"
+done
 echo looked
 """,
 )
@@ -40,7 +48,7 @@ class Marked:
 def marked(seen: Seen) -> tuple[Marked, ...]:
     """Return the host's processes that carry a mark of ours."""
     marks: dict[str, dict[str, str]] = {}
-    for line in seen.answer(MARKS).splitlines():
+    for line in seen.answer(MARKS).split("\n"):
         place, _, mark = line.partition("/environ:")
         name, _, value = mark.partition("=")
         if place.startswith("/proc/"):
@@ -59,9 +67,19 @@ def marked(seen: Seen) -> tuple[Marked, ...]:
 
 def state_folders(seen: Seen) -> dict[tuple[str, str], str]:
     """Return the state folders of all our clusters by cluster and host; a home may hold other hosts' too."""
-    lines = seen.answer(MARKS).splitlines()
-    paths = [line.partition(":")[2] for line in lines if line.startswith("state:")]
-    return {(path.split("/")[-2], path.split("/")[-1]): path for path in paths}
+    found = (cells for word, cells in rows(seen.answer(MARKS)) if word == "state" and len(cells) == 2)
+    base = state_base(seen)
+    return {(name, host): f"{base}/{name}/{host}" for name, host in found if is_name(name) and is_name(host)}
+
+
+def state_base(seen: Seen) -> str:
+    """Return the folder of all clusters of this user on a host: above the cluster's and the host's own."""
+    return seen.facts.state_dir.rsplit("/", 2)[0] if seen.facts else ""
+
+
+def is_name(name: str) -> bool:
+    """Return whether it is the name of one entry of a folder, such as toolkit makes."""
+    return bool(name) and name.isprintable() and "/" not in name and name not in (".", "..")
 
 
 def strays(scene: Scene) -> tuple[Stray, ...]:

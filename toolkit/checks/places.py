@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from toolkit.checks.model import Probe, Seen
+from toolkit.protocol.frames import CELL, rows
 
 # A network file system that does not answer makes whoever looks at it wait, so a shell of its own looks,
 # with a limit; what it printed until then says at which place it was. Links in a mounted folder are looked
@@ -14,14 +15,15 @@ PLACES = Probe(
     "places",
     r"""
 inner='
+@cell@
 look() {
-  printf "at|%s|%s\n" "$1" "$2"
+  printf "at|%s|%s\n" "$1" "$(cell "$2")"
   if [ ! -e "$2" ]; then [ ! -L "$2" ] || echo broken; return; fi
   real=$(cd -P -- "$2" 2>/dev/null && pwd -P) || real=$(readlink -f -- "$2") || real=$2
   kind=other; [ ! -f "$2" ] || kind=file; [ ! -d "$2" ] || kind=directory
   printf "is|%s\n" "$kind"
   may=; [ ! -r "$real" ] || may=r; [ ! -w "$real" ] || may=${may}w; [ ! -x "$real" ] || may=${may}x
-  printf "may|%s|%s\n" "$may" "$real"
+  printf "may|%s|%s\n" "$may" "$(cell "$real")"
   stat -f -c "fs|%S|%b|%a|%c|%d" -- "$real"
   longest=0; on=
   while read -r device folder type options _; do
@@ -39,22 +41,24 @@ seen "$root"; look root "$there"
 [ ! -d /var/lib/containerd ] || look containerd /var/lib/containerd
 seen "$state"; look state "$there"
 for d in "$state"/*; do
-  [ ! -d "$d" ] || [ -w "$d" ] || printf "locked|%s\n" "$d"
+  [ ! -d "$d" ] || [ -w "$d" ] || printf "locked|%s\n" "$(cell "$d")"
 done
 look home "$HOME"
 for source; do
   look mount "$source"
   stat -L -c "inode|%d:%i" -- "$source" 2>/dev/null
   [ ! -d "$source" ] ||
-    timeout -s KILL 1 find "$real" -maxdepth 1 -type l 2>/dev/null | head -n 20 |
-    while read -r link; do printf "link|%s|%s\n" "${link##*/}" "$(readlink -- "$link")"; done
+    timeout -s KILL 1 find "$real" -maxdepth 1 -type l ! -name "*[[:cntrl:]]*" 2>/dev/null | head -n 20 |
+    while read -r link; do
+      printf "link|%s|%s\n" "$(cell "${link##*/}")" "$(cell "$(readlink -- "$link")")"
+    done
 done
 echo looked
 '
 root=/var/lib/docker
 case $engine in *'"DockerRootDir":"'*) root=${engine#*'"DockerRootDir":"'}; root=${root%%'"'*} ;; esac
 timeout -s KILL 10 sh -c "$inner" sh "$root" "${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4" "$@"
-""",
+""".replace("@cell@", CELL.strip()),
 )
 
 # Shared between machines; what stands behind them is told by server and path, not by a disk of the host.
@@ -111,9 +115,9 @@ class Place:
 
 def places(seen: Seen) -> tuple[Place, ...]:
     """Return what the host said about its folders; empty when it was not asked or could not say."""
-    lines = seen.answer(PLACES).splitlines()
+    lines = list(rows(seen.answer(PLACES)))
     found = list(_read(lines))
-    if found and "looked" not in lines:
+    if found and ("looked", ()) not in lines:
         found[-1] = replace(found[-1], answered=False)
     return tuple(found)
 
@@ -123,23 +127,24 @@ def place(seen: Seen, role: str) -> Place | None:
     return next((one for one in places(seen) if one.role == role), None)
 
 
-def _read(lines: list[str]) -> Iterator[Place]:
+def _read(lines: list[tuple[str, tuple[str, ...]]]) -> Iterator[Place]:
     now: Place | None = None
-    for line in lines:
-        word, _, rest = line.partition("|")
-        if word == "at":
+    for word, cells in lines:
+        if word == "at" and len(cells) >= 2:
             if now is not None:
                 yield now
-            role, _, path = rest.partition("|")
-            now = Place(role, path)
+            now = Place(cells[0], "|".join(cells[1:]))
         elif now is not None:
-            now = _told(now, word, rest)
+            now = _told(now, word, cells)
     if now is not None:
         yield now
 
 
-def _told(now: Place, word: str, rest: str) -> Place:
-    cells = rest.split("|")
+def _told(now: Place, word: str, cells: tuple[str, ...]) -> Place:
+    if word == "broken":
+        return replace(now, kind="broken link")
+    if not cells:
+        return now
     if word == "is":
         return replace(now, kind=cells[0])
     if word == "inode":
@@ -154,7 +159,5 @@ def _told(now: Place, word: str, rest: str) -> Place:
     if word == "link" and len(cells) >= 2:
         return replace(now, links=(*now.links, (cells[0], "|".join(cells[1:]))))
     if word == "locked":
-        return replace(now, locked=(*now.locked, rest))
-    if word == "broken":
-        return replace(now, kind="broken link")
+        return replace(now, locked=(*now.locked, "|".join(cells)))
     return now

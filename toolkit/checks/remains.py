@@ -5,33 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from toolkit.checks.leftovers import MARKS, abandoned, marked, supervised
+from toolkit.checks.leftovers import MARKS, abandoned, is_name, marked, state_base, supervised
 from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.plan.fix import QUIET, Leftovers, OldJob, State, Stray
 from toolkit.plan.images import QUESTION, HeldImage, parse_held
+from toolkit.protocol.frames import CELL, rows
 
-# Of a job's status, which main alone has, the state and the end. Names of files of ours hold no "|".
+# Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
+# later is named by this machine.
 STATES = Probe(
     "states",
-    r"""
+    CELL
+    + r"""
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
 printf 'now|%s\n' "$(date +%s)"
 newest() { for f; do stat -c %Z "$f" 2>/dev/null; done | sort -n | tail -n 1; }
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue
-  printf 'state|%s|%s\n' "$(newest "$d" "$d"/* "$d"/conf/*)" "$d"
+  cluster=${d%/*}; place="$(cell "${cluster##*/}")|$(cell "${d##*/}")"
+  printf 'state|%s|%s\n' "$(newest "$d" "$d"/* "$d"/conf/*)" "$place"
   for job in "$d"/jobs/*; do
     [ -d "$job" ] || continue
     sent=no; [ ! -e "$job/.sent" ] || sent=yes
-    state=; ended=; status=$(cat "$job/status.json" 2>/dev/null | tr -d '\n')
+    state=; ended=; status=$(head -c 65536 "$job/status.json" 2>/dev/null | tr -d '\0\n')
     case $status in *'"state": "'*) state=${status#*'"state": "'}; state=${state%%'"'*} ;; esac
-    case $status in *'"ended": '[0-9]*) ended=${status#*'"ended": '}; ended=${ended%%[,.\}]*} ;; esac
-    printf 'job|%s|%s|%s|%s|%s\n' "$sent" "$state" "$ended" "$(newest "$job" "$job"/*)" "$job"
+    case $status in *'"ended": '[0-9]*) ended=${status#*'"ended": '}; ended=${ended%%[!0-9]*} ;; esac
+    printf 'job|%s|%s|%s|%s|' "$sent" "$(cell "$state")" "$ended" "$(newest "$job" "$job"/*)"
+    printf '%s|%s\n' "$place" "$(cell "${job##*/}")"
   done
 done
-find "$mine" -name '*.toolkit-new' -type f 2>/dev/null | sed 's/^/half|/'
-""",
+halves() { find "$mine" -name '*.toolkit-new' -type f -cmin +@quiet@ -print0 2>/dev/null; }
+printf 'halves|%s\n' "$(halves | tr -dc '\0' | wc -c)"
+""".replace("@quiet@", str(QUIET)),
 )
 IMAGES = Probe(*QUESTION)
 PROBES = (MARKS, STATES, IMAGES)
@@ -63,45 +69,47 @@ class Folder:
 
 @dataclass(frozen=True)
 class Told:
-    """One host's answer: its clock, state folders by cluster, job folders, unfinished files."""
+    """One host's answer: its clock, state folders by cluster, job folders, number of old unfinished files."""
 
     clock: float = 0.0
     states: dict[str, State] = field(default_factory=dict)
     jobs: tuple[Folder, ...] = ()
-    halves: tuple[str, ...] = ()
+    halves: int = 0
 
 
 def told(seen: Seen) -> Told:
     """Return what a host said of its folders; of a home that hosts share, those of this host."""
-    now, states, jobs, halves = 0.0, {}, [], []
-    for line in seen.answer(STATES).splitlines():
-        word, _, rest = line.partition("|")
-        if word == "now":
-            now = _seconds(rest)
-        elif word == "half":
-            halves.append(rest)
-        elif word == "state":
-            changed, _, path = rest.partition("|")
-            cluster, host = path.split("/")[-2:]
-            if host == seen.host:
-                quiet = max(0.0, now - _seconds(changed))
-                states[cluster] = State(seen.host, cluster, path, _seconds(changed), 0, quiet)
-        elif word == "job" and rest.count("|") >= 4:
-            sent, state, ended, changed, path = rest.split("|", 4)
-            cluster, host, _, job = path.split("/")[-4:]
-            if host == seen.host:
-                when = (_seconds(ended), _seconds(changed))
-                jobs.append(Folder(cluster, job, path, sent == "yes", state, *when))
+    now, states, jobs, halves = 0.0, {}, [], 0
+    base = state_base(seen)
+    for word, cells in rows(seen.answer(STATES)):
+        names = cells[{"state": 1, "job": 4}.get(word, len(cells)) :]
+        if not all(map(is_name, names)):
+            continue
+        if word == "now" and len(cells) == 1:
+            now = _seconds(cells[0])
+        elif word == "halves" and len(cells) == 1:
+            halves = int(_seconds(cells[0]))
+        elif word == "state" and len(names) == 2 and names[1] == seen.host:
+            changed = _seconds(cells[0])
+            path = f"{base}/{names[0]}/{names[1]}"
+            states[names[0]] = State(seen.host, names[0], path, changed, 0, max(0.0, now - changed))
+        elif word == "job" and len(names) == 3 and names[1] == seen.host:
+            sent, state, ended, newest = cells[:4]
+            cluster, host, job = names
+            when = (_seconds(ended), _seconds(newest))
+            jobs.append(
+                Folder(cluster, job, f"{base}/{cluster}/{host}/jobs/{job}", sent == "yes", state, *when)
+            )
     for cluster, known in states.items():
         records = sum(1 for job in jobs if job.cluster == cluster)
         states[cluster] = State(
             known.host, cluster, known.path, known.changed, records=records, quiet=known.quiet
         )
-    return Told(now, states, tuple(jobs), tuple(halves))
+    return Told(now, states, tuple(jobs), halves)
 
 
 def _seconds(text: str) -> float:
-    return float(text) if text.strip().isdigit() else 0.0
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0.0
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ class Remains:
             jobs=tuple(self._jobs()),
             states=states,
             at_once=at_once,
-            halves={name: told(seen).halves for name, seen in looked.items()},
+            halves={name: state_base(seen) for name, seen in looked.items() if told(seen).halves},
             parts={name: tuple(_dead_parts(seen)) for name, seen in looked.items()},
         )
 

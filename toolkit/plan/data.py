@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 from toolkit.core.command import command, script
 from toolkit.core.facts import Facts
@@ -13,20 +12,29 @@ from toolkit.core.shards import Content
 from toolkit.network.choose import DataPath
 from toolkit.plan.ownership import ours
 from toolkit.plan.steps import Phase, Plan, RemoveData, Run, SendData, Step
+from toolkit.protocol.decode import DecodeError, Number, Text, decode_json
+from toolkit.protocol.frames import CELL, rows
 from toolkit.spec.inventory import DataSet, Inventory
 
 QUESTION = "data"
 # As toolkit/inside/data_folder.py writes them. The last line about a whole shard has the bytes of all that
 # were whole by then.
-_ASK = r"""
+_ASK = (
+    CELL
+    + r"""
 for folder in @folders@; do
-  printf '@ %s\n' "$folder"
+  printf 'folder|%s\n' "$(cell "$folder")"
   [ -d "$folder" ] || continue
   echo there
-  cat "$folder/.toolkit-data" 2>/dev/null ||
-    grep '^{"whole"' "$folder/.toolkit-data.journal" 2>/dev/null | tail -n 1
+  if [ -f "$folder/.toolkit-data" ]; then
+    printf 'mark|%s\n' "$(cell "$(head -c 4096 "$folder/.toolkit-data")")"
+  elif [ -f "$folder/.toolkit-data.journal" ]; then
+    last=$(grep -a '^{"whole"' "$folder/.toolkit-data.journal" | tail -n 1 | head -c 4096)
+    printf 'mark|%s\n' "$(cell "$last")"
+  fi
 done
 """
+)
 
 
 @dataclass(frozen=True)
@@ -72,32 +80,39 @@ def question(inventory: Inventory) -> tuple[tuple[str, str], ...]:
     return ((QUESTION, _ASK.replace("@folders@", folders)),) if inventory.data else ()
 
 
+@dataclass(frozen=True)
+class _Mark:
+    """The mark of a whole data set, or the journal's last line about a whole shard."""
+
+    set: Annotated[str, Text(200)] = ""
+    files: Annotated[int, Number(0)] = 0
+    bytes: Annotated[int, Number(0)] = 0
+    since: Annotated[int, Number(0)] = 0
+
+
 def parse_held(text: str) -> dict[str, HeldData]:
-    """Return by its folder what a host said about each data set."""
+    """Return by its folder what a host said about each data set; a mark that makes no sense is none."""
     found: dict[str, HeldData] = {}
     folder = ""
-    for line in text.splitlines():
-        if line.startswith("@ "):
-            folder = line[2:]
+    for word, cells in rows(text):
+        if word == "folder" and len(cells) == 1:
+            folder = cells[0]
             found[folder] = HeldData()
-        elif line == "there":
+        elif word == "there" and folder:
             found[folder] = HeldData(True)
-        elif line.startswith("{"):
-            said = _object(line)
-            if "set" in said:
-                numbers = (int(said.get(name, 0)) for name in ("files", "bytes", "since"))
-                found[folder] = HeldData(True, str(said["set"]), *numbers)
-            else:
-                found[folder] = HeldData(True, size=int(said.get("bytes", 0)))
+        elif word == "mark" and len(cells) == 1 and folder:
+            found[folder] = _held(cells[0])
     return found
 
 
-def _object(line: str) -> dict[str, Any]:
+def _held(text: str) -> HeldData:
     try:
-        said = json.loads(line)
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
+        mark = decode_json(_Mark, text)
+    except DecodeError:
+        return HeldData(True)
+    if mark.set:
+        return HeldData(True, mark.set, mark.files, mark.bytes, mark.since)
+    return HeldData(True, size=mark.bytes)
 
 
 def plan_data(

@@ -81,8 +81,11 @@ rm -rf "$1" || exit 1
 rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0
 """
-_OLD_HALVES = 'minutes=$1; shift; find "$@" -maxdepth 0 -cmin "+$minutes" 2>/dev/null'
-_REMOVE_HALVES = f'{_OLD_HALVES} | while read -r file; do rm -f "$file" || exit; done'
+# $1 the folder of all clusters of this user, $2 minutes. Names of files never leave the host. Links are not
+# followed, neither by the search nor by the removal.
+_OLD_HALVES = 'find "$1" -name "*.toolkit-new" -type f -cmin "+$2"'
+_REMOVE_HALVES = f"{_OLD_HALVES} -delete"
+_NO_HALVES = f'test -z "$({_OLD_HALVES} 2>/dev/null | head -c 1)"'
 _REMOVE_PART = rf"""{PARTS}
 [ -n "$(parts "$1")" ] || exit 0
 shift
@@ -143,7 +146,8 @@ class Leftovers:
 
     Args:
         containers: stopped ones of ours whose state is gone, by host.
-        states: folders to remove whatever they hold; ``halves`` are files that were never finished, by host.
+        states: folders to remove whatever they hold.
+        halves: folders below which files lie that were never finished, by host.
         parts: of images that never arrived, by host.
     """
 
@@ -152,7 +156,7 @@ class Leftovers:
     jobs: tuple[OldJob, ...] = ()
     states: tuple[State, ...] = ()
     at_once: bool = False
-    halves: Mapping[str, tuple[str, ...]] | None = None
+    halves: Mapping[str, str] | None = None
     parts: Mapping[str, Iterable[HeldImage]] | None = None
 
 
@@ -227,13 +231,11 @@ def _state_step(state: State, at_once: bool) -> Step:
     )
 
 
-def _halves_steps(halves: Mapping[str, tuple[str, ...]]) -> Iterator[Step]:
-    gone = f'test -z "$({_OLD_HALVES})"'
-    for host, paths in halves.items():
-        if paths:
-            title = "remove files that were never finished"
-            about = (str(QUIET), *paths)
-            yield Run(host, title, script(_REMOVE_HALVES, *about), unless=script(gone, *about))
+def _halves_steps(halves: Mapping[str, str]) -> Iterator[Step]:
+    for host, folder in halves.items():
+        title = "remove files that were never finished"
+        about = (folder, str(QUIET))
+        yield Run(host, title, script(_REMOVE_HALVES, *about), unless=script(_NO_HALVES, *about))
 
 
 def _part_steps(parts: Mapping[str, Iterable[HeldImage]]) -> Iterator[Step]:

@@ -92,8 +92,8 @@ def machine(host: str = "gpu2", *changes: tuple[str, str], boot: str = "") -> st
 
 def marks(host: str = "gpu2", *more: str, folders: tuple[str, ...] = ()) -> str:
     """Marked processes and state folders of a host where the cluster is up."""
-    own = f"{HOME}/.local/state/toolkit/demo/{host}"
-    lines = [f"state:{folder}" for folder in (own, *folders)]
+    names = [folder.split("/")[-2:] for folder in (f"demo/{host}", *folders)]
+    lines = [f"state|{cluster}|{name}" for cluster, name in names]
     return "\n".join(("/proc/629/environ:TOOLKIT_CLUSTER=demo", *more, *lines, "looked"))
 
 

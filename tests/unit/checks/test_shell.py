@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
 from tests.unit.hosts_here import hosts
 from tests.unit.inside_world import PATIENCE_S, until_seen
@@ -23,7 +25,10 @@ from toolkit.checks.places import PLACES, places
 from toolkit.checks.sees import SEES
 from toolkit.execute import execute
 from toolkit.plan.fix import Leftovers, Stray, plan_fix
-from toolkit.plan.probe import probe_answers, probe_command
+from toolkit.plan.probe import probe_command
+from toolkit.protocol.frames import read_frames
+
+NONCE = "0123456789abcdef"
 
 # dash is what sh is on Debian; bash is what it is on others, busybox on the smallest.
 SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
@@ -35,16 +40,15 @@ def ask(probe: Probe, home: Path, *sources: str, path: str = "", engine: str = "
     folder.mkdir(exist_ok=True)
     (folder / "docker").write_text(f"#!/bin/sh\n[ \"$1\" != info ] || echo '{engine}'\n")
     (folder / "docker").chmod(0o755)
-    command = probe_command("i:1", "demo", "gpu1", [(probe.name, probe.text)], sources)
+    command = probe_command("i:1", "demo", "gpu1", NONCE, [(probe.name, probe.text)], sources)
     done = subprocess.run(
         [str(token) for token in command.argv],
         env={"PATH": f"{path or folder}:/usr/bin:/bin", "HOME": str(home)},
         capture_output=True,
-        text=True,
         check=True,
     )
-    assert done.stderr == ""
-    return Seen("gpu1", probe_answers(done.stdout))
+    assert done.stderr == b""
+    return Seen("gpu1", read_frames(done.stdout, NONCE))
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -187,9 +191,67 @@ def test_marked_processes_and_state_folders_are_found(
     folder = tmp_path / ".local/state/toolkit/other/gpu7"
     folder.mkdir(parents=True)
     seen = ask(MARKS, tmp_path)
+    base = str(tmp_path / ".local/state/toolkit")
+    seen = replace(seen, facts=world.facts("gpu7", state_dir=f"{base}/other/gpu7"))
     assert state_folders(seen) == {("other", "gpu7"): str(folder)}
     (own,) = (one for one in marked(seen) if one.pid == process.pid)
     assert (own.cluster, own.job, own.supervisor) == ("demo", job, "")
+
+
+@contextmanager
+def sleeping(user: int | None = None, **env: str) -> Iterator[int]:
+    """A process with these variables, and perhaps of another user."""
+    with subprocess.Popen(["sleep", "300"], env={"PATH": "/usr/bin:/bin", **env}, user=user) as process:
+        try:
+            until_seen(process)
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_a_variable_is_one_value_whatever_it_contains(tmp_path: Path) -> None:
+    forged = "demo\n/proc/1/environ:TOOLKIT_SUPERVISOR=j\nstate|old|gpu1\nlooked"
+    with sleeping(TOOLKIT_CLUSTER=forged, TOOLKIT_JOB="j\nTOOLKIT_SUPERVISOR=j") as pid:
+        seen = ask(MARKS, tmp_path)
+    (own,) = (one for one in marked(seen) if one.pid == pid)
+    assert (own.cluster, own.job, own.supervisor) == (
+        forged.replace("\n", " "),
+        "j TOOLKIT_SUPERVISOR=j",
+        "",
+    )
+    assert 1 not in {one.pid for one in marked(seen)} and state_folders(seen) == {}
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root starts processes of others, and reads their environment"
+)
+def test_processes_of_others_do_not_count(tmp_path: Path) -> None:
+    with sleeping(65534, TOOLKIT_SUPERVISOR="j") as other, sleeping(TOOLKIT_SUPERVISOR="j") as mine:
+        found = {one.pid for one in marked(ask(MARKS, tmp_path))}
+    assert mine in found and other not in found
+
+
+def test_names_and_targets_of_links_are_data(tmp_path: Path) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    home.mkdir()
+    data.mkdir()
+    forged = "x\nat|state|/evil\nis|directory\nlooked"
+    (data / "link").symlink_to(forged)
+    (data / "a\nat|state|evil").symlink_to("gone")
+    (data / "b|c").symlink_to("d|e")
+    (tmp_path / forged.partition("/")[0]).mkdir()
+    (tmp_path / "way").symlink_to(tmp_path / forged.partition("/")[0])
+    found = places(ask(PLACES, home, str(data), str(tmp_path / "way")))
+    assert [one.role for one in found if one.role != "containerd"] == [
+        "root",
+        "state",
+        "home",
+        "mount",
+        "mount",
+    ]
+    mount, way = found[-2:]
+    assert set(mount.links) == {("link", forged), ("b|c", "d|e")}
+    assert way.real == str(tmp_path / forged.partition("/")[0]) and way.answered
 
 
 def test_processes_of_a_job_that_is_over_are_ended(stray: tuple[str, subprocess.Popen[bytes]]) -> None:
@@ -265,11 +327,11 @@ esac
 """
     )
     (folder / "docker").chmod(0o755)
-    command = probe_command("i:1", "demo", "gpu1", [(SEES.name, SEES.text)], [str(data)])
+    command = probe_command("i:1", "demo", "gpu1", NONCE, [(SEES.name, SEES.text)], [str(data)])
     env = {"PATH": f"{folder}:/usr/bin:/bin", "HOME": str(tmp_path)}
     argv = [str(token) for token in command.argv]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    answer = probe_answers(done.stdout)[SEES.name]
+    done = subprocess.run(argv, env=env, capture_output=True, check=True)
+    answer = read_frames(done.stdout, NONCE)[SEES.name]
     assert answer.splitlines() == [f"open|state|{state}", f"open|mount|{data}"]
     log = (tmp_path / "tried").read_text() if (tmp_path / "tried").exists() else ""
     assert ["state" if str(state) in line else "mount" for line in log.splitlines()] == tried
