@@ -71,6 +71,20 @@ def read_secrets(inventory: Inventory) -> tuple[tuple[str, str], ...]:
     return tuple(values)
 
 
+def private_files(inventory: Inventory) -> tuple[Path, ...]:
+    """Return the files of this machine that no host may see: hosts file, secrets, keys that log in."""
+    source = Path(inventory.source)
+    # Secrets are relative to the hosts file's folder, keys to the working directory.
+    places = [(source.parent, where) for _, where in inventory.secrets]
+    places += [(Path(), host.identity_file) for host in inventory.hosts if host.identity_file]
+    found = [source]
+    for folder, where in places:
+        # A home that is not known: then the file is not there either.
+        with contextlib.suppress(RuntimeError):
+            found.append(folder / Path(where).expanduser())
+    return tuple(found)
+
+
 def _secret(path: Path) -> str:
     try:
         about = path.stat()

@@ -14,7 +14,7 @@ from toolkit.core.code import CodeTree, size_findings
 from toolkit.core.finding import Finding
 from toolkit.core.names import job_id
 from toolkit.errors import BadInput, NotReady, Problem
-from toolkit.inputs import inside_programs, read_secrets
+from toolkit.inputs import inside_programs, private_files, read_secrets
 from toolkit.launchers import WITH_TOKEN, starts_from_main
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
@@ -29,6 +29,7 @@ from toolkit.plan.programs import require_programs
 from toolkit.plan.steps import Plan, SendCode
 from toolkit.records import job_statuses, taken_slots
 from toolkit.request import Request, check_request, chosen_hosts, start_of
+from toolkit.spec.inventory import Inventory
 
 
 def make_job(session: Session, request: Request) -> Job:
@@ -133,14 +134,21 @@ def plan_run(session: Session, job: Job, workdir: Path | None, tree: CodeTree | 
         tree: what ``read_tree`` has returned for ``workdir``, where it was read already.
     """
     if tree is None:
-        tree = _read(workdir)
+        tree = read_code(session.inventory, workdir)
     return plan_job(session.layout(local_image=False), job, str(workdir or ""), tree)
 
 
-def _read(workdir: Path | None) -> CodeTree:
+def read_code(inventory: Inventory, workdir: Path | None) -> CodeTree:
+    """Return what is sent of a local folder: all but what is ignored and what must stay on this machine."""
     from toolkit.effects.tree import read_tree  # its rules for what is ignored take a while to import
 
-    return CodeTree() if workdir is None else read_tree(workdir)
+    return CodeTree() if workdir is None else read_tree(workdir, private=private_files(inventory))
+
+
+def private_code(plan: Plan) -> tuple[str, ...]:
+    """Return the files in the folder of the code that a plan of ``plan_run`` does not send."""
+    trees = [step.tree for step in plan.steps if isinstance(step, SendCode)]
+    return trees[0].private if trees else ()
 
 
 def code_findings(plan: Plan) -> tuple[Finding, ...]:

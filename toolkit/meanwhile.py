@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from toolkit.api import Session
     from toolkit.core.code import CodeTree
+    from toolkit.spec.inventory import Inventory
 
 _PLANS = ("toolkit.explore", "toolkit.plan.layout", "toolkit.execute")
 _RUN = (
@@ -48,6 +49,7 @@ class BeforeRun:
     def __init__(self, workdir: Path | None, looks: bool = True) -> None:
         self._workdir, self._looks = workdir, looks
         self._tree: CodeTree | None = None
+        self._inventory: Inventory | None = None
         # Apart from the rest, as it may be long: what is wrong with the cluster is said before.
         self._reading = threading.Thread(target=self._read, name="code", daemon=True)
 
@@ -60,6 +62,7 @@ class BeforeRun:
 
     def __call__(self, session: Session) -> None:
         if self._workdir is not None:
+            self._inventory = session.inventory
             self._reading.start()
         _import(_PLANS + _RUN)
         if self._looks:
@@ -67,12 +70,12 @@ class BeforeRun:
             _ = session.local_image
 
     def _read(self) -> None:
-        from toolkit.effects.tree import read_tree
+        from toolkit.making import read_code
 
         # It is met again where it is read for the plan.
         with suppress(BaseException):
-            if self._workdir is not None:
-                self._tree = read_tree(self._workdir)
+            if self._workdir is not None and self._inventory is not None:
+                self._tree = read_code(self._inventory, self._workdir)
 
 
 def _import(names: tuple[str, ...]) -> None:

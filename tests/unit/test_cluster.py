@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,9 +195,9 @@ def test_code_that_is_long_to_read_is_waited_for_where_it_is_used(
     (tmp_path / "train.py").write_text("print(1)\n")
     going = threading.Event()
 
-    def slow(folder: Path) -> CodeTree:
+    def slow(folder: Path, private: Iterable[Path]) -> CodeTree:
         assert going.wait(PATIENCE_S)
-        return read_tree(folder)
+        return read_tree(folder, private=private)
 
     monkeypatch.setattr(toolkit.effects.tree, "read_tree", slow)
     ahead = BeforeRun(tmp_path, looks=False)

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit import cluster_world as world
 from toolkit.core.code import FILE, LINK, CodeTree, Entry, size_findings
 from toolkit.effects import hashes
 from toolkit.effects.tree import contents, list_files, read_tree
 from toolkit.errors import ToolkitError
+from toolkit.inputs import private_files
+from toolkit.spec.parse import parse_inventory
 
 GIT = shutil.which("git")
 
@@ -286,3 +289,40 @@ def test_buckets_grow_in_number_with_the_tree() -> None:
     assert large.number == 512 and len(large.marks) == 8 * 512
     assert sum(len(large.of_buckets(list(range(n, 512, 8)))) for n in range(8)) == 40_000
     assert 0 < len(large.of_buckets([511])) < 400
+
+
+# What must stay on this machine
+
+
+def test_secrets_and_keys_and_the_hosts_file_are_never_sent(tmp_path: Path) -> None:
+    """Whatever name they lie under, and whatever the ignore files say."""
+    code, cache = tmp_path / "code", tmp_path / "cache"
+    code.mkdir()
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n"
+    (code / "hosts.yaml").write_text("cluster: demo\n")
+    (code / "token.txt").write_text("hunter2\n")
+    (code / "same").hardlink_to(code / "token.txt")
+    (code / "id_work").write_text(key)
+    (code / "server.pem").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
+    (code / "public.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    (code / "id_numbers.py").write_text("print(1)\n")
+    (code / ".ssh").mkdir()
+    (code / ".ssh/anything").write_text(key)
+    (code / "link").symlink_to("token.txt")
+    tree = read_tree(code, cache, [code / "hosts.yaml", code / "token.txt", code / "not there"])
+    assert tree.private == ("hosts.yaml", "id_work", "same", "server.pem", "token.txt")
+    sent = {entry.path for entry in tree.entries}
+    assert {"public.pem", "id_numbers.py", "link"} <= sent
+    assert not sent & {*tree.private, ".ssh/anything"}
+
+
+def test_the_files_of_a_cluster_that_stay_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = world.HOSTS.replace("address: 10.77.0.2", "address: 10.77.0.2\n    identity_file: ~/keys/one")
+    inventory = parse_inventory(f"{text}secrets: {{A: token, B: ~/b}}\n", "conf/hosts.yaml")
+    assert private_files(inventory) == (
+        Path("conf/hosts.yaml"),
+        Path("conf/token"),
+        tmp_path / "b",
+        tmp_path / "keys/one",
+    )

@@ -173,7 +173,7 @@ def run(
         from toolkit.datasets import refuse_lacking
         from toolkit.jobs import start
         from toolkit.logs import Excerpt
-        from toolkit.making import code_findings, make_job, plan_run
+        from toolkit.making import code_findings, make_job, plan_run, private_code
         from toolkit.preflight import restart_warnings
 
         session.require_some()
@@ -184,6 +184,8 @@ def run(
         if how.why:
             say(f"launcher {how.launcher}: {how.why}")
         plan = plan_run(session, job, request.workdir, ahead.tree)
+        if private := private_code(plan):
+            say(f"  stays on this machine, and is not sent with the code: {', '.join(private)}")
         about_job = (*launcher_findings(job, how), *code_findings(plan), *restart_warnings(session, job))
         warn(about_job)
         findings = (*findings, *about_job)

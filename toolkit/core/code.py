@@ -45,9 +45,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class CodeTree:
-    """What travels of a folder: its entries, sorted by path."""
+    """The files of a folder that are sent, sorted by path.
+
+    Args:
+        private: paths that stay on this machine, because they are keys, secrets or the hosts file.
+    """
 
     entries: tuple[Entry, ...] = field(default=(), repr=False)
+    private: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def total(self) -> int:

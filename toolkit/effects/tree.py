@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.core.code import FILE, LINK, CodeTree, Entry
@@ -16,7 +16,10 @@ from toolkit.errors import ToolkitError
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
 # Folders that are never part of a program, whatever the ignore files say.
-NEVER_SENT = frozenset((".git", "__pycache__", ".venv", ".lab", RUNS))
+NEVER_SENT = frozenset((".git", ".ssh", "__pycache__", ".venv", ".lab", RUNS))
+# Names of files that may be private keys; the content decides.
+_KEY_NAMES = re.compile(r"id_\w+|.*\.(pem|key)|.*_(rsa|dsa|ecdsa|ed25519)")
+_PRIVATE_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 _PIECE = 2**15
 # What `why` and `report` have written, which may tell more than the ranks should know.
@@ -38,25 +41,49 @@ def list_files(folder: Path) -> tuple[str, ...]:
     return tuple(path for path, _ in _found(folder))
 
 
-def read_tree(folder: Path, cache: Path | None = None) -> CodeTree:
+def read_tree(folder: Path, cache: Path | None = None, private: Iterable[Path] = ()) -> CodeTree:
     """Return what travels of a folder, with the sums of its files.
 
     Args:
         cache: folder in which sums are remembered; the person's own cache if absent.
+        private: files that are never sent, under whatever name they lie in the folder. Nor are private keys.
 
     Raises:
         ToolkitError: as ``list_files``; also a file that is written while it is read.
     """
     found = _found(folder)
     hashes = Hashes(folder, cache)
+    identities = frozenset(filter(None, map(_identity, private)))
     try:
-        entries = tuple(_entry(path, place, hashes) for path, place in found)
+        kept = {path for path, place in found if _is_private(place, identities)}
+        entries = tuple(_entry(path, place, hashes) for path, place in found if path not in kept)
     except Unsteady as error:
         raise ToolkitError(f"the code to send changes: {error}", _STEADY) from error
     except OSError as error:
         raise _unreadable(error) from error
     hashes.save()
-    return CodeTree(entries)
+    return CodeTree(entries, tuple(sorted(kept)))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file, None where there is none."""
+    try:
+        about = path.stat()
+    except (OSError, ValueError):
+        return None
+    return about.st_dev, about.st_ino
+
+
+def _is_private(place: os.DirEntry[str], identities: Collection[tuple[int, int]]) -> bool:
+    inode = place.inode()
+    if any(inode == number for _, number in identities):
+        about = place.stat(follow_symlinks=False)
+        if (about.st_dev, about.st_ino) in identities:
+            return True
+    if not _KEY_NAMES.fullmatch(place.name) or not place.is_file(follow_symlinks=False):
+        return False
+    with Path(place.path).open("rb") as file:
+        return bool(_PRIVATE_KEY.match(file.read(100)))
 
 
 def _entry(path: str, place: os.DirEntry[str], hashes: Hashes) -> Entry:
