@@ -18,6 +18,7 @@ from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
 from toolkit.errors import NotReady
 from toolkit.plan.holders import Holder, holders, refuse_held
 from toolkit.plan.probe_uses import LEASE, QUESTIONS, parse_claims, parse_processes
+from toolkit.protocol.frames import framed_script, read_frames
 from toolkit.show_gpus import gpus_json, gpus_text
 
 SINCE = 1795204800.0  # 2026-11-20 20:00 UTC
@@ -56,9 +57,8 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
             until_seen(process)
         text = QUESTIONS.replace(LEASE, str(lease))
         done = subprocess.run(
-            ["sh", "-c", 'mark() { echo "@@ $1"; }\n' + text],
+            ["sh", "-c", framed_script(text, "0" * 16)],
             capture_output=True,
-            text=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         )
@@ -66,8 +66,9 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
         for process in (mine, other, decoy):
             process.kill()
             process.communicate()
-    assert done.stderr == ""
-    apps, _, claims = done.stdout.replace(str(lease), LEASE).partition("@@ claims\n")
+    assert done.stderr == b""
+    said = read_frames(done.stdout, "0" * 16)
+    apps, claims = said["apps"], said["claims"].replace(str(lease), LEASE)
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
     found = [(p.gpu, p.pid, p.memory_mib, p.user, p.job) for p in parse_processes(apps)]
     assert found == [("GPU-0", mine.pid, 512, me, "j1"), ("GPU-1", other.pid, 0, me, "")]
@@ -103,7 +104,7 @@ def test_a_free_gpu_a_job_and_a_stranger() -> None:
     said = host(STRANGER, claims=[replace(CLAIM, gpus=("GPU-1",))])
     assert held(said) == [
         ["python (pid 4711, user bob)"],
-        ["job j1 of cluster theirs (mallory) since 2026-11-20 20:00 UTC"],
+        ["job j1 of cluster theirs (mallory, says user mallory) since 2026-11-20 20:00 UTC"],
     ]
     assert held(host()) == [[], []] and held(facts()) == []
 
@@ -159,7 +160,9 @@ def test_a_held_gpu_is_refused_with_its_holder() -> None:
     with pytest.raises(NotReady) as caught:
         refuse_held(two, {"gpu1": ["GPU-0", "GPU-1"]})
     assert caught.value.host == "gpu1"
-    assert "GPU 0 (GPU-0) is held by job j1 of cluster theirs (mallory)" in caught.value.what
+    assert (
+        "GPU 0 (GPU-0) is held by job j1 of cluster theirs (mallory, says user mallory)" in caught.value.what
+    )
     assert "--share" in caught.value.fix and "--exclude gpu1" in caught.value.fix
     with pytest.raises(NotReady, match=r"GPU 0 \(GPU-0\) on gpu2 is held by python \(pid 4711, user bob\)"):
         refuse_held(two, {"gpu1": ["GPU-0"], "gpu2": ["GPU-0"]})

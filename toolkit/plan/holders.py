@@ -26,6 +26,7 @@ class Holder:
         user: whose processes they are on the host.
         owner, cluster, job: of the toolkit; empty for a stranger's process. ``owner`` started the job.
         since: seconds since the epoch by the host's clock, 0 for unknown.
+        vouched: whether the claim is of a process of the ssh user; any user can make one of any content.
         pid, program, memory_mib: of a process that belongs to no claim; 0 and empty for a claim.
     """
 
@@ -34,6 +35,7 @@ class Holder:
     cluster: str = ""
     job: str = ""
     since: float = 0.0
+    vouched: bool = True
     pid: int = 0
     program: str = ""
     memory_mib: int = 0
@@ -41,7 +43,8 @@ class Holder:
     def __str__(self) -> str:
         since = f" since {moment(self.since)}" if self.since else ""
         if self.job and not self.pid:
-            return f"job {self.job} of cluster {self.cluster} ({self.owner or self.user}){since}"
+            said = "" if self.vouched else f", says user {self.user or 'unknown'}"
+            return f"job {self.job} of cluster {self.cluster} ({self.owner or self.user}{said}){since}"
         of = f" in cluster {self.cluster}" if self.cluster else ""
         return f"{self.program or 'a process'} (pid {self.pid}, user {self.user or 'unknown'}){of}"
 
@@ -79,7 +82,8 @@ def _holders(facts: Facts, whole: str, uuid: str) -> Iterator[Holder]:
     # Who claims all of a GPU that has been split since holds each of its parts.
     claims = [claim for claim in facts.claims if {uuid, whole} & {*claim.gpus}]
     for claim in claims:
-        yield Holder(claim.user, claim.owner, claim.cluster, claim.job, claim.since)
+        own = claim.user == facts.user
+        yield Holder(claim.user, claim.owner, claim.cluster, claim.job, claim.since, own)
     for process in facts.gpu_processes:
         # Of a GPU that is split, the driver may name the whole alone: no part is refused for that.
         if process.gpu != uuid or process.program == _SERVICE:

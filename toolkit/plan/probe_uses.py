@@ -25,7 +25,7 @@ timeout -k 2 10 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --forma
   owner_of "/proc/$pid"; name=
   read -r name 2>/dev/null <"/proc/$pid/comm"
   inside=$(sed -n 's/.*\([0-9a-f]\{64\}\).*/\1/p' "/proc/$pid/cgroup" 2>/dev/null | head -n 1)
-  job=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
+  job=$(tr '\0\n' '\n ' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
   printf '%s|%s|%s|%s|%s|%s|%s\n' "$gpu" "$pid" "$memory" "$owner" "$inside" "$job" "$name"
 done
 }
