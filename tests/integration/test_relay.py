@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -123,6 +124,46 @@ def test_this_machine_sends_once_and_hosts_of_both_stores_have_it(sender: Sender
     assert sum(host.fed for host in hosts) < whole + 200_000
     givers = [giver(outcome) for outcome in found.values()]
     assert len(set(givers)) == len(hosts) and "" in givers, "each gives to one other"
+
+
+def test_callers_without_a_certificate_do_no_harm(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    """A relay listens on the data address, where others may connect as often as they like."""
+    sender = use(Sender([noise(8 * MIB) for _ in range(3)]), monkeypatch)
+    hosts = [make(n) for n in (1, 2)]
+    callers: list[socket.socket] = []
+    most: list[int] = []
+
+    def call(count: int) -> None:
+        """Connect to each relay that listens, far more often than it may have threads for."""
+        if callers or count < MIB:
+            return
+        for host in hosts:
+            pid = host.relays[-1].pid
+            for port in listening(pid):
+                for _ in range(300):
+                    callers.append(socket.create_connection((host.address, port)))
+            most.append(sum(1 for _ in Path(f"/proc/{pid}/task").iterdir()))
+
+    hosts[0].on_bytes = call
+    try:
+        found = send(sender, *hosts)
+    finally:
+        for caller in callers:
+            caller.close()
+    assert all(arrived(sender, host) for host in hosts), found
+    assert callers and max(most) < 60, most
+
+
+def listening(pid: int) -> set[int]:
+    """The ports on which a process listens, by its own descriptors."""
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(str(entry.readlink()))
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {
+        int(row[1].split(":")[1], 16) for row in lines if row[3] == "0A" and f"socket:[{row[9]}]" in inodes
+    }
 
 
 def test_zeros_travel_compressed_once_the_link_is_what_is_waited_for(

@@ -17,6 +17,7 @@ was told which host to expect. A chunk counts only under the digest that came by
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -33,6 +34,10 @@ from giving import GREET, Child
 from links import family, hang_up, peer, tls, tune, waiting
 from loading import Loading
 
+STRANGERS = 32  # callers at most that have not shown a certificate yet
+# With these errors no connection can be accepted now, but one can later.
+PASSING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED))
+ACCEPT_AGAIN = 0.1  # seconds
 ORDER = 2**26  # bytes of the longest message on standard input
 # Chunks that a host may be ahead of its engine or of the next host; and that it keeps for another next host.
 AHEAD, KEPT = 128, 288
@@ -62,6 +67,9 @@ class Relay:
         self.shelf: Any = None  # of a data set
         self.server: Any = None
         self.client: Any = None
+        # Callers that have shown no certificate yet, the oldest first.
+        self.strangers: dict[ssl.SSLSocket, None] = {}
+        self.greeting = threading.Lock()
 
     def say(self, **what: object) -> None:
         with self._saying, contextlib.suppress(OSError):
@@ -171,17 +179,43 @@ class Relay:
             return self.source is link
 
     def accept(self, listener: socket.socket) -> None:
+        """Serve whoever connects; hang up on the oldest callers without a certificate when there are many."""
         while True:
-            caller, _ = listener.accept()
-            _thread(self.serve, caller)
+            try:
+                caller, _ = listener.accept()
+            except OSError as error:
+                if error.errno not in PASSING:
+                    raise
+                time.sleep(ACCEPT_AGAIN)
+                continue
+            try:
+                caller.settimeout(GREET)
+                link = self.server.wrap_socket(caller, server_side=True, do_handshake_on_connect=False)
+            except OSError:  # it has left already
+                caller.close()
+                continue
+            with self.greeting:
+                self.strangers[link] = None
+                # The thread of each ends with its connection, and takes it out.
+                oldest = list(self.strangers)[: max(0, len(self.strangers) - STRANGERS)]
+            for one in oldest:
+                hang_up(one)
+            _thread(self.serve, link)
 
-    def serve(self, caller: socket.socket) -> None:
-        """Take chunks from the host that is to give them, and from no other."""
-        who, link = "", None
+    def greet(self, link: ssl.SSLSocket) -> str:
+        """Return who has called, by the certificate."""
         try:
-            caller.settimeout(GREET)
-            link = self.server.wrap_socket(caller, server_side=True)
-            who = peer(link)
+            link.do_handshake()
+            return peer(link)
+        finally:
+            with self.greeting:
+                self.strangers.pop(link, None)
+
+    def serve(self, link: ssl.SSLSocket) -> None:
+        """Take chunks from the host that is to give them, and from no other."""
+        who = ""
+        try:
+            who = self.greet(link)
             with self.changed:
                 # Its order may have been quicker than ours.
                 if not self.changed.wait_for(lambda: self.parent == who, GREET):
@@ -200,7 +234,7 @@ class Relay:
             if who and self.source is not None:
                 self.say(refused=who, why=words_of(error))
         finally:
-            (link or caller).close()
+            link.close()
 
     # What is loaded
 
