@@ -44,8 +44,8 @@ def two_hosts(world: World) -> None:
     world.other_host("gpu2")
 
 
-def driven(world: World, code: str) -> dict[str, Any]:
-    program = world.driver(LEASES + code + RESULT)
+def driven(world: World, code: str, more: str = "") -> dict[str, Any]:
+    program = world.driver(LEASES + code + RESULT.replace("leases.close()", f"{more}leases.close()"))
     status, out, err = world.call(program, **world.with_bin(), TOOLKIT_SUPERVISOR=JOB)
     assert status == 0, err.decode()
     found: dict[str, Any] = json.loads(out)
@@ -70,6 +70,39 @@ gone.wait(5)
 """,
     )
     assert found == {"beats": True, "answers": {"n": 1, "records": []}, "lost": None}
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_standstill_explains_a_host_that_has_not_answered_since(world: World, answers: bool) -> None:
+    """However late it is noticed that the host is lost."""
+    two_hosts(world)
+    found = driven(
+        world,
+        f"""
+import os, signal
+clock, later = leases._clock, 0.0
+leases._clock = lambda: clock() + later
+lease = leases._held["gpu2"].process.pid
+os.kill(lease, signal.SIGSTOP)
+later += 20
+while not leases.stood_still():
+    time.sleep(0.01)
+if {answers}:
+    os.kill(lease, signal.SIGCONT)
+    while leases._held["gpu2"].unsure:
+        time.sleep(0.01)
+for _ in range(10):  # in steps that are no standstill
+    beaten = leases._beaten
+    later += 0.8
+    while leases._beaten < beaten + 0.8:
+        time.sleep(0.01)
+os.kill(lease, signal.SIGCONT)
+stood = leases.stood_still()
+""",
+        'result["stood"] = stood\n',
+    )
+    assert (found["stood"] > 19) is not answers
+    assert bool(found["lost"]) is not answers
 
 
 def test_a_line_that_no_lease_sends_loses_its_own_host_alone(world: World) -> None:

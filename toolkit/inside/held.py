@@ -41,6 +41,8 @@ class Held:
         self.lost = ""  # why, once it is
         self.garbled = False  # it sent an invalid line, so that its host counts as lost
         self.closed_at: float | None = None  # when its output ended
+        # The number of the question that it has to answer before it is known to have outlived a standstill.
+        self.unsure = 0
         self.rest = b""
         self.unsent = b""
 

@@ -27,7 +27,7 @@ BLAMED_S = 2.0
 # For how long ranks may end of a trouble after which others have been started again.
 TROUBLE_S = 15.0
 DEATH_S = 0.5  # over the time in which a death is heard of
-# For how long a standstill of ours explains what is found broken after it.
+# For how long at least a standstill of ours explains what is found broken after it.
 STOOD_S = 5.0
 # A host that has begun to answer is asked what it thinks within this time.
 ASK_S = 15.0
@@ -90,10 +90,14 @@ class Leases:
         return host in self._held and bool(self._held[host].lost)
 
     def stood_still(self) -> float:
-        """For how many seconds we ourselves stood still a moment ago; 0 for not at all."""
+        """For how many seconds we ourselves stood still a moment ago; 0 for not at all.
+
+        A host that has not answered since then may have ended its ranks meanwhile, however late that shows.
+        """
         now = self._clock()
         seconds, until = max(self._stood, (now - self._beaten, now))
-        return seconds if seconds > 2 * BEAT_S and now < until + STOOD_S else 0.0
+        explains = now < until + STOOD_S or any(held.unsure for held in list(self._held.values()))
+        return seconds if seconds > 2 * BEAT_S and explains else 0.0
 
     def all_heard(self, hosts: Iterable[str] = ()) -> bool:
         """Whether each host, or each of these, has answered or is lost."""
@@ -227,6 +231,7 @@ class Leases:
                 self._stood = (now - self._beaten, now)
                 for held in held_now:
                     held.heard += now - self._beaten
+                self._ask_who_is_left(held_now)
             self._beaten = now
             if now >= beat + BEAT_S:
                 beat = now
@@ -243,6 +248,15 @@ class Leases:
                     # Read first: what has come while we were kept from running is no silence.
                     self._read(selector, held)
                     self._lose(held, held.silence(now))
+
+    def _ask_who_is_left(self, hosts: Iterable[Held]) -> None:
+        """Ask the hosts something that only who has outlived our standstill answers."""
+        with self._lock:
+            self._number += 1
+            for held in hosts:
+                if not held.lost:
+                    held.unsure = self._number
+                    held.send({"n": self._number, "do": "beat"})
 
     def _read(self, selector: selectors.BaseSelector, held: Held) -> None:
         assert held.process.stdout is not None
@@ -271,6 +285,8 @@ class Leases:
                 held.garbled = True
                 self._lose(held, f"its lease sent a line that is not of the protocol: {line[:80]!r}")
                 return
+            if reply["n"] == held.unsure:
+                held.unsure = 0
             if "failed" in reply:
                 self._lose(held, str(reply["failed"]))
             if "death" in reply:
