@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from toolkit.errors import BadInput, Problem
+from toolkit.core.local_writer import Destination, LocalWriter
+from toolkit.errors import BadInput, Problem, ToolkitError
 
 
 def write_file(path: str | Path, text: str, replace: bool = True, program: bool = False) -> Path:
@@ -31,6 +32,25 @@ def write_file(path: str | Path, text: str, replace: bool = True, program: bool 
         problem = Problem("", f"cannot be written: {getattr(error, 'strerror', None) or error}")
         raise BadInput(str(path), (problem,)) from error
     return path
+
+
+def write_page(name: str, text: str) -> Path:
+    """Write a page into the working directory under a name that is made of a job's id; return its path.
+
+    A link of that name is replaced, not followed: an earlier download may have left it.
+
+    Raises:
+        BadInput: the page cannot be written.
+    """
+    try:
+        with LocalWriter(Destination(Path())) as writer:
+            page = writer.create(name)
+            page.write(text.encode())
+            page.commit()
+    except (OSError, ToolkitError) as error:
+        problem = Problem("", f"cannot be written: {getattr(error, 'strerror', None) or error}")
+        raise BadInput(name, (problem,)) from error
+    return Path(name)
 
 
 def refuse_file(path: str | Path, replace: bool) -> None:

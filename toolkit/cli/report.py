@@ -45,7 +45,7 @@ def report(
     from toolkit.cluster_job import ClusterJob
     from toolkit.errors import ToolkitError
     from toolkit.network.scaling import parse_scaling
-    from toolkit.output import write_file
+    from toolkit.output import write_file, write_page
     from toolkit.render.compare_html import compare_html, comparison
     from toolkit.render.report_html import report_html, verdict
 
@@ -66,7 +66,7 @@ def report(
     else:
         text, page = verdict(one), report_html(one, when, _measured(one), grown)
         name = f"report-{one.status.id}.html"
-    path = write_file(output or name, page) if output or not as_json else None
+    path = write_file(output, page) if output else None if as_json else write_page(name, page)
     for host, why in one.silent:
         say(f"warning: {host} is left out: {why}")
     if as_json:

@@ -1,0 +1,405 @@
+"""Writer for files that hosts, containers and archives send: below one local folder, complete or not at all.
+
+Names, sizes and contents are untrusted input. Every folder is opened relative to the descriptor of its
+parent and without following links, so that no link leads elsewhere, not even one that is created meanwhile.
+
+The layer rule in tests/unit/layers.py lists this module as the only one of `core` that acts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from toolkit.core.names import RUNS
+from toolkit.core.remote_files import RemoteFile
+from toolkit.errors import ToolkitError
+
+# Compared with a remote file: absent, equal in size and time, or anything else.
+State = Literal["new", "there", "differs"]
+
+MAX_FILES = 10_000_000
+# Of what is free on the local file system; the rest is for everything else on this machine.
+_SHARE = 0.95
+_STAGING = ".toolkit-new-"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_TICK_NS = 1_000_000  # some file systems keep times less exactly
+_OUT, _NOTHING = "the link leads out of the folder", "the link leads to nothing in the folder"
+
+
+class BlockedPath(ToolkitError):
+    """A folder on the way to a file is a symbolic link, or is not a folder."""
+
+
+class UnsafeName(ToolkitError):
+    """A name is absolute, contains ``..``, or cannot be the name of a file."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A local folder that receives files.
+
+    Args:
+        root: the folder that the user named; links on the way to it are followed.
+        below: names of folders below ``root``, where no link is followed.
+    """
+
+    root: Path
+    below: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        return self.root.joinpath(*self.below)
+
+    def folder(self, *names: str) -> Destination:
+        """Return a folder below this one."""
+        return Destination(self.root, (*self.below, *names))
+
+
+def destination(path: str | Path) -> Destination:
+    """Return the destination for a path. Below ``runs``, where earlier downloads are, no link is followed."""
+    parts = Path(path).parts
+    if parts[:1] == (RUNS,) and ".." not in parts:
+        return Destination(Path(RUNS), parts[1:])
+    return Destination(Path(path))
+
+
+def split_name(name: str, host: str = "") -> tuple[str, ...]:
+    """Return the components of a relative name.
+
+    Raises:
+        UnsafeName: the name could lead out of the folder.
+    """
+    parts = tuple(name.split("/"))
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise UnsafeName(f"{name!r} is not the name of a file below the folder", "", host)
+    return parts
+
+
+class LocalWriter:
+    """Writes files below a destination.
+
+    Files are received in a new staging folder in ``root``, which is on the same file system and which
+    ``close`` removes. A file gets its name when it is complete.
+
+    Args:
+        host: the sender, for errors.
+        size: most bytes in total; always limited by the free space.
+        files: most files and links in total; always limited by the free inodes.
+        keep_modes: keep execute bits.
+    """
+
+    def __init__(
+        self,
+        place: Destination,
+        host: str = "",
+        size: int | None = None,
+        files: int = MAX_FILES,
+        keep_modes: bool = False,
+    ) -> None:
+        self.place, self.host = place, host
+        self._size, self._files, self._keep_modes = size, files, keep_modes
+        self._root = self._staging = -1
+        self._staging_name = ""
+        self._count = 0
+        self._open: list[IncomingFile] = []
+
+    def __enter__(self) -> LocalWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def state(self, file: RemoteFile) -> State:
+        """Compare a remote file or link with the local one; writes nothing.
+
+        Raises:
+            BlockedPath: a folder on the way is a link.
+            UnsafeName: see ``split_name``.
+        """
+        parts = split_name(file.name, self.host)
+        if not self._open_root(make=False):
+            return "new"
+        try:
+            about, link = self._look(parts)
+        except FileNotFoundError:
+            return "new"
+        except NotADirectoryError:
+            return "differs"
+        if file.link is not None:
+            return "there" if link == file.link else "differs"
+        if not stat.S_ISREG(about.st_mode) or about.st_size != file.size:
+            return "differs"
+        return "there" if abs(about.st_mtime_ns - file.mtime) < _TICK_NS else "differs"
+
+    def create(self, name: str) -> IncomingFile:
+        """Begin a file; ``IncomingFile.commit`` gives it its name.
+
+        Raises:
+            UnsafeName: see ``split_name``.
+            ToolkitError: more files come than the limit allows.
+            OSError: the folder cannot be written to.
+        """
+        parts = split_name(name, self.host)
+        staged, descriptor = self._stage()
+        file = IncomingFile(self, parts, staged, os.fdopen(descriptor, "wb"))
+        self._open.append(file)
+        return file
+
+    def link(self, name: str, target: str) -> str:
+        """Create a symbolic link; return an empty text, or the reason why the link was left out.
+
+        The target must exist below the destination and must be reached without any other link. Write links
+        after all files.
+        """
+        parts = split_name(name, self.host)
+        reason = self._why_not(parts[:-1], target)
+        if reason:
+            return reason
+        self._prepare()
+        self._take_number()
+        staged = str(self._count)
+        os.symlink(target, staged, dir_fd=self._staging)
+        self._place(staged, parts)
+        return ""
+
+    def scratch(self) -> IO[bytes]:
+        """Return a file without a name on the destination's file system; report its size to ``take``."""
+        staged, descriptor = self._stage()
+        os.unlink(staged, dir_fd=self._staging)
+        return os.fdopen(descriptor, "w+b")
+
+    def take(self, size: int) -> None:
+        """Count bytes that are about to be written.
+
+        Raises:
+            ToolkitError: the limit is reached.
+        """
+        assert self._size is not None
+        self._size -= size
+        if self._size < 0:
+            what = f"sends more than was announced or than fits into {self.place.root}"
+            raise ToolkitError(what, "make room there, or use another folder", self.host)
+
+    def close(self) -> None:
+        """Remove what is not complete, and the staging folder; may be called again."""
+        for file in self._open:
+            with suppress(OSError):
+                file.file.close()
+        self._open.clear()
+        if self._staging >= 0:
+            with suppress(OSError):
+                for name in os.listdir(self._staging):
+                    os.unlink(name, dir_fd=self._staging)
+            os.close(self._staging)
+            self._staging = -1
+        if self._staging_name:
+            with suppress(OSError):
+                os.rmdir(self._staging_name, dir_fd=self._root)
+            self._staging_name = ""
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    def _open_root(self, make: bool) -> bool:
+        """Open the root; return whether it is there."""
+        if self._root >= 0:
+            return True
+        if make:
+            self.place.root.mkdir(parents=True, exist_ok=True)
+        try:
+            # Without O_NOFOLLOW: the user named this folder.
+            self._root = os.open(self.place.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
+            if make:
+                raise
+            return False
+        return True
+
+    def _prepare(self) -> None:
+        """Open the root and the staging folder, and set the limits."""
+        if self._staging >= 0:
+            return
+        if not self._open_root(make=True):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.place.root))
+        room = os.fstatvfs(self._root)
+        # Some network file systems report 0 blocks or inodes for "unknown".
+        if room.f_blocks:
+            free = int(room.f_bavail * room.f_frsize * _SHARE)
+            self._size = free if self._size is None else min(self._size, free)
+        elif self._size is None:
+            self._size = 2**63
+        if room.f_files:
+            self._files = min(self._files, int(room.f_favail * _SHARE))
+        name = _STAGING + secrets.token_hex(8)
+        os.mkdir(name, 0o700, dir_fd=self._root)
+        self._staging_name = name
+        self._staging = os.open(name, _FOLDER, dir_fd=self._root)
+
+    def _take_number(self) -> None:
+        self._count += 1
+        if self._count > self._files:
+            what = f"sends more files than were announced or than fit into {self.place.root}"
+            raise ToolkitError(what, "free inodes there (df -i), or use another folder", self.host)
+
+    def _stage(self) -> tuple[str, int]:
+        """Create a file in the staging folder; return its name there and a descriptor."""
+        self._prepare()
+        self._take_number()
+        staged = str(self._count)
+        # The kernel applies the umask; nobody else can open the staging folder.
+        mode = 0o777 if self._keep_modes else 0o666
+        return staged, os.open(staged, _NEW, mode, dir_fd=self._staging)
+
+    def _place(self, staged: str, parts: Sequence[str], replace: bool = True) -> None:
+        """Move a staged file to its name."""
+        parent = self._walk((*self.place.below, *parts[:-1]), make=True)
+        try:
+            with suppress(FileNotFoundError):
+                about = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
+                if stat.S_ISDIR(about.st_mode):
+                    where = self.place.path.joinpath(*parts)
+                    what = f"{where} is a folder here and a file there"
+                    raise ToolkitError(what, "move it away, or use -o DIR", self.host)
+                if not replace:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), parts[-1])
+            if not replace:
+                # A link, unlike a rename, refuses a name that another program has taken meanwhile.
+                try:
+                    os.link(
+                        staged,
+                        parts[-1],
+                        src_dir_fd=self._staging,
+                        dst_dir_fd=parent,
+                        follow_symlinks=False,
+                    )
+                    return
+                except FileExistsError:
+                    raise
+                except OSError:  # a file system without hard links
+                    pass
+            os.rename(staged, parts[-1], src_dir_fd=self._staging, dst_dir_fd=parent)
+        finally:
+            os.close(parent)
+
+    def _walk(self, names: Sequence[str], make: bool) -> int:
+        """Return a descriptor of a folder below the root, opened component by component without links.
+
+        Raises:
+            BlockedPath: a component is a link; with ``make`` also if it is not a folder.
+            FileNotFoundError, NotADirectoryError: a component is not there or not a folder.
+        """
+        at = os.dup(self._root)
+        try:
+            for number, name in enumerate(names):
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=at)
+                try:
+                    below = os.open(name, _FOLDER, dir_fd=at)
+                except OSError as error:
+                    if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                        raise
+                    path = self.place.root.joinpath(*names[: number + 1])
+                    about = os.stat(name, dir_fd=at, follow_symlinks=False)
+                    if stat.S_ISLNK(about.st_mode):
+                        what = f"{path} is a symbolic link, and no file is written through it"
+                        raise BlockedPath(what, f"rm {path}", self.host) from None
+                    if make:
+                        what = f"{path} is a file here and a folder there"
+                        raise BlockedPath(what, "move it away, or use -o DIR", self.host) from None
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name) from None
+                os.close(at)
+                at = below
+        except BaseException:
+            os.close(at)
+            raise
+        return at
+
+    def _look(self, parts: Sequence[str]) -> tuple[os.stat_result, str | None]:
+        """Return the status of what has this name, and the target if it is a link."""
+        parent = self._walk((*self.place.below, *parts[:-1]), make=False)
+        try:
+            about = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
+            link = os.readlink(parts[-1], dir_fd=parent) if stat.S_ISLNK(about.st_mode) else None
+            return about, link
+        finally:
+            os.close(parent)
+
+    def _why_not(self, folders: Sequence[str], target: str) -> str:
+        """Return why a link in a folder must not be created; empty if it may."""
+        if target.startswith("/"):
+            return _OUT
+        if not self._open_root(make=False):
+            return _NOTHING
+        names, is_folder = list(folders), True
+        for part in target.split("/"):
+            if not is_folder:
+                return _NOTHING
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not names:
+                    return _OUT
+                names.pop()
+                continue
+            names.append(part)
+            try:
+                about, _ = self._look(names)
+            except (OSError, BlockedPath):
+                return _NOTHING
+            if stat.S_ISLNK(about.st_mode):
+                return f"the link leads through another link, {'/'.join(names)}"
+            is_folder = stat.S_ISDIR(about.st_mode)
+            if not is_folder and not stat.S_ISREG(about.st_mode):
+                return _NOTHING
+        return "" if names else _OUT
+
+
+class IncomingFile:
+    """A file that is being received; ``LocalWriter.create`` makes it."""
+
+    def __init__(self, writer: LocalWriter, parts: tuple[str, ...], staged: str, file: IO[bytes]) -> None:
+        self.file = file
+        self._writer, self._parts, self._staged = writer, parts, staged
+
+    def write(self, data: bytes) -> int:
+        """Append bytes.
+
+        Raises:
+            ToolkitError: more bytes come than the limit allows.
+        """
+        self._writer.take(len(data))
+        return self.file.write(data)
+
+    def commit(self, mode: int = 0o666, mtime: int | None = None, replace: bool = True) -> None:
+        """Give the complete file its name.
+
+        Args:
+            mode: wanted permissions, reduced by the umask; execute bits count with ``keep_modes`` only.
+            mtime: nanoseconds since the epoch; the current time for None.
+            replace: replace a file or link of this name.
+
+        Raises:
+            BlockedPath: a folder on the way is a link or a file.
+            ToolkitError: the name is that of a folder.
+            FileExistsError: the name is taken, and ``replace`` is not set.
+        """
+        self.file.flush()
+        descriptor = self.file.fileno()
+        os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & mode & 0o777 | 0o600)
+        if mtime is not None:
+            os.utime(descriptor, ns=(mtime, mtime))
+        self.file.close()
+        self._writer._open.remove(self)
+        self._writer._place(self._staged, self._parts, replace)
