@@ -149,27 +149,36 @@ class ClusterJob:
         with self.cluster.connect() as session:
             return job_report(session, self._status(session).id)
 
-    def get(self, *patterns: str, into: str | Path = "", host: str = "", replace: bool = False) -> Got:
+    def get(
+        self,
+        *patterns: str,
+        into: str | Path = "",
+        host: str = "",
+        replace: bool = False,
+        keep_modes: bool = False,
+    ) -> Got:
         """Bring files that it has written to a local folder, from main or from one host.
 
         Args:
             patterns: relative to its folder, or absolute in the container.
             into: local folder; ``runs/JOB`` by default, which ``run`` never sends as code.
             replace: local files that differ.
+            keep_modes: keep execute bits.
 
         Raises:
-            ToolkitError: nothing matches, or a local file differs; then nothing was brought.
+            ToolkitError: nothing matches, a local file differs or a local folder on the way is a link; then
+                nothing was brought.
         """
-        from toolkit.get import bring, default_folder, find_files, refuse_overwriting
+        from toolkit.core.local_writer import destination
+        from toolkit.get import bring, check_local, default_folder, find_files
 
         with self.cluster.connect() as session:
             found = self._status(session)
             name = choose_hosts(session.inventory, (host,), ())[0] if host else session.inventory.main
-            folder = Path(into) if into else default_folder(found.id)
+            folder = destination(into) if into else default_folder(found.id)
             wanted = find_files(session, name, found.id, list(patterns), folder)
-            if not replace:
-                refuse_overwriting([wanted])
-            return bring(session, wanted, lambda done, total: None)
+            check_local([wanted], replace)
+            return bring(session, wanted, lambda done, total: None, keep_modes)
 
     def _connect(self) -> Session:
         """Connect to those hosts that know how the job stands."""

@@ -9,8 +9,18 @@ from pathlib import Path
 
 from toolkit.api import Session
 from toolkit.core.command import command
+from toolkit.core.local_writer import BlockedPath, Destination, LocalWriter, UnsafeName
 from toolkit.core.names import INSIDE, JOBS, RUNS
-from toolkit.effects.landing import Coming, Landing, put_link, safe_target, standing
+from toolkit.core.remote_files import (
+    Missing,
+    NoJob,
+    RemoteFile,
+    Requested,
+    bad_answer,
+    decode_listed,
+    leads_out,
+)
+from toolkit.effects.file_stream import FileStream
 from toolkit.effects.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.executors.failures import failure
@@ -24,39 +34,54 @@ Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """A file or link that is left out."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Found:
-    """What a host has of the files that are asked for, held against a local folder.
+    """Files of a host that match the patterns, compared with a local folder.
 
     Args:
-        into: the local folder.
-        new: files and links that are to be brought.
-        there: how many are here already, equal in size and time.
+        new: files and links to download.
+        there: number of those that are here already, equal in size and time.
         differs: those of ``new`` in whose place something else is here.
-        outside: links that lead out of the folder; they are left out.
+        blocked: reasons why files of ``new`` cannot be written: local folders on the way that are links.
+        skipped: links that lead out of the folder.
     """
 
     host: str
-    into: Path
-    new: tuple[Coming, ...] = ()
+    into: Destination
+    new: tuple[RemoteFile, ...] = ()
     there: int = 0
-    differs: tuple[Coming, ...] = ()
-    outside: tuple[Coming, ...] = ()
+    differs: tuple[RemoteFile, ...] = ()
+    blocked: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
     @property
     def size(self) -> int:
-        """Bytes that are to be brought."""
-        return sum(coming.size for coming in self.new)
+        """Bytes to download."""
+        return sum(one.size for one in self.new)
 
 
 @dataclass(frozen=True)
 class Got:
-    """What came of it; sizes in bytes."""
+    """Files that were downloaded; sizes in bytes.
+
+    Args:
+        files: number of files and links.
+        skipped: links that were left out, each with the reason.
+    """
 
     host: str
     into: str
     files: int
     bytes: int
     there: int
+    skipped: tuple[Skipped, ...] = ()
 
 
 class NoFolder(NotReady):
@@ -67,117 +92,154 @@ class NoSuchFile(ToolkitError):
     """The host has nothing of what is asked for."""
 
 
-def default_folder(job: str) -> Path:
+def default_folder(job: str) -> Destination:
     """Return the local folder for a job's files if no other is named; it is never sent as code."""
-    return Path(RUNS, job)
+    return Destination(Path(RUNS), (job,))
 
 
-def find_files(session: Session, host: str, job: str, patterns: Sequence[str], into: Path) -> Found:
-    """Return what a job's files on a host match the patterns, and how they stand here.
+def find_files(session: Session, host: str, job: str, patterns: Sequence[str], into: Destination) -> Found:
+    """Return the files of a job on a host that match the patterns, compared with the local folder.
 
     Raises:
         NotReady: the container does not run.
         NoFolder: the job was not on this host.
         NoSuchFile: nothing matches; says what is there.
+        ToolkitError: the host lists a file that was not requested, or its answer is not valid.
     """
     runner = session.container(host)
     folder = str(JOBS / job / "code")
     result = runner.run(command(*_GIVE, "list", folder, *patterns), _LIST_SECONDS)
     if not result.ok:
         raise failure(result, runner)
-    coming: list[Coming] = []
-    missing = []
-    for line in result.stdout.splitlines():
-        one = json.loads(line)
-        if one.get("nothing"):
+    files: dict[str, RemoteFile] = {}
+    missing: list[Missing] = []
+    requested = Requested(folder, patterns)
+    for line in filter(None, result.stdout.split("\n")):
+        one = decode_listed(line, host)
+        if isinstance(one, NoJob):
             raise NoFolder(f"there is no folder of job {job}", "toolkit status lists the jobs", host)
-        if "missing" in one:
+        if isinstance(one, Missing):
             missing.append(one)
+        elif one.name not in requested:
+            what = f"lists a file that was not requested, and nothing was brought from it: {one.name!a}"
+            raise ToolkitError(what, "", host)
+        elif one.name in files:
+            raise bad_answer("a name that comes twice", one.name, host)
         else:
-            coming.append(Coming(**one))
+            files[one.name] = one
     if missing:
         raise _no_such_file(missing, host, job)
-    return _held_against(host, into, coming)
+    return _compared(host, into, list(files.values()))
 
 
-def _held_against(host: str, into: Path, coming: Sequence[Coming]) -> Found:
-    new: list[Coming] = []
-    differs: list[Coming] = []
-    outside: list[Coming] = []
-    for one in coming:
-        target = safe_target(into, one)
-        if target is None:
-            outside.append(one)
-        elif (how := standing(target, one)) != "there":
+def _compared(host: str, into: Destination, files: Sequence[RemoteFile]) -> Found:
+    new: list[RemoteFile] = []
+    differs: list[RemoteFile] = []
+    blocked: list[str] = []
+    skipped: list[Skipped] = []
+    there = 0
+    with LocalWriter(into, host) as local:
+        for one in files:
+            if one.link is not None and leads_out(one.name, one.link):
+                skipped.append(Skipped(one.name, "the link leads out of the folder"))
+                continue
+            try:
+                state = local.state(one)
+            except UnsafeName as error:
+                skipped.append(Skipped(one.name, error.what))
+                continue
+            except BlockedPath as error:
+                blocked.append(error.what)
+                state = "new"
+            if state == "there":
+                there += 1
+                continue
             new.append(one)
-            differs += [one] if how == "differs" else []
-    there = len(coming) - len(new) - len(outside)
-    return Found(host, into, tuple(new), there, tuple(differs), tuple(outside))
+            differs += [one] if state == "differs" else []
+    return Found(host, into, tuple(new), there, tuple(differs), tuple(blocked), tuple(skipped))
 
 
-def _no_such_file(missing: Sequence[dict[str, object]], host: str, job: str) -> NoSuchFile:
+def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile:
     first = missing[0]
-    names = ", ".join(str(one["missing"]) for one in missing)
-    if first["there"]:
+    names = ", ".join(one.pattern for one in missing)
+    if first.there:
         return NoSuchFile(
             f"job {job} has written nothing to {names}", "name a file of the code by itself", host
         )
-    where = first["called"] or "the job's folder"
-    there = ", ".join(map(str, first["names"])) if isinstance(first["names"], list) else ""
-    more = f" and {first['more']} more" if first["more"] else ""
+    where = first.called or "the job's folder"
+    more = f" and {first.more} more" if first.more else ""
     what = f"job {job} has no {names}"
     return NoSuchFile(
-        f"{what}; in {where}: {there or 'nothing'}{more}", f"toolkit exec {host} -- ls {first['place']}", host
+        f"{what}; in {where}: {', '.join(first.names) or 'nothing'}{more}",
+        f"toolkit exec {host} -- ls {first.place}",
+        host,
     )
 
 
-def refuse_overwriting(found: Sequence[Found]) -> None:
-    """Refuse to replace local files that differ from what would come.
+def check_local(found: Sequence[Found], replace: bool) -> None:
+    """Refuse to write through local links, and without ``replace`` to replace local files that differ.
 
     Raises:
-        ToolkitError: names them.
+        ToolkitError: names the links or the files.
     """
-    files = [str(one.into / coming.name) for one in found for coming in one.differs]
-    if files:
-        more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
-        what = (
-            f"these differ from what would come, and nothing was brought: {', '.join(files[:_SHOWN])}{more}"
+    blocked = list(dict.fromkeys(reason for one in found for reason in one.blocked))
+    if blocked:
+        raise ToolkitError(
+            f"nothing was brought: {_some(blocked, '; ')}", "remove the link, or use another folder"
         )
+    files = [str(one.into.path / file.name) for one in found for file in one.differs]
+    if files and not replace:
+        what = f"these differ from what would come, and nothing was brought: {_some(files, ', ')}"
         raise ToolkitError(what, "another folder: -o DIR; to replace them: --force")
 
 
-def bring(session: Session, found: Found, tell: Tell) -> Got:
-    """Bring the files; each appears under its name when all of it is here.
+def _some(names: Sequence[str], comma: str) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return comma.join(names[:_SHOWN]) + more
+
+
+def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) -> Got:
+    """Download the files; each gets its name when it is complete, and links are created last.
+
+    Args:
+        keep_modes: keep execute bits.
 
     Raises:
-        ToolkitError: a file cannot be read there or written here; what came before it stays.
+        ToolkitError: a file cannot be read on the host or written here; files that are complete stay.
     """
     runner = session.container(found.host)
-    # A host's word about itself is not trusted to name a place elsewhere: links come when all files have.
-    files = [(one, found.into / one.name) for one in found.new if one.link is None]
-    if files:
-        landing = Landing(files, lambda done: tell(done, found.size))
-        try:
-            _receive(runner, landing)
-        except OSError as error:
-            what = f"cannot write to {found.into}: {error.strerror or error}"
-            raise ToolkitError(what, "make room there, or use -o DIR; what has come stays") from error
-        finally:
-            landing.close()
+    files = [one for one in found.new if one.link is None]
     links = [one for one in found.new if one.link is not None]
-    for one in links:
-        put_link(found.into / one.name, one.link or "")
-    size = landing.taken if files else 0
-    return Got(found.host, str(found.into), len(found.new), size, found.there)
+    skipped, received = list(found.skipped), 0
+    try:
+        with LocalWriter(found.into, found.host, found.size, len(found.new), keep_modes) as writer:
+            if files:
+                received = _receive(runner, writer, files, lambda done: tell(done, found.size))
+            for one in links:
+                try:
+                    reason = writer.link(one.name, one.link or "")
+                except ToolkitError as error:
+                    reason = error.what
+                skipped += [Skipped(one.name, reason)] if reason else []
+    except OSError as error:
+        what = f"cannot write to {found.into.path}: {error.strerror or error}"
+        raise ToolkitError(what, "make room there, or use -o DIR; what has come stays") from error
+    count = len(found.new) + len(found.skipped) - len(skipped)
+    return Got(found.host, str(found.into.path), count, received, found.there, tuple(skipped))
 
 
-def _receive(runner: ContainerRunner, landing: Landing) -> None:
-    asked = json.dumps([one.path for one, _ in landing.files]).encode()
-    result = runner.stream(command(*_GIVE, "send"), landing, [asked])
-    if not result.ok or not landing.whole:
+def _receive(
+    runner: ContainerRunner, writer: LocalWriter, files: Sequence[RemoteFile], tell: Callable[[int], None]
+) -> int:
+    """Receive the files; return the number of bytes."""
+    stream = FileStream(writer, files, tell)
+    asked = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
+    result = runner.stream(command(*_GIVE, "send"), stream, [asked])
+    if not result.ok or not stream.complete:
         raise failure(result, runner, "run the same command again: it goes on from what is there")
-    if landing.refused:
-        one, why = landing.refused[0]
-        others = len(landing.refused) - 1
+    if stream.refused:
+        one, why = stream.refused[0]
+        others = len(stream.refused) - 1
         more = f", and {others} more" if others else ""
         raise ToolkitError(f"cannot read {one.path} ({why}){more}", "the others have come", runner.name)
+    return stream.received

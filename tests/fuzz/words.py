@@ -109,7 +109,7 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("stop", "x", "--dry-run", "--json", "--grace", "2"),
     ("stop", "x", "--now"),
     ("get", "out", "*.pt", "--job", "x", "--host", "gpu2", "-o", "folder", "--dry-run", "--json"),
-    ("get", "--all-hosts", "--force", "/data/x", "-v"),
+    ("get", "--all-hosts", "--force", "--keep-modes", "/data/x", "-v"),
     ("forward", "board", "--port", "7000", "--json", "-v"),
     ("logs", "--service", "board", "-f", "--tail", "3"),
     ("shell", "gpu2", "-v"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,11 +17,14 @@ from toolkit.api import Session
 from toolkit.cluster import Cluster
 from toolkit.cluster_connection import Connection
 from toolkit.cluster_job import ClusterJob
-from toolkit.effects.landing import Coming, Landing, safe_target, standing
+from toolkit.core.local_writer import Destination, LocalWriter
+from toolkit.core.remote_files import RemoteFile
+from toolkit.core.result import Result
+from toolkit.effects.file_stream import FileStream
 from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.tree import list_files
 from toolkit.errors import ToolkitError
-from toolkit.get import Found, Got, NoFolder, NoSuchFile, bring, find_files, refuse_overwriting
+from toolkit.get import Found, Got, NoFolder, NoSuchFile, Skipped, bring, check_local, find_files
 
 
 class Place:
@@ -42,10 +47,10 @@ class Place:
         return ContainerRunner(self.code.host, f"{HOST}-container")
 
     def find(self, *patterns: str, job: str = "one") -> Found:
-        return find_files(cast(Session, self), HOST, job, patterns, self.into)
+        return find_files(cast(Session, self), HOST, job, patterns, Destination(self.into))
 
-    def get(self, *patterns: str) -> Got:
-        return bring(cast(Session, self), self.find(*patterns), lambda done, total: None)
+    def get(self, *patterns: str, keep_modes: bool = False) -> Got:
+        return bring(cast(Session, self), self.find(*patterns), lambda done, total: None, keep_modes)
 
     def here(self) -> list[str]:
         return sorted(
@@ -72,7 +77,7 @@ def test_a_folder_comes_without_what_came_with_the_code(place: Place) -> None:
     place.write("results/__pycache__/x")
     (place.job / "code" / "results" / "last").symlink_to("a/model.pt")
     (place.job / "code" / "results" / "deep").symlink_to("a")
-    assert place.get("results") == Got(HOST, str(place.into), 4, 100_000, 0)
+    assert place.get("results", keep_modes=True) == Got(HOST, str(place.into), 4, 100_000, 0)
     assert place.here() == ["results/a/model.pt", "results/deep", "results/last", "results/log"]
     model = place.into / "results" / "a" / "model.pt"
     assert model.read_text() == "m" * 100_000
@@ -147,7 +152,7 @@ def test_local_files_that_differ_are_kept(place: Place) -> None:
     (place.into / "a").write_text("mine")
     found = place.find("a", "b")
     with pytest.raises(ToolkitError, match=r"these differ .* nothing was brought: .*/a\n") as error:
-        refuse_overwriting([found])
+        check_local([found], replace=False)
     assert "--force" in error.value.fix
     place.get("a", "b")  # what --force does
     assert (place.into / "a").read_text() == "theirs"
@@ -216,40 +221,19 @@ def test_a_folder_that_is_named_takes_the_files(project: Path, run: Run) -> None
     assert not (project / "runs").exists()
 
 
-def coming(name: str, link: str | None = None) -> Coming:
-    return Coming("/x", name, link=link)
-
-
-@pytest.mark.parametrize(
-    ("one", "safe"),
-    [
-        (coming("a/b"), True),
-        (coming("../a"), False),
-        (coming("a/../../b"), False),
-        (coming("/etc/passwd"), False),
-        (coming(""), False),
-        (coming("out/x"), False),
-        (coming("a/l", "b"), True),
-        (coming("a/l", "../b"), True),
-        (coming("a/l", "../../b"), False),
-        (coming("l", "/etc"), False),
-        (coming("out/l", "x"), False),
-    ],
-)
-def test_nothing_lands_outside_of_the_folder(tmp_path: Path, one: Coming, safe: bool) -> None:
-    into = tmp_path / "into"
-    into.mkdir()
-    (into / "out").symlink_to(tmp_path)
-    assert (safe_target(into, one) is not None) == safe
-
-
 def test_links_out_of_the_folder_are_left_out(place: Place) -> None:
     place.write("out/a")
     (place.job / "code" / "out" / "data").symlink_to("/data")
+    (place.job / "code" / "out" / "gone").symlink_to("b")
     found = place.find("out")
-    assert [one.name for one in found.outside] == ["out/data"] and [one.name for one in found.new] == [
-        "out/a"
-    ]
+    assert [one.name for one in found.skipped] == ["out/data"]
+    assert [one.name for one in found.new] == ["out/a", "out/gone"]
+    got = place.get("out")
+    assert (got.files, place.here()) == (1, ["out/a"])
+    assert got.skipped == (
+        Skipped("out/data", "the link leads out of the folder"),
+        Skipped("out/gone", "the link leads to nothing in the folder"),
+    )
 
 
 class Breaking(ContainerHere):
@@ -289,22 +273,167 @@ def test_the_stream_may_come_in_any_pieces(tmp_path: Path, pieces: int) -> None:
     text = (
         b'{"size": 3, "mtime": 7}\nabc{"refused": "no"}\n{"size": 0, "mtime": 8}\n{"size": 1, "mtime": 9}\n\n'
     )
-    files = [(coming(name), tmp_path / name) for name in "wxyz"]
-    landing = Landing(files, lambda done: None)
-    for at in range(0, len(text), pieces):
-        landing(text[at : at + pieces])
-    assert landing.whole and landing.refused == [(files[1][0], "no")]
+    files = [RemoteFile("/x", name, 3) for name in "wxyz"]
+    with LocalWriter(Destination(tmp_path)) as writer:
+        stream = FileStream(writer, files, lambda done: None)
+        for at in range(0, len(text), pieces):
+            stream(text[at : at + pieces])
+    assert stream.complete and stream.refused == [(files[1], "no")]
     found = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.iterdir()}
     assert found == {"w": (b"abc", 7), "y": (b"", 8), "z": (b"\n", 9)}
 
 
-def test_standing(tmp_path: Path) -> None:
+def test_state(tmp_path: Path) -> None:
     file = tmp_path / "a"
-    one = Coming("/x", "a", 1, 5_000_000_000)
-    assert standing(file, one) == "new"
+    one = RemoteFile("/x", "a", 1, 5_000_000_000)
+
+    def state(wanted: RemoteFile = one) -> str:
+        with LocalWriter(Destination(tmp_path)) as writer:
+            return writer.state(wanted)
+
+    assert state() == "new"
     file.write_text("x")
     os.utime(file, ns=(1, 5_000_000_000))
-    assert standing(file, one) == "there"
+    assert state() == "there"
     os.utime(file, ns=(1, 6_000_000_000))
-    assert standing(file, one) == "differs"
-    assert standing(file / "below", one) == "differs"
+    assert state() == "differs"
+    assert state(RemoteFile("/x", "a/below", 1, 5_000_000_000)) == "differs"
+    assert state(RemoteFile("/x", "a", link="b")) == "differs"
+    (tmp_path / "l").symlink_to("a")
+    assert state(RemoteFile("/x", "l", link="a")) == "there"
+    assert state(RemoteFile("/x", "l", 1, 6_000_000_000)) == "differs"
+
+
+def test_no_file_can_be_executed_unless_modes_are_kept(place: Place) -> None:
+    for name, mode in (("tool", 0o6755), ("plain", 0o640)):
+        place.write(f"out/{name}").chmod(mode)
+    place.get("out")
+    out = place.into / "out"
+    assert [(out / name).stat().st_mode & 0o7777 for name in ("tool", "plain")] == [0o644, 0o640]
+    (out / "tool").unlink()
+    place.get("out", keep_modes=True)
+    assert (out / "tool").stat().st_mode & 0o7777 == 0o755
+
+
+class Lying(ContainerHere):
+    """A host whose give.py answers with these lines."""
+
+    listed: Sequence[Mapping[str, Any]] = ()
+    sent = b""
+
+    def run(self, command: Any, timeout: float | None = None) -> Result:
+        return Result(0, "@@begun@@\n" + "".join(f"{json.dumps(line)}\n" for line in self.listed))
+
+    def stream(self, command: Any, sink: Any, source: Any = None) -> Result:
+        sink(self.sent)
+        return Result(0)
+
+
+def lying(place: Place, *listed: Mapping[str, Any], sent: bytes = b"") -> Place:
+    host = Lying(place.code.root)
+    host.listed, host.sent = listed, sent
+    place.code.host = host
+    return place
+
+
+def a_file(name: str, size: int = 2, **more: Any) -> dict[str, Any]:
+    return {"path": f"/x/{name}", "name": name, "size": size, "mtime": 1, "mode": 0o755, "inode": 1, **more}
+
+
+def a_link(name: str, target: str) -> dict[str, Any]:
+    return {"path": f"/x/{name}", "name": name, "link": target}
+
+
+@pytest.mark.parametrize("name", [".git/hooks/pre-commit", "sitecustomize.py", "../out/x", "/out", "output"])
+def test_a_file_that_was_not_requested_does_not_come(place: Place, name: str) -> None:
+    lying(place, a_file("out/x"), a_file(name), sent=b'{"size": 2, "mtime": 1}\nhi' * 2)
+    with pytest.raises(ToolkitError, match="lists a file that was not requested") as caught:
+        place.get("out")
+    assert caught.value.host == HOST and place.here() == []
+
+
+def test_links_that_lead_out_over_each_other(place: Place) -> None:
+    outside = place.into.parent / "precious"
+    outside.write_text("precious")
+    links = (a_link("d", "."), a_link("e", "d/.."), a_link("s", "sub"), a_link("t", "s/../.."))
+    lying(place, a_file("sub/x"), *links, sent=b'{"size": 2, "mtime": 1}\nhi')
+    got = place.get(".")
+    assert place.here() == ["s", "sub/x"] and len(got.skipped) == 3
+    # A second answer counts on the links of the first one.
+    lying(place, a_file("s/precious"), sent=b'{"size": 2, "mtime": 1}\nhi')
+    found = place.find(".")
+    with pytest.raises(ToolkitError, match=r"into/s is a symbolic link, and no file is written through it"):
+        check_local([found], replace=True)
+    with pytest.raises(ToolkitError, match="symbolic link"):
+        place.get(".")
+    assert outside.read_text() == "precious" and place.here() == ["s", "sub/x"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "field"),
+    [
+        (b'{"size": -1, "mtime": 1}\n', "size"),
+        (b'{"size": 30, "mtime": 1}\n', "size"),
+        (b'{"size": 2, "mtime": 1e300}\n', "mtime"),
+        (b'{"size": 2, "mtime": 1, "more": 1}\n', "'more'"),
+        (b'{"size": 2}\n', "'mtime'"),
+        (b"[" * 3000 + b"\n", "a line"),
+        (b"x" * 70_000, "the length of a line"),
+    ],
+)
+def test_what_a_host_sends_is_checked(place: Place, sent: bytes, field: str) -> None:
+    lying(place, a_file("out"), sent=sent)
+    with pytest.raises(ToolkitError, match=f"give.py is not valid: .*{field}") as caught:
+        place.get("out")
+    assert caught.value.host == HOST and place.here() == []
+
+
+def test_no_bytes_come_after_the_last_file(place: Place) -> None:
+    lying(place, a_file("out"), sent=b'{"size": 2, "mtime": 1}\nhi{"size": 2, "mtime": 1}\nhi')
+    with pytest.raises(ToolkitError, match="sends more than the 1 files that were requested"):
+        place.get("out")
+    assert place.here() == ["out"]
+
+
+def test_a_log_that_grows_comes_as_long_as_it_was_listed(place: Place) -> None:
+    log, other = place.write("out/log", "one\n"), place.write("out/other", "one\n")
+    found = place.find("out")
+    with log.open("a") as file:
+        file.write("two\n")
+    other.rename(other.with_name("moved"))
+    place.write("out/other", "another, longer")
+    with pytest.raises(ToolkitError, match="a larger file has taken its place"):
+        bring(cast(Session, place), found, lambda done, total: None)
+    assert (place.into / "out" / "log").read_text() == "one\n" and place.here() == ["out/log"]
+
+
+def test_a_name_that_comes_twice_is_refused(place: Place) -> None:
+    lying(place, a_file("out"), a_link("out", "x"))
+    with pytest.raises(ToolkitError, match="a name that comes twice"):
+        place.find("out")
+
+
+def test_saved_logs_stay_below_their_folder(project: Path, place: Place, run: Run) -> None:
+    place.write("../logs/rank-0.log", "step 1\n")
+    place.write("../output.log", "[gpu1 0] step 1\n")
+    kept = project / "kept"
+    status, _, err = run("logs", "one", "--save", "kept")
+    assert status == 0, err
+    assert (kept / "one" / HOST / "logs" / "rank-0.log").read_text() == "step 1\n"
+    # A link that an earlier download left is not followed.
+    moved = (kept / "one" / HOST).rename(project / "moved")
+    (kept / "one" / HOST).symlink_to(moved)
+    place.write("../logs/rank-0.log", "step 1\nstep 2\n")
+    status, _, err = run("logs", "one", "--save", "kept")
+    assert status == 1 and f"kept/one/{HOST} is a symbolic link" in err
+    assert (moved / "logs" / "rank-0.log").read_text() == "step 1\n"
+
+
+def test_logs_of_hosts_that_are_not_ours(project: Path, place: Place, run: Run) -> None:
+    place.write("../logs/rank-0.log", "step 1\n")
+    place.write("../output.log", "[gpu1 0] step 1\n")
+    hosts = {HOST: [0], "../../x": [0]}
+    place.write("../status.json", json.dumps({"state": "succeeded", "exit_code": 0, "hosts": hosts}))
+    status, _, err = run("logs", "one", "--save", "kept")
+    assert status == 1 and "ran on '../../x', which is not in the hosts file" in err
+    assert (project / "kept" / "one" / HOST / "logs" / "rank-0.log").is_file()

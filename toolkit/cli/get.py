@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from toolkit.api import Session
     from toolkit.cli.line import CommandLine
     from toolkit.core.job_status import JobStatus
+    from toolkit.core.local_writer import Destination
     from toolkit.errors import ToolkitError
-    from toolkit.get import Found, Got
+    from toolkit.get import Found, Got, Skipped
     from toolkit.spec.inventory import Inventory
 
 
@@ -44,6 +45,9 @@ def get(
         str, typer.Option("--output", "-o", metavar="DIR", help="The local folder; ./runs/JOB if absent.")
     ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace local files that differ.")] = False,
+    keep_modes: Annotated[
+        bool, typer.Option("--keep-modes", help="Keep execute bits; without it no file can be executed.")
+    ] = False,
     hosts: HostsFile = DEFAULT_HOSTS,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -54,8 +58,10 @@ def get(
     Of a folder that came with the code only what the job wrote in it comes. Absolute paths are those in the
     container. The job may still be running.
     ./runs is never sent as code. Files in another folder of the project are sent with the next job.
+    A link is created only if it leads to a file or folder below the local folder.
     """
     from toolkit.cli.line import CommandLine
+    from toolkit.core.local_writer import destination
     from toolkit.get import default_folder
 
     line = CommandLine()
@@ -67,18 +73,15 @@ def get(
     with connect(inventory, verbose, asked) as session:
         session.require_some()
         wanted = _wanted(session, job)
-        into = Path(output) if output else default_folder(wanted)
-        places = {name: into / name if everywhere else into for name in names}
+        into = destination(output) if output else default_folder(wanted)
+        places = {name: into.folder(name) if everywhere else into for name in names}
         found, errors = _find(session, wanted, paths, places)
         if everywhere and found:
             # A job need not have been on every host, nor have written the same on each.
             errors = {name: error for name, error in errors.items() if not _is_absence(error)}
         if not dry_run:
-            got, failed = _bring(session, found, force, verbose)
+            got, failed = _bring(session, found, force, verbose, keep_modes)
             errors |= failed
-    for one in found.values():
-        for link in one.outside:
-            say(f"  {one.host}: left out {link.name}, a link out of the folder: to {link.link}")
     if dry_run:
         _show_found(wanted, found, errors, as_json)
     else:
@@ -87,21 +90,21 @@ def get(
         raise typer.Exit(1)
 
 
-def bring_logs(session: Session, job: JobStatus, into: Path, verbose: bool) -> None:
-    """Bring a job's logs whole, each host's into a folder of its own; those that have grown come anew.
+def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: bool) -> None:
+    """Bring a job's logs whole, each host's into JOB/HOST below a folder; those that have grown come anew.
 
     Raises:
         ToolkitError: no host gave any.
     """
     from toolkit.core.names import JOBS
     from toolkit.effects.fanout import fan_out
+    from toolkit.errors import ToolkitError
     from toolkit.get import find_files
 
     folder = JOBS / job.id
-    places = {
-        name: into / job.id / name
-        for name in dict.fromkeys((session.inventory.main, *(name for name, _ in job.hosts)))
-    }
+    known = session.inventory.names
+    names = dict.fromkeys((session.inventory.main, *(name for name, _ in job.hosts)))
+    places = {name: into.folder(job.id, name) for name in names if name in known}
 
     def find(name: str) -> Found:
         # The merged log is main's alone, or each host has its own.
@@ -112,6 +115,9 @@ def bring_logs(session: Session, job: JobStatus, into: Path, verbose: bool) -> N
     if not found:
         raise next(iter(errors.values()))
     errors = {name: error for name, error in errors.items() if not _is_absence(error)}
+    for name in names:
+        if name not in known:  # main says which hosts the job has; a name that is not ours is no folder
+            errors[name] = ToolkitError(f"job {job.id} ran on {name!a}, which is not in the hosts file")
     got, failed = _bring(session, found, True, verbose)
     _show_got(job.id, got, errors | failed, False)
     if errors or failed:
@@ -128,14 +134,15 @@ def _check(
     output: str,
 ) -> None:
     from toolkit.api import choose_hosts
+    from toolkit.core.names import job_word
     from toolkit.inputs import is_file
 
     if host and everywhere:
         line.refuse("--host", "names one host; --all-hosts means every host")
     if inventory and host:
         line.read(choose_hosts, inventory, [host], [])
-    if job and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", job):
-        line.refuse("--job", f"{job!r} is no job's id; toolkit status lists them")
+    if job:
+        line.value("--job", job_word, job)
     if not all(paths) or any("\0" in path for path in paths):
         line.refuse("PATH", "is empty, or no path")
     if "\0" in output or is_file(Path(output)):
@@ -152,7 +159,7 @@ def _wanted(session: Session, job: str) -> str:
 
 
 def _find(
-    session: Session, job: str, paths: list[str], places: dict[str, Path]
+    session: Session, job: str, paths: list[str], places: dict[str, Destination]
 ) -> tuple[dict[str, Found], dict[str, ToolkitError]]:
     from toolkit.effects.fanout import fan_out
     from toolkit.get import find_files
@@ -170,19 +177,21 @@ def _is_absence(error: ToolkitError) -> bool:
 
 
 def _bring(
-    session: Session, found: dict[str, Found], force: bool, verbose: bool
+    session: Session, found: dict[str, Found], force: bool, verbose: bool, keep_modes: bool = False
 ) -> tuple[dict[str, Got], dict[str, ToolkitError]]:
     from toolkit.effects.fanout import fan_out
     from toolkit.execute import StepProgress
-    from toolkit.get import bring, refuse_overwriting
+    from toolkit.get import bring, check_local
 
-    if not force:
-        refuse_overwriting(tuple(found.values()))
+    check_local(tuple(found.values()), force)
     with Progress(verbose) as listener:
 
         def one(name: str) -> Got:
             return bring(
-                session, found[name], lambda done, total: listener(StepProgress(name, "get", done, total))
+                session,
+                found[name],
+                lambda done, total: listener(StepProgress(name, "get", done, total)),
+                keep_modes,
             )
 
         try:
@@ -193,24 +202,32 @@ def _bring(
 
 
 def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitError], as_json: bool) -> None:
+    from dataclasses import asdict
+
     from toolkit.core.room import size
 
     if as_json:
         rows = [
-            {"host": name, "into": str(one.into), "files": [f.name for f in one.new], "bytes": one.size}
+            {"host": name, "into": str(one.into.path), "files": [f.name for f in one.new], "bytes": one.size}
             | {"there": one.there, "differs": [f.name for f in one.differs]}
+            | {"blocked": list(one.blocked), "skipped": [asdict(link) for link in one.skipped]}
             for name, one in found.items()
         ]
         put_json({"job": job, "dry_run": True, "hosts": rows + _failed(errors)})
         return
     for name, one in found.items():
         there = f"; {one.there} are there already" if one.there else ""
-        sys.stdout.write(f"{name}: {counted(len(one.new), 'file')}, {size(one.size)}, to {one.into}{there}\n")
+        sys.stdout.write(
+            f"{name}: {counted(len(one.new), 'file')}, {size(one.size)}, to {one.into.path}{there}\n"
+        )
         differs = set(one.differs)
         for coming in one.new:
             mark = "  (differs from what is here)" if coming in differs else ""
             text = f"  {coming.name}{mark}\n".encode(errors="surrogateescape")
             sys.stdout.write(text.decode(errors="backslashreplace"))
+        for reason in one.blocked:
+            sys.stdout.write(f"  {reason}\n")
+        _say_skipped(name, one.skipped)
     _say(errors)
 
 
@@ -226,7 +243,13 @@ def _show_got(job: str, got: dict[str, Got], errors: dict[str, ToolkitError], as
     for one in got.values():
         there = f"; {one.there} were there already" if one.there else ""
         say(f"{one.host}: {counted(one.files, 'file')}, {size(one.bytes)}, of {job} in {one.into}{there}")
+        _say_skipped(one.host, one.skipped)
     _say(errors)
+
+
+def _say_skipped(host: str, skipped: Sequence[Skipped]) -> None:
+    for one in skipped:
+        say(f"  {host}: left out {one.name!a}: {one.reason}")
 
 
 def _say(errors: dict[str, ToolkitError]) -> None:

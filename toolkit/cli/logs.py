@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +43,7 @@ def logs(
     from toolkit.cli.get import bring_logs
     from toolkit.cli.line import CommandLine
     from toolkit.cli.moments import since as moment
+    from toolkit.core.local_writer import destination
     from toolkit.inputs import is_file
     from toolkit.logs import Excerpt, show_log
 
@@ -75,7 +75,7 @@ def logs(
     with connect(inventory, verbose, names) as session:
         wanted = wanted_job(session, job)
         if save:
-            bring_logs(session, wanted, Path(save), verbose)
+            bring_logs(session, wanted, destination(save), verbose)
             return
         say_lost(wanted)
         if not job:

@@ -2,7 +2,8 @@
 
 A pattern is relative to FOLDER or absolute; a name that is there as it stands is no pattern. Of FOLDER
 itself only what the job wrote is found, unless it is named: not the code that came with it. `send` reads a
-JSON list of files from standard input and writes for each a line of JSON, then as many bytes as that says.
+JSON list of [path, size, inode], as listed, from standard input and writes for each file a line of JSON, then
+as many bytes as the line announces: no more than were listed, so that the client knows what will come.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def about(path: str, name: str) -> dict[str, Any] | None:
         return {"path": path, "name": name, "link": os.readlink(path)}
     if not stat.S_ISREG(status.st_mode):
         return None
-    mode = status.st_mode & 0o777
-    return {"path": path, "name": name, "size": status.st_size, "mtime": status.st_mtime_ns, "mode": mode}
+    found = {"path": path, "name": name, "size": status.st_size, "mtime": status.st_mtime_ns}
+    return {**found, "mode": status.st_mode & 0o777, "inode": status.st_ino}
 
 
 def neighbours(folder: str, pattern: str) -> tuple[str, list[str]]:
@@ -122,9 +123,9 @@ def list_files(folder: str, patterns: list[str]) -> int:
     return 0
 
 
-def send(paths: list[str]) -> int:
+def send(files: list[tuple[str, int, int]]) -> int:
     out = sys.stdout.buffer
-    for path in paths:
+    for path, size, inode in files:
         try:
             file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below
         except OSError as error:
@@ -132,7 +133,10 @@ def send(paths: list[str]) -> int:
             continue
         with file:
             status = os.fstat(file.fileno())
-            left = status.st_size
+            if status.st_size > size and status.st_ino != inode:
+                say(refused="a larger file has taken its place since it was listed")
+                continue
+            left = min(status.st_size, size)  # a log grows while the job runs
             say(size=left, mtime=status.st_mtime_ns)
             while left:
                 data = file.read(min(left, PIECE))
