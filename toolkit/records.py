@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit.api import Session
 from toolkit.core.command import Command
 from toolkit.core.job_status import JobStatus, parse_status
-from toolkit.core.names import JOBS
+from toolkit.core.names import JOBS, job_id_from
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.inputs import inside_programs
@@ -112,7 +112,7 @@ def taken_slots(jobs: Sequence[JobStatus]) -> tuple[Taken, ...]:
 
 def _asked_at_desk(session: Session, host: str) -> Sequence[Row]:
     answer = session.desks.ask(host, {"do": "jobs"}, "the list of its jobs")
-    return answer["jobs"] if "jobs" in answer else _ask(session, host)
+    return _valid(host, answer["jobs"]) if "jobs" in answer else _ask(session, host)
 
 
 def _ask(session: Session, host: str) -> Sequence[Row]:
@@ -123,6 +123,13 @@ def _ask(session: Session, host: str) -> Sequence[Row]:
         what = f"{host} does not say which jobs it has: {result.output}"
         raise ToolkitError(what, "toolkit status -v")
     rows: list[dict[str, Any]] = json.loads(result.stdout.strip().splitlines()[-1])
+    return _valid(host, rows)
+
+
+def _valid(host: str, rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows; raise ToolkitError for a job's id that could be a path on this machine."""
+    for row in rows:
+        job_id_from(host, row.get("id") if isinstance(row, dict) else row)
     return rows
 
 

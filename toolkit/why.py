@@ -18,7 +18,7 @@ from toolkit.core.evidence import Evidence, HostSeen, parse_host
 from toolkit.core.hang import FINAL, judge
 from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
-from toolkit.core.names import INSIDE, container_name
+from toolkit.core.names import INSIDE, container_name, job_id_from
 from toolkit.core.result import TIMED_OUT
 from toolkit.core.verdict import Verdict
 from toolkit.effects.fanout import fan_out
@@ -154,7 +154,7 @@ def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus
     for name, said in _look(session, word, others).items():
         if about := said.get("job"):
             state: dict[str, Any] = {"state": "unknown", "reason": f"{session.inventory.main}: {error.what}"}
-            return parse_status(str(about["id"]), state, True, {**about, "name": name})
+            return parse_status(job_id_from(name, about["id"]), state, True, {**about, "name": name})
     raise error
 
 

@@ -25,6 +25,7 @@ from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.tree import list_files
 from toolkit.errors import ToolkitError
 from toolkit.get import Found, Got, NoFolder, NoSuchFile, Skipped, bring, check_local, find_files
+from toolkit.records import known_jobs
 
 
 class Place:
@@ -411,6 +412,17 @@ def test_a_name_that_comes_twice_is_refused(place: Place) -> None:
     lying(place, a_file("out"), a_link("out", "x"))
     with pytest.raises(ToolkitError, match="a name that comes twice"):
         place.find("out")
+
+
+@pytest.mark.parametrize("job", ["../..", "/root", ".ssh", "a/b", "", 7, None])
+def test_a_job_id_is_never_a_path(place: Place, job: object) -> None:
+    session = Meeting(place)
+    rows = [{"id": job, "alive": False, "status": {"state": "succeeded"}, "record": {}}]
+    place.code.host = Lying(place.code.root)
+    place.code.host.listed = [rows]  # type: ignore[list-item]
+    with pytest.raises(ToolkitError, match="reports a job whose id is not valid") as caught:
+        known_jobs(session)
+    assert caught.value.host == HOST
 
 
 def test_saved_logs_stay_below_their_folder(project: Path, place: Place, run: Run) -> None:

@@ -6,6 +6,8 @@ import re
 from datetime import datetime
 from pathlib import PurePosixPath
 
+from toolkit.errors import ToolkitError
+
 LABEL = "toolkit"
 LABEL_CLUSTER = "toolkit.cluster"
 LABEL_ROLE = "toolkit.role"
@@ -64,15 +66,31 @@ def job_id(start: datetime, program: str, token: str) -> str:
     return f"{start:%Y%m%d-%H%M%S}-{word}-{token}"
 
 
+# A job's id names folders on the hosts and here: never empty, hidden, or a path.
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+
 def job_word(text: str) -> str:
     """Return what a person calls a job by: its id, or the last part of it.
 
     Raises:
         ValueError: no job is called so.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text) or len(text) > 200:
+    if not JOB_ID.fullmatch(text):
         raise ValueError("a job's id looks like 20260102-030405-train-a1b2; toolkit jobs lists them")
     return text
+
+
+def job_id_from(host: str, value: object) -> str:
+    """Return a job's id as a host reports it.
+
+    Raises:
+        ToolkitError: the value cannot be an id; names the host.
+    """
+    if not isinstance(value, str) or not JOB_ID.fullmatch(value):
+        what = f"reports a job whose id is not valid: {ascii(value)[:80]}"
+        raise ToolkitError(what, f"look at {JOBS} in its container", host)
+    return value
 
 
 # Names that the generated passwd file has for others already.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
+from toolkit.core.names import JOB_ID
 from toolkit.errors import ToolkitError
 
 MOST_JOBS = 50
 MOST_CLUSTERS = 50
 _MOST_BYTES = 2**16
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def remember_job(cluster: str, job: str) -> None:
@@ -66,11 +65,11 @@ def cache_folder() -> Path:
 
 def _file(cluster: str) -> Path | None:
     """The cluster's file, None for a name that no cluster can have."""
-    return cache_folder() / cluster if _NAME.fullmatch(cluster) else None
+    return cache_folder() / cluster if JOB_ID.fullmatch(cluster) else None
 
 
 def _good(jobs: Iterable[str]) -> list[str]:
-    return list(islice(dict.fromkeys(job for job in jobs if _NAME.fullmatch(job)), MOST_JOBS))
+    return list(islice(dict.fromkeys(job for job in jobs if JOB_ID.fullmatch(job)), MOST_JOBS))
 
 
 def _forget(folder: Path) -> None:
