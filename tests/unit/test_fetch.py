@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import subprocess
 import tarfile
@@ -11,12 +12,15 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.command import Command
+from toolkit.core import local_writer
+from toolkit.core.command import Command, command
 from toolkit.core.result import Result
+from toolkit.effects.runner import LocalRunner
 from toolkit.errors import ToolkitError
+from toolkit.execute import execute
 from toolkit.executors import executor_of, transfers
 from toolkit.executors.context import Context
-from toolkit.plan.steps import Fetch
+from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 
 JOB = "20261120-211300-digits-a1b2"
 
@@ -36,6 +40,17 @@ class Runner:
             keep(done.stdout)
             return Result(done.returncode, "", done.stderr.decode())
         keep(self.archive)
+        return Result(0)
+
+
+class Host(LocalRunner):
+    """Runs commands on this machine, and sends an archive of its own."""
+
+    def __init__(self, name: str, sent: bytes) -> None:
+        self.name, self.sent = name, sent
+
+    def stream(self, command: Command, sink: Callable[[bytes], None], source: Any = None) -> Result:
+        sink(self.sent)
         return Result(0)
 
 
@@ -114,6 +129,98 @@ def test_what_leads_out_of_the_jobs_folder_stays_out(name: str, tmp_path: Path) 
     verdict, _ = fetch(Runner(archive(name)), tmp_path / "saved")
     assert verdict.status == "skipped"
     assert files(tmp_path) == []
+
+
+def test_links_of_an_earlier_download_are_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outside").mkdir()
+    Path("runs/demo/job").mkdir(parents=True)
+    Path("runs/demo/job/gpu1").symlink_to(tmp_path / "outside")
+    with pytest.raises(ToolkitError, match="runs/demo/job/gpu1 is a symbolic link") as caught:
+        fetch(Runner(archive("job/logs/x")), Path("runs/demo"))
+    assert caught.value.host == "gpu1" and "toolkit down --no-save" in caught.value.fix
+    Path("runs/demo").rename("runs/old")
+    Path("runs/demo").symlink_to(tmp_path / "outside")
+    with pytest.raises(ToolkitError, match="runs/demo is a symbolic link"):
+        fetch(Runner(archive("job/logs/x")), Path("runs/demo"))
+    assert files(tmp_path / "outside") == []
+
+
+def test_a_file_replaces_a_link_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    logs = tmp_path / "saved" / "job" / "gpu1" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "x").symlink_to(tmp_path / "precious")
+    fetch(Runner(archive("job/logs/x")), tmp_path / "saved")
+    assert (logs / "x").read_text() == "x" and (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["job/job.json", "job/code/.sent", "job/code/__pycache__/x", ".ssh/x"])
+def test_only_what_was_requested_is_kept(name: str, tmp_path: Path) -> None:
+    verdict, _ = fetch(Runner(archive(name, "job/x")), tmp_path / "saved")
+    assert files(tmp_path) == ["saved/job/gpu1/x"]
+    assert verdict.detail == f"1 file in {tmp_path / 'saved'}; left out, as no job has them: {name!a}"
+
+
+def member(name: str, size: int = 1, **more: Any) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    for key, value in more.items():
+        setattr(info, key, value)
+    return info.tobuf(tarfile.PAX_FORMAT) + b"x".ljust(512, b"\0")
+
+
+END = b"\0" * 1024
+GARBAGE = [
+    b"no archive at all",
+    b"x" * 5000,
+    gzip.compress(archive("job/x")),
+    member("job/x")[:700],
+    member("job/x"),  # without an end
+    member("job/x") + b"garbage".ljust(512, b"!") + member("job/y") + END,
+    member("job/x", 10**6) + END,
+    member("job/x", type=tarfile.GNUTYPE_SPARSE) + END,
+    member("job/x", pax_headers={"size": "-5"}) + END,
+    member("job/x", pax_headers={"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}) + END,
+    member("job/x", pax_headers={"comment": "x" * 100_000}) + END,
+]
+
+
+@pytest.mark.parametrize("number", range(len(GARBAGE)))
+def test_an_archive_that_is_not_valid_fails_on_its_host_alone(number: int, tmp_path: Path) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        fetch(Runner(GARBAGE[number]), tmp_path / "saved")
+    assert caught.value.host == "gpu1" and caught.value.fix.endswith("toolkit down --no-save")
+    assert set(files(tmp_path)) <= {"saved/job/gpu1/x"}
+    assert not list((tmp_path / "saved").glob(".*"))
+
+
+def test_a_host_whose_archive_is_garbage_keeps_its_cluster_and_the_others_continue(tmp_path: Path) -> None:
+    steps: list[Step] = [
+        Fetch(host=name, title="save", inside=(), into=str(tmp_path / "saved")) for name in ("gpu1", "gpu2")
+    ]
+    remove = [Run(name, "remove", command("touch", str(tmp_path / name))) for name in ("gpu1", "gpu2")]
+    plan = Plan("down", (Phase("records", tuple(steps)), Phase("containers", tuple(remove))))
+    runners = {"gpu1": Host("gpu1", b"x" * 5000), "gpu2": Host("gpu2", archive("job/x"))}
+    report = execute(plan, runners)
+    found = [(one.host, one.step, one.status) for one in report.outcomes]
+    assert found == [
+        ("gpu1", "save", "failed"),
+        ("gpu2", "save", "ok"),
+        ("gpu1", "remove", "not run"),
+        ("gpu2", "remove", "ok"),
+    ]
+    assert "the archive of the records cannot be read" in report.failures[0].detail
+    assert files(tmp_path) == ["gpu2", "saved/job/gpu2/x"]
+
+
+def test_records_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_writer, "_SHARE", 0)
+    with pytest.raises(ToolkitError, match="fit into") as caught:
+        fetch(Runner(archive("job/x")), tmp_path / "saved")
+    assert caught.value.host == "gpu1" and files(tmp_path) == []
 
 
 def test_a_host_that_fails_is_named_with_a_way_to_go_on(tmp_path: Path) -> None:
