@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,11 @@ def find_files(session: Session, host: str, job: str, patterns: Sequence[str], i
             files[one.name] = one
     if missing:
         raise _no_such_file(missing, host, job)
-    return _compared(host, into, list(files.values()))
+    try:
+        return _compared(host, into, list(files.values()))
+    except OSError as error:
+        what = f"cannot read {into.path}: {error.strerror or error}"
+        raise ToolkitError(what, "another folder: -o DIR", host) from error
 
 
 def _compared(host: str, into: Destination, files: Sequence[RemoteFile]) -> Found:
@@ -171,7 +176,7 @@ def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile
     what = f"job {job} has no {names}"
     return NoSuchFile(
         f"{what}; in {where}: {', '.join(first.names) or 'nothing'}{more}",
-        f"toolkit exec {host} -- ls {first.place}",
+        f"toolkit exec {host} -- ls {shlex.quote(first.place)}",
         host,
     )
 

@@ -262,7 +262,7 @@ def test_a_break_in_the_middle_leaves_whole_files_only(place: Place) -> None:
     place.code.host = Breaking(place.code.root)
     with pytest.raises(ToolkitError, match="the connection was lost"):
         place.get("out")
-    assert place.here() == ["out/a"]
+    assert place.here() == ["out/a"] and [path.name for path in place.into.iterdir()] == ["out"]
     place.code.host = whole
     assert place.find("out").there == 1
     assert place.get("out").files == 2
@@ -406,6 +406,14 @@ def test_a_log_that_grows_comes_as_long_as_it_was_listed(place: Place) -> None:
     with pytest.raises(ToolkitError, match="a larger file has taken its place"):
         bring(cast(Session, place), found, lambda done, total: None)
     assert (place.into / "out" / "log").read_text() == "one\n" and place.here() == ["out/log"]
+
+
+def test_a_name_that_this_machine_cannot_have(place: Place) -> None:
+    (place.into / "out").mkdir()
+    lying(place, a_file("out/" + "x" * 300))
+    with pytest.raises(ToolkitError, match=r"cannot read .*: File name too long") as caught:
+        place.find("out")
+    assert caught.value.host == HOST
 
 
 def test_a_name_that_comes_twice_is_refused(place: Place) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -241,10 +242,9 @@ class LocalWriter:
             self._size = 2**63
         if room.f_files:
             self._files = min(self._files, int(room.f_favail * _SHARE))
-        name = _STAGING + secrets.token_hex(8)
-        os.mkdir(name, 0o700, dir_fd=self._root)
-        self._staging_name = name
-        self._staging = os.open(name, _FOLDER, dir_fd=self._root)
+        self._staging_name = _STAGING + secrets.token_hex(8)
+        os.mkdir(self._staging_name, 0o700, dir_fd=self._root)
+        self._staging = os.open(self._staging_name, _FOLDER, dir_fd=self._root)
 
     def _take_number(self) -> None:
         self._count += 1
@@ -302,11 +302,8 @@ class LocalWriter:
         at = os.dup(self._root)
         try:
             for number, name in enumerate(names):
-                if make:
-                    with suppress(FileExistsError):
-                        os.mkdir(name, dir_fd=at)
                 try:
-                    below = os.open(name, _FOLDER, dir_fd=at)
+                    below = _open_folder(name, at, make)
                 except OSError as error:
                     if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                         raise
@@ -314,7 +311,7 @@ class LocalWriter:
                     about = os.stat(name, dir_fd=at, follow_symlinks=False)
                     if stat.S_ISLNK(about.st_mode):
                         what = f"{path} is a symbolic link, and no file is written through it"
-                        raise BlockedPath(what, f"rm {path}", self.host) from None
+                        raise BlockedPath(what, f"rm {shlex.quote(str(path))}", self.host) from None
                     if make:
                         what = f"{path} is a file here and a folder there"
                         raise BlockedPath(what, "move it away, or use -o DIR", self.host) from None
@@ -364,6 +361,17 @@ class LocalWriter:
             if not is_folder and not stat.S_ISREG(about.st_mode):
                 return _NOTHING
         return "" if names else _OUT
+
+
+def _open_folder(name: str, at: int, make: bool) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=at)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with suppress(FileExistsError):  # another host's files may come at the same time
+        os.mkdir(name, dir_fd=at)
+    return os.open(name, _FOLDER, dir_fd=at)
 
 
 class IncomingFile:
