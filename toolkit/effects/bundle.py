@@ -9,7 +9,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolkit.core.local_writer import Destination, LocalWriter
+from toolkit.core.local_writer import Destination, LocalWriter, split_name
 from toolkit.errors import ToolkitError
 
 
@@ -32,7 +32,7 @@ def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float) -> None:
                 tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
             ):
                 for entry, data in files.items():
-                    info = tarfile.TarInfo(f"{top}/{entry}")
+                    info = tarfile.TarInfo("/".join(split_name(f"{top}/{entry}")))
                     info.size, info.mode, info.mtime = len(data), 0o600, int(mtime)
                     tar.addfile(info, io.BytesIO(data))
             new.file.flush()
