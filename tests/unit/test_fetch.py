@@ -110,6 +110,14 @@ def test_logs_records_and_what_the_job_wrote_come(jobs: Path, tmp_path: Path) ->
     assert told and told[-1][0] > 0 and told[-1][1] == 0
 
 
+def test_two_names_of_one_file_both_come(jobs: Path, tmp_path: Path) -> None:
+    logs = jobs / JOB / "logs"
+    (logs / "same.log").hardlink_to(logs / "rank-0.log")
+    fetch(Runner(), tmp_path / "saved")
+    saved = tmp_path / "saved" / JOB / "gpu1" / "logs"
+    assert [(saved / name).read_text() for name in ("rank-0.log", "same.log")] == ["logs/rank-0.log"] * 2
+
+
 def test_a_host_without_jobs_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfers, "JOBS", tmp_path / "jobs")
     (tmp_path / "jobs").mkdir()

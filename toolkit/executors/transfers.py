@@ -17,6 +17,7 @@ from toolkit.plan.steps import Fetch
 
 # Everything but the snapshot itself: logs, records, and what the job wrote after its code had come; by the
 # time that the kernel notes, since files that a job copies or unpacks may keep an older one.
+# A file with two names comes twice: a link to another member of the archive would not be written here.
 # job.json stays: it may hold the variables that the person gave, and some of those are secrets.
 _COLLECT = r"""
 cd "$1" || exit 1
@@ -24,7 +25,7 @@ for job in */; do
   [ -e "$job.sent" ] || continue
   find "$job" -name __pycache__ -prune -o -type f ! -name job.json ! -name .sent \
     \( ! -path "${job}code/*" -o -cnewer "$job.sent" \) -print0
-done | tar -c --null --no-recursion -T -
+done | tar -c --hard-dereference --null --no-recursion -T -
 """
 _LEFT_THERE = ("job.json", ".sent")
 
