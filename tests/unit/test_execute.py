@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 import toolkit.execute
+from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, Interrupting, hosts, tree
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.report import FailureCause, Report
 from toolkit.core.result import Result
+from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
 from toolkit.execute import (
     Event,
@@ -45,6 +47,11 @@ def touch(path: Path, host: str = "a", **more: object) -> Run:
         host, f"make {path.name}", command("touch", str(path)), unless=command("test", "-e", str(path))
     )
     return replace(made, **more)  # type: ignore[arg-type]
+
+
+def saving(host: str, name: str, printed: str, kind: Kind = Kind.CONTAINER_ID) -> Run:
+    """Return a step that saves what it prints."""
+    return Run(host, "key", YES, reads=command("printf", "%s", printed), saves=name, kind=kind)
 
 
 def statuses(report: Report) -> list[str]:
@@ -228,10 +235,8 @@ def test_a_file_that_nobody_may_read_is_written_anew(tmp_path: Path) -> None:
 
 def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
-    keys = tuple(
-        Run(h, "key", command("true"), reads=command("echo", f"KEY-{h}"), saves="host") for h in ("a", "b")
-    )
-    broken = Run("c", "key", command("false"), reads=command("echo", "KEY-c"), saves="host")
+    keys = tuple(saving(h, "host", h * 64) for h in "ab")
+    broken = replace(saving("c", "host", "c" * 64), command=command("false"))
     pieces = ("# keys\n", *(Ref(h, "host", f"{h} ", "\n") for h in ("a", "b", "c")))
     write = Upload("a", "trust", (File(str(path), pieces),))
     use = Run("b", "use", script('printf "%s|" "$@" >"$0"', Ref("a", "host", "a="), Ref("c", "host", "c=")))
@@ -243,16 +248,15 @@ def test_a_file_of_pieces_names_earlier_outputs(tmp_path: Path) -> None:
     )
     report = execute(plan((*keys, broken), (write, use)), hosts("a", "b", "c"))
     # The host that failed spoils nobody's file: its whole line is left out.
-    assert path.read_text() == "# keys\na KEY-a\nb KEY-b\n"
-    assert (tmp_path / "argv").read_text() == "a=KEY-a|"
+    assert path.read_text() == f"# keys\na {'a' * 64}\nb {'b' * 64}\n"
+    assert (tmp_path / "argv").read_text() == f"a={'a' * 64}|"
     assert statuses(report) == ["ok", "ok", "failed", "ok", "ok"]
 
 
 def keys(tmp_path: Path, broken: str, unless: Stamp | None = None) -> Plan:
     """Keys on two hosts, of which some fail, then a step on a third host that uses both keys."""
     made = [
-        Run(h, "key", command("false" if h in broken else "true"), reads=command("echo", h), saves="key")
-        for h in ("b", "c")
+        replace(saving(h, "key", h * 64), command=command("false" if h in broken else "true")) for h in "bc"
     ]
     uses = script('touch "$0"; echo "$@" >>"$0"', Ref("b", "key"), Ref("c", "key"))
     uses = Command((*uses.argv[:3], str(tmp_path / "used"), *uses.argv[4:]))
@@ -277,7 +281,7 @@ def test_a_step_of_which_all_targets_failed_is_not_done(tmp_path: Path) -> None:
 def test_a_step_of_which_some_targets_failed_names_them(tmp_path: Path) -> None:
     outcome = execute(keys(tmp_path, "c"), hosts("a", "b", "c")).outcomes[2]
     assert (outcome.status, outcome.detail) == ("ok", "without c, where an earlier step failed")
-    assert (tmp_path / "used").read_text() == "b\n"
+    assert (tmp_path / "used").read_text() == "b" * 64 + "\n"
 
 
 @pytest.mark.parametrize("foresee", [False, True])
@@ -289,9 +293,47 @@ def test_a_stamp_is_no_proof_for_targets_that_failed(
     tmp_path: Path, broken: str, stamped: str, status: str, foresee: bool
 ) -> None:
     stamp = Stamp(str(tmp_path / "stamp"), (Ref("b", "key"), Ref("c", "key")))
-    (tmp_path / "stamp").write_text(stamped)
+    (tmp_path / "stamp").write_text("".join(host * 64 for host in stamped))
     outcome = execute(keys(tmp_path, broken, stamp), hosts("a", "b", "c"), foresee=foresee).outcomes[2]
     assert outcome.status == status and all(host in outcome.detail for host in broken)
+
+
+# Types of what is saved
+
+KEY = world.public_key("a")
+
+
+@pytest.mark.parametrize("foresee", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "printed"),
+    [
+        (Kind.PUBLIC_KEY, f"{KEY}\nb,[10.0.0.2]:12345 {world.public_key('c')}"),
+        (Kind.PUBLIC_KEY, ""),
+        (Kind.CONTAINER_ID, "a" * 63),
+        (Kind.ADDRESS, "10.0.0.1 b"),
+    ],
+)
+def test_a_value_of_another_type_fails_its_host_alone(
+    tmp_path: Path, kind: Kind, printed: str, foresee: bool
+) -> None:
+    bad = replace(saving("a", "host", printed, kind), unless=YES)
+    good = saving("b", "host", world.public_key("b"), Kind.PUBLIC_KEY)
+    lines = tuple(Ref(h, "host", f"{h} ", "\n") for h in "ab")
+    write = tuple(Upload(h, "trust", (File(str(tmp_path / h), lines),)) for h in "ab")
+    report = execute(plan((bad, good), write), hosts("a", "b"), foresee=foresee)
+    assert [(o.host, o.status) for o in report.outcomes] == [
+        *(("a", "failed"), ("b", "ok"), ("a", "not run"), ("b", "ok")),
+    ]  # fmt: skip
+    assert report.outcomes[0].detail.startswith(f"invalid value for host: expected {kind.value}, found ")
+    assert "\n" not in report.outcomes[0].detail
+    assert (tmp_path / "b").read_text() == f"b {world.public_key('b')}\n"
+
+
+def test_text_for_the_report_is_no_value_for_later_steps(tmp_path: Path) -> None:
+    report_only = saving("a", "rows", "one\ntwo", Kind.REPORT)
+    write = Upload("a", "write", (File(str(tmp_path / "x"), ("x", Ref("a", "rows"))),))
+    report = execute(plan((report_only,), (write,)), hosts("a"))
+    assert report.outcomes[0].output == "one\ntwo" and (tmp_path / "x").read_text() == "x"
 
 
 # WaitFor

@@ -12,6 +12,7 @@ from tests.unit.hosts_here import HostHere, hosts
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.report import Report
 from toolkit.core.result import Result
+from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
 from toolkit.execute import execute, to_do
 from toolkit.plan.steps import File, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
@@ -32,9 +33,11 @@ def statuses(report: Report) -> list[str]:
 
 def key_of(host: str, folder: Path) -> Run:
     path = str(folder / f"key of {host}")
-    make = script('printf "KEY-%s\n" "$2" >"$1"', path, host)
+    make = script('printf "%s\n" "$2" >"$1"', path, host * 64)
     there = command("test", "-s", path)
-    return Run(host, "key", make, unless=there, reads=command("cat", path), saves="key")
+    return Run(
+        host, "key", make, unless=there, reads=command("cat", path), saves="key", kind=Kind.CONTAINER_ID
+    )
 
 
 def cluster(folder: Path) -> Plan:
@@ -61,7 +64,7 @@ def test_a_second_run_asks_each_host_once(tmp_path: Path) -> None:
     # The same is found where each step asks on its own, and saved for those that come later.
     apart = execute(one, hosts("a", "b"))
     assert [(o.status, o.output) for o in apart.outcomes] == [(o.status, o.output) for o in report.outcomes]
-    assert report.outcomes[0].output == "KEY-a"
+    assert report.outcomes[0].output == "a" * 64
 
 
 @pytest.mark.parametrize("lost", ["key of a", "key of b", "known to a", "known to b", "proved"])
@@ -109,7 +112,8 @@ def test_answers_are_forgotten_when_a_step_has_taken_long(
 
 def test_a_step_that_asks_by_earlier_outputs_asks_on_its_own(tmp_path: Path) -> None:
     key = key_of("a", tmp_path)
-    use = Run("a", "use", command("false"), unless=script('[ "$1" = k=KEY-a ]', Ref("a", "key", before="k=")))
+    asked = script('[ "$1" = "k=$2" ]', Ref("a", "key", before="k="), "a" * 64)
+    use = Run("a", "use", command("false"), unless=asked)
     execute(plan((key,)), hosts("a"))
     assert statuses(foreseen(plan((key,), (use,)), hosts("a"))) == ["skipped", "skipped"]
 
@@ -135,10 +139,10 @@ def test_a_host_that_gives_no_answer_is_asked_step_by_step(tmp_path: Path) -> No
 
 
 def test_what_the_facts_say_is_not_asked(tmp_path: Path) -> None:
-    known = replace(key_of("a", tmp_path), known="KEY-of-the-facts")
+    known = replace(key_of("a", tmp_path), known="f" * 64)
     ready = WaitFor("a", "ready", command("false"), command("true"), command("true"), known=True)
     after = Upload("a", "write", (File(str(tmp_path / "file"), (Ref("a", "key"),)),))
-    (tmp_path / "file").write_text("KEY-of-the-facts")
+    (tmp_path / "file").write_text("f" * 64)
     (tmp_path / "file").chmod(0o600)
     there = hosts("a")
     assert statuses(foreseen(plan((known,), (ready,), (after,)), there)) == ["skipped"] * 3
@@ -148,9 +152,9 @@ def test_what_the_facts_say_is_not_asked(tmp_path: Path) -> None:
 def test_what_the_facts_say_counts_for_a_whole_plan_alone(tmp_path: Path) -> None:
     """Facts are older than the first change: after it, each step asks."""
     change = Run("a", "change", command("true"))
-    known = replace(key_of("a", tmp_path), known="KEY-of-the-facts")
+    known = replace(key_of("a", tmp_path), known="f" * 64)
     report = foreseen(plan((change,), (known,)), hosts("a"))
-    assert [(o.status, o.output) for o in report.outcomes] == [("ok", ""), ("ok", "KEY-a")]
+    assert [(o.status, o.output) for o in report.outcomes] == [("ok", ""), ("ok", "a" * 64)]
     assert statuses(execute(plan((known,)), hosts("a"))) == ["skipped"]
 
 

@@ -26,6 +26,7 @@ from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.report import Outcome, Report
 from toolkit.core.result import Result
+from toolkit.core.typed import Kind
 from toolkit.execute import execute
 from toolkit.launchers.job import Job
 from toolkit.plan.steps import File, Phase, Plan, Run, Upload, WaitFor
@@ -286,10 +287,11 @@ def small_cluster(folder: Path) -> Plan:
         return Run(
             host,
             "key",
-            script('printf "KEY-%s" "$2" >"$1"', path, host),
+            script('printf "%s" "$2" >"$1"', path, host * 64),
             unless=command("test", "-s", path),
             reads=command("cat", path),
             saves="host",
+            kind=Kind.CONTAINER_ID,
         )
 
     both = ("a", "b")
@@ -363,7 +365,7 @@ def test_a_file_that_differs_each_time_is_caught(tmp_path: Path) -> None:
 
         def run(self, command: Command, timeout: float | None = None) -> Result:
             done = super().run(command, timeout)
-            return replace(done, stdout=f"{done.stdout}{len(self.ran)}") if "KEY" in done.stdout else done
+            return replace(done, stdout=f"{len(self.ran):064x}") if "b" * 64 in done.stdout else done
 
     runners = {"a": HostHere("a"), "b": Forgetful("b")}
     assert [o.step for o in changes_of_second_run(small_cluster(tmp_path), runners)] == ["trust", "trust"]

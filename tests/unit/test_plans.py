@@ -13,8 +13,10 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.hosts_here import hosts
+from toolkit.core.command import Ref
 from toolkit.core.facts import Facts, Remembered
 from toolkit.core.names import LABEL_CONFIG
+from toolkit.core.typed import Kind
 from toolkit.errors import NotReady
 from toolkit.execute import execute
 from toolkit.inputs import inside_programs
@@ -23,7 +25,7 @@ from toolkit.plan.job import require_launcher, require_running, rooms
 from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
 from toolkit.plan.standing import host_states
-from toolkit.plan.steps import Fetch, File, Phase, Plan, Run, SendCode, SendImage, Upload, WaitFor
+from toolkit.plan.steps import Fetch, File, Phase, Plan, Run, SendCode, SendImage, Stamp, Upload, WaitFor
 from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
 
@@ -129,6 +131,16 @@ def test_a_host_that_is_away_changes_nothing_for_the_others() -> None:
     assert "AAAAcpu3" in whole["known_hostsconf"] and "AAAAmain" in whole["authorized_keysconf"]
     assert text_on_gpu2("cpu3") == whole
     assert text_on_gpu2("gpu1") == whole
+
+
+def test_what_later_steps_are_given_has_a_type() -> None:
+    for name, plan in world.plans().items():
+        saved = {(s.host, s.saves): s.kind for s in plan.steps if isinstance(s, Run) and s.saves}
+        commands = [c for s in plan.steps if isinstance(s, Run) for c in (s.command, s.unless, s.reads) if c]
+        pieces = [p for c in commands for p in (c.content if isinstance(c, Stamp) else c.argv)]
+        pieces += [p for s in plan.steps if isinstance(s, Upload) for f in s.every for p in f.content]
+        for ref in (p for p in pieces if isinstance(p, Ref)):
+            assert saved.get((ref.host, ref.name), Kind.REPORT) is not Kind.REPORT, (name, ref)
 
 
 def test_the_other_role_leaves_neither_container_nor_key() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.cluster_world import public_key
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered
 from toolkit.errors import CommandFailed, NotReady
 from toolkit.plan.probe import parse_facts, probe_command
@@ -125,8 +126,8 @@ BOOT = (
 )
 CLUSTER = (
     "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n10.77.0.2 gpu1\n10.77.0.3 gpu2\n"
-    "gpu2,[10.77.0.3]:12345 ssh-ed25519 AAAAgpu2\n"
-    'restrict,pty,from="10.77.0.2" ssh-ed25519 AAAAmain\n'
+    f"gpu2,[10.77.0.3]:12345 {public_key('gpu2')}\n"
+    f'restrict,pty,from="10.77.0.2" {public_key("gpu1")}\n'
 )
 
 
@@ -215,8 +216,24 @@ def test_files_of_a_toolkit_that_did_not_write_its_version() -> None:
 def test_what_an_earlier_up_left_is_remembered() -> None:
     said = facts().remembered
     assert said.addresses == (("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"))
-    assert said.keys == (("gpu2", "ssh-ed25519 AAAAgpu2"),) and said.main_key == "ssh-ed25519 AAAAmain"
+    assert said.keys == (("gpu2", public_key("gpu2")),) and said.main_key == public_key("gpu1")
     assert facts(cluster="").remembered == Remembered()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu3,[10.77.0.4]:12345 ssh-ed25519 AAAAgpu3",
+        "gpu3,[10.77.0.4]:12345 ssh-rsa AAAAB3NzaC1yc2E=",
+        'restrict,pty,from="10.77.0.2" ssh-ed25519 AAAA',
+        'restrict,pty,command="sh" ssh-ed25519 AAAA',
+        "10.77.0.4/24 gpu3",
+        "fe80::1%eth0 gpu3",
+        "elsewhere gpu3",
+    ],
+)
+def test_a_key_or_an_address_of_another_form_is_not_remembered(line: str) -> None:
+    assert facts(cluster=line).remembered == Remembered()
 
 
 def test_a_bare_host() -> None:

@@ -75,6 +75,19 @@ def test_what_cannot_stand_in_an_ssh_configuration_is_refused(bad: str) -> None:
         known_hosts_line(dataclasses.replace(PATH, host=bad), 12345, KEY)
 
 
+def test_a_second_line_is_refused_where_lines_are_hosts() -> None:
+    two = f"{KEY}\ngpu3 {KEY}"
+    for render in (
+        lambda: known_hosts_line(PATH, 12345, two),
+        lambda: authorized_keys_line("10.77.0.2", two),
+        lambda: hosts_file((dataclasses.replace(PATH, address="10.77.0.3\n10.77.0.66"),)),
+        lambda: hosts_file((dataclasses.replace(PATH, host="gpu2\n10.77.0.66 gpu1"),)),
+        lambda: hosts_file((dataclasses.replace(PATH, address="10.77.0.3 gpu1"),)),
+    ):
+        with pytest.raises(ToolkitError):
+            render()
+
+
 @pytest.mark.parametrize("bad", ['a"b', "a\nb", "a\\b"])
 def test_a_variable_that_sshd_cannot_pass_on_is_refused_by_name(bad: str) -> None:
     with pytest.raises(ToolkitError, match="variable ODD"):

@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from toolkit.errors import ToolkitError
+
 
 @dataclass(frozen=True)
 class Ref:
@@ -26,8 +28,15 @@ class Ref:
     otherwise: str = ""
 
     def resolve(self, outputs: Mapping[tuple[str, str], str]) -> str | None:
-        """Return the text, or None when nothing was saved under this host and name."""
+        """Return the text, or None when nothing was saved under this host and name.
+
+        Raises:
+            ToolkitError: the value is more than one line.
+        """
         value = outputs.get((self.host, self.name)) or self.otherwise
+        if not value.isprintable():
+            # Types of saved values rule this out; see ``toolkit.core.typed``.
+            raise ToolkitError(f"the {self.name} of {self.host} contains a control character: {value!r}")
         return f"{self.before}{value}{self.after}" if value else None
 
     def __str__(self) -> str:

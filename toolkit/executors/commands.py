@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.engines import spoken
+from toolkit.core.typed import Kind
 from toolkit.errors import ToolkitError
 from toolkit.executors.context import Advance, Context, Verdict, reason, text_of
 from toolkit.executors.failures import failure
@@ -79,11 +80,21 @@ def _refers(command: Command | None) -> bool:
 
 
 def _saved(step: Run, context: Context, said: str) -> str:
-    """Keep what the step saves of what was printed, and return it."""
+    """Save what was printed as a value of the step's kind, and return it.
+
+    Raises:
+        ToolkitError: the host printed something else.
+    """
     if not step.saves:
         return ""
-    context.outputs[step.host, step.saves] = said.strip()
-    return said.strip()
+    try:
+        value = step.kind.parse(said)
+    except ValueError as error:
+        fix = _by_hand(step.host, _own(step.reads or step.command, context))
+        raise ToolkitError(f"invalid value for {step.saves}: {error}", fix, step.host) from None
+    if step.kind is not Kind.REPORT:
+        context.outputs[step.host, step.saves] = value
+    return value
 
 
 def _own(command: Command, context: Context) -> Command:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from toolkit.core.command import Ref, script
 from toolkit.core.counted import counted
 from toolkit.core.facts import ContainerFacts
+from toolkit.core.typed import Kind
 from toolkit.plan.down import MOUNTS
 from toolkit.plan.images import HeldImage
 from toolkit.plan.parts import PARTS
@@ -181,7 +182,7 @@ def plan_fix(title: str, left: Leftovers) -> Plan:
         if one.main:
             asked.setdefault(one.main, set()).add(one.job)
     ask = [
-        Run(main, "which jobs are over", script(_OVER, *sorted(jobs)), saves="over")
+        Run(main, "which jobs are over", script(_OVER, *sorted(jobs)), saves="over", kind=Kind.ENDED_JOBS)
         for main, jobs in asked.items()
     ]
     phases = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit.core.command import Ref, script
 from toolkit.core.names import MAIN, WORKER
+from toolkit.core.typed import Kind
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.steps import File, Run, Step, Upload
 from toolkit.render.ssh import authorized_keys_line, known_hosts_line
@@ -44,6 +45,7 @@ def key_step(layout: Layout, place: Place) -> Step:
         # Without the comment: type and key alone.
         reads=script('read -r type key rest <"$1.pub" && printf "%s %s" "$type" "$key"', key),
         saves=what,
+        kind=Kind.PUBLIC_KEY,
     )
 
 

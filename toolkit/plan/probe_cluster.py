@@ -7,6 +7,7 @@ from typing import Any
 
 from toolkit.core.facts import ContainerFacts, Remembered
 from toolkit.core.image import image_id
+from toolkit.core.typed import Kind
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
 _TICKS_PER_SECOND = 100
@@ -67,15 +68,20 @@ def boot_time(text: str) -> float:
 
 
 def remembered(text: str) -> Remembered:
-    """Return what `up` wrote here before: /etc/hosts, known_hosts and authorized_keys of the cluster."""
+    """Return what `up` wrote here before: /etc/hosts, known_hosts and authorized_keys of the cluster.
+
+    Lines whose key or address is not valid are left out.
+    """
     addresses, keys, main_key = [], [], ""
     for line in text.splitlines():
         words = line.split()
-        if line.startswith("restrict,") and len(words) == 3:
-            main_key = " ".join(words[1:])
-        elif len(words) == 3 and words[1].startswith("ssh-"):
-            keys.append((words[0].partition(",")[0], " ".join(words[1:])))
-        elif len(words) == 2 and words[1] != "localhost":
+        key = " ".join(words[1:])
+        if Kind.PUBLIC_KEY.accepts(key):
+            if words[0].startswith("restrict,"):
+                main_key = key
+            else:
+                keys.append((words[0].partition(",")[0], key))
+        elif len(words) == 2 and words[1] != "localhost" and Kind.ADDRESS.accepts(words[0]):
             addresses.append((words[1], words[0]))
     return Remembered(tuple(addresses), tuple(keys), main_key)
 

@@ -6,6 +6,7 @@ from toolkit.core.command import command, script
 from toolkit.core.container import Container
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.facts import Facts
+from toolkit.core.typed import Kind
 from toolkit.plan.containers import start_failures
 from toolkit.plan.standing import runs_already, why_start
 from toolkit.plan.steps import Failure, Run
@@ -44,6 +45,7 @@ def start_step(
         unless=running,
         reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
         saves=saves,
+        kind=Kind.CONTAINER_ID,
         known=runs_already(container, facts),
         again=ENGINE_FAILED,
         failures=(*failures, *start_failures(container, facts.host)),

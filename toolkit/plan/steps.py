@@ -7,6 +7,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 
 from toolkit.core.command import Command, Ref
+from toolkit.core.typed import Kind
 from toolkit.plan.failure import Failure
 from toolkit.plan.transfers import (
     Fetch,
@@ -61,6 +62,7 @@ class Run:
             saved nothing because they failed; if all of them failed, the step is not run.
         unless: asked on the host; status 0, or a stamp with this content, means there is nothing to do.
         reads: run afterwards in any case; its output, stripped, is saved under ``saves``.
+        kind: type of what is saved; other output fails the host. Text for the report is not for later steps.
         timeout: seconds after which the command is ended on the host and counts as failed.
         again: statuses after which the same command is run once more, see ``ENGINE_FAILED``. Only for
             commands that may be repeated from the beginning. The output decides nothing.
@@ -77,6 +79,7 @@ class Run:
     unless: Command | Stamp | None = None
     reads: Command | None = None
     saves: str = ""
+    kind: Kind = Kind.REPORT
     timeout: float = 120.0
     again: tuple[int, ...] = ()
     failures: tuple[Failure, ...] = ()

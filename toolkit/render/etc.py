@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from toolkit.core.facts import Facts
 from toolkit.network.choose import DataPath
+from toolkit.render.templates import word
 
 
 def home_of(user: str, uid: int) -> str:
@@ -14,9 +15,13 @@ def home_of(user: str, uid: int) -> str:
 
 
 def hosts_file(paths: Sequence[DataPath]) -> str:
-    """Return /etc/hosts: every name leads to its data address, never to 127.0.1.1."""
+    """Return /etc/hosts: every name leads to its data address, never to 127.0.1.1.
+
+    Raises:
+        ToolkitError: a name or an address is not one word.
+    """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
-    return "\n".join([*lines, *(f"{p.address} {p.host}" for p in paths)]) + "\n"
+    return "\n".join([*lines, *(f"{word(p.address)} {word(p.host)}" for p in paths)]) + "\n"
 
 
 def passwd_file(facts: Facts, user: str) -> str:

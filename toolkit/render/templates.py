@@ -53,7 +53,8 @@ def _environment() -> jinja2.Environment:
         autoescape=False,  # text for compose and OpenSSH, not for browsers: the filters below quote
     )
     environment.filters["yaml"] = _yaml
-    environment.filters["word"] = _word
+    environment.filters["word"] = word
+    environment.filters["line"] = _line
     environment.filters["setenv"] = _setenv
     environment.filters["sh"] = shlex.quote
     return environment
@@ -68,10 +69,23 @@ def _yaml(value: Any) -> str:
     return text.replace("$", "$$")
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
+    """Return a value that is one word of an OpenSSH configuration or of /etc/hosts.
+
+    Raises:
+        ToolkitError: it is empty, or holds a character that ends or quotes a word.
+    """
     text = str(value)
     if not text or any(c.isspace() or c in "\"'\\#" or not c.isprintable() for c in text):
         raise ToolkitError(f"{text!r} cannot stand in an OpenSSH configuration file", "choose another name")
+    return text
+
+
+def _line(value: Any) -> str:
+    """Refuse what would become a second line: in a list of keys, that is a key of another host."""
+    text = str(value)
+    if not text.isprintable():
+        raise ToolkitError(f"{text!r} contains a control character")
     return text
 
 
@@ -79,4 +93,4 @@ def _setenv(pair: tuple[str, str]) -> str:
     name, value = pair
     if not value.isprintable() or '"' in value or "\\" in value:
         raise ToolkitError(f"the image's variable {name} cannot be passed on by sshd", f"unset {name} in it")
-    return f'"{_word(name)}={value}"'
+    return f'"{word(name)}={value}"'
