@@ -9,7 +9,7 @@ import pytest
 from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Interface, Remembered
 from toolkit.core.links import Link, RdmaPort, Route
-from toolkit.network.choose import Choice, choose, open_question
+from toolkit.network.choose import Choice, choose, cidrs, open_question
 from toolkit.network.evidence import Answer, Evidence
 
 TWO = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.0.0.1}\n  gpu2: {address: 10.0.0.2}\n"
@@ -161,6 +161,19 @@ def test_an_existing_cluster_stays_and_a_new_host_joins_it() -> None:
     # Gone from the host, it is chosen anew.
     gone = Remembered(addresses=(("gpu1", "10.3.3.3"),))
     assert {p.network for p in pick(replace(one, remembered=gone), other).paths.values()} == {FAST}
+
+
+@pytest.mark.parametrize("given", ["", ", data_address: 10.5.5.5"])
+def test_nobody_else_decides_where_a_host_that_is_away_is(given: str) -> None:
+    """The last host that answers remembers another address of main than the others."""
+    text = TWO.replace("{address: 10.0.0.1}", f"{{address: 10.0.0.1{given}}}")
+    other = replace(two()[1], remembered=Remembered(addresses=(("gpu1", "10.0.0.66"),)))
+    paths = pick(other, text=text).paths
+    assert paths["gpu1"].address == (given.split()[-1] if given else "10.0.0.1")
+    assert cidrs(paths) == (paths["gpu2"].network,)
+    # With a name instead of an address nothing is known of it here.
+    named = pick(other, text=TWO.replace("{address: 10.0.0.1}", "{address: gpu1.example}"))
+    assert list(named.paths) == ["gpu2"]
 
 
 def test_a_given_address_draws_the_others_into_its_network() -> None:

@@ -99,38 +99,85 @@ def test_main_that_is_gone_leaves_workers_that_let_nobody_in() -> None:
     assert "authorized_keysconf" not in files_of(plan, "gpu2")
 
 
-def remembering(host: str) -> Facts:
-    return replace(
-        world.cluster_facts()[host],
-        remembered=Remembered(
-            addresses=(("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"), ("cpu3", "10.77.0.4")),
-            keys=(("gpu2", "ssh-ed25519 AAAAgpu2"), ("cpu3", "ssh-ed25519 AAAAcpu3")),
-            main_key="ssh-ed25519 AAAAmain" if host != "gpu1" else "",
-        ),
+ADDRESSES = (("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"), ("cpu3", "10.77.0.4"))
+KEYS = {name: world.public_key(name) for name, _ in ADDRESSES}
+
+
+def remembering(host: str, **changes: object) -> Facts:
+    """A host with the files of an earlier `up`; ``changes`` are fields of what it remembers."""
+    whole = Remembered(
+        addresses=ADDRESSES,
+        keys=tuple((name, KEYS[name]) for name in ("gpu2", "cpu3")),
+        main_key=KEYS["gpu1"] if host != "gpu1" else "",
     )
+    return replace(world.cluster_facts()[host], remembered=replace(whole, **changes))  # type: ignore[arg-type]
+
+
+def texts(*said: Facts, text: str = world.HOSTS) -> dict[tuple[str, str], str]:
+    """The contents of all files of `up`, by host and name, when these hosts answer."""
+    facts = {f.host: f for f in said}
+    plan = plan_up(make_layout(world.inventory(text), facts, None), world.INSIDE)
+    outputs = {(n, "cluster" if n == "gpu1" else "host"): KEYS[n] for n in facts}
+    return {
+        (host, name): "".join((p if isinstance(p, str) else p.resolve(outputs)) or "" for p in file.content)
+        for host in facts
+        for name, file in files_of(plan, host).items()
+    }
 
 
 def test_a_host_that_is_away_changes_nothing_for_the_others() -> None:
     """The files of those that answered say the same, whoever of the others is away."""
-    outputs = {
-        ("gpu1", "cluster"): "ssh-ed25519 AAAAmain",
-        ("gpu2", "host"): "ssh-ed25519 AAAAgpu2",
-        ("cpu3", "host"): "ssh-ed25519 AAAAcpu3",
+    whole = texts(*map(remembering, KEYS))
+    assert KEYS["cpu3"] in whole["gpu2", "known_hostsconf"]
+    assert KEYS["gpu1"] in whole["gpu2", "authorized_keysconf"]
+    for away in KEYS:
+        kept = texts(*(remembering(name) for name in KEYS if name != away))
+        assert kept == {key: text for key, text in whole.items() if key in kept}
+        # Without main nobody writes who may log in: what a worker has stays.
+        lost = {key for key in whole.keys() - kept.keys() if key[0] != away}
+        assert lost == ({(n, "authorized_keysconf") for n in ("gpu2", "cpu3")} if away == "gpu1" else set())
+
+
+@pytest.mark.parametrize("away", ["gpu1", "cpu3"])
+@pytest.mark.parametrize("liar", ["gpu1", "gpu2", "cpu3"])
+def test_what_a_host_remembers_is_written_on_that_host_alone(away: str, liar: str) -> None:
+    """A host whose own files were changed by somebody, while another host is away."""
+    if away == liar:
+        return
+    lies = {
+        "addresses": tuple((name, "10.77.0.66") for name, _ in ADDRESSES),
+        "keys": tuple((name, world.public_key("intruder")) for name in KEYS),
+        "main_key": world.public_key("intruder"),
     }
-
-    def text_on_gpu2(away: str) -> dict[str, str]:
-        said = {name: remembering(name) for name in ("gpu1", "gpu2", "cpu3") if name != away}
-        plan = plan_up(make_layout(world.inventory(), said, None), world.INSIDE)
-        known = {key: value for key, value in outputs.items() if key[0] != away}
-        return {
-            name: "".join((p if isinstance(p, str) else p.resolve(known)) or "" for p in file.content)
-            for name, file in files_of(plan, "gpu2").items()
+    for hosts_file in (world.HOSTS, world.HOSTS.replace("address: 10.77.0.", "address: host")):
+        honest = texts(*(remembering(n) for n in KEYS if n != away), text=hosts_file)
+        found = texts(
+            *(remembering(n, **(lies if n == liar else {})) for n in KEYS if n != away), text=hosts_file
+        )
+        assert {key: found[key] for key in found if key[0] != liar} == {
+            key: honest[key] for key in honest if key[0] != liar
         }
+        # Its own files are as they were before.
+        assert f"10.77.0.66 {away}" in found[liar, "hostsetc"]
+        assert world.public_key("intruder") not in found.get((liar, "authorized_keysconf"), "")
 
-    whole = text_on_gpu2("")
-    assert "AAAAcpu3" in whole["known_hostsconf"] and "AAAAmain" in whole["authorized_keysconf"]
-    assert text_on_gpu2("cpu3") == whole
-    assert text_on_gpu2("gpu1") == whole
+
+def test_data_address_of_the_file_comes_before_what_hosts_remember() -> None:
+    text = world.HOSTS.replace("address: 10.77.0.4", "address: 10.77.0.4\n    data_address: 10.78.0.4")
+    said = [remembering(name, addresses=(("cpu3", "10.77.0.66"),)) for name in ("gpu1", "gpu2")]
+    found = texts(*said, text=text)
+    for host in ("gpu1", "gpu2"):
+        assert "10.78.0.4 cpu3" in found[host, "hostsetc"]
+        assert "10.77.0.66" not in "".join(found.values())
+
+
+def test_hosts_that_remember_the_same_share_one_text() -> None:
+    """With a thousand hosts a text for each of them would be a million lines."""
+    layout = make_layout(world.inventory(), {n: remembering(n) for n in ("gpu1", "gpu2")}, None)
+    plan = plan_up(layout, world.INSIDE)
+    for name in ("known_hostsconf", "hostsetc", "ssh_configconf"):
+        first, second = (files_of(plan, host)[name].content for host in ("gpu1", "gpu2"))
+        assert first is second
 
 
 def test_what_later_steps_are_given_has_a_type() -> None:

@@ -122,6 +122,8 @@ class Claim:
 class Remembered:
     """What a host's files say of the cluster since the last `up`, for when another host does not answer.
 
+    It goes into the files of this very host and of no other: whoever can write there speaks for nobody else.
+
     Args:
         addresses: data addresses as (host name, address).
         keys: workers' public host keys as (host name, key).

@@ -20,7 +20,7 @@ class DataPath:
 
     Args:
         interface: empty when the host did not answer.
-        network: in CIDR form.
+        network: in CIDR form; empty when the host did not answer.
         reason: for people.
         settled: by the file or by an earlier `up`, not chosen now.
     """
@@ -72,16 +72,18 @@ def choose_paths(
 def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence = _NOTHING) -> Choice:
     """Choose each host's data path, and say of every address why or why not.
 
-    In this order: ``data_address`` of the file; the address that the cluster has had since an earlier
+    In this order: ``data_address`` of the file; the address that the host itself has had since an earlier
     `up`, so that neither a host which is away for a while nor a new one moves the others; an address in
     the network that such hosts are in, if all share it; an address in the best network that all share
     (``Shared.rank``: connections come about, cable before radio before tunnels, the fastest, the one
     that ssh comes in by); the address that ssh comes in by. Never an interface made by an engine, one
     that is down, nor an address that two hosts have in common (every host's docker0 is 172.17.0.1).
+
+    A host that did not answer has an address here only if the file gives one: the others do not decide
+    about it. See ``Layout.kept`` for the addresses that their files keep.
     """
     found = candidates(facts)
     shared = shared_networks(facts, found, evidence)
-    remembered = {name: a for f in facts.values() for name, a in f.remembered.addresses}
     paths: dict[str, DataPath] = {}
     problems, away = [], {}
     for host in inventory.hosts:
@@ -93,7 +95,7 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
             else:
                 if fixed is not None:
                     paths[host.name] = fixed
-        elif given := remembered.get(host.name) or host.data_address or _literal(host.address):
+        elif given := host.data_address or _literal(host.address):
             away[host.name] = given
     best = _best(shared, [path.network for path in paths.values() if path.interface])
     barred = {problem.host for problem in problems}
@@ -103,10 +105,7 @@ def choose(inventory: Inventory, facts: Mapping[str, Facts], evidence: Evidence 
                 paths[name] = _found(said, found[name], best, shared)
             except NotReady as problem:
                 problems.append(problem)
-    networks = cidrs(paths)
-    for name, address in away.items():
-        network = _network_of(address, networks)
-        paths[name] = DataPath(name, address, "", network, "the host did not answer", True)
+    paths |= {name: absent(name, address) for name, address in away.items()}
     paths = {name: paths[name] for name in inventory.names if name in paths}
     verdicts = {
         (c.host, c.address): _verdict(c, paths.get(name), shared, facts)
@@ -124,14 +123,13 @@ def open_question(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Sha
 
 
 def cidrs(paths: Mapping[str, DataPath]) -> tuple[str, ...]:
-    """Return the networks of these paths, sorted: equal on all hosts even where interface names differ."""
-    return tuple(sorted({p.network for p in paths.values()}))
+    """Return the networks of the hosts that answered, sorted: equal on all hosts, unlike interface names."""
+    return tuple(sorted({p.network for p in paths.values() if p.network}))
 
 
-def _network_of(address: str, networks: tuple[str, ...]) -> str:
-    """The others' network that an absent host is in, so that its absence changes nothing for them."""
-    found = (n for n in networks if ipaddress.ip_address(address) in ipaddress.ip_network(n))
-    return next(found, f"{address}/32")
+def absent(host: str, address: str) -> DataPath:
+    """Return the data path of a host that did not answer."""
+    return DataPath(host, address, "", "", "the host did not answer", True)
 
 
 def _literal(address: str) -> str:

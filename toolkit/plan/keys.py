@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from toolkit.core.command import Ref, script
 from toolkit.core.names import MAIN, WORKER
 from toolkit.core.typed import Kind
@@ -10,7 +12,8 @@ from toolkit.plan.steps import File, Run, Step, Upload
 from toolkit.render.ssh import authorized_keys_line, known_hosts_line
 
 HOST_KEY, CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
-_BEGIN, _END = "<key:", ">"
+# The place of a key in a line of a template.
+_KEY = "<key>"
 # By the host's own ssh-keygen, as a container takes ten times as long to start; by the image's where there is
 # none, or where its policy allows no such key. Half a pair would make it ask. Arguments: the private key's
 # path, its comment, the command that makes it in a container.
@@ -50,33 +53,38 @@ def key_step(layout: Layout, place: Place) -> Step:
 
 
 def trust_steps(layout: Layout) -> tuple[Step, ...]:
-    """Write on hosts whom they know and who may log in; keys of hosts that are away are those remembered."""
-    main = layout.inventory.main
-    known = [p.facts.remembered for p in layout.places]
-    keys = {name: key for r in known for name, key in r.keys}
-    main_key = next((r.main_key for r in known if r.main_key), "")
-    hosts: list[str | Ref] = []
-    for path in layout.paths:
-        if path.host != main:
-            line = known_hosts_line(path, layout.port, f"{_BEGIN}{path.host}{_END}")
-            hosts.append(_with_key(line, path.host, "host", keys.get(path.host, "")))
-    # The same for all, made once: with a thousand hosts it is long.
-    whom = tuple(hosts)
-    address = next((p.address for p in layout.paths if p.host == main), "")
-    # While main has never answered nobody may log in: then there is no such file.
-    who: tuple[str | Ref, ...] = ()
-    if address and (layout.main or main_key):
-        line = authorized_keys_line(address, f"{_BEGIN}{main}{_END}")
-        who = (_with_key(line, main, "cluster", main_key),)
+    """Write on each host which workers it knows and, on workers, which key main logs in with.
+
+    For a host that did not answer, or that fails, each file keeps what this very file has: one host never
+    decides what is written on another. While main is away ``authorized_keys`` is not written at all.
+    """
+    main = layout.main
+
+    # Hosts that remember the same get the same tuple, made once: with a thousand hosts it is long.
+    @functools.cache
+    def known_hosts(
+        kept: tuple[tuple[str, str], ...], keys: tuple[tuple[str, str], ...]
+    ) -> tuple[str | Ref, ...]:
+        own = dict(keys)
+        return tuple(
+            _with_key(known_hosts_line(path, layout.port, _KEY), path.host, "host", own.get(path.host, ""))
+            for path in layout.paths_with(kept)
+            if path.host != layout.inventory.main
+        )
+
     steps = []
     for place in layout.places:
-        files = [File(f"{place.state}/conf/known_hosts", whom)]
-        if place.role == WORKER and who:
-            files.append(File(f"{place.state}/conf/authorized_keys", who))
+        remembered = place.facts.remembered
+        known = known_hosts(layout.kept(place), remembered.keys)
+        files = [File(f"{place.state}/conf/known_hosts", known)]
+        if place.role == WORKER and main is not None:
+            line = authorized_keys_line(main.path.address, _KEY)
+            let_in = _with_key(line, main.name, "cluster", remembered.main_key)
+            files.append(File(f"{place.state}/conf/authorized_keys", (let_in,)))
         steps.append(Upload(place.name, "write who may log in where", tuple(files)))
     return tuple(steps)
 
 
 def _with_key(line: str, host: str, name: str, remembered: str) -> Ref:
-    before, after = line.split(f"{_BEGIN}{host}{_END}")
+    before, after = line.split(_KEY)
     return Ref(host, name, before, after, otherwise=remembered)

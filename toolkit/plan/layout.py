@@ -10,7 +10,7 @@ from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts, image_arch
 from toolkit.core.names import container_user, identity_reference
 from toolkit.errors import ImageError, NotReady
-from toolkit.network.choose import DataPath, choose_paths, cidrs
+from toolkit.network.choose import DataPath, absent, choose_paths, cidrs
 from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import Setting, all_settings
@@ -56,7 +56,8 @@ class Layout:
 
     Args:
         places: hosts that answered and can take part, in the file's order.
-        paths: data paths, also of hosts that did not answer but whose address is in the file.
+        paths: data paths, also of hosts that did not answer but whose address is in the file. The files of a
+            host may have other addresses of such hosts, see ``kept``.
         user: the one user name inside all containers.
         port: where the workers' sshd listens; 0 where there is none.
         image: what every host must hold.
@@ -83,6 +84,26 @@ class Layout:
     def has_sshd(self, place: Place) -> bool:
         """Whether an sshd of the cluster runs in this host's container."""
         return bool(self.port) and place.name != self.inventory.main
+
+    def kept(self, place: Place) -> tuple[tuple[str, str], ...]:
+        """Return the addresses that this host's files have of hosts that did not answer, as (host, address).
+
+        These stay as they are, in the files of this host alone. ``data_address`` of the file comes first.
+        """
+        return tuple(pair for pair in place.facts.remembered.addresses if pair[0] in self._unsettled)
+
+    @cached_property
+    def _unsettled(self) -> frozenset[str]:
+        """Hosts that did not answer and have no ``data_address``."""
+        answered = {path.host for path in self.paths if path.interface}
+        hosts = self.inventory.hosts
+        return frozenset(h.name for h in hosts if h.name not in answered and not h.data_address)
+
+    def paths_with(self, kept: tuple[tuple[str, str], ...]) -> tuple[DataPath, ...]:
+        """Return the data paths for the files of a host that keeps these addresses; see ``kept``."""
+        paths = {path.host: path for path in self.paths}
+        paths |= {name: absent(name, address) for name, address in kept}
+        return tuple(paths[name] for name in self.inventory.names if name in paths)
 
     @cached_property
     def settings(self) -> dict[str, tuple[Setting, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -149,15 +150,18 @@ _Text = tuple[str]
 
 
 def _all_file_steps(layout: Layout, inside: Mapping[str, str]) -> tuple[Step, ...]:
-    # What is the same for all is made once: with a thousand hosts it is long.
-    hosts, client = (hosts_file(layout.paths),), ("",)
-    if layout.port:
-        client = (ssh_config(layout.paths, layout.port, layout.user),)
+    @functools.cache
+    def texts(kept: tuple[tuple[str, str], ...]) -> tuple[_Text, _Text]:
+        # What is the same for all is made once: with a thousand hosts it is long.
+        paths = layout.paths_with(kept)
+        client = ssh_config(paths, layout.port, layout.user) if layout.port else ""
+        return (hosts_file(paths),), (client,)
+
     programs = tuple(
         File(name, (inside[name],), 0o755 if name.endswith(".sh") else 0o644, in_place=name.endswith(".sh"))
         for name in sorted(inside)
     )
-    return tuple(s for p in layout.places for s in _file_steps(layout, p, programs, hosts, client))
+    return tuple(s for p in layout.places for s in _file_steps(layout, p, programs, *texts(layout.kept(p))))
 
 
 def _file_steps(
