@@ -21,6 +21,7 @@ from toolkit.effects.ssh import SshRunner, Trace
 from toolkit.errors import ToolkitError
 from toolkit.inputs import target_of
 from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.plan.state_folders import refuse_unsafe_state
 from toolkit.protocol.frames import FrameError, read_frames
 from toolkit.stopwatch import Stopwatch
 
@@ -144,7 +145,10 @@ class Connected:
             what = f"its answer to the first questions is cut short or garbled: {error}"
             raise ToolkitError(what, "toolkit status -v", name) from error
         self.replies[name] = Reply(sections, sent, received)
-        return parse_facts(name, file.cluster, sections, engine=file.engine)
+        facts = parse_facts(name, file.cluster, sections, engine=file.engine)
+        # Before any command reads or writes there; a host that is refused has its reason in ``errors``.
+        refuse_unsafe_state(facts)
+        return facts
 
     def close(self) -> None:
         """End all connections, and with them what still runs over them."""

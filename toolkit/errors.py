@@ -70,6 +70,10 @@ class NotReady(ToolkitError):
     exit_code = 3
 
 
+class UnsafeState(NotReady):
+    """Another user could read or replace what a cluster keeps on a host."""
+
+
 def together(errors: Sequence[NotReady]) -> NotReady:
     """Return one error that says what each of several hosts lacks, with every host's own cure."""
     if len(errors) == 1:

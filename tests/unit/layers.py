@@ -79,7 +79,7 @@ PURE_STDLIB = frozenset(
             "enum",
         ),
         *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
-        *("fnmatch", "shlex", "statistics", "string", "struct", "types", "typing", "zlib"),
+        *("fnmatch", "shlex", "stat", "statistics", "string", "struct", "types", "typing", "zlib"),
     )
 )
 PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2", "jsonschema", "yaml"}}

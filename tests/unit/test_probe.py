@@ -147,6 +147,7 @@ def answer(**sections: str) -> dict[str, str]:
         "gpus": GPUS,
         "runtime": "",
         "cdi": "",
+        "state": "-\n-\n-",
         "cluster": CLUSTER,
         "version": "0.1.0",
         "tuned": '{"tuned": []}',

@@ -9,6 +9,7 @@ from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, uncheck
 from toolkit.checks.places import PLACES, Place, place
 from toolkit.core.finding import Finding
 from toolkit.core.names import IDENTITY_REPOSITORY
+from toolkit.errors import UnsafeState
 from toolkit.launchers import BY_AGENT
 
 GIB, MIB = 2**30, 2**20
@@ -95,7 +96,9 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     there, wanted, user = place(seen, "state"), seen.facts.state_dir, seen.facts.user
     elsewhere = "state_dir: in the hosts file, a folder on the hosts' local disks"
-    if there is None or not there.kind:
+    if isinstance(seen.error, UnsafeState):
+        yield error(seen.error.what, seen.error.fix)
+    elif there is None or not there.kind:
         yield unchecked("the state folder's disk cannot be seen")
     elif "ro" in there.options:
         yield _read_only(seen, there)

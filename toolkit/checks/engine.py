@@ -10,6 +10,7 @@ from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, wa
 from toolkit.core.engine_info import parse_info
 from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
+from toolkit.errors import UnsafeState
 from toolkit.plan.ownership import foreign
 
 # The oldest engine that the practice cluster tries; `--gpus` came with 19.03, cgroup v2 with 20.10.
@@ -33,7 +34,8 @@ def engine_info(seen: Seen) -> dict[str, Any]:
 
 
 def _usable(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    if seen.error is not None:
+    # The state directory has a check of its own.
+    if seen.error is not None and not isinstance(seen.error, UnsafeState):
         yield error(seen.error.what, seen.error.fix)
 
 

@@ -136,12 +136,30 @@ class Remembered:
 
 
 @dataclass(frozen=True)
+class StateFolder:
+    """One of the directories that lead to a cluster's state.
+
+    Args:
+        uid: of its owner.
+        mode: type and permission bits, as ``st_mode``.
+        outer: it is ``state_dir`` of hosts.yaml, which users share; the others belong to the ssh user.
+    """
+
+    path: str
+    uid: int
+    mode: int
+    outer: bool = False
+
+
+@dataclass(frozen=True)
 class Facts:
     """What one host said.
 
     Args:
         groups: supplementary groups of the ssh user as (id, name), primary included.
         state_dir: absolute path of the toolkit's folder on the host.
+        state_folders: that folder and those above it as far as they are toolkit's, the innermost first; those
+            that do not exist are left out.
         ssh_address: the host's own address of the connection that we came in by.
         listening: TCP ports with a listener, as (address, port); ``0.0.0.0`` and ``::`` mean every address.
         infiniband: RDMA device nodes below /dev/infiniband.
@@ -195,6 +213,7 @@ class Facts:
     engine: str = DOCKER
     gpu_processes: tuple[GpuProcess, ...] = ()
     claims: tuple[Claim, ...] = ()
+    state_folders: tuple[StateFolder, ...] = ()
 
     @property
     def userns(self) -> str:

@@ -15,7 +15,7 @@ from toolkit.core.image import ImageFacts, image_facts
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
-from toolkit.plan import links, probe_uses
+from toolkit.plan import links, probe_uses, state_folders
 from toolkit.plan.addresses import parse_interfaces, parse_listeners, parse_routes
 from toolkit.plan.applied import parse_applied
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
@@ -64,6 +64,7 @@ smi() {
 gpus=$(smi) || smi=hangs
 say gpus "$gpus"
 @@USES@@
+@@STATE@@
 say runtime "$(command -v nvidia-container-runtime-hook)"
 say cdi "$(for f in /etc/cdi/* /var/run/cdi/*; do
   ! grep -q 'nvidia\.com/gpu' "$f" 2>/dev/null || grep -h 'name"*:' "$f"
@@ -81,6 +82,7 @@ say disk "$(df -Pk "${HOME:-/}" 2>/dev/null)"
 say ended "$(date +%s.%N)"
 """.replace("@@SMI@@", SMI.strip())
     .replace("@@USES@@", probe_uses.QUESTIONS.strip())
+    .replace("@@STATE@@", state_folders.QUESTION.strip())
     .replace("@network@", links.QUESTIONS.strip())
 )
 
@@ -125,7 +127,8 @@ def parse_facts(
         ToolkitError: docker is missing, stopped or forbidden there.
     """
     who = parts["who"].splitlines()
-    user, uid, gid, home, state = who[0], int(who[1]), int(who[2]), who[5], who[6]
+    user, uid, gid, home = who[0], int(who[1]), int(who[2]), who[5]
+    state_dir = f"{who[6]}/toolkit/{cluster}/{host}"
     ids, names = who[3].split(), [name for name in who[4].split("\t") if name]
     # Groups without a name, or names that cannot be told apart: then the ids stand for them.
     groups = tuple(zip(map(int, ids), names if len(names) == len(ids) else ids, strict=True))
@@ -146,7 +149,8 @@ def parse_facts(
         gid=gid,
         groups=groups,
         home=home,
-        state_dir=f"{state}/toolkit/{cluster}/{host}",
+        state_dir=state_dir,
+        state_folders=state_folders.parse_state_folders(host, state_dir, parts.get("state", "")),
         hostname=machine[0],
         arch=machine[1],
         docker=str(info.get("ServerVersion", "")),

@@ -9,6 +9,7 @@ from tests.unit.checks.scenes import Case, info, scene, with_host, with_image
 from tests.unit.cluster_world import IMAGE
 from toolkit.checks.model import Scene
 from toolkit.core.names import identity_reference
+from toolkit.errors import UnsafeState
 
 _MIB = 2**20
 _OLD = replace(IMAGE, id="sha256:" + "3" * 64, identity="e" * 16, tags=(identity_reference("e" * 16),))
@@ -48,6 +49,9 @@ _ITS_OWN = replace(
     },
 )
 
+_UNSAFE = with_host(
+    scene(), "gpu2", error=UnsafeState("the state directory is not safe: /x", "rm /x", "gpu2")
+)
 _NOEXEC = _state(on="ext4|/dev/vda|rw,nosuid,noexec")
 
 CASES = (
@@ -74,6 +78,9 @@ CASES = (
     Case("disk-inodes", "warning", _root(False, inodes_free=30_000), "may have more"),
     Case("disk-inodes", "ok", _root(inodes_free=30_000)),
     Case("disk-inodes", "ok", _root(inodes=0, inodes_free=0, on="btrfs|/dev/vda|rw"), "no fixed number"),
+    Case("disk-state", "error", _UNSAFE, "not safe"),
+    # The engine can be used anyway.
+    Case("docker", "ok", _UNSAFE),
     Case("disk-state", "error", _state(on="ext4|/dev/vda|ro"), "mounted read-only"),
     Case("disk-state", "error", _state(may="rx"), "may not write to /home/alice/.local"),
     Case("disk-state", "error", _state(f"locked|{_STATE}/jobs\n"), f"may not write to {_STATE}/jobs"),
