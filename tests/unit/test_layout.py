@@ -111,6 +111,21 @@ def test_our_own_sshd_does_not_make_the_port_busy() -> None:
     assert place(busy("gpu2", ("10.77.0.3", 12345), containers=(dead,))).port == 12346
 
 
+def test_no_single_host_moves_the_port_of_the_others() -> None:
+    text = world.HOSTS.replace("mounts:", "  cpu4:\n    address: 10.77.0.5\nmounts:")
+    said = {**world.cluster_facts(), "cpu4": world.facts("cpu4", "10.77.0.5", "ens5")}
+    ports = {"gpu2": "12346", "cpu3": "1024", "cpu4": "12346"}
+    for host, port in ports.items():
+        own = world.running("demo", host, "worker", port=port)
+        said[host] = replace(said[host], containers=(own,), listening=((said[host].ssh_address, int(port)),))
+    assert place(said, text).port == 12346
+    for label in ("", "x", "-1", "0", "70000", "1 2", "²"):
+        said["cpu3"] = replace(
+            said["cpu3"], containers=(world.running("demo", "cpu3", "worker", port=label),)
+        )
+        assert place(said, text).port == 12346
+
+
 def test_master_port_is_the_first_that_is_free_there() -> None:
     said = world.facts(listening=(("0.0.0.0", 29500), ("10.77.0.2", 29501), ("127.0.0.1", 29502)))
     assert free_port(29500, said, "10.77.0.2") == 29502

@@ -177,6 +177,8 @@ def test_both_sides_know_how_many_pieces_a_large_message_has() -> None:
 
 def test_lines_of_the_program_and_of_others() -> None:
     assert parse_line('{"ports": {}}') == {"ports": {}} and parse_line('{"pairs": {}}') == {"pairs": {}}
+    for ports in ('"x"', '{"any": "1"}', '{"any": 0}', '{"any": 65536}', '{"any": {}}'):
+        assert parse_line(f'{{"ports": {ports}}}') is None
     assert parse_line("") is None and parse_line("[1]") is None and parse_line("Welcome!") is None
     assert last_words(["", "docker: no space left.", "See 'docker run --help'."]) == "no space left."
     assert last_words(["a", "b", ""]) == "b" and last_words([]) == "it ended without a word"

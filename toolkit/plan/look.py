@@ -128,7 +128,12 @@ def parse_line(line: str) -> dict[str, Any] | None:
         value = json.loads(line)
     except ValueError:
         return None
-    return value if isinstance(value, dict) and ("ports" in value or "pairs" in value) else None
+    if not isinstance(value, dict) or not ("ports" in value or "pairs" in value):
+        return None
+    # The other hosts are told to connect to these.
+    ports = value.get("ports", {})
+    numbers = isinstance(ports, dict) and all(isinstance(p, int) and 0 < p < 65536 for p in ports.values())
+    return value if numbers else None
 
 
 def last_words(lines: Sequence[str]) -> str:

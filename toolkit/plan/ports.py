@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from toolkit.core.facts import Facts
@@ -59,15 +61,17 @@ def worker_port(
     if inventory.in_parts:
         return 0
     workers = [facts[name] for name in inventory.workers if name in facts]
-    present = {port for f in workers if (port := _held_port(inventory.cluster, f))}
+    present = Counter(port for f in workers if (port := _held_port(inventory.cluster, f)))
     if inventory.worker_port_fixed:
         for f in workers:
             if who := port_holder(inventory, f, paths[f.host].address, inventory.worker_port):
                 what = f"port {inventory.worker_port} on {paths[f.host].address} is held by {who}"
                 raise NotReady(what, "free it, or leave worker_port out of the hosts file", f.host)
         return inventory.worker_port
-    # The port that the cluster already has, so that a host that comes back joins the others there.
-    first = _after_a_race(inventory, facts) if lost else sorted(present)
+    # The port that most of the cluster has, so that a host that comes back joins the others there, and that
+    # no single host moves the others.
+    held = sorted(present, key=lambda port: (-present[port], port))
+    first = _after_a_race(inventory, facts) if lost else held
     candidates: list[int] = [*first, *range(inventory.worker_port, 65536)]
     for port in candidates:
         if port not in lost and not any(
@@ -100,4 +104,5 @@ def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> 
 
 def _held_port(cluster: str, facts: Facts) -> int:
     container = running(cluster, WORKER, facts)
-    return int(container.labels.get(LABEL_PORT) or 0) if container else 0
+    label = container.labels.get(LABEL_PORT, "") if container else ""
+    return int(label) if re.fullmatch("[1-9][0-9]{0,4}", label) and int(label) < 65536 else 0
