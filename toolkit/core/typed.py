@@ -47,7 +47,7 @@ class Kind(Enum):
     def accepts(self, text: str) -> bool:
         """Return whether the text is one value of this type, without whitespace around it."""
         try:
-            return self.parse(text) == text
+            return _matches(self, text)
         except ValueError:
             return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime, timezone
 from typing import Any
 
@@ -67,6 +68,8 @@ def boot_time(text: str) -> float:
     return boot + ticks / _TICKS_PER_SECOND if boot else 0.0
 
 
+# The same on most hosts of a cluster, and long where there are many.
+@functools.lru_cache(maxsize=64)
 def remembered(text: str) -> Remembered:
     """Return what `up` wrote here before: /etc/hosts, known_hosts and authorized_keys of the cluster.
 
@@ -75,14 +78,13 @@ def remembered(text: str) -> Remembered:
     addresses, keys, main_key = [], [], ""
     for line in text.splitlines():
         words = line.split()
-        key = " ".join(words[1:])
-        if Kind.PUBLIC_KEY.accepts(key):
+        if len(words) == 2 and words[1] != "localhost" and Kind.ADDRESS.accepts(words[0]):
+            addresses.append((words[1], words[0]))
+        elif len(words) == 3 and Kind.PUBLIC_KEY.accepts(key := " ".join(words[1:])):
             if words[0].startswith("restrict,"):
                 main_key = key
             else:
                 keys.append((words[0].partition(",")[0], key))
-        elif len(words) == 2 and words[1] != "localhost" and Kind.ADDRESS.accepts(words[0]):
-            addresses.append((words[1], words[0]))
     return Remembered(tuple(addresses), tuple(keys), main_key)
 
 
