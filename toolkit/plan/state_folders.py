@@ -94,5 +94,7 @@ def _fault(facts: Facts, folder: StateFolder) -> tuple[str, str]:
     if folder.uid != facts.uid:
         return f"belongs to user ID {folder.uid} instead of {facts.user} ({facts.uid})", aside
     if shared:
-        return f"is writable for other users ({mode})", f"{on}chmod go-w {path}"
+        theirs = f"find {path} ! -user {facts.uid}"
+        fix = f"{on}{theirs}; chmod go-w {path}  # first remove what find lists: others have put it there"
+        return f"is writable for other users ({mode})", fix
     return "", ""
