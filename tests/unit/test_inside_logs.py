@@ -168,6 +168,11 @@ def test_one_traceback_in_place_of_thirty_one(fold: Any) -> None:
     assert fold.close() == b""
 
 
+def test_a_rank_number_of_too_many_digits_is_text_of_the_launcher(fold: Any) -> None:
+    line = b"[gpu1 " + b"1" * 5000 + b"] what a launcher printed\n"
+    assert fold.feed(line, 0.0) == line
+
+
 def test_ranks_that_say_the_same_a_thousand_times_each(fold: Any) -> None:
     assert fold.feed(said(0, b"step\n" * 1000), 0.0) == said(0, b"step\n" * 1000)
     assert fold.feed(said(1, b"step\n" * 1000), 0.1) == b""

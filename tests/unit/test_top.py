@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.golden import check_golden
+from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, rank_env, wait_for
 from toolkit.core.gauges import GpuGauge, HostGauges, RankGauge, job_gauges, parse_gauges
 from toolkit.show_prometheus import prometheus_text
@@ -123,6 +124,94 @@ def test_a_pace_that_nobody_prints_is_taken_from_the_steps(inside: Load) -> None
     assert pace.steps_per_s == pytest.approx(2.0), "what it said once is not true for ever"
     pace.feed(b"1/9 [>....]\b\b\b\b2/9 [=>...]\n", 105.0)
     assert (pace.step, pace.line) == (2, "2/9 [=>...]"), "a bar takes back what it wrote"
+
+
+DIGITS = "1" * 5000
+
+
+@for_each(
+    "line",
+    [
+        *(f"step {DIGITS}", f"{DIGITS} it/s", f"{DIGITS} s/it", f"samples/sec: {DIGITS}", f"tps: {DIGITS}"),
+        *(f"{DIGITS}/{DIGITS} [00:05<00:40]", f"  {DIGITS}/9 [==>...", f"Epoch: [2]  [ {DIGITS}/1251]"),
+        *("1e999 it/s", "1e-999 s/it", "0 s/it", f"0.{DIGITS} s/it", "elapsed time per step (ms): 1e-400"),
+        *(
+            "samples/sec: 1e400",
+            "steps/s: 1e99, samples/s: 1e99",
+            "step 999999999999999",
+            "nan it/s",
+            "inf it/s",
+        ),
+    ],
+)
+def test_a_number_out_of_range_stops_neither_top_nor_report(inside: Load, line: str) -> None:
+    pace = inside("pace").Pace()
+    for second in range(3):
+        pace.feed(f"{line}\n".encode(), float(second))
+    pace.feed(b"step 1\nstep 2, 4 samples/s\n", 60.0)
+    pace.feed(f"{line}\n".encode(), 61.0)
+    told = json.dumps([pace.step, pace.steps_per_s, pace.samples_per_s], allow_nan=False)
+    step, steps_per_s, samples_per_s = json.loads(told)
+    rank = RankGauge("job", 0, step=step, steps_per_s=steps_per_s, samples_per_s=samples_per_s)
+    hosts = (HostGauges("gpu1", 1.0, ranks=(rank, rank)),)
+    assert top_text(hosts, {}) and prometheus_text("demo", hosts, {})
+
+
+@for_each(
+    "piece",
+    [
+        *(
+            " ",
+            "\t",
+            "1",
+            "1.",
+            "1,111,",
+            "1 ",
+            "1e1",
+            "1/1",
+            "1/1[",
+            " 1",
+            "step",
+            "step ",
+            "step\t",
+            "step 1.",
+            "e1",
+        ),
+        *(
+            "samples/s",
+            "samples/s ",
+            "Time: 1",
+            "Time: ",
+            "per step (ms) ",
+            "Epoch[1",
+            "Epoch [1][ ",
+            "\x1b[1;",
+        ),
+    ],
+)
+def test_a_line_takes_time_in_proportion_to_its_length(inside: Load, piece: str) -> None:
+    module = inside("pace")
+
+    def seconds(letters: int) -> float:
+        """The time of the slowest beginning of a line, so that no quick one hides it."""
+        slowest = 1e-4
+        for begin in ("", "1", "step", "samples/s", "1/1", "Time: 1s,", "tps:", "Epoch[1]"):
+            line = begin + (piece * letters)[:letters]
+            started = time.process_time()
+            module.Pace()._take(line, 0.0)
+            slowest = max(slowest, time.process_time() - started)
+        return slowest
+
+    few = min(seconds(500) for _ in range(3))
+    many = min(seconds(4000) for _ in range(2))
+    # In proportion: 8 times. By the square: 64 times.
+    assert many < 24 * few, f"{few:.4f} s, then {many:.4f} s"
+
+
+def test_of_an_overlong_line_the_end_counts(inside: Load) -> None:
+    pace = inside("pace").Pace()
+    pace.feed(b"x" * 1_000_000 + b" step 7, 3 it/s\n", 0.0)
+    assert (pace.step, pace.steps_per_s) == (7, 3.0)
 
 
 # The program on a host

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 # A rank's line in the merged log; see rank.py.
-_LINE = re.compile(rb"\[(\S+) (\d+)\] (.*)\n", re.DOTALL)
+_LINE = re.compile(rb"\[(\S+) (\d{1,9})\] (.*)\n", re.DOTALL)
 # What differs between ranks that say the same: addresses in memory, times of day, numbers of processes.
 _VARIES = re.compile(rb"0x[0-9a-f]{6,}|\d\d:\d\d:\d\d(?:[.,]\d+)?|\bpid[ =:]+\d+")
 _QUOTE = 120

@@ -8,7 +8,13 @@ from __future__ import annotations
 import re
 from collections import deque
 
-_NUMBER = r"((?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+# A rank can print any line, so every pattern takes time in proportion to its length: a number begins where no
+# digit precedes it, and no two repetitions that match the same characters follow each other. The bounds on
+# digits keep numbers finite, and within what int() reads.
+_NUMBER = (
+    r"((?<![\d.,])\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,30})?"
+    r"|(?<!\d)\d{1,15}(?:\.\d{1,30})?(?:e[+-]?\d{1,2})?)(?!\d)"
+)
 # As progress bars and training loops have it: 2.19it/s, 3.1 steps/s, 0.5 steps/sec, 4 batches/s.
 _STEPS = re.compile(rf"{_NUMBER}\s*(?:it|its|iter|iters|iterations?|steps?|batch|batches)/s(?:ec)?\b", re.I)
 # The same the other way round: 1.27s/it, 0.5 s/step, Keras' 15ms/step; 820us/step.
@@ -28,15 +34,20 @@ _NAMED = re.compile(
 # DeepSpeed: CurrSamplesPerSec=155.1; torchtitan, of tokens: tps: 10,050; timm: Time: 0.312s, 820.51/s
 _TRAINERS = re.compile(rf"(?:SamplesPerSec=|\btps:\s*|\bTime:\s*[\d.]+s,\s*(?=[\d.]+/s)){_NUMBER}")
 # step 120, step: 120, step=120/1000, iteration 120, global_step 120, [step 120]
-_STEP = re.compile(r"(?<![a-z])(?:global[_ ])?(?:step|iter|iteration|batch)\s*[:=#]?\s*(\d+)(?![\d.])", re.I)
+_STEP = re.compile(
+    r"(?<![a-z])(?:global[_ ])?(?:step|iter|iteration|batch)(?:\s*[:=#])?\s*(\d{1,15})(?![\d.])", re.I
+)
 _STEP_OF = re.compile(
-    r"(\d+)/\d+\s*\[\d+:\d+"  # tqdm: 12/100 [00:05<00:40
-    r"|\bEpoch(?:\(train\))?:?\s*\[\d+\]\s*\[\s*(\d+)/\d+"  # torchvision, MMEngine: Epoch: [2]  [ 150/1251]
-    r"|\bTrain: \d+ \[\s*(\d+)/\d+ \("  # timm: Train: 0 [  50/1251 (  4%)]
-    r"|^\s*(\d+)/\d+ (?:[━\u2578]|\[[=>.]|- \d+s)"  # Keras: 12/100 ━━━━, 12/100 [==>..., 100/100 - 1s
+    r"(?<!\d)(\d{1,15})/\d{1,15}\s*\[\d{1,15}:\d"  # tqdm: 12/100 [00:05<00:40
+    # torchvision, MMEngine: Epoch: [2]  [ 150/1251]
+    r"|\bEpoch(?:\(train\))?:?\s*\[\d+\]\s*\[\s*(\d{1,15})/\d"
+    r"|\bTrain: \d+ \[\s*(\d{1,15})/\d+ \("  # timm: Train: 0 [  50/1251 (  4%)]
+    r"|^\s*(\d{1,15})/\d+ (?:[━\u2578]|\[[=>.]|- \d+s)"  # Keras: 12/100 ━━━━, 12/100 [==>..., 100/100 - 1s
 )
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PARTS = {"": 1.0, "m": 1e3, "u": 1e6, "µ": 1e6}
+# Of a longer line the end counts, where trainers put their numbers.
+_LONGEST_LINE = 4096
 # Between the first and the last of so many seconds a pace is taken from the numbers of steps.
 _WINDOW_S = 30.0
 
@@ -58,9 +69,9 @@ class Pace:
         text = self._rest + data.decode(errors="replace")
         # A progress bar writes over its own line, or takes it back.
         *lines, self._rest = re.split(r"[\r\n\b]+", text)
-        self._rest = self._rest[-4096:]
+        self._rest = self._rest[-_LONGEST_LINE:]
         for line in lines:
-            line = _COLOUR.sub("", line)
+            line = _COLOUR.sub("", line[-_LONGEST_LINE:])
             if line.strip():
                 self._take(line, now)
 
