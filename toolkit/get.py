@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.api import Session
-from toolkit.core.command import command
+from toolkit.core.command import command, quoted
 from toolkit.core.local_writer import BlockedPath, Destination, LocalWriter, UnsafeName
 from toolkit.core.names import INSIDE, JOBS, RUNS
 from toolkit.core.remote_files import (
@@ -174,11 +173,8 @@ def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile
     where = first.called or "the job's folder"
     more = f" and {first.more} more" if first.more else ""
     what = f"job {job} has no {names}"
-    return NoSuchFile(
-        f"{what}; in {where}: {', '.join(first.names) or 'nothing'}{more}",
-        f"toolkit exec {host} -- ls {shlex.quote(first.place)}",
-        host,
-    )
+    fix = quoted("toolkit", "exec", host, "--", "ls", first.place)
+    return NoSuchFile(f"{what}; in {where}: {', '.join(first.names) or 'nothing'}{more}", fix, host)
 
 
 def check_local(found: Sequence[Found], replace: bool) -> None:

@@ -18,13 +18,23 @@ from toolkit.cluster import Cluster
 from toolkit.cluster_connection import Connection
 from toolkit.cluster_job import ClusterJob
 from toolkit.core.local_writer import Destination, LocalWriter
-from toolkit.core.remote_files import RemoteFile
+from toolkit.core.remote_files import Missing, RemoteFile
 from toolkit.core.result import Result
 from toolkit.effects.file_stream import FileStream
 from toolkit.effects.runner import ContainerRunner
 from toolkit.effects.tree import list_files
 from toolkit.errors import ToolkitError
-from toolkit.get import Found, Got, NoFolder, NoSuchFile, Skipped, bring, check_local, find_files
+from toolkit.get import (
+    Found,
+    Got,
+    NoFolder,
+    NoSuchFile,
+    Skipped,
+    _no_such_file,
+    bring,
+    check_local,
+    find_files,
+)
 from toolkit.records import known_jobs
 
 
@@ -145,6 +155,11 @@ def test_what_is_not_there_is_said_with_what_is(place: Place) -> None:
         place.find("results")
     with pytest.raises(NoFolder, match="there is no folder of job two"):
         place.find("out", job="two")
+
+
+def test_a_folder_in_the_fix_is_quoted() -> None:
+    missing = Missing("b", False, "/code/a; reboot", "a; reboot", (), 0)
+    assert _no_such_file([missing], "gpu1", "one").fix == "toolkit exec gpu1 -- ls '/code/a; reboot'"
 
 
 def test_local_files_that_differ_are_kept(place: Place) -> None:

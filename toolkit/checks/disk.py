@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from toolkit.checks.engine import engine_info
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
 from toolkit.checks.places import PLACES, Place, place
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import UnsafeState
@@ -47,7 +48,7 @@ def _old_images(seen: Seen, scene: Scene) -> str:
         for tag in image.tags
         if tag.startswith(f"{IDENTITY_REPOSITORY}:")
     ]
-    return f"on {seen.host}: docker image rm {' '.join(tags)}" if tags and wanted else ""
+    return f"on {seen.host}: docker image rm {quoted(*tags)}" if tags and wanted else ""
 
 
 def _image(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -85,7 +86,7 @@ def _inodes(seen: Seen, scene: Scene) -> Iterator[Finding]:
     else:
         missing = scene.image and not any(i.identity == scene.image.identity for i in seen.facts.images)
         left = f"{where.path} has room for {where.inodes_free} more files"
-        fix = f"on {seen.host}: df -i {where.path}; docker system df; docker image prune"
+        fix = f"on {seen.host}: df -i {quoted(where.path)}; docker system df; docker image prune"
         if where.inodes_free < FEW_FILES:
             yield error(f"{left}, whatever its free bytes", fix)
         elif missing and where.inodes_free < FILES:
@@ -104,7 +105,8 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield _read_only(seen, there)
     elif there.locked or "w" not in there.may:
         folder = there.locked[0] if there.locked else there.path
-        fix = f"on {seen.host}: sudo chown -R {user} {folder}" if folder.startswith(wanted) else elsewhere
+        own = f"on {seen.host}: sudo chown -R {quoted(user, folder)}"
+        fix = own if folder.startswith(wanted) else elsewhere
         yield error(f"user {user} may not write to {folder}, where keys and job records go", fix)
     elif there.type.startswith("fuse.") and "allow_other" not in there.options and seen.facts.uid:
         what = f"{there.path} is on {there.type}, where the engine, being root, may not enter"
@@ -134,7 +136,8 @@ def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif home is None or not home.size:
         yield unchecked("the home's disk cannot be seen")
     elif "w" not in home.may:
-        yield warning(f"the home {home.path} cannot be written to", f"on {seen.host}: ls -ld {home.path}")
+        fix = f"on {seen.host}: ls -ld {quoted(home.path)}"
+        yield warning(f"the home {home.path} cannot be written to", fix)
     elif home.free < NOTHING:
         yield error(f"the home {home.path} has {_size(home.free)} free", _usage(home))
 
@@ -146,7 +149,7 @@ def _size(count: int) -> str:
 
 
 def _usage(where: Place) -> str:
-    return f"remove what is not needed: du -xsh {where.real or where.path}/* | sort -h"
+    return f"remove what is not needed: du -xsh {quoted(where.real or where.path)}/* | sort -h"
 
 
 def _read_only(seen: Seen, where: Place) -> Finding:

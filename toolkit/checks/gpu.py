@@ -9,6 +9,7 @@ from toolkit.checks.gpu_answers import GPUS, App, answers, label, number, of_car
 from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.leftovers import MARKS, marked, strays
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 
 # Xid errors that point to the machine and not to a program, with NVIDIA's words for them:
@@ -35,6 +36,11 @@ _XID = re.compile(r"Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 _SLOWED = ((0x80, "by the power supply"), (0x60, "by heat"), (0x8, "by the hardware"))
 
 
+def _index(card: Mapping[str, str]) -> str:
+    """Return the number of a GPU as a word of a command line."""
+    return quoted(str(card.get("index")))
+
+
 @of_cards
 def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     told = answers(seen)
@@ -42,7 +48,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
         "sudo nvidia-smi --gpu-reset -i {} when nothing runs on it, or reboot; if it comes again: replace it"
     )
     for card in told.cards:
-        who, fix = label(card), f"on {seen.host}: {reset.format(card.get('index'))}"
+        who, fix = label(card), f"on {seen.host}: {reset.format(_index(card))}"
         errors = number(card, "ecc.errors.uncorrected.volatile.total") or 0
         if card.get("reset_status.reset_required") in ("Yes", "1"):
             yield error("it has had an error that only a reset ends", fix, subject=who)
@@ -54,7 +60,7 @@ def _memory(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for line in told.said("rows"):
         uuid, pending, failed = (cell.strip() for cell in f"{line},,".split(",")[:3])
         card = by_uuid.get(uuid, {})
-        fix = f"on {seen.host}: {reset.format(card.get('index'))}"
+        fix = f"on {seen.host}: {reset.format(_index(card))}"
         if failed in ("Yes", "1"):
             yield error("a bad row of its memory cannot be replaced any more", fix, subject=label(card))
         elif pending in ("Yes", "1"):
@@ -91,7 +97,8 @@ def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if mask is None:
             yield unchecked("nvidia-smi does not say what holds its clock down", subject=label(card))
         elif why:
-            fix = f"on {seen.host}: nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {card.get('index')}"
+            ask = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {_index(card)}"
+            fix = f"on {seen.host}: {ask}"
             yield warning(f"its clock is held down {why}", fix, subject=label(card))
 
 
@@ -131,7 +138,7 @@ def _mode(seen: Seen, scene: Scene) -> Iterator[Finding]:
     slots = scene.inventory.host(seen.host).slots or 0
     for card in told.cards:
         mode = card.get("compute_mode", "")
-        fix = f"on {seen.host}: sudo nvidia-smi -i {card.get('index')} -c DEFAULT"
+        fix = f"on {seen.host}: sudo nvidia-smi -i {_index(card)} -c DEFAULT"
         if mode == "Prohibited":
             yield error("its compute mode is Prohibited: no program may use it", fix, subject=label(card))
         elif mode.startswith("Exclusive") and slots > len(told.cards):

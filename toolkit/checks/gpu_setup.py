@@ -19,6 +19,7 @@ from toolkit.checks.cuda import (
 from toolkit.checks.engine import engine_info
 from toolkit.checks.gpu_answers import GPUS, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.plan.nvidia import explain, is_known
 
@@ -152,7 +153,8 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
     newer = [k for k in told.said("kernel") if _order(k) > _order(running) and k.endswith(flavour)]
     if newer and (last := max(newer, key=_order)) not in modules:
         what = f"kernel {last} is installed and has no NVIDIA driver: the next reboot loses the GPUs"
-        yield warning(what, f"on {seen.host}: sudo dkms autoinstall -k {last}, or install the driver for it")
+        fix = f"on {seen.host}: sudo dkms autoinstall -k {quoted(last)}, or install the driver for it"
+        yield warning(what, fix)
 
 
 def _order(kernel: str) -> tuple[int, ...]:

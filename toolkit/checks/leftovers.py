@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from toolkit import __version__
 from toolkit.checks.model import Check, Probe, Scene, Seen, unchecked, warning
+from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
 from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
@@ -170,7 +171,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for (cluster, host), folder in state_folders(seen).items():
         if host == seen.host and cluster != scene.inventory.cluster and cluster not in alive:
             what = f"keys and records of a cluster {cluster} that has no container here"
-            fix = f"toolkit down with that cluster's hosts file; or on {seen.host}: rm -rf {folder}"
+            fix = f"toolkit down with that cluster's hosts file; or on {seen.host}: rm -rf {quoted(folder)}"
             yield warning(what, fix, subject=folder)
 
 

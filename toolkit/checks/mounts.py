@@ -9,6 +9,7 @@ from toolkit.checks.disk import GIB, NOTHING
 from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.checks.places import PLACES, Place, places
+from toolkit.core.command import quoted
 from toolkit.core.container import Mount
 from toolkit.core.finding import Finding
 
@@ -30,14 +31,15 @@ def _there(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for mount, where in told:
         if not where.answered:
             what = f"{mount.source} does not answer: a network file system whose server is gone"
-            fix = f"on {seen.host}: grep ' {mount.source} ' /proc/mounts; umount -l it, or wake the server"
+            look = f"grep {quoted(f' {mount.source} ')} /proc/mounts"
+            fix = f"on {seen.host}: {look}; umount -l it, or wake the server"
             yield error(what, fix, subject=mount.source)
         elif where.kind == "broken link":
-            fix = f"on {seen.host}: ls -l {mount.source}"
+            fix = f"on {seen.host}: ls -l {quoted(mount.source)}"
             yield error(f"{mount.source} is a symbolic link to nothing", fix, subject=mount.source)
         elif not where.kind:
             what = f"{mount.source} is not there, or {seen.facts.user} may not look"
-            fix = f"on {seen.host}: mkdir {mount.source}, or mount what belongs there"
+            fix = f"on {seen.host}: mkdir {quoted(mount.source)}, or mount what belongs there"
             yield error(what, fix, subject=mount.source)
     unknown = {m.source for m in scene.inventory.mounts} - {m.source for m, _ in told}
     for source in sorted(unknown):
@@ -48,8 +50,9 @@ def unwritable(seen: Seen, mount: Mount, reason: str, fix: str = "") -> Finding:
     """Return the finding about a mount that ranks cannot write to, as its host or a container reports it."""
     assert seen.facts is not None
     user = seen.facts.user
-    fix = fix or f"on {seen.host}: sudo chown {user} {mount.source}"
-    fix = f"{fix}; if ranks only read it, in hosts.yaml: - {mount.source}:{mount.target}:ro"
+    fix = fix or f"on {seen.host}: sudo chown {quoted(user, mount.source)}"
+    entry = quoted(f"{mount.source}:{mount.target}:ro")
+    fix = f"{fix}; if ranks only read it, in hosts.yaml: - {entry}"
     what = f"ranks run as {user} and cannot write to {mount.source}: {reason}"
     return warning(what, fix, subject=mount.source)
 
@@ -63,11 +66,12 @@ def access(seen: Seen, scene: Scene) -> Iterator[Finding]:
         if not where.kind or where.kind == "broken link" or not where.answered:
             continue
         if not set(needed) <= set(where.may):
-            fix = f"on {seen.host}: ls -ld {mount.source}; chmod, or put {user} into its group"
+            fix = f"on {seen.host}: ls -ld {quoted(mount.source)}; chmod, or put {user} into its group"
             what = f"ranks run as {user}, who may not read {mount.source}"
             yield error(what, fix, subject=mount.source)
         elif not mount.read_only and "ro" in where.options:
-            fix = f'on {seen.host}: sudo mount -o remount,rw "$(findmnt -no TARGET -T {mount.source})"'
+            find = f"findmnt -no TARGET -T {quoted(mount.source)}"
+            fix = f'on {seen.host}: sudo mount -o remount,rw "$({find})"'
             yield unwritable(seen, mount, "its file system is mounted read-only", fix)
         elif not mount.read_only and "w" not in where.may:
             yield unwritable(seen, mount, f"{user} has no write permission")
@@ -77,7 +81,8 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for mount, where in mounted(seen, scene):
         if mount.read_only or "w" not in where.may or not where.size:
             continue
-        fix = f"on {seen.host}: df -h {mount.source}; du -xsh {mount.source}/* | sort -h"
+        source = quoted(mount.source)
+        fix = f"on {seen.host}: df -h {source}; du -xsh {source}/* | sort -h"
         free = f"{where.free / GIB:.1f} GiB free of {where.size / GIB:.0f}"
         if where.free < NOTHING:
             yield error(f"the file system of {mount.source} is full", fix, subject=mount.source)
@@ -85,7 +90,7 @@ def _room(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield warning(f"{mount.source} has {free}: checkpoints may fail", fix, subject=mount.source)
         elif where.inodes and where.inodes_free < 1000:
             what = f"{mount.source} has room for {where.inodes_free} more files, whatever its free bytes"
-            yield warning(what, f"on {seen.host}: df -i {mount.source}", subject=mount.source)
+            yield warning(what, f"on {seen.host}: df -i {source}", subject=mount.source)
 
 
 def _same(scene: Scene) -> Iterator[Finding]:
@@ -167,7 +172,8 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
             many = f" and {len(astray) - 1} more" if len(astray) > 1 else ""
             what = f"{mount.source} holds links that lead nowhere in a container: {astray[0]}{many}"
             folder = posixpath.dirname(astray[0].partition(" -> ")[2]) or "/"
-            fix = f"mount where they lead to as well, under the same path, as in: - {folder}:{folder}:ro"
+            entry = quoted(f"{folder}:{folder}:ro")
+            fix = f"mount where they lead to as well, under the same path, as in: - {entry}"
             yield warning(what, fix, subject=mount.source)
 
 

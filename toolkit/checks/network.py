@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.core.links import rate_text
 
@@ -52,10 +53,10 @@ def _link(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the host does not say what its links are like")
     elif link.carrier is None:
         what = f"{link.name}, where ranks talk to the others ({path.address}), is switched off"
-        yield error(what, f"on {seen.host}: sudo ip link set {link.name} up", subject=link.name)
+        yield error(what, f"on {seen.host}: sudo ip link set {quoted(link.name)} up", subject=link.name)
     elif link.down:
         what = f"{link.name}, where ranks talk to the others ({path.address}), has no carrier"
-        fix = f"on {seen.host}: see to the cable and to the switch; ip link show {link.name}"
+        fix = f"on {seen.host}: see to the cable and to the switch; ip link show {quoted(link.name)}"
         yield error(what, fix, subject=link.name)
 
 
@@ -64,12 +65,12 @@ def _speed(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if link is None or not (link.rate or link.duplex == "half"):
         yield unchecked("the host does not say how fast its link is")
         return
-    fix = f"on {seen.host}: ethtool {link.name}; another cable or port of the switch"
+    fix = f"on {seen.host}: ethtool {quoted(link.name)}; another cable or port of the switch"
     if link.duplex == "half":
         yield warning(f"{link.name} runs at half duplex: it cannot send while it receives", fix)
     if link.limit and link.limit == link.rate and link.limit <= SLOW_RATE:
         what = f"traffic shaping holds {link.name} to {rate_text(link.limit)}"
-        yield warning(what, f"on {seen.host}: tc qdisc show dev {link.name}", subject=link.name)
+        yield warning(what, f"on {seen.host}: tc qdisc show dev {quoted(link.name)}", subject=link.name)
     elif 0 < link.rate <= SLOW_RATE:
         what = f"{link.name} runs at {rate_text(link.rate)}"
         yield warning(f"{what}: several machines may be slower than one", fix, subject=link.name)
@@ -101,7 +102,7 @@ def _mtu(scene: Scene) -> Iterator[Finding]:
             said = "; ".join(f"{size} on {', '.join(names)}" for size, names in sorted(sizes.items()))
             odd = min(sizes.values(), key=len)[0]
             link = scene.link(odd)
-            name = link.name if link else "the interface"
+            name = quoted(link.name) if link else "the interface"
             fix = f"on {odd}: sudo ip link set {name} mtu NUMBER, the same on all hosts and on the switch"
             yield warning(f"the MTU differs in {network}: {said}; large messages may stall", fix, odd)
 
@@ -113,7 +114,7 @@ def _errors(seen: Seen, scene: Scene) -> Iterator[Finding]:
     elif link.errors > max(_BAD_LEAST, link.packets * _BAD_SHARE):
         share = link.packets // link.errors
         what = f"{link.name} has counted {link.errors} damaged packets, one in {share}"
-        fix = f"on {seen.host}: ip -s link show {link.name}; another cable, port or transceiver"
+        fix = f"on {seen.host}: ip -s link show {quoted(link.name)}; another cable, port or transceiver"
         yield warning(what, fix, subject=link.name)
 
 

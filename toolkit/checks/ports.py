@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.plan.ports import FIRST_MASTER_PORT, port_holder
 
@@ -63,7 +64,7 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
                 f"the kernel gives out ports {low} to {high}, so port {port} ({use}) may be taken by chance"
             )
             keep = ",".join((*filter(None, (before,)), *map(str, ours)))
-            fix = f"on {seen.host}: sudo sysctl -w net.ipv4.ip_local_reserved_ports={keep}"
+            fix = f"on {seen.host}: sudo sysctl -w {quoted(f'net.ipv4.ip_local_reserved_ports={keep}')}"
             yield warning(what, fix, subject=str(port))
 
 

@@ -8,6 +8,7 @@ from toolkit.checks.model import Check, Scene, error, unchecked
 from toolkit.checks.pairs import Pair, pairs, ports_text
 from toolkit.checks.ports import KERNEL, firewall_program
 from toolkit.checks.routes import explained
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.plan.look import PIECES
 
@@ -107,7 +108,7 @@ def _large(scene: Scene) -> Iterator[Finding]:
             sent = ports.get("any", {}).get("sent", PIECES)
             if sent < PIECES:
                 mtu = link.mtu if (link := scene.link(source)) else 1500
-                ask = f"ping -M do -s {mtu - 28} {scene.paths[target].address}"
+                ask = f"ping -M do -s {mtu - 28} {quoted(scene.paths[target].address)}"
                 what = f"{source} → {target}: small messages pass, large ones stall (MTU {mtu} here)"
                 fix = f"on {source}: {ask}; a smaller MTU on all hosts, or let ICMP pass between them"
                 yield error(what, fix, source, target)

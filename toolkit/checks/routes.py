@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.checks.pairs import pairs
 from toolkit.checks.ports import KERNEL, kernel_settings
+from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.core.links import rate_text
 from toolkit.network.candidates import link_rate
@@ -19,7 +20,7 @@ def _route(scene: Scene) -> Iterator[Finding]:
             if own is None or target == source or target not in scene.facts:
                 continue
             by = scene.evidence.egress(facts, path.address)
-            look = f"ip route get {path.address}; ip rule"
+            look = f"ip route get {quoted(path.address)}; ip rule"
             where = f"{target} ({path.address})"
             if by is None:
                 yield unchecked(f"its routes are not known, that to {where} among them", "", source, target)
@@ -52,7 +53,8 @@ def _filter(seen: Seen, scene: Scene) -> Iterator[Finding]:
             how = (
                 f"what comes from {other.host} by {path.interface}, since it answers by {by} (rp_filter is 1)"
             )
-            loose = f"sudo sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{path.interface}.rp_filter=2"
+            names = (f"net.ipv4.conf.{name}.rp_filter=2" for name in ("all", path.interface))
+            loose = f"sudo sysctl -w {quoted(*names)}"
             fix = f"on {seen.host}: {loose}; or mend the route"
             if come and come.tried and not come.faults:
                 # It came by the other interface, this time.

@@ -50,6 +50,15 @@ Token = str | Ref
 _quoted = functools.lru_cache(maxsize=2048)(shlex.quote)
 
 
+def quoted(*words: str) -> str:
+    """Return words as they are written in a shell, for a command line that a person pastes.
+
+    >>> quoted("/data", "/my data")
+    "/data '/my data'"
+    """
+    return " ".join(map(_quoted, words))
+
+
 @dataclass(frozen=True)
 class Command:
     """What to execute.

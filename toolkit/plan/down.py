@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from toolkit.core.command import Command, script
+from toolkit.core.command import Command, quoted, script
 from toolkit.core.facts import Facts
 from toolkit.core.names import JOBS, LABEL_PORT
 from toolkit.plan.ownership import ours
@@ -183,7 +183,7 @@ def _files_step(facts: Facts) -> Step:
         "remove keys, configuration and jobs",
         script(_REMOVE_FILES, facts.state_dir),
         unless=script('[ ! -e "$1" ]', facts.state_dir),
-        fix=f"on {facts.host}: umount what is mounted below {facts.state_dir}, or ls -la it",
+        fix=f"on {facts.host}: umount what is mounted below {quoted(facts.state_dir)}, or ls -la it",
     )
 
 

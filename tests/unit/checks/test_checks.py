@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,34 @@ def test_a_case_is_judged_as_it_should(case: Case) -> None:
     assert finding.fix or finding.verdict in ("ok", "not checked"), "who finds a fault says what ends it"
     # The others' outcomes are intact.
     assert check.whole or {f.host for f in check.judged(case.scene)} == set(case.scene.facts)
+
+
+def test_words_of_hosts_are_quoted_in_fixes() -> None:
+    folder = "/data/x; reboot"
+    base = scene()
+    mounts = tuple(replace(mount, source=folder) for mount in base.inventory.mounts[:1])
+    said = (
+        places(mounts=place("mount", folder, kind="")),
+        places(mounts=place("mount", folder, kind="") + "broken\n"),
+        places(mounts=f"at|mount|{folder}\n").removesuffix("looked\n"),
+        places(mounts=place("mount", folder, may="")),
+        places(mounts=place("mount", folder, may="rx")),
+        places(mounts=place("mount", folder, on="ext4|/dev/sdb|ro")),
+        places(mounts=place("mount", folder, free=0)),
+        places(mounts=place("mount", folder, inodes_free=9)),
+        places(mounts=place("mount", folder, more="link|a|/else; reboot/x\n")),
+    )
+    fixes = set()
+    for text in said:
+        there = scene(places=text)
+        changed = replace(there, inventory=replace(there.inventory, mounts=mounts))
+        fixes |= {one.fix for one in judge(changed, ("host",)) if one.subject == folder and one.fix}
+    state = scene(marks="state:/home/alice/$(reboot)/toolkit/old/gpu2\nlooked\n")
+    fixes |= {one.fix for one in judge(state, ("host",)) if one.check == "left-state" and one.fix}
+    assert len(fixes) > 5
+    for fix in fixes:
+        bare = re.sub("' ?/[^']*'", "", fix)
+        assert "reboot" in fix and "reboot" not in bare, fix
 
 
 @for_each("check", CHECKS, ids=lambda c: c.id)
