@@ -9,6 +9,7 @@ from toolkit.core.command import Command
 from toolkit.core.counted import counted
 from toolkit.core.engines import DOCKER, spoken
 from toolkit.core.finding import Finding, alarms, worst
+from toolkit.core.printable import printable_line
 from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.core.room import size
 from toolkit.plan.images import ImageRow
@@ -218,8 +219,9 @@ def _finding_entries(findings: Iterable[Finding]) -> list[tuple[str, ...]]:
         where = ", ".join(name for name in names if name)
         who = f"{where}: " if where else ""
         about = f"{subject}: " if subject and subject not in what else ""
-        line = f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]"
-        entries.append((line, f"             fix: {fix.replace(_HOST, names[0])}") if fix else (line,))
+        line = printable_line(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
+        cure = printable_line(fix.replace(_HOST, names[0]))
+        entries.append((line, f"             fix: {cure}") if fix else (line,))
     return entries
 
 
@@ -268,8 +270,8 @@ def _state(row: ImageRow) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in aligned columns."""
-    cells = [list(map(str, row)) for row in (header, *rows)]
+    """Return rows in aligned columns; each cell is one line."""
+    cells = [[printable_line(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
     return "\n".join(lines) + "\n"

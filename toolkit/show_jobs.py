@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from toolkit.core.job_status import JobStatus
+from toolkit.core.printable import without_color
 from toolkit.show import table
 
 _COMMAND = 48
@@ -33,7 +34,7 @@ def end_text(job: JobStatus) -> str:
         from toolkit.core.known_errors import match  # takes 10 ms, which `jobs` and `status` can do without
 
         lines += [f"  fix: {known.fix}" for known in match([error])]
-    return "\n".join(lines) + "\n"
+    return without_color("\n".join(lines)) + "\n"
 
 
 def job_json(job: JobStatus) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from toolkit.core.doing import Doing, lead
 from toolkit.core.evidence import Evidence
 from toolkit.core.hang import doings
 from toolkit.core.job_status import JobStatus
+from toolkit.core.printable import without_color
 from toolkit.core.verdict import Verdict
 from toolkit.show import table
 from toolkit.show_jobs import length
@@ -52,7 +53,7 @@ def why_text(job: JobStatus, evidence: Evidence, verdict: Verdict, known: Sequen
 def _row(evidence: Evidence, rank: int, one: Doing) -> tuple[str, ...]:
     seen = evidence.rank(rank)
     process = lead(seen) if seen else None
-    line = seen.last_line if seen else ""
+    line = without_color(seen.last_line) if seen else ""
     return (
         str(rank),
         evidence.placed[rank],

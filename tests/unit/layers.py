@@ -71,6 +71,7 @@ PURE_STDLIB = frozenset(
             "__future__",
             "ast",
             "base64",
+            "codecs",
             "collections",
             "collections.abc",
             "dataclasses",

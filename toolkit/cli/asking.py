@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import typer
 
-from toolkit.cli.common import say
+from toolkit.cli.common import ask, say
 from toolkit.errors import Interrupted, ToolkitError
 
 Value = TypeVar("Value")
@@ -34,8 +34,7 @@ class Person:
             except ValueError as error:
                 raise ToolkitError(f"{question} {default}: {error}", "run it on a terminal") from error
         while True:
-            sys.stderr.write(f"{question} [{default}]: ")
-            sys.stderr.flush()
+            ask(f"{question} [{default}]: ")
             try:
                 text = sys.stdin.readline()
                 if not text:

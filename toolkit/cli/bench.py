@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    connect,
+    put_json,
+    put_text,
+    say,
+)
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 
@@ -76,7 +86,7 @@ def network(
     if as_json:
         put_json(measured.as_json())
     else:
-        print(_text(measured), end="")
+        put_text(_text(measured))
     if measured.faults:
         raise typer.Exit(1)
 

@@ -17,6 +17,7 @@ from toolkit.cli.common import (
     connect,
     load,
     put_json,
+    put_text,
     say,
 )
 from toolkit.cli.progress import Progress
@@ -60,7 +61,7 @@ def check(
     findings = cluster_of(inventory, verbose).check(listed(only), quick)
     verdict = worst(findings)
     if not as_json:
-        print(findings_text(findings, inventory.names, everything=verbose), end="", flush=True)
+        put_text(findings_text(findings, inventory.names, everything=verbose))
     plan, report = _fix(inventory, dry_run, verbose) if fix else (None, None)
     planned = plan_text(plan, inventory.engine) if plan is not None else ""
     if as_json:
@@ -72,7 +73,7 @@ def check(
     elif report is not None:
         say(report_text(report))
     elif plan is not None:
-        print(planned, end="")
+        put_text(planned)
     failed = report is not None and not report.ok
     if failed or verdict == "error" or (strict and verdict == "warning"):
         raise typer.Exit(1)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from toolkit.cli.complete import one_of
+from toolkit.core.printable import TerminalFilter, printable, printable_line
 
 if TYPE_CHECKING:
     from toolkit.api import Questions, Session
@@ -45,26 +46,60 @@ OnInterrupt = Annotated[
 Fold = Annotated[
     bool, typer.Option("--fold/--no-fold", help="Show a line once that several ranks print, and say which.")
 ]
+Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Pass all escape sequences of ranks to the terminal (default: colors only)."),
+]
 
 DEFAULT_HOSTS = "hosts.yaml"
 
 
 def say(text: str) -> None:
     """Print for people: on standard error, so that standard output stays for results."""
-    sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
-    sys.stderr.flush()
+    _print(sys.stderr, _as_lines(text or "\n"))
+
+
+def put_text(text: str) -> None:
+    """Print a result for people on standard output."""
+    _print(sys.stdout, _as_lines(text))
+
+
+def ask(text: str) -> None:
+    """Print a question on standard error; the answer follows on its last line."""
+    _print(sys.stderr, text)
+
+
+def confirm(question: str) -> bool:
+    """Ask on standard error for yes or no; Enter means no."""
+    return typer.confirm(printable_line(question), err=True)
+
+
+def _as_lines(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def _print(stream: TextIO, text: str) -> None:
+    # Hosts, containers and ranks can put any characters into what they send.
+    stream.write(printable(text))
+    stream.flush()
 
 
 def put_json(value: Any) -> None:
-    """Print a result as JSON on standard output."""
+    """Print a result as JSON on standard output; json.dumps escapes control and bidi characters."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def put_file(text: str) -> None:
+    """Print a file that toolkit made on standard output, for another program: every byte as it is."""
+    sys.stdout.write(text)
 
 
 def warn(findings: Iterable[Finding]) -> None:
     """Say what was found before anything is started; it goes on all the same."""
     for finding in findings:
         host = f"{finding.host}: " if finding.host else ""
-        say(f"{finding.verdict}: {host}{finding.subject}: {finding.what}\n  fix: {finding.fix}")
+        what = printable_line(f"{host}{finding.subject}: {finding.what}")
+        say(f"{finding.verdict}: {what}\n  fix: {printable_line(finding.fix)}")
 
 
 def say_changes(findings: Iterable[Finding]) -> None:
@@ -90,6 +125,18 @@ def to_stderr(data: bytes) -> None:
     """Pass on as it comes what a command says beside its output."""
     sys.stderr.buffer.write(data)
     sys.stderr.buffer.flush()
+
+
+def rank_output(raw: bool) -> Callable[[bytes], None]:
+    """Return a sink for output of ranks and services: `to_stdout`, with a filter if a terminal shows it.
+
+    Args:
+        raw: pass every byte to the terminal as well.
+    """
+    if raw or not sys.stdout.isatty():
+        return to_stdout
+    shown = TerminalFilter()
+    return lambda data: to_stdout(shown.feed(data))
 
 
 def load(hosts: str) -> Inventory:

@@ -14,6 +14,7 @@ from toolkit.cli.common import (
     connect,
     load,
     put_json,
+    put_text,
 )
 from toolkit.cli.plans import carry_out, exit_with
 
@@ -52,7 +53,7 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     if as_json:
         put_json({"rows": [asdict(row) for row in rows]})
     else:
-        print(data_text(rows), end="")
+        put_text(data_text(rows))
     if any(row.state == "unreachable" for row in rows):
         raise typer.Exit(1)
 

@@ -63,14 +63,18 @@ def execute(
         put_json(rows + [{"host": n, "error": e.what, "fix": e.fix} for n, e in errors.items()])
     else:
         for name, done in results.items():
-            sys.stdout.writelines(f"[{name}] {text}\n" for text in done.stdout.splitlines())
-            sys.stderr.writelines(f"[{name}] {text}\n" for text in done.stderr.splitlines())
+            to_stdout(_named(name, done.stdout))
+            to_stderr(_named(name, done.stderr))
         for error in errors.values():
             say(str(error))
     if len(names) == 1 and names[0] in results:
         raise typer.Exit(results[names[0]].status)
     if errors or not all(done.ok for done in results.values()):
         raise typer.Exit(1)
+
+
+def _named(host: str, text: str) -> bytes:
+    return "".join(f"[{host}] {line}\n" for line in text.splitlines()).encode(errors="replace")
 
 
 def _split(

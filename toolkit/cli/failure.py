@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.cli.common import put_json, say
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 
 if TYPE_CHECKING:
@@ -28,13 +28,11 @@ def tell(error: ToolkitError, as_json: bool) -> None:
     if report is not None:
         from toolkit.show import report_text
 
-        sys.stderr.write("\n" + report_text(report))
+        say("\n" + report_text(report))
     more = explained_at(str(error))
     text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
-    sys.stderr.write("\ninterrupted\n" if _bare_interrupt(error) else text)
+    say("\ninterrupted" if _bare_interrupt(error) else text)
     if as_json:
-        from toolkit.cli.common import put_json
-
         put_json(error_json(error))
 
 

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    confirm,
+    connect,
+    put_json,
+    say,
+)
 from toolkit.cli.plans import exit_with, show_plans
 from toolkit.cli.progress import Progress
 
@@ -67,4 +77,4 @@ def _ask(state: State) -> bool:
 
     holds = f"its keys and {jobs_text(state.records)}" if state.records else "its keys"
     what = f"{state.host}: cluster {state.cluster} has no container there. Remove {holds} ({state.path})?"
-    return typer.confirm(what, default=False, err=True)
+    return confirm(what)

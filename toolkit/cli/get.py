@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    connect,
+    put_json,
+    put_text,
+    say,
+)
 from toolkit.cli.progress import Progress
 from toolkit.core.counted import counted
+from toolkit.core.printable import printable_line
 
 if TYPE_CHECKING:
     from toolkit.api import Session
@@ -217,16 +227,13 @@ def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitErro
         return
     for name, one in found.items():
         there = f"; {one.there} are there already" if one.there else ""
-        sys.stdout.write(
-            f"{name}: {counted(len(one.new), 'file')}, {size(one.size)}, to {one.into.path}{there}\n"
-        )
+        put_text(f"{name}: {counted(len(one.new), 'file')}, {size(one.size)}, to {one.into.path}{there}")
         differs = set(one.differs)
         for coming in one.new:
             mark = "  (differs from what is here)" if coming in differs else ""
-            text = f"  {coming.name}{mark}\n".encode(errors="surrogateescape")
-            sys.stdout.write(text.decode(errors="backslashreplace"))
+            put_text(f"  {printable_line(coming.name)}{mark}")
         for reason in one.blocked:
-            sys.stdout.write(f"  {reason}\n")
+            put_text(f"  {printable_line(reason)}")
         _say_skipped(name, one.skipped)
     _say(errors)
 

@@ -10,8 +10,20 @@ from typing import Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, load, put_json, say
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    connect,
+    load,
+    put_json,
+    put_text,
+    say,
+)
 from toolkit.cli.plans import carry_out, exit_with, pull_image
+from toolkit.core.printable import without_color
 
 app = typer.Typer(
     no_args_is_help=True, help="Build the image on this machine, send it to the hosts, see who has what."
@@ -101,7 +113,7 @@ def build(
         if as_json:
             put_json({"title": f"image build {subject.tag}", "dry_run": True, "plan": list(subject.lines())})
         else:
-            print("\n".join(subject.lines()))
+            put_text("\n".join(subject.lines()))
         return
     start = time.monotonic()
     say(f"building {subject.tag} ({known})")
@@ -122,7 +134,7 @@ def _notifier(verbose: bool) -> Callable[[str, str], None]:
     def notify(title: str, line: str) -> None:
         nonlocal last
         if verbose:
-            say(f"  {line}")
+            say(f"  {without_color(line)}")
             return
         shown = build_progress(line) if title == "build" else title
         if shown and shown != last:
@@ -161,7 +173,7 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     if as_json:
         put_json({"image": inventory.image, "rows": [asdict(row) for row in rows]})
     else:
-        print(images_text(rows), end="")
+        put_text(images_text(rows))
     if any(row.state == "unreachable" for row in rows):
         raise typer.Exit(1)
 

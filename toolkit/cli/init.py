@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolkit.cli.asking import Person, on_terminal, undone_if_interrupted
-from toolkit.cli.common import DryRun, Json, put_json, say
+from toolkit.cli.common import DryRun, Json, put_json, put_text, say
 from toolkit.core.counted import counted
 
 if TYPE_CHECKING:
@@ -198,7 +197,7 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
     text, hosts = hosts_file(draft), named(draft.hosts)
     result = {"file": file, "hosts": [host.name for host in hosts], **found}
     if not file:
-        put_json({**result, "text": text}) if as_json and found else sys.stdout.write(text)
+        put_json({**result, "text": text}) if as_json and found else put_text(text)
         return
     path = write_file(file, text, replace=force)
     if as_json:

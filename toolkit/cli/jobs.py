@@ -14,11 +14,14 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     OnInterrupt,
+    Raw,
     Verbose,
     cluster_of,
     connect,
     load,
     put_json,
+    put_text,
+    rank_output,
     say,
 )
 
@@ -50,7 +53,7 @@ def jobs(
     shown = [job for index, job in enumerate(known) if every or not job.final or index >= len(known) - _SHOWN]
     if len(shown) < len(known):
         say(f"{len(known) - len(shown)} older ones: toolkit jobs --all")
-    print(jobs_table(shown), end="") if shown else say("no job has run on this cluster")
+    put_text(jobs_table(shown)) if shown else say("no job has run on this cluster")
 
 
 def attach(
@@ -59,6 +62,7 @@ def attach(
     tail: Annotated[str, typer.Option(metavar="LINES", help="How many lines of before to show.")] = "50",
     on_interrupt: OnInterrupt = "ask",
     fold: Fold = True,
+    raw: Raw = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -78,7 +82,8 @@ def attach(
         say_lost(wanted)
         if not job:
             say(f"job {wanted.id}: {wanted.state}")
-        ended = watch(session, wanted.id, signals, Excerpt(tail=lines, fold=fold), on_interrupt, as_json)
+        sink = None if as_json else rank_output(raw)
+        ended = watch(session, wanted.id, signals, Excerpt(tail=lines, fold=fold), on_interrupt, sink)
     _exit(ended, as_json)
 
 

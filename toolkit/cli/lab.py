@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DryRun, Json, put_json, say
+from toolkit.cli.common import DryRun, Json, put_json, put_text, say
 from toolkit.core.counted import counted
 
 app = typer.Typer(
@@ -90,7 +90,7 @@ def up(
         return
     done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")
     say(f"lab {name}: {done} in {report.seconds:.1f} s; use it with")
-    typer.echo(f"export TOOLKIT_HOSTS={spec.folder}/hosts.yaml")
+    put_text(f"export TOOLKIT_HOSTS={spec.folder}/hosts.yaml")
 
 
 @app.command("down")
@@ -164,8 +164,8 @@ def status(
         for h in lab.hosts
     ]
     header = ("host", "address", "interface", "user", "state", "engine", "store", "ssh")
-    typer.echo(table(header, rows), nl=False)
-    typer.echo(f"export TOOLKIT_HOSTS={lab.folder}/hosts.yaml")
+    put_text(table(header, rows))
+    put_text(f"export TOOLKIT_HOSTS={lab.folder}/hosts.yaml")
 
 
 def _folder(folder: str, name: str) -> str:
@@ -176,4 +176,4 @@ def _show(title: str, lines: Sequence[str], as_json: bool) -> None:
     if as_json:
         put_json({"title": title, "dry_run": True, "plan": list(lines)})
     else:
-        typer.echo("\n  ".join([title, *(lines or ["nothing to change"])]))
+        put_text("\n  ".join([title, *(lines or ["nothing to change"])]))

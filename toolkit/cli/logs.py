@@ -8,7 +8,7 @@ import typer
 
 from toolkit.cli import complete
 from toolkit.cli.chosen_job import Job, read_job, say_lost, wanted_job
-from toolkit.cli.common import DEFAULT_HOSTS, Fold, HostsFile, Verbose, connect, say, to_stdout
+from toolkit.cli.common import DEFAULT_HOSTS, Fold, HostsFile, Raw, Verbose, connect, rank_output, say
 
 if TYPE_CHECKING:
     from toolkit.spec.inventory import Inventory
@@ -30,6 +30,7 @@ def logs(
     ] = "",
     tail: Annotated[str | None, typer.Option(metavar="LINES", help="Only so many lines at the end.")] = None,
     fold: Fold = True,
+    raw: Raw = False,
     save: Annotated[
         str, typer.Option(metavar="DIR", help="Print nothing; bring every rank's whole log to DIR/JOB/HOST.")
     ] = "",
@@ -67,7 +68,7 @@ def logs(
             line.refuse("--service", f"{service} is not a service of the file; there are: {', '.join(known)}")
         words = [*(["--follow"] if follow_on else []), *(["--tail", str(lines)] if lines is not None else [])]
         words += ["--since", f"{ago:.0f}s" if ago else f"{epoch:.3f}"] if ago or epoch else []
-        _service_log(line.accept(inventory), service, words, verbose)
+        _service_log(line.accept(inventory), service, words, raw, verbose)
         return
     inventory = line.accept(inventory)
     what = Excerpt(number, host, ago, epoch, lines, fold and number is None)
@@ -81,17 +82,17 @@ def logs(
         if not job:
             say(f"job {wanted.id}: {wanted.state}")
         try:
-            show_log(session, wanted, to_stdout, what, follow_on and not wanted.final)
+            show_log(session, wanted, rank_output(raw), what, follow_on and not wanted.final)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
 
-def _service_log(inventory: Inventory, name: str, words: list[str], verbose: bool) -> None:
+def _service_log(inventory: Inventory, name: str, words: list[str], raw: bool, verbose: bool) -> None:
     from toolkit.services import show_log
 
     service = inventory.service(name)
     with connect(inventory, verbose, [service.host]) as session:
         try:
-            show_log(session, service, to_stdout, words)
+            show_log(session, service, rank_output(raw), words)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

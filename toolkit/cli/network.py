@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -18,6 +17,7 @@ from toolkit.cli.common import (
     connect,
     load,
     put_json,
+    put_text,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Which network ranks use, and how.")
@@ -43,7 +43,7 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
     if as_json:
         put_json(asdict(said))
     else:
-        sys.stdout.write(explanation_text(said))
+        put_text(explanation_text(said))
     if any(not host.address for host in said.hosts):
         raise typer.Exit(3)
 
@@ -108,6 +108,6 @@ def tune(
     if as_json:
         put_json({"forgotten" if forget else "tuned": [tuning_json(tuning) for tuning in found]})
     elif forget:
-        print(f"forgotten: {len(found)}; engines choose by themselves again")
+        put_text(f"forgotten: {len(found)}; engines choose by themselves again")
     else:
-        print(tuning_text(found[0]), end="")
+        put_text(tuning_text(found[0]))

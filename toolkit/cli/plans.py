@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from toolkit.cli.common import as_warnings, put_json, say
+from toolkit.cli.common import as_warnings, put_json, put_text, say
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def show_plans(
         lines = [line for text in texts for line in text.splitlines()]
         put_json({"title": plans[-1].title, "dry_run": True, "plan": lines, **(more or {})})
     else:
-        sys.stdout.write("".join(texts))
+        put_text("".join(texts))
 
 
 def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json, put_text
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def predict(
     if as_json:
         put_json(as_value(*about, made.ask.compute_from))
     else:
-        sys.stdout.write(text(*about, made.ask, made.note, made.probed))
+        put_text(text(*about, made.ask, made.note, made.probed))
 
 
 def _read(path: Path) -> Measured:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from toolkit.cli.common import say
+from toolkit.core.printable import printable_line
 
 if TYPE_CHECKING:
     from toolkit.core.report import Outcome
@@ -82,7 +83,7 @@ class Progress:
 
         if self._bars is None:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 DownloadColumn(),
                 TransferSpeedColumn(),
@@ -92,7 +93,8 @@ class Progress:
             self._bars.start()
         key = (event.host, event.step)
         if key not in self._tasks:
-            self._tasks[key] = self._bars.add_task(f"{event.host}: {event.step}", total=None)
+            about = printable_line(f"{event.host}: {event.step}")
+            self._tasks[key] = self._bars.add_task(about, total=None)
         self._bars.update(self._tasks[key], completed=event.done, total=event.total or None)
 
     def _end_bar(self, host: str, step: str) -> None:

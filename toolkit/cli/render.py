@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_file, put_json, say
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
@@ -90,8 +89,8 @@ def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
             Path(output, name).parent.mkdir(parents=True, exist_ok=True)
             say(f"wrote {write_file(Path(output, name), text, program=name.endswith('.sh'))}")
     elif not as_json and len(files) == 1:
-        sys.stdout.writelines(files.values())
+        put_file("".join(files.values()))
     elif not as_json:
-        sys.stdout.writelines(f"# --- {name}\n{text}\n" for name, text in files.items())
+        put_file("".join(f"# --- {name}\n{text}\n" for name, text in files.items()))
     if as_json:
         put_json(files)

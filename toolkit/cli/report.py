@@ -9,7 +9,7 @@ import typer
 
 from toolkit.cli import complete
 from toolkit.cli.chosen_job import Job, read_job
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, say
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, put_text, say
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
@@ -73,7 +73,7 @@ def report(
         result: dict[str, Any] = one.as_json() | {"page": str(path) if path else None}
         put_json(result | ({"compared": other.as_json(), "verdict": text} if other else {"verdict": text}))
     else:
-        print(text)
+        put_text(text)
         say(f"wrote {path}")
     if one.silent and not one.hosts:
         raise ToolkitError("no host of the job has answered", "toolkit status")

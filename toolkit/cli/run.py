@@ -18,10 +18,12 @@ from toolkit.cli.common import (
     Json,
     NoCheck,
     OnInterrupt,
+    Raw,
     Verbose,
     as_warnings,
     connect,
     put_json,
+    rank_output,
     say,
     say_changes,
     warn,
@@ -128,6 +130,7 @@ def run(
         bool, typer.Option("--share", help="Also on slots and GPUs that somebody else has.")
     ] = False,
     fold: Fold = True,
+    raw: Raw = False,
     no_check: NoCheck = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -209,7 +212,8 @@ def run(
             if as_json:
                 put_json({"job": job.id, "state": "starting", **as_warnings(findings)})
             return
-        status = watch(session, job.id, signals, Excerpt(fold=fold), on_interrupt, as_json, pressed)
+        sink = None if as_json else rank_output(raw)
+        status = watch(session, job.id, signals, Excerpt(fold=fold), on_interrupt, sink, pressed)
     if as_json:
         result = {"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"}
         put_json(result | as_warnings(findings))

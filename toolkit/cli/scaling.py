@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, put_text, say
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def scaling(
     if as_json:
         put_json(found.as_json())
     else:
-        print(_text(found), end="")
+        put_text(_text(found))
     if found.faults:
         raise typer.Exit(1)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
-from toolkit.cli.common import say
+from toolkit.cli.common import put_file, say
 
 
 def schema(
@@ -22,7 +21,7 @@ def schema(
 
     text = json.dumps(json_schema(), indent=2) + "\n"
     if output in ("", "-"):
-        sys.stdout.write(text)
+        put_file(text)
         return
     say(f"wrote {write_file(output, text)}; put this line on top of hosts.yaml:")
     say(f"# yaml-language-server: $schema={output}")

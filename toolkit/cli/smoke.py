@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    connect,
+    put_json,
+    put_text,
+    say,
+)
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 
@@ -52,12 +62,12 @@ def smoke(
             rows = [
                 (g.host, str(g.index), g.name, g.driver, f"{g.memory_mib} MiB", g.uuid) for g in result.gpus
             ]
-            print(table(("host", "gpu", "name", "driver", "memory", "uuid"), rows), end="")
+            put_text(table(("host", "gpu", "name", "driver", "memory", "uuid"), rows))
         elif not result.problems:
-            print("no host has or declares a GPU: a CPU cluster")
+            put_text("no host has or declares a GPU: a CPU cluster")
         for problem in result.problems:
             say(f"  FAILED  {problem}")
         if result.allreduce:
-            print(result.allreduce)
+            put_text(result.allreduce)
     if not result.ok:
         raise typer.Exit(1)

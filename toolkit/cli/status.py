@@ -15,6 +15,7 @@ from toolkit.cli.common import (
     connect,
     load,
     put_json,
+    put_text,
     say_changes,
 )
 
@@ -53,18 +54,18 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     else:
         say_changes(changes)
         cells = [(r.host, r.role, r.state, r.address, r.image, r.docker, r.note) for r in rows]
-        print(table(("host", "role", "state", "data address", "image", "docker", "note"), cells), end="")
+        put_text(table(("host", "role", "state", "data address", "image", "docker", "note"), cells))
         for fix in dict.fromkeys(r.fix for r in rows if r.fix):
-            print(f"fix for {', '.join(r.host for r in rows if r.fix == fix)}: {fix}")
+            put_text(f"fix for {', '.join(r.host for r in rows if r.fix == fix)}: {fix}")
         if services:
-            print(f"\n{services_text(services)}", end="")
+            put_text(f"\n{services_text(services)}")
         if held := gpus_text(facts):
-            print(f"\n{held}", end="")
+            put_text(f"\n{held}")
         shown = [job for index, job in enumerate(jobs) if not job.final or index >= len(jobs) - _SHOWN]
         if shown:
-            print("\n" + jobs_table(shown), end="")
+            put_text("\n" + jobs_table(shown))
         if silent:
-            print(f"\n{silent}")
+            put_text(f"\n{silent}")
     if not up:
         raise typer.Exit(3)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, put_text, say
+from toolkit.core.printable import printable_line
 
 if TYPE_CHECKING:
     from toolkit.gauges import Gauges
@@ -59,7 +60,7 @@ def top(
     if as_json:
         put_json({"cluster": inventory.cluster, **top_json(found, silent)})
     else:
-        print(top_text(found, silent), end="")
+        put_text(top_text(found, silent))
     if not found:
         raise typer.Exit(3)
 
@@ -109,7 +110,7 @@ def _text(cell: Cell) -> Any:
     """A cell as it is, and no markup: a rank may print brackets."""
     from rich.text import Text
 
-    return Text(cell.text, style="bold red" if cell.alarm else "", no_wrap=True)
+    return Text(printable_line(cell.text), style="bold red" if cell.alarm else "", no_wrap=True)
 
 
 def _screen(cluster: str, found: Any, silent: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolkit.cli import complete
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, put_json, say
+from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, confirm, put_json, say
 
 if TYPE_CHECKING:
     from toolkit.trust import ShownKey
@@ -65,7 +65,7 @@ def settle(
         return False
     if dry_run:
         say(f"    would be recorded in {found.file}")
-    elif yes or (sys.stdin.isatty() and typer.confirm("    record this key?", err=True)):
+    elif yes or (sys.stdin.isatty() and confirm("    record this key?")):
         say(f"    recorded in {record(found)}")
     else:
         say("    not recorded" + ("" if sys.stdin.isatty() else ": cannot ask here, use --yes"))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from toolkit import __version__
-from toolkit.cli.common import Json, put_json
+from toolkit.cli.common import Json, put_json, put_text
 
 # Longer than a healthy engine takes, short enough that nobody waits for one that hangs.
 _ENGINE_SECONDS = 2.0
@@ -17,7 +16,7 @@ _ENGINE_SECONDS = 2.0
 def show(asked: bool) -> None:
     """Print the version alone and end: ``toolkit --version``."""
     if asked:
-        sys.stdout.write(f"toolkit {__version__}\n")
+        put_text(f"toolkit {__version__}")
         raise typer.Exit
 
 
@@ -31,7 +30,7 @@ def version(
         put_json(found)
         return
     libraries = "".join(f"\n    {name} {number}" for name, number in found["libraries"].items())
-    sys.stdout.write(
+    put_text(
         f"toolkit {found['toolkit']}\n"
         f"  Python {found['python']} on {found['platform']}\n"
         f"  ssh: {found['ssh'] or 'no ssh program here'}\n"

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from toolkit.cli.common import say, to_stdout
+from toolkit.cli.common import ask, say
 from toolkit.cli.signals import Signals
 from toolkit.errors import Detached
 
@@ -56,14 +56,14 @@ def watch(
     signals: Signals,
     what: Excerpt,
     on_interrupt: str = "ask",
-    quiet: bool = False,
+    sink: Callable[[bytes], None] | None = None,
     pressed: bool = False,
 ) -> JobStatus:
     """Follow a job to its end and say how it went.
 
     Args:
         what: how much of its output to show, and how.
-        quiet: show no output.
+        sink: takes the output; None to show none.
         pressed: Ctrl-C, or a signal, has come already.
 
     Raises:
@@ -71,7 +71,7 @@ def watch(
     """
     from toolkit.records import job_status
 
-    follower = _Follower(session, job, (lambda data: None) if quiet else to_stdout, what)
+    follower = _Follower(session, job, sink or (lambda data: None), what)
     follower.start()
     while not follower.done.is_set():
         try:
@@ -105,10 +105,7 @@ def _ask(job: str, follower: _Follower, signals: Signals) -> str:
     with follower.held:
         # The question itself is within: who has read it may press the key before write() has come back.
         try:
-            sys.stderr.write(
-                f"\n{job} is running.  s: stop it   d: detach, it goes on   Enter: go on watching  "
-            )
-            sys.stderr.flush()
+            ask(f"\n{job} is running.  s: stop it   d: detach, it goes on   Enter: go on watching  ")
             line = sys.stdin.readline()
         except KeyboardInterrupt:
             if signals.got:

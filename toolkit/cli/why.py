@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolkit.cli.chosen_job import Job
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, put_text
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
@@ -45,7 +45,7 @@ def why(
     found = (answer.job, answer.evidence, answer.verdict, answer.known)
     text, result = why_text(*found), why_json(*found)
     if not as_json:
-        print(text, end="", flush=True)
+        put_text(text)
     path = Path(save) if save else _free(answer.job.id)
     try:
         write_bundle(path, bundle_files(answer, text, result), time.time())
@@ -56,7 +56,7 @@ def why(
     if as_json:
         put_json(result | {"bundle": str(path)})
     else:
-        print(f"\nfor a report: {path}")
+        put_text(f"\nfor a report: {path}")
 
 
 def _read_save(line: CommandLine, save: str) -> None:

@@ -1,0 +1,145 @@
+"""Text of hosts, containers and ranks, made safe for a terminal: escaped visibly, or filtered as a stream."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from enum import Enum
+
+# Bytes of file names that were no UTF-8 when they were decoded; several of them can be a character together.
+_BYTES = re.compile("[\udc80-\udcff]+")
+# Control characters but newline and tab, line and paragraph separators, bidi controls, lone surrogates.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_BREAKS = re.compile("[\n\t]")
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_COLOR = re.compile("\x1b\\[[0-9;:]*m")
+
+
+def printable(text: str) -> str:
+    r"""Return a text of one or more lines in which no character controls a terminal.
+
+    Newline and tab stay; each other control character, bidi control and lone surrogate is escaped.
+
+    >>> printable("a\x1b[2J\r\nb\u202e")
+    'a\\x1b[2J\nb\\u202e'
+    """
+    if text.isprintable():
+        return text
+    text = _BYTES.sub(_decoded, text).replace("\r\n", "\n")
+    return _UNSAFE.sub(_escaped, text)
+
+
+def printable_line(text: str) -> str:
+    r"""Return the text as one line: ``printable``, with newline and tab escaped as well.
+
+    >>> printable_line("a\nb")
+    'a\\nb'
+    """
+    return _BREAKS.sub(_escaped, printable(text))
+
+
+def without_color(text: str) -> str:
+    r"""Return the text without its color sequences, for a quotation of what a rank printed.
+
+    >>> without_color("\x1b[1;31mError\x1b[0m")
+    'Error'
+    """
+    return _COLOR.sub("", text)
+
+
+def _decoded(match: re.Match[str]) -> str:
+    return match[0].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+class _Within(Enum):
+    """The part of a terminal's input that the next character belongs to (ECMA-48)."""
+
+    TEXT = "text"
+    ESCAPE = "escape sequence"  # after ESC
+    FINAL = "its last byte"  # after ESC and an intermediate byte
+    CONTROL = "control sequence"  # after CSI
+    STRING = "control string"  # after OSC, DCS, APC, PM or SOS
+
+
+class TerminalFilter:
+    """Filters output of ranks on its way to a terminal: text and colors pass, other sequences are removed.
+
+    Carriage return, newline, tab and backspace pass, because progress bars use them. Other control characters
+    are removed. A newline or a carriage return ends every sequence, so that an unterminated one hides at most
+    the rest of its line.
+    """
+
+    # A color sequence with more parameters is removed; no other sequence is held at all.
+    LONGEST = 128
+    # Control characters that do not pass, and bytes that a terminal without UTF-8 takes for such.
+    _CONTROL = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]")
+    _STRING_ENDS = re.compile("[\x07\n\r\x18\x1a\x1b\x80-\x9f]")
+
+    def __init__(self) -> None:
+        # Bytes that are no UTF-8 pass as they are.
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._within = _Within.TEXT
+        self._parameters = ""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what to show of the next bytes; a sequence may begin in one call and end in another."""
+        text, at = self._decoder.decode(data), 0
+        shown: list[str] = []
+        while at < len(text):
+            if self._within is _Within.TEXT:
+                found = self._CONTROL.search(text, at)
+                end = found.start() if found else len(text)
+                shown.append(text[at:end])
+                if found:
+                    shown.append(self._begin(found[0]))
+                    end += 1
+                at = end
+            elif self._within is _Within.STRING:
+                found = self._STRING_ENDS.search(text, at)
+                at = found.start() if found else len(text)
+                if found:
+                    self._within = _Within.TEXT  # which removes the end, unless it is a newline
+            else:
+                at += self._continue(text[at], shown)
+        return "".join(shown).encode("utf-8", "surrogateescape")
+
+    def _begin(self, letter: str) -> str:
+        """Take a control character within text; return what stands for it."""
+        if letter >= "\udc80":
+            return "\ufffd"
+        if letter == "\x1b":
+            self._within = _Within.ESCAPE
+        elif letter >= "\x80":
+            self._introduce(chr(ord(letter) - 0x40))  # a C1 character is short for ESC and another one
+        return ""
+
+    def _introduce(self, letter: str) -> None:
+        """Take the character after ESC, which no intermediate byte precedes."""
+        self._parameters = ""
+        if letter == "[":
+            self._within = _Within.CONTROL
+        else:
+            self._within = _Within.STRING if letter in "]PX^_" else _Within.TEXT
+
+    def _continue(self, letter: str, shown: list[str]) -> int:
+        """Take a character within a sequence; return 0 if it does not belong to the sequence, else 1."""
+        if " " <= letter <= "/" and self._within is not _Within.CONTROL:
+            self._within = _Within.FINAL
+        elif " " <= letter <= "?" and self._within is _Within.CONTROL:
+            self._parameters = (self._parameters + letter)[: self.LONGEST + 1]
+        elif not "0" <= letter <= "~":
+            self._within = _Within.TEXT
+            return 0
+        elif self._within is _Within.ESCAPE:
+            self._introduce(letter)
+        else:
+            color = f"\x1b[{self._parameters}{letter}"
+            if self._within is _Within.CONTROL and len(color) <= self.LONGEST and _COLOR.fullmatch(color):
+                shown.append(color)
+            self._within = _Within.TEXT
+        return 1
