@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.api import Session
 from toolkit.core.command import Command
-from toolkit.core.job_status import JobStatus, parse_status
-from toolkit.core.names import JOBS, job_id_from
+from toolkit.core.job_status import JobStatus, job_id_from, parse_status
+from toolkit.core.names import JOBS
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.inputs import inside_programs

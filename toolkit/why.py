@@ -16,9 +16,9 @@ from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.evidence import Evidence, HostSeen, parse_host
 from toolkit.core.hang import FINAL, judge
-from toolkit.core.job_status import JobStatus, parse_status
+from toolkit.core.job_status import JobStatus, job_id_from, parse_status
 from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
-from toolkit.core.names import INSIDE, container_name, job_id_from
+from toolkit.core.names import INSIDE, container_name
 from toolkit.core.result import TIMED_OUT
 from toolkit.core.verdict import Verdict
 from toolkit.effects.fanout import fan_out

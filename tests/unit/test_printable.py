@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from toolkit.effects.landing import Coming
 
 import toolkit
 from tests.unit.each import for_each
@@ -20,7 +19,9 @@ from toolkit.cli import common, get, progress, top
 from toolkit.cli.failure import tell
 from toolkit.core.finding import Finding
 from toolkit.core.job_status import JobStatus
+from toolkit.core.local_writer import Destination
 from toolkit.core.printable import TerminalFilter, printable, printable_line, without_color
+from toolkit.core.remote_files import RemoteFile
 from toolkit.errors import CommandFailed, ToolkitError
 from toolkit.execute import StepProgress
 from toolkit.get import Found
@@ -199,7 +200,7 @@ def _job(reason: str, *last: str) -> JobStatus:
 
 
 def _found() -> dict[str, Found]:
-    return {"gpu1": Found("gpu1", Path("runs"), (Coming("/x", HOSTILE),))}
+    return {"gpu1": Found("gpu1", Destination(Path("runs"), ()), (RemoteFile("/x", HOSTILE),))}
 
 
 def _gpus(monkeypatch: pytest.MonkeyPatch) -> str:

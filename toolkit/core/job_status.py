@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.errors import NotReady
+from toolkit.core.names import JOB_ID, JOBS
+from toolkit.errors import NotReady, ToolkitError
 
 # What PyTorch puts before a traceback, and the last line of one.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
@@ -104,3 +105,15 @@ def parse_status(
         restarts=tuple(str(one.get("reason", "")) for one in status.get("restarts") or ()),
         last_lines=tuple(map(str, (status.get("cause") or {}).get("last") or ())),
     )
+
+
+def job_id_from(host: str, value: object) -> str:
+    """Return a job's id as a host reports it.
+
+    Raises:
+        ToolkitError: the value cannot be an id; names the host.
+    """
+    if not isinstance(value, str) or not JOB_ID.fullmatch(value):
+        what = f"reports a job whose id is not valid: {ascii(value)[:80]}"
+        raise ToolkitError(what, f"look at {JOBS} in its container", host)
+    return value

@@ -6,8 +6,6 @@ import re
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from toolkit.errors import ToolkitError
-
 LABEL = "toolkit"
 LABEL_CLUSTER = "toolkit.cluster"
 LABEL_ROLE = "toolkit.role"
@@ -79,18 +77,6 @@ def job_word(text: str) -> str:
     if not JOB_ID.fullmatch(text):
         raise ValueError("a job's id looks like 20260102-030405-train-a1b2; toolkit jobs lists them")
     return text
-
-
-def job_id_from(host: str, value: object) -> str:
-    """Return a job's id as a host reports it.
-
-    Raises:
-        ToolkitError: the value cannot be an id; names the host.
-    """
-    if not isinstance(value, str) or not JOB_ID.fullmatch(value):
-        what = f"reports a job whose id is not valid: {ascii(value)[:80]}"
-        raise ToolkitError(what, f"look at {JOBS} in its container", host)
-    return value
 
 
 # Names that the generated passwd file has for others already.
