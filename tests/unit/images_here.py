@@ -52,6 +52,8 @@ class Sender:
         self.read: list[tuple[int, ...]] = []
         self.saved = 0
         self.unreadable = self.flips = False
+        self.odd = False  # the first export is
+        self.built: tuple[str, ...] = (digest(self.config),)
 
     # As toolkit.effects.engine.Engine
 
@@ -63,6 +65,9 @@ class Sender:
 
     def save(self, name: str) -> Iterator[bytes]:
         self.saved += 1
+        if self.odd and self.saved == 1:
+            yield b"no archive"
+            return
         about = dict(metadata(self.config, self.parts.layers, "x:y"))
         index, docker = json.loads(about["index.json"]), json.loads(about["manifest.json"])
         del index["manifests"][0]["annotations"], docker[0]["RepoTags"]
@@ -150,6 +155,7 @@ def use(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> Sender:
             self.describe, self.read, self.close = sender.describe, sender.numbers, sender.close
 
     monkeypatch.setattr(image_source, "LayerReader", Reader)
+    monkeypatch.setattr(image_source, "built_images", lambda: sender.built)
     monkeypatch.setattr(image_source.Engine, "connect", lambda: sender)
     return sender
 

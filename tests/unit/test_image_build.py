@@ -13,6 +13,7 @@ import pytest
 
 from toolkit.core.build import CONTEXT_FOLDERS, Fetch, ImageBuild, Wheelhouse
 from toolkit.core.command import Command, command
+from toolkit.effects.built_images import built_images, note_built
 from toolkit.effects.image_build import (
     assemble_context,
     build_image,
@@ -140,10 +141,27 @@ def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_an_image_over_its_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.effects.image_build.image_size", lambda reference: 2_000_000)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    monkeypatch.setattr(
+        "toolkit.effects.image_build.built_image", lambda tag: (f"sha256:{'a' * 64}", 2_000_000)
+    )
     assert build_image(build_in(tmp_path), quiet) == 2_000_000
     with pytest.raises(ImageError, match=r"2 MB, more than the 1 MB"):
         build_image(build_in(tmp_path, limit_bytes=1_000_000), quiet)
+    assert built_images() == (f"sha256:{'a' * 64}",)
+
+
+def test_images_that_were_built_here_are_remembered(tmp_path: Path) -> None:
+    record = tmp_path / "cache/built.json"
+    assert built_images(record) == ()
+    ids = [f"sha256:{number:064x}" for number in range(120)]
+    for each in (*ids, ids[50]):
+        note_built(each, record)
+    assert built_images(record) == (*ids[20:50], *ids[51:], ids[50])
+    assert [path.name for path in record.parent.iterdir()] == ["built.json"]
+    for text in ("", "{}", "[1]", '["sha256:x"]', "[" * 9999, "x" * 99999):
+        record.write_text(text)
+        assert built_images(record) == ()
 
 
 def test_the_cache_follows_the_environment() -> None:

@@ -166,17 +166,36 @@ def test_one_layer_twice_and_a_hundred_small_ones(
         assert len(host.loads()) == (3 if len(layers) == 6 else 1)
 
 
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("store", STORES)
+def test_an_image_that_must_not_or_cannot_read_itself_is_exported_once(
+    monkeypatch: pytest.MonkeyPatch, make: Any, store: str, built: bool
+) -> None:
+    """Only what hosts lack leaves this machine."""
+    layers = [b"base" * 1000, b"", b"x" * 2 * MIB, b"y" * 3 * MIB, b"base" * 1000]
+    sender = use(Sender(layers), monkeypatch)
+    sender.unreadable = built
+    sender.built = sender.built if built else ()
+    hosts = [make(f"h{n}", store) for n in range(3)]
+    other = Sender([*layers[:3], b"another"])
+    hosts[1].put("sha256:other", other.config, "mine:1", blobs=[digest(each) for each in layers[:3]])
+    found = {outcome.host: outcome for outcome in send(sender, *hosts)}
+    for host in hosts:
+        outcome = found[host.name]
+        assert outcome.status == "ok" and arrived(sender, host), outcome
+        lacks = layers[3:] if host is hosts[1] else layers
+        assert sum(map(len, lacks)) <= dict(outcome.amounts)["bytes"] < sum(map(len, lacks)) + 40_000
+    assert sender.saved == 1 and sender.read == []
+
+
 @pytest.mark.parametrize("store", STORES)
 def test_where_layers_cannot_be_read_the_image_is_saved_whole(sender: Sender, make: Any, store: str) -> None:
-    sender.unreadable = True
+    sender.unreadable = sender.odd = True
     hosts = [make(f"h{n}", store) for n in range(3)]
     for outcome, host in zip(send(sender, *hosts), hosts, strict=True):
         assert outcome.status == "ok" and arrived(sender, host), outcome
-        assert (
-            "the whole image, as its layers cannot be read: the engine keeps layers with zfs"
-            in outcome.detail
-        )
-    assert sender.saved == 1 and sender.read == []
+        assert "the whole image, as its layers cannot be read: the engine's export makes" in outcome.detail
+    assert sender.saved == 2 and sender.read == []
 
 
 @pytest.mark.parametrize("store", STORES)

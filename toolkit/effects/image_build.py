@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from toolkit.core.build import CONTEXT_FOLDERS, Fetch, ImageBuild
 from toolkit.core.command import Command
+from toolkit.core.image import image_id
+from toolkit.effects.built_images import note_built
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 
 # Called with a title when a part of the build begins, then with each line of its output.
@@ -80,7 +83,9 @@ def build_image(build: ImageBuild, notify: Notify) -> int:
             raise CommandFailed(build.command.line(), status, text, fix=fix)
     finally:
         shutil.rmtree(build.context, ignore_errors=True)
-    size = image_size(build.tag)
+    image, size = built_image(build.tag)
+    with contextlib.suppress(OSError):  # without the record its layers are exported, which takes longer
+        note_built(image)
     if build.limit_bytes and size > build.limit_bytes:
         raise ImageError(
             f"{build.tag} has {size / 1e6:.0f} MB, more than the {build.limit_bytes / 1e6:.0f} MB "
@@ -153,14 +158,15 @@ def assemble_context(build: ImageBuild) -> None:
             ) from error
 
 
-def image_size(reference: str) -> int:
-    """Return the size of an image in bytes as this machine's engine reports it."""
-    command = Command(("docker", "image", "inspect", "--format", "{{.Size}}", reference))
+def built_image(reference: str) -> tuple[str, int]:
+    """Return Id and size in bytes of an image as this machine's engine reports them."""
+    command = Command(("docker", "image", "inspect", "--format", "{{.Id}} {{.Size}}", reference))
     lines: list[str] = []
     status, tail = _stream(command, lines.append)
     if status != 0:
         raise CommandFailed(command.line(), status, "\n".join(tail))
-    return int(lines[-1])
+    name, _, size = lines[-1].partition(" ")
+    return image_id(name), int(size)
 
 
 def _fetch(fetch: Fetch, notify: Notify) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from contextlib import suppress
 
 from toolkit.core.image import ImageFacts
 from toolkit.core.image_parts import Group, ImageParts
+from toolkit.effects.built_images import built_images
 from toolkit.effects.engine import Engine
+from toolkit.effects.export_reader import ExportReader
 from toolkit.effects.layer_reader import LayerReader, Unreadable, verified
 from toolkit.effects.shared_reading import Readings, Tap
 from toolkit.errors import ImageError
@@ -27,12 +30,19 @@ class ImageSource:
         self._engine, self.image = engine, image
         self.why_whole = ""
         self.parts: ImageParts | None = None
-        self._reader = LayerReader(engine.client, image.id, image.diff_ids)
         self._layers = Readings(self._read)
         self._whole = Readings(self._save, repeatable=False)
+        self._reader: LayerReader | ExportReader = ExportReader(engine.save, image)
+        # A container of the image reads its layers with rights of root, so only one that was built here may.
+        if image.id in built_images():
+            self._reader = LayerReader(engine.client, image.id, image.diff_ids)
+            with suppress(Unreadable):
+                self.parts = self._reader.describe(image.identity)
+                return
+            self._reader = ExportReader(engine.save, image)
         try:
             self.parts = self._reader.describe(image.identity)
-        except Unreadable as error:
+        except (Unreadable, ImageError) as error:
             self.give_up(error.what)
 
     @classmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import json
 import select
@@ -29,6 +30,30 @@ from toolkit.errors import ImageError
 _PROGRAM = Path(__file__).resolve().parent.parent / "inside" / "layers.py"
 _CHUNK = 2**18
 _LAST_WORDS = 1.0  # seconds
+# The right to read what belongs to others brings the right to open any file of the host by a handle, wherever
+# it is mounted. Neither that nor a change of mounts or of namespaces is needed to read.
+_FORBIDDEN = (
+    *(
+        "open_by_handle_at",
+        "name_to_handle_at",
+        "mount",
+        "umount2",
+        "pivot_root",
+        "chroot",
+        "setns",
+        "unshare",
+    ),
+    *("open_tree", "move_mount", "fsopen", "fsmount", "fspick", "fsconfig", "mount_setattr", "quotactl"),
+    *("ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "bpf", "perf_event_open"),
+    *("userfaultfd", "keyctl", "add_key", "request_key", "kexec_load", "kexec_file_load", "init_module"),
+    *("finit_module", "delete_module", "io_uring_setup", "socket", "socketpair", "connect", "bind"),
+)
+_SECCOMP = json.dumps(
+    {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{"names": _FORBIDDEN, "action": "SCMP_ACT_ERRNO", "errnoRet": errno.EPERM}],
+    }
+)
 # Where containerd keeps its data: beside the engine, below it, in Docker Desktop's machine.
 _CONTAINERD = ("/var/lib/containerd", "{root}/containerd/daemon", "/var/lib/desktop-containerd/daemon")
 _FAULTS = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
@@ -131,7 +156,7 @@ class LayerReader:
             # Files in layers belong to all kinds of users, and some may be read by nobody else.
             "cap_add": ["DAC_READ_SEARCH"],
             # label=disable: SELinux would keep every container out of the engine's folders.
-            "security_opt": ["no-new-privileges", "label=disable"],
+            "security_opt": ["no-new-privileges", "label=disable", f"seccomp={_SECCOMP}"],
             # The folders belong to the root of the host, not to that of containers, where the two differ.
             "userns_mode": "host",
             "pids_limit": 64,

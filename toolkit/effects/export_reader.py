@@ -1,0 +1,158 @@
+"""Layers of an image out of the archive that this machine's engine exports.
+
+Nothing of the image runs for it. The archive is written to a file without a name first, because the engine
+gives the layers in an order of its own, and hosts want only those that they lack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import posixpath
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import IO
+
+from toolkit.core.image import ImageFacts, config_identity
+from toolkit.core.image_parts import ImageParts, Layer
+from toolkit.core.room import size as size_text
+from toolkit.effects.layer_reader import Unreadable
+
+_CHUNK = 2**18
+_MOST_JSON = 1 << 24  # bytes of the manifest and of the config
+_MOST_MEMBERS = 100_000
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_SPARE = 1.1  # times the image's size must be free
+
+
+class ExportReader:
+    """Reads the layers of one image from what ``docker save`` writes of it.
+
+    Args:
+        save: yields the archive.
+        image: as the engine reports it.
+        folder: for the file; the system's folder for such files if absent.
+    """
+
+    def __init__(
+        self, save: Callable[[str], Iterator[bytes]], image: ImageFacts, folder: Path | None = None
+    ) -> None:
+        self._save, self._image = save, image
+        self._folder = folder or Path(tempfile.gettempdir())
+        self._file: IO[bytes] | None = None
+        self._places: dict[str, tuple[int, int]] = {}  # offset and length of each member
+        self._names: tuple[str, ...] = ()
+
+    def describe(self, identity: str) -> ImageParts:
+        """Export the image and return what it consists of.
+
+        Raises:
+            Unreadable: with the reason.
+        """
+        try:
+            self._export()
+            (manifest,) = json.loads(self._small("manifest.json"))
+            config = self._small(str(manifest["Config"]))
+            if config_identity(json.loads(config)) != identity:
+                raise Unreadable("the engine exported another image")
+            self._names = tuple(map(str, manifest["Layers"]))
+            pairs = zip(self._image.diff_ids, self._names, strict=True)
+            return ImageParts(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))
+        except Unreadable:
+            self.close()
+            raise
+        except (tarfile.TarError, OSError, EOFError, ValueError, LookupError, TypeError) as error:
+            self.close()
+            raise Unreadable(f"the engine's export makes no sense: {error}") from error
+
+    def read(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Yield the plain tars of some layers, one behind the other; the caller checks their sums.
+
+        Raises:
+            Unreadable: the archive has ended early.
+        """
+        try:
+            for number in numbers:
+                yield from self._plain(self._names[number])
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            raise Unreadable(f"the engine's export makes no sense: {error}") from error
+
+    def close(self) -> None:
+        """Forget the archive."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+        self._file = None
+
+    def _export(self) -> None:
+        needed = int(self._image.size * _SPARE)
+        if shutil.disk_usage(self._folder).free < needed:
+            raise Unreadable(f"{self._folder} has no room for its export, which takes {size_text(needed)}")
+        self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (closed by `close`)
+        for piece in self._save(self._image.id):
+            self._file.write(piece)
+        self._file.flush()
+        self._file.seek(0)
+        links: dict[str, str] = {}
+        with tarfile.open(fileobj=self._file, mode="r:") as tar:
+            for count, member in enumerate(tar):
+                if count >= _MOST_MEMBERS:
+                    raise Unreadable("the engine's export has too many members")
+                if member.isfile():
+                    self._places[member.name] = (member.offset_data, member.size)
+                elif member.issym():
+                    links[member.name] = posixpath.join(posixpath.dirname(member.name), member.linkname)
+        # Two equal layers of an old engine are a file and a link to it.
+        for name, target in links.items():
+            with contextlib.suppress(KeyError):
+                self._places[name] = self._places[posixpath.normpath(target)]
+
+    def _small(self, name: str) -> bytes:
+        if self._places[name][1] > _MOST_JSON:
+            raise Unreadable(f"{name} of the engine's export is too long")
+        return b"".join(self._stored(name))
+
+    def _stored(self, name: str) -> Iterator[bytes]:
+        """Yield a member; several readers do so at the same time, so nothing moves in the file."""
+        offset, left = self._places[name]
+        while left:
+            if self._file is None:
+                raise Unreadable("the export is closed")
+            data = os.pread(self._file.fileno(), min(_CHUNK, left), offset)
+            if not data:
+                raise EOFError("a layer ends early")
+            yield data
+            offset, left = offset + len(data), left - len(data)
+
+    def _size(self, name: str) -> int:
+        """Return the bytes of a layer's plain tar."""
+        head = next(self._stored(name), b"")
+        if head.startswith((_GZIP, _ZSTD)):
+            return sum(map(len, self._plain(name)))
+        return self._places[name][1]
+
+    def _plain(self, name: str) -> Iterator[bytes]:
+        pieces = self._stored(name)
+        first = next(pieces, b"")
+        if first.startswith(_ZSTD):
+            raise Unreadable("a layer is compressed with zstd")
+        if not first.startswith(_GZIP):
+            yield first
+            yield from pieces
+            return
+        inflate = zlib.decompressobj(31)
+        for piece in chain((first,), pieces):
+            data = piece
+            while data:
+                # One piece at a time, however much it becomes.
+                yield inflate.decompress(data, _CHUNK)
+                data = inflate.unconsumed_tail
+        yield inflate.flush()
+        if not inflate.eof:
+            raise EOFError("a compressed layer ends early")
