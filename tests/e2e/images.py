@@ -132,7 +132,9 @@ def readers() -> str:
     # One that ends meanwhile is missing from the answer, which is what is asked.
     of = ["docker", "inspect", "--format", "{{.Id}} {{.Image}}", *found]
     said = subprocess.run(of, capture_output=True, text=True).stdout if found else ""
-    return "".join(f"{line}\n" for line in said.splitlines() if line.split()[-1] in images)
+    # For one that is gone docker prints an empty line.
+    rows = [line for line in said.splitlines() if line.strip()]
+    return "".join(f"{line}\n" for line in rows if line.split()[-1] in images)
 
 
 def forget(host: str) -> None:
