@@ -94,7 +94,17 @@ def test_a_plan_that_fails_names_every_host() -> None:
 
 def test_run_takes_what_the_verb_takes() -> None:
     ours = set(inspect.signature(Cluster.run).parameters) - {"self"}
-    here_only = {"hosts", "on_interrupt", "detach", "fold", "no_check", "dry_run", "as_json", "verbose"}
+    here_only = {
+        "hosts",
+        "on_interrupt",
+        "detach",
+        "fold",
+        "no_check",
+        "dry_run",
+        "as_json",
+        "verbose",
+        "raw",
+    }
     assert ours - {"check"} == set(inspect.signature(run_verb).parameters) - here_only
 
 
