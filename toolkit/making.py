@@ -83,6 +83,7 @@ def make_job(session: Session, request: Request) -> Job:
         master_port=master_port(name, first, hosts[0].address),
         networks=cidrs(paths),
         env=tuple(sorted((*inventory.env, *given))),
+        host_env=tuple((name, tuple(sorted(env))) for name in concerned if (env := inventory.host(name).env)),
         override=tuple(sorted(request.env)),
         tuned=tuple(pair for tuning in tunings for pair in tuning.env),
         rules="".join(map(rules_text, tunings)),

@@ -92,11 +92,13 @@ def test_ranks_alone_see_a_secret_and_no_host_keeps_it(lab: Path, tmp_path: Path
         with watched_processes() as seen:
             job = subject.run("run", "--detach", "--json", *words, check=True).json["job"]
             waiting.job_prints(subject, job, "LENGTH", 2)
-            # While it runs: the job file, for its owner alone.
+            # While it runs: in the container's memory, for its owner alone, in a file without a name.
             for host in ("box1", "box2"):
-                (found,) = sh(host, places).split()
-                assert found == f"{STATE}/secrets/{host}/jobs/{job}/job.json"
-                assert sh(host, f"stat -c '%a %U' {found}") == "600 trainer\n"
+                assert sh(host, places) == ""
+                container = "toolkit-secrets-main" if host == "box1" else "toolkit-secrets-worker"
+                inside = "grep -l s3cr3t- /dev/shm/*; stat -Lc '%a %u %h' /dev/shm/toolkit-*.variables; id -u"
+                found, about, user = on(host, "docker", "exec", container, "sh", "-c", inside).splitlines()
+                assert found.endswith(".variables") and about == f"600 {user} 0"
             for host in ("box1", "box2"):
                 sh(host, f"touch {STATE}/secrets/{host}/jobs/{job}/code/go-on")
             done = subject.run("logs", "-f", job, check=True)
@@ -106,6 +108,8 @@ def test_ranks_alone_see_a_secret_and_no_host_keeps_it(lab: Path, tmp_path: Path
         waiting.job_reaches(subject, job, "succeeded")
         for host in ("box1", "box2"):
             assert sh(host, places) == ""
+            container = "toolkit-secrets-main" if host == "box1" else "toolkit-secrets-worker"
+            assert ".variables" not in on(host, "docker", "exec", container, "ls", "/dev/shm")
             ids = on(host, "docker", "ps", "-aq").split()
             assert secret not in on(host, "docker", "inspect", *ids)
             assert not any(secret in on(host, "docker", "logs", name) for name in ids)

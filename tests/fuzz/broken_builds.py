@@ -33,6 +33,7 @@ BUILDS = (
     Build(3, "common.py", "LEASE_S = 10.0", "LEASE_S = 100.0"),
     Build(4, "common.py", "LOST_S = 4.0", "LOST_S = 1.0"),
     Build(5, "records.py", "return min(enumerate(records), key", "return max(enumerate(records), key"),
+    Build(6, "variables.py", "path.unlink()  # before", "pass  # before"),
 )
 
 

@@ -132,8 +132,12 @@ class Proc:
         return self.read_bytes().decode()
 
 
-def path_class(cache: dict[Any, Any]) -> type[Path]:
-    """Return Path with a memory of what was read: programs read the same files ten times a second."""
+def path_class(cache: dict[Any, Any], followed: Callable[[Path], Path]) -> type[Path]:
+    """Return Path with a memory of what was read: programs read the same files ten times a second.
+
+    Args:
+        followed: returns the file to which a path leads.
+    """
 
     class Remembering(type(Path())):  # type: ignore[misc]
         def _remembered(self, read: Callable[[], Any], *key: Any) -> Any:
@@ -149,14 +153,14 @@ def path_class(cache: dict[Any, Any]) -> type[Path]:
             return self._remembered(lambda: super(Remembering, self).read_text(*given, **named), "text")
 
         def read_bytes(self) -> Any:
-            return self._remembered(super().read_bytes, "bytes")
+            return self._remembered(lambda: followed(Path(self)).read_bytes(), "bytes")
 
         def open(self, mode: str = "r", *given: Any, **named: Any) -> Any:
             if set(mode) & set("wax+"):
                 cache.clear()
             return super().open(mode, *given, **named)
 
-    for name in ("mkdir", "touch", "unlink", "replace", "rename", "rmdir"):
+    for name in ("mkdir", "touch", "unlink", "replace", "rename", "rmdir", "symlink_to"):
 
         def forgetting(self: Any, *given: Any, _name: str = name, **named: Any) -> Any:
             cache.clear()
@@ -221,6 +225,7 @@ def fake_os(cluster: Cluster, image: Image) -> Any:
 
         def closed() -> None:
             if fd in process.real_fds:
+                image.remembered.clear()  # a link can lead to it
                 process.real_fds.discard(fd)
                 real_os.close(fd)
 

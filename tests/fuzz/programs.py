@@ -7,6 +7,7 @@ standard library is the real thing, except what fakes.py replaces.
 from __future__ import annotations
 
 import builtins
+import errno
 import fcntl as real_fcntl
 import queue as real_queue
 import random
@@ -220,7 +221,7 @@ class Image:
         self.folder = cluster.root / name
         self.modules: dict[str, types.ModuleType] = {}
         self.remembered: dict[Any, Any] = {}
-        self.path_class = path_class(self.remembered)
+        self.path_class = path_class(self.remembered, self.followed)
         self.os = fake_os(cluster, self)
         self.fakes = {
             "os": self.os,
@@ -246,6 +247,20 @@ class Image:
     @property
     def host(self) -> Host:
         return self.cluster.hosts[self.name]
+
+    def followed(self, path: Path) -> Path:
+        """Return the file to which a path leads; a link can lead to a file that a simulated process has open.
+
+        Raises:
+            FileNotFoundError: the process has ended.
+        """
+        if not path.is_symlink():
+            return path
+        pid, _, number = path.readlink().parts[2:]
+        process = self.host.processes.get(int(pid))
+        if process is None or int(number) not in process.real_fds:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return Path("/proc/self/fd", number)
 
     def load(self, name: str) -> types.ModuleType:
         if name not in self.modules:

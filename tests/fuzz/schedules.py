@@ -8,6 +8,7 @@ command is simulated. Invariants:
 3. No rank survives its lease.
 4. No healthy rank is killed.
 5. The exit code is that of the first cause.
+6. A rank has the variables of its host, and no host holds them once the job and its leases have ended.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import json
 import random
 import signal
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.kernel import Host, Process, Sim, end_workers
+from tests.fuzz.kernel import End, Host, Pipe, Process, Sim, end_workers
 from tests.fuzz.programs import Cluster
 
 INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
@@ -63,6 +65,7 @@ HARM = (
     *("reset", "power off", "freeze", "stop", "stop", "timeout", "kill supervisor.py", "noise", "noise"),
 )
 RECENT = 40
+SECRET = "s3cret of "  # and the host's name
 
 
 class Broken(AssertionError):
@@ -251,16 +254,16 @@ class World:
             (folder / "code").mkdir(parents=True)
             (folder / "logs").mkdir()
             about = {"cluster": "t", "host": name, "address": entry(name)["address"], "interface": "eth0"}
-            (root / "conf" / "host.json").write_text(json.dumps({**about, "network": {}, "env": {}}))
+            (root / "conf" / "host.json").write_text(json.dumps({**about, "network": {}}))
             job = {
                 "id": JOB, "cluster": "t", "owner": "alice", "world_size": size, "command": ["train"],
-                "launcher": "python", "env": {}, "override": {}, "tuned": {}, "rules": "", "share": False,
+                "launcher": "python", "variables": True, "tuned": {}, "rules": "", "share": False,
                 "workdir": str(folder / "code"), "hosts": [entry(each) for each in schedule.hosts],
                 "log_bytes": 1 << 20, "main": NAMES[0], "master_address": "10.77.0.1", "master_port": 29500,
                 "timeout": schedule.timeout, "grace": schedule.grace, "networks": ["10.77.0.0/24"],
                 "spares": [entry(each) for each in schedule.spares], "max_restarts": schedule.restarts,
                 "min_hosts": schedule.min_hosts, "stall_after": None, "elastic": False,
-                "local_rank_word": False, "token": "", "transport": "ssh", "attempt": 0, "launches": launches,
+                "local_rank_word": False, "transport": "ssh", "attempt": 0, "launches": launches,
                 "world_sizes": [size, size],
             }  # fmt: skip
             (folder / "job.json").write_text(json.dumps(job))
@@ -399,7 +402,13 @@ class World:
         if self.schedule.timeout is not None:
             self.sim.call(self.schedule.timeout, lambda: self.cause(TIMED_OUT, "timeout", False, 60.0))
         env = {"TOOLKIT_SUPERVISOR": JOB, "PATH": "/bin"}
-        supervisor = self.cluster.start(self.main, ["supervisor.py", JOB], env, None, {}, True)
+        pipe = Pipe(self.sim)
+        own = {name: {"TOKEN": SECRET + name} for name in self.hosts}
+        variables = {"env": {"TOKEN": "of no host"}, "override": {}, "token": "", "hosts": own}
+        given = {0: End(pipe, "r")}
+        pipe.put(json.dumps(variables).encode() + b"\n")
+        pipe.end_input()
+        supervisor = self.cluster.start(self.main, ["supervisor.py", JOB], env, None, given, True)
         self.watch()
         try:
             if not self.sim.wait_until(
@@ -516,13 +525,25 @@ class World:
             if reachable and each.host.name not in status.get("unswept", []):
                 self.breaks(3, f"{each} runs after the job's end")
         until = self.sim.now + SURVIVAL_S + self.disturbed
-        while (
-            self.sim.now < until and any(not each.process.dead for each in self.ranks) and not self.sim.stuck
-        ):
+        while self.sim.now < until and not self.sim.stuck:
+            if all(each.process.dead for each in self.ranks) and not self.holders():
+                break
             self.sim.wait(0.5)
         for each in self.ranks:
             if not each.process.dead:
                 self.breaks(3, f"{each} runs {SURVIVAL_S:.0f} s after the job's end")
+        if found := self.holders():
+            self.breaks(6, f"{SURVIVAL_S:.0f} s after the job's end its variables are in {found}")
+
+    def holders(self) -> list[str]:
+        """Return the files of all hosts that hold variables of the job."""
+        found = []
+        for name in self.hosts:
+            for path in (self.cluster.root / name).rglob("*"):
+                with suppress(OSError):
+                    if SECRET.encode() in self.cluster.images[name].followed(path).read_bytes():
+                        found.append(str(path))
+        return found
 
 
 class Trainer:
@@ -538,6 +559,8 @@ class Trainer:
         self.is_failing = self.excused = False
         self.blamed = ""
         world.note(f"{self} starts")
+        if process.env.get("TOKEN") != SECRET + self.host.name:
+            world.breaks(6, f"{self} has the TOKEN {process.env.get('TOKEN')!r}")
         process.on_signal = self.signaled
         process.on_exit.append(self.ended)
         self.print(b"step 0\n")

@@ -177,6 +177,7 @@ def job(launcher: str = "horovodrun", hosts: tuple[JobHost, ...] | None = None, 
         master_port=29500,
         networks=cidrs({p.host: p for p in place.paths}),
         env=(("EPOCHS", "3"), ("TOKEN", "s3cret $x")),
+        host_env=(("gpu2", (("OMP_NUM_THREADS", "4"),)),),
         override=(("OTHER_TOKEN", "s3cret too"),),
         timeout=3600.0,
     )

@@ -117,7 +117,7 @@ class Code:
         job = job or f"job-{self.number}"
         source = str(self.source)
         tree = read_tree(self.source, self.cache) if tree is None else tree
-        return SendCode(HOST, "send", f"{HOST}-container", f"{JOBS}/{job}", source, tree, "{}", "[]")
+        return SendCode(HOST, "send", f"{HOST}-container", f"{JOBS}/{job}", source, tree, "{}")
 
     def send(self, step: SendCode | None = None) -> tuple[Path, Verdict]:
         """Send it as a run does; returns the job's folder."""

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
 # Sweeps look at the whole machine: a job of its own for each test process, so that two checkouts do not meet.
 JOB = f"20261120-211300-digits-{os.getpid() % 0x10000:04x}"
 
+
+# What a job has in memory alone.
+VARIABLES = ("env", "override", "token", "host_env")
 
 # Limit for what ends by an event: only a real failure reaches it, however busy the machine is.
 PATIENCE_S = 120.0
@@ -62,11 +66,12 @@ class World:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.started: list[subprocess.Popen[bytes]] = []
+        self.variables: dict[str, str] = {}  # of each job, as its supervisor gets them
         (root / "conf").mkdir(parents=True)
         (root / "inside").symlink_to(INSIDE)
         host = {"cluster": "t", "host": "gpu1", "address": "10.77.0.2", "interface": "eth0"}
         (root / "conf" / "host.json").write_text(
-            json.dumps({**host, "network": {"GLOO_SOCKET_IFNAME": "eth0"}, "env": {}})
+            json.dumps({**host, "network": {"GLOO_SOCKET_IFNAME": "eth0"}})
         )
 
     def folder(self, job_id: str = JOB) -> Path:
@@ -77,9 +82,18 @@ class World:
         return memory_file(self.folder(job_id))
 
     def job(self, job_id: str = JOB, **changes: Any) -> Path:
-        """Write a job of one rank on gpu1; a change is a key of job.json. Returns its folder."""
+        """Write a job of one rank on gpu1. Returns its folder.
+
+        Args:
+            changes: keys of job.json; or variables (``VARIABLES``), which `start` gives to its supervisor.
+        """
         folder = self.folder(job_id)
         (folder / "code").mkdir(parents=True)
+        own = {name: changes.pop(name) for name in VARIABLES if name in changes}
+        if own:
+            found = {name: own.get(name, "" if name == "token" else {}) for name in VARIABLES}
+            self.variables[job_id] = json.dumps({**found, "hosts": found.pop("host_env")}) + "\n"
+            changes["variables"] = True
         job = {
             "id": job_id,
             "cluster": "t",
@@ -87,8 +101,7 @@ class World:
             "world_size": 1,
             "command": [sys.executable, "-c", "print('hello')"],
             "launcher": "mpirun",
-            "env": {},
-            "override": {},
+            "variables": False,
             "tuned": {},
             "rules": "",
             "share": False,
@@ -106,7 +119,6 @@ class World:
             "stall_after": None,
             "elastic": False,
             "local_rank_word": False,
-            "token": "",
             "transport": "ssh",
             "attempt": 0,
             "launches": [{"host": "gpu1", "argv": self.rank_argv(job_id), "env": rank_env()}],
@@ -121,16 +133,40 @@ class World:
         return [sys.executable, str(self.root / "inside" / "rank.py"), job_id]
 
     def start(self, program: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
-        """Start one of the programs; `close` ends it, and it alone, in any case."""
-        process = subprocess.Popen(
-            [sys.executable, str(self.root / "inside" / program), *args],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**self.base_env(), **env},
-        )
+        """Start one of the programs; `close` ends it, and it alone, in any case.
+
+        A job's variables are on the standard input, which a supervisor alone reads; for a rank they are in
+        memory already.
+        """
+        if program == "rank.py" and args[0] in self.variables:
+            self.keep_variables(args[0])
+        with tempfile.TemporaryFile() as given:
+            given.write(self.variables.get(args[0], "").encode() if args else b"")
+            given.seek(0)
+            process = subprocess.Popen(
+                [sys.executable, str(self.root / "inside" / program), *args],
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**self.base_env(), **env},
+            )
         self.started.append(process)
         return process
+
+    def keep_variables(self, job_id: str = JOB) -> None:
+        """Keep the variables of gpu1 in memory, as a lease does."""
+        about = json.loads(self.variables[job_id])
+        about["env"] |= about.pop("hosts").get("gpu1", {})
+        memory_file(self.folder(job_id), "variables").write_text(json.dumps(about))
+
+    def holders(self, value: str) -> list[Path]:
+        """Return the files of all hosts that hold a value, in memory too."""
+        memory = [
+            path
+            for folder in (*self.root.glob("jobs/*"), *self.root.glob("hosts/*/jobs/*"))
+            for path in Path("/dev/shm").glob(f"{memory_file(folder, '').name}*")
+        ]
+        return [path for path in (*self.root.rglob("*"), *memory) if value.encode() in _bytes(path)]
 
     def call(self, program: str, *args: str, **env: str) -> tuple[int, bytes, bytes]:
         """Run one of the programs to its end: exit code, stdout, stderr."""
@@ -191,7 +227,7 @@ class World:
     def mpirun_of_one_rank(self) -> Path:
         """A folder for PATH: what a restart makes is an mpirun of its own, here one that starts rank 0."""
         folder = self.root / "bin"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         env = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0"
         (folder / "mpirun").write_text(f"#!/bin/sh\nexport {env}\nexec {' '.join(self.rank_argv())}\n")
         (folder / "mpirun").chmod(0o755)
@@ -209,9 +245,16 @@ class World:
                 path.unlink(missing_ok=True)
 
 
-def memory_file(folder: Path) -> Path:
-    """The lease of a job by its folder."""
-    return Path("/dev/shm", f"toolkit-{zlib.crc32(str(folder).encode()):08x}.lease")
+def memory_file(folder: Path, name: str = "lease") -> Path:
+    """A file that a job has in memory, by the job's folder."""
+    return Path("/dev/shm", f"toolkit-{zlib.crc32(str(folder).encode()):08x}.{name}")
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # a folder, or gone since it was listed
+        return b""
 
 
 def host_entry(**changes: Any) -> dict[str, Any]:

@@ -85,12 +85,12 @@ def test_a_command_names_the_keys_that_were_edited_and_goes_on(
     edited = world.HOSTS.replace("/data/digits", "/data/other").replace("4g", "8g").replace('"4"', '"5"')
     (tmp_path / "hosts.yaml").write_text(edited)
     after = CliRunner().invoke(app, words)
-    assert f"{_HEAD}mounts, shm_size, hosts/gpu2/env{_TAIL}" in after.stderr.splitlines()
+    assert f"{_HEAD}mounts, shm_size{_TAIL}" in after.stderr.splitlines()
     assert (after.exit_code, after.stdout) == (before.exit_code, before.stdout)
     told = CliRunner().invoke(app, (words[0], "--json", *words[1:]))
     (warning,) = json.loads(told.stdout)["warnings"]
     assert (warning["subject"], warning["fix"]) == ("hosts.yaml", "toolkit up")
-    assert warning["what"].endswith(": mounts, shm_size, hosts/gpu2/env")
+    assert warning["what"].endswith(": mounts, shm_size")
 
 
 def test_python_is_warned_too(cluster: None, recorder: Recorder, tmp_path: Path) -> None:
@@ -135,12 +135,12 @@ _CARRIED = {
     "hosts.data_address": (_on_gpu2(data_address="10.78.0.3"), "hosts/gpu2/data_address"),
     "hosts.gpus": (_on_gpu2(gpus=0), "hosts/gpu2/gpus"),
     "hosts.gpu_ids": (_on_gpu2(gpu_ids=("GPU-7",)), "hosts/gpu2/gpus"),
-    "hosts.env": (_on_gpu2(env=()), "hosts/gpu2/env"),
 }
 # What every command reads from the file when it starts: it needs no `up`.
 _READ = {
     "spares": _with(spares=("cpu3",)),
     "env": _with(env=(("EPOCHS", "4"),)),
+    "hosts.env": _on_gpu2(env=(("A", "1"),)),
     "secrets": _with(secrets=(("TOKEN", "token"),)),
     "log_bytes": _with(log_bytes=1),
     "launcher": _with(launcher="torchrun"),
@@ -182,16 +182,16 @@ def test_keys_are_named_with_their_hosts_where_these_differ() -> None:
     mixed = facts_after(world.inventory()) | {"cpu3": facts_after(edited)["cpu3"]}
     assert changed_keys(edited, mixed) == ("shm_size (gpu1, gpu2)",)
     assert changed_keys(edited, facts_after(world.inventory(), "gpu2")) == ("shm_size",)
-    every = replace(edited, hosts=tuple(replace(h, env=(("A", "1"),)) for h in edited.hosts))
-    assert changed_keys(every, facts_after(edited))[-1] == "hosts/cpu3/env"
+    every = replace(edited, hosts=tuple(replace(h, gpus=1) for h in edited.hosts))
+    assert changed_keys(every, facts_after(edited))[-1] == "hosts/cpu3/gpus"
 
 
 def test_of_many_hosts_the_number_is_named() -> None:
     many = tuple(Host(f"n{number}", f"10.0.0.{number}") for number in range(1, 6))
     before = replace(world.inventory(), hosts=many, main="n1")
     said = {h.name: world.facts(h.name, applied=parse_applied(applied_text(before, h.name))) for h in many}
-    after = replace(before, hosts=tuple(replace(h, env=(("A", "1"),)) for h in many))
-    assert changed_keys(after, said) == ("hosts/NAME/env (5 hosts)",)
+    after = replace(before, hosts=tuple(replace(h, gpus=1) for h in many))
+    assert changed_keys(after, said) == ("hosts/NAME/gpus (5 hosts)",)
 
 
 @pytest.mark.parametrize("text", ["", "[", "[1]", "{}"])

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from toolkit import part_logs
 from toolkit.core.code import CodeTree
 from toolkit.core.transport import shifted, together
 from toolkit.errors import BadInput, Unreachable
+from toolkit.executors.code import start_daemons
 from toolkit.launching import Start, without_ssh
 from toolkit.logs import Excerpt
 from toolkit.parts import Parts, all_parts
@@ -111,6 +113,45 @@ def test_who_is_started_where() -> None:
     (daemons,) = [step for step in by_mpi if isinstance(step, StartDaemons)]
     worker = "toolkit-demo-worker"
     assert daemons.host == "gpu1" and daemons.others == (("gpu2", worker), ("cpu3", worker))
+
+
+def test_each_supervisor_gets_the_variables_of_its_own_host_alone() -> None:
+    plans = world.plans()
+    own = {"gpu1": {}, "gpu2": {"gpu2": {"OMP_NUM_THREADS": "4"}}, "cpu3": {}}
+    flat = [step for step in plans["run-exec-torchrun"].steps if isinstance(step, StartJob)]
+    assert {step.host: json.loads(step.variables)["hosts"] for step in flat} == own
+    by_mpi = plans["run-exec"].steps
+    (start,) = [step for step in by_mpi if isinstance(step, StartJob)]
+    (daemons,) = [step for step in by_mpi if isinstance(step, StartDaemons)]
+    texts = {start.host: start.variables, **dict(zip(dict(daemons.others), daemons.variables, strict=True))}
+    assert {host: json.loads(text)["hosts"] for host, text in texts.items()} == own
+    assert all("s3cret" in text for text in texts.values()) and "s3cret" not in repr(plans)
+
+
+class Talk:
+    """A container session that answers in this order, and remembers what it was told."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self.answers, self.told = list(answers), list[Any]()
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.told.append(message)
+
+    def hear(self, about: str, seconds: float | None = None) -> dict[str, Any]:
+        return self.answers.pop(0)
+
+
+def test_a_host_gets_variables_with_its_daemon_alone() -> None:
+    step = StartDaemons("gpu1", "start", "main", JOB, (("gpu2", "w"), ("gpu3", "w")), ("of 2", "of 3"))
+    talks = {"gpu2": Talk({"started": JOB}), "gpu3": Talk()}
+    # The launcher has ended before it wanted anything of gpu3.
+    talks["gpu1"] = Talk({"host": "gpu2", "command": "orted"}, {"done": True})
+    desks = SimpleNamespace(open=lambda runner, container: talks[runner])
+    context: Any = SimpleNamespace(desks=desks, runners={name: name for name in talks})
+    assert start_daemons(step, context, lambda done, total: None).detail == "1 of 2"
+    start = {"do": "start", "job": JOB, "daemon": "orted", "variables": "of 2"}
+    assert (talks["gpu2"].told, talks["gpu3"].told) == ([start], [])
+    assert talks["gpu1"].told == [{"do": "asks", "job": JOB, "hosts": ["gpu2", "gpu3"]}, {"error": ""}]
 
 
 # One status of several
@@ -344,10 +385,10 @@ def test_a_launcher_is_not_told_before_the_ranks_on_all_hosts_are_over(here: Wor
     assert here.status()["asked"] <= here.status()["ended"]
 
 
-def test_what_came_with_a_job_that_was_never_started_here_goes(here: World) -> None:
-    folder = exec_job(here, env={"TOKEN": "s3cret"})
+def test_a_job_that_was_never_started_here_has_nothing_to_stop(here: World) -> None:
+    folder = exec_job(here)
     assert here.call("stop.py", "--failed", JOB) == (0, b"{}\n", b"")
-    assert "s3cret" not in (folder / "job.json").read_text()
+    assert not (folder / "status.json").exists()
 
 
 def test_a_daemon_that_fails_says_whose_it_is(here: World) -> None:

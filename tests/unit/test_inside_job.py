@@ -49,21 +49,19 @@ def test_a_job_that_succeeds(world: World) -> None:
 def test_a_job_that_has_ended_leaves_no_variable_behind(world: World) -> None:
     text = "import os; print(len(os.environ['TOKEN']), len(os.environ['OTHER']))"
     world.job(command=python(text), env={"TOKEN": "s3cret"}, override={"OTHER": "s3cret too"})
-    (world.folder() / "job.json").chmod(0o600)
     assert world.call("supervisor.py", JOB)[0] == 0
     assert world.log() == b"[gpu1 0] 6 10\n"
-    for path in world.folder().rglob("*"):
-        assert not path.is_file() or b"s3cret" not in path.read_bytes(), path
-    left = json.loads((world.folder() / "job.json").read_text())
-    assert (left["env"], left["override"], left["world_size"]) == ({}, {}, 1)
-    assert (world.folder() / "job.json").stat().st_mode & 0o777 == 0o600
+    assert world.holders("s3cret") == []
 
 
 def test_a_sweep_that_is_not_the_last_leaves_the_variables(world: World) -> None:
     world.job(env={"TOKEN": "s3cret"})
-    for words in (["--list"], ["--grace", "0", "--ranks"], ["--signal", "TERM"]):
+    world.keep_variables()
+    for words in (["--list"], ["--grace", "0", "--ranks"], ["--signal", "TERM"], ["--grace", "0", "--keep"]):
         assert world.call("sweep.py", JOB, *words)[0] == 0
-        assert "s3cret" in (world.folder() / "job.json").read_text()
+        assert world.holders("s3cret"), words
+    assert world.call("sweep.py", JOB, "--grace", "0")[0] == 0
+    assert world.holders("s3cret") == []
 
 
 @pytest.mark.parametrize(
@@ -235,6 +233,7 @@ def test_a_job_that_is_killed_at_once_was_stopped_and_did_not_fail(world: World)
 
 def test_a_stop_before_anything_is_set_up(world: World) -> None:
     folder = world.job(env={"TOKEN": "s3cret"})
+    assert not world.holders("s3cret")
     with (world.root / "jobs" / ".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the supervisor waits for it, before its first status
         supervisor = world.start("supervisor.py", JOB)
@@ -243,7 +242,7 @@ def test_a_stop_before_anything_is_set_up(world: World) -> None:
     status = finish(world)
     assert (status["state"], status["exit_code"], status["reason"]) == ("stopped", 130, "stopped by SIGINT")
     assert world.log() == b"[toolkit] stopped by SIGINT\n"
-    assert json.loads((folder / "job.json").read_text())["env"] == {}
+    assert world.holders("s3cret") == []
 
 
 @pytest.mark.parametrize(("flag", "code"), [("--interrupt", 130), ("--grace=1", 143)])

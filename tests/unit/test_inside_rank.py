@@ -84,9 +84,9 @@ RULES = "OMPI_MCA_coll_tuned_dynamic_rules_filename"
 
 def test_what_was_tuned_reaches_the_rank_and_everybody_else_wins_over_it(world: World) -> None:
     tuned = dict.fromkeys(("A", "B", "C", "D", "E", "GLOO_SOCKET_IFNAME"), "tuned")
-    path = world.root / "conf" / "host.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "env": {"C": "host"}}))
-    world.job(command=python(SHOW_ENV), tuned=tuned, env={"B": "file", "C": "file"}, override={"D": "line"})
+    env = {"B": "file", "C": "file", "D": "file"}
+    own = {"gpu1": {"C": "host", "D": "host"}, "gpu2": {"C": "other"}}
+    world.job(command=python(SHOW_ENV), tuned=tuned, env=env, host_env=own, override={"D": "line"})
     env = shown_env(world, **rank_env(), A="launcher", E="launcher")
     assert [env[name] for name in "ABCDE"] == ["tuned", "file", "host", "line", "tuned"]
     assert env["GLOO_SOCKET_IFNAME"] == "eth0"

@@ -19,9 +19,7 @@ JOB: dict[str, Any] = {
     "master_address": "10.77.0.2",
     "master_port": 29500,
     "world_size": 5,
-    "token": "t0ken",
-    "env": {"EPOCHS": "3"},
-    "override": {},
+    "variables": True,
     "tuned": {},
     "rules": "",
     "spares": [],
@@ -29,6 +27,7 @@ JOB: dict[str, Any] = {
     "launches": [],
     "attempt": 0,
 }
+VARIABLES = {"env": {"EPOCHS": "3"}, "override": {}, "token": "t0ken"}
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def rayed(inside: Load, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def host(name: str) -> dict[str, Any]:
-    return {"cluster": "t", "host": name, "address": "", "interface": "eth0", "network": {}, "env": {}}
+    return {"cluster": "t", "host": name, "address": "", "interface": "eth0", "network": {}}
 
 
 def test_the_first_host_is_the_head_and_a_slot_is_a_cpu(rayed: Any) -> None:
@@ -67,7 +66,7 @@ def test_sockets_have_room_below_the_temporary_folder(rayed: Any) -> None:
 
 def test_rays_workers_have_no_place_of_ours_but_all_else(rayed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", "/elsewhere")
-    env = rayed.node_env(JOB, host("gpu2"))
+    env = rayed.node_env(JOB, host("gpu2"), VARIABLES)
     assert env["EPOCHS"] == "3" and env["TOOLKIT_JOB"] == JOB["id"] and env["SPT_NOENV"] == "1"
     assert env["TMPDIR"] == str(rayed.temporary_folder(JOB["id"]))
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TOOLKIT_RANK"} & {*env}
@@ -78,7 +77,7 @@ def test_the_token_stands_in_a_file_of_ours_alone(
 ) -> None:
     monkeypatch.setattr(rayed, "temporary_folder", lambda job_id: tmp_path)
     for _ in range(2):  # an attempt after the first one finds the file of the one before
-        env = rayed.token_env(JOB)
+        env = rayed.token_env(JOB, VARIABLES["token"])
         path = Path(env["RAY_AUTH_TOKEN_PATH"])
         assert path.read_text() == "t0ken" and path.stat().st_mode & 0o777 == 0o600
     assert env["RAY_AUTH_MODE"] == "token" and "t0ken" not in env.values()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from .inside_world import JOB, World, python
+from .inside_world import JOB, World, python, wait_for
 
 STAYS = "import time; print('serving', flush=True); time.sleep(600)"
 
@@ -50,7 +50,8 @@ def test_a_rank_that_fails_is_the_cause_and_not_what_served_it(world: World) -> 
 
 
 def test_a_jobs_token_is_forgotten_with_the_variables(world: World) -> None:
-    job(world, "print('done')", STAYS, token="0123456789abcdef")
-    assert "0123456789abcdef" in (world.folder() / "job.json").read_text()
-    world.call("supervisor.py", JOB)
-    assert "0123456789abcdef" not in (world.folder() / "job.json").read_text()
+    job(world, "import time; time.sleep(1)", STAYS, token="0123456789abcdef")
+    supervisor = world.start("supervisor.py", JOB)
+    wait_for(lambda: world.holders("0123456789abcdef"))
+    supervisor.communicate()
+    assert world.holders("0123456789abcdef") == []

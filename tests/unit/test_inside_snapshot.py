@@ -44,7 +44,7 @@ def test_a_jobs_folder(code: Code) -> None:
     assert same(job, code) and verdict.status == "ok"
     assert sorted(p.name for p in job.iterdir()) == [".sent", "code", "job.json", "logs", "record.json"]
     assert [(job / name).stat().st_mode & 0o777 for name in ("job.json", "record.json")] == [0o600] * 2
-    assert ((job / "job.json").read_text(), (job / "record.json").read_text()) == ("{}", "[]")
+    assert ((job / "job.json").read_text(), (job / "record.json").read_text()) == ("{}", "{}")
     newest = max(path.lstat().st_ctime_ns for path in (job / "code").rglob("*"))
     assert newest <= (job / ".sent").stat().st_mtime_ns
     assert code.store.stat().st_mode & 0o777 == 0o700
@@ -52,7 +52,7 @@ def test_a_jobs_folder(code: Code) -> None:
 
 def test_without_code_there_is_an_empty_folder(code: Code) -> None:
     step = code.step(CodeTree())
-    step = type(step)(step.host, step.title, step.container, step.target, "", CodeTree(), "{}", "{}")
+    step = type(step)(step.host, step.title, step.container, step.target, "", CodeTree(), "{}")
     job, verdict = code.send(step)
     assert look(job / "code") == {} and verdict.detail == ""
 

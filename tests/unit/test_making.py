@@ -107,6 +107,8 @@ def test_variables_of_the_command_line_come_sorted_beside_those_of_the_cluster(m
     job = make(world.HOSTS, Request(("true",), env=(("B", "2"), ("A", "1"))))
     assert job.override == (("A", "1"), ("B", "2"))
     assert dict(job.env)["EPOCHS"] == "3" and job.env == tuple(sorted(job.env))
+    assert job.host_env == (("gpu2", (("OMP_NUM_THREADS", "4"),)),)
+    assert make(world.HOSTS, Request(("true",), only=("gpu1",))).host_env == ()
 
 
 def test_a_plan_that_sends_no_code_has_nothing_to_say_of_it() -> None:

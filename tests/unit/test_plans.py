@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,19 @@ from toolkit.plan.job import require_launcher, require_running, rooms
 from toolkit.plan.layout import make_layout
 from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
 from toolkit.plan.standing import host_states
-from toolkit.plan.steps import Fetch, File, Phase, Plan, Run, SendCode, SendImage, Stamp, Upload, WaitFor
+from toolkit.plan.steps import (
+    Fetch,
+    File,
+    Phase,
+    Plan,
+    Run,
+    SendCode,
+    SendImage,
+    Stamp,
+    StartJob,
+    Upload,
+    WaitFor,
+)
 from toolkit.plan.up import plan_up
 from toolkit.show import plan_text
 
@@ -45,8 +58,23 @@ def test_plans_hold_no_secret_where_people_or_ps_see_it() -> None:
     seen = plan_text(plan) + repr(plan)
     assert "s3cret" not in seen
     sends = [s for s in plan.steps if isinstance(s, SendCode)]
-    assert all("s3cret" in s.job and "s3cret" not in s.record for s in sends)
+    assert sends and all("s3cret" not in s.job for s in sends)
+    (start,) = [s for s in plan.steps if isinstance(s, StartJob)]
+    assert json.loads(start.variables) == {
+        "env": {"EPOCHS": "3", "TOKEN": "s3cret $x"},
+        "hosts": {"gpu2": {"OMP_NUM_THREADS": "4"}},
+        "override": {"OTHER_TOKEN": "s3cret too"},
+        "token": "",
+    }
     assert {s.host for s in sends} == {"gpu1", "gpu2", "cpu3"}
+
+
+def test_up_writes_no_variable_of_a_rank() -> None:
+    # They go with each job: on a host they would stay until `down`.
+    plan = plan_up(world.layout(), world.INSIDE)
+    texts = [str(file.content) for host in ("gpu1", "gpu2", "cpu3") for file in files_of(plan, host).values()]
+    assert any("interface" in text for text in texts)
+    assert not any("OMP_NUM_THREADS" in text or "EPOCHS" in text for text in texts)
 
 
 def test_up_in_words() -> None:

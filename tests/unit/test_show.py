@@ -103,10 +103,10 @@ def test_an_interrupted_report() -> None:
             ["layers of x:1 that are missing, each group | docker load; 0123"],
         ),
         (
-            SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret", ""),
+            SendCode("a", "t", "c", "/jobs/1", "/src", CODE, "s3cret"),
             ["1 file, 7 bytes, of /src to /jobs/1/code"],
         ),
-        (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret", ""), ["no files to /jobs/1/code"]),
+        (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret"), ["no files to /jobs/1/code"]),
         (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
         (
             SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "x:1", "1:1"),

@@ -44,7 +44,7 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
 def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
     """Start the supervisor, which goes on without us."""
     desk = context.desks.open(context.runners[step.host], step.container)
-    desk.say({"do": "start", "job": step.job})
+    desk.say({"do": "start", "job": step.job, "variables": step.variables})
     if desk.hear(f"the start of {step.job}").get("started") != step.job:
         raise failure(desk.finish(), desk.runner)
     return Verdict("ok")
@@ -52,38 +52,39 @@ def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
 
 def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Verdict:
     """Pass on what the launcher asks for, host by host; then it has all that it needs of us."""
+    variables = dict(zip((host for host, _ in step.others), step.variables, strict=True))
     containers, desk = dict(step.others), context.desks.open(context.runners[step.host], step.container)
     desk.say({"do": "asks", "job": step.job, "hosts": list(containers)})
     done = 0
     while "host" in (heard := desk.hear(f"what the launcher of {step.job} starts on other hosts", _RANKS_S)):
-        error = _start_daemon(context, heard["host"], containers[heard["host"]], step.job, heard["command"])
+        host = heard["host"]
+        start = {"do": "start", "job": step.job, "daemon": heard["command"], "variables": variables[host]}
+        error = _start_daemon(context, host, containers[host], start)
         desk.say({"error": error})
         done += 1
     if not heard:
         raise failure(desk.finish(), desk.runner)
     if refused := heard.get("refused"):
         raise ToolkitError(str(refused), str(heard.get("fix", "")), step.host)
-    # What came with the job goes from hosts of which a launcher wanted nothing: it has ended before, and says
-    # why in the job's log. Else whoever goes away now leaves none that waits for a daemon in vain.
-    word = "begun" if done == len(containers) else "forget"
+    if done < len(containers):  # the launcher has ended before, and says why in the job's log
+        return Verdict("ok", f"{done} of {len(containers)}")
+    # Whoever goes away now leaves none that waits for a daemon in vain.
     idle = []
     for host, container in step.others:
         other = context.desks.open(context.runners[host], container)
-        other.say({"do": word, "job": step.job})
+        other.say({"do": "begun", "job": step.job})
         if not other.hear(f"the first rank of {step.job}", _RANKS_S).get("begun"):
             idle.append(host)
-    if done < len(containers):
-        return Verdict("ok", f"{done} of {len(containers)}")
     # Whoever follows the job hears why; who does not is to know that it may wait for ever.
     return Verdict("ok", f"no rank has begun on {', '.join(idle)}: toolkit logs {step.job}" if idle else "")
 
 
-def _start_daemon(context: Context, host: str, container: str, job: str, daemon: str) -> str:
+def _start_daemon(context: Context, host: str, container: str, start: dict[str, str]) -> str:
     """Start it; returns why it was not."""
     desk = context.desks.open(context.runners[host], container)
-    desk.say({"do": "start", "job": job, "daemon": daemon})
+    desk.say(start)
     try:
-        if desk.hear(f"the start of {job}").get("started") == job:
+        if desk.hear(f"the start of {start['job']}").get("started") == start["job"]:
             return ""
         return failure(desk.finish(), desk.runner).what
     except ToolkitError as error:
@@ -101,7 +102,7 @@ class _Talk:
         """Answer what is asked; return the last word."""
         step, tree, desk = self._step, self._step.tree, self._desk
         about = {"job": PurePosixPath(step.target).name, "tree": tree.digest if step.source else ""}
-        texts = {"job.json": step.job, "record.json": step.record}
+        texts = dict.fromkeys(("job.json", "record.json"), step.job)
         desk.say({"do": "code", **about, "number": tree.number, "marks": tree.marks.hex(), "texts": texts})
         while True:
             heard = desk.hear("the code to be written there", _CODE_S)

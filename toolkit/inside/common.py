@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, cast
 
-from files import write_json, write_over, write_reserved, write_text
+from files import write_reserved, write_text
 from listing import early_status, in_memory, kept_status
 from part import EXEC, own_part
 
@@ -80,8 +80,6 @@ class Job(TypedDict):
     world_size: int
     command: list[str]
     launcher: str
-    env: dict[str, str]
-    override: dict[str, str]
     tuned: dict[str, str]
     rules: str
     workdir: str
@@ -101,7 +99,7 @@ class Job(TypedDict):
     stall_after: float | None
     elastic: bool
     local_rank_word: bool
-    token: str  # what a launcher's own daemons know each other by
+    variables: bool  # it has some, which are in memory alone; see variables.py
     world_sizes: list[int]  # the least and the most ranks that there may be at once
     attempt: int  # 0, then how often it was started again
 
@@ -114,7 +112,6 @@ class HostFile(TypedDict):
     address: str
     interface: str
     network: dict[str, str]
-    env: dict[str, str]
 
 
 class Status(TypedDict):
@@ -187,19 +184,6 @@ def load_job(job_id: str) -> Job:
         return cast(Job, job)
     except (OSError, ValueError) as error:
         fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
-
-
-def forget_variables(job_id: str) -> None:
-    """Take the person's variables and all that is secret out of job.json on this host."""
-    path = job_folder(job_id) / "job.json"
-    with suppress(OSError, ValueError):  # not here, or gone: then there is nothing to forget
-        job = json.loads(path.read_bytes())
-        if job["env"] or job["override"] or job.get("token"):
-            job |= {"env": {}, "override": {}, "token": ""}
-            try:
-                write_json(path, job)
-            except OSError:  # a full disk is no reason to keep secrets
-                write_over(path, json.dumps(job) + "\n")
 
 
 def load_host() -> HostFile:

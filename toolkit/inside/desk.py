@@ -4,11 +4,11 @@ A line of JSON on standard input says what to do, until its end:
 
     jobs     the list that listing.py makes
     code     a job's folder, in the words of snapshot.py
-    start    the job's supervisor, which then belongs to nobody here; with a daemon's command, for that
+    start    the job's supervisor, which then belongs to nobody here; with the job's variables, which go to
+             its memory alone, and with a daemon's command, for that
     asks     what the job's launcher wants started on other hosts, host by host; see asks.py
     begun    whether a rank of the job has begun here, as soon as that is known
     note     what went before the start, kept for the report; there is no answer
-    forget   the person's variables, of a job that is not started here after all
     follow   follow.py takes this process's place; what comes from then on is its output
 """
 
@@ -61,22 +61,29 @@ def make_spare(tree: str) -> None:
         os._exit(0)
 
 
-def start(job: str, daemon: str = "") -> None:
+def start(job: str, daemon: str = "", variables: str = "") -> None:
     """Start the supervisor, marked from its beginning: that saves it a start of its own.
 
     Its number is written down as soon as it is the supervisor, whether it lives on or not: one that
     ends before its first status is told from one that has only begun. From then on signals can arrive. They
     are blocked until the supervisor has handlers, so that an early Ctrl-C does not kill its interpreter.
+    The variables reach its standard input through a pipe, so that no file of them is left, whatever dies.
     """
     if daemon:
         Path(jobs_folder(), job, DAEMON).write_text(json.dumps({"command": daemon}))
     read, write = os.pipe()  # closed by the start of another program
+    receives, sends = os.pipe()
     if not apart():
         os.close(write)
+        os.close(receives)
         with os.fdopen(read) as told:
             Path(jobs_folder(), job, PID).write_text(told.read())
+        # A supervisor that has ended, or has no use for them, does not read.
+        with suppress(BrokenPipeError), os.fdopen(sends, "wb") as pipe:
+            pipe.write(variables.encode())
         return
     try:
+        os.dup2(receives, 0)
         # SIGUSR1 is PEER_FAILED in common.py.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
         os.write(write, str(os.getpid()).encode())
@@ -110,7 +117,7 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
         if ask["tree"]:
             make_spare(ask["tree"])
     elif ask["do"] == "start":
-        start(ask["job"], ask.get("daemon", ""))
+        start(ask["job"], ask.get("daemon", ""), ask.get("variables", ""))
         caller.say(started=ask["job"])
     elif ask["do"] == "asks":
         pass_on(caller, ask["job"], ask["hosts"])
@@ -123,11 +130,6 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
         # Whatever is wrong here, the job runs.
         with suppress(OSError):
             Path(jobs_folder(), ask["job"], PREPARATION).write_text(json.dumps(ask["note"]))
-    elif ask["do"] == "forget":
-        from common import forget_variables
-
-        forget_variables(ask["job"])
-        caller.say(forgot=ask["job"])
     elif ask["do"] == "follow":
         os.execv(_PYTHON[0], [*_PYTHON, program("follow.py"), *ask["words"]])
     else:

@@ -50,12 +50,6 @@ def write_reserved(path: Path, text: str) -> None:
         spare.unlink(missing_ok=True)
 
 
-def write_over(path: Path, text: str) -> None:
-    """Replace what a file holds by a shorter text in place, for a full disk. A reader can see half of it."""
-    with path.open("r+b") as file:
-        _overwrite(file, text.encode())
-
-
 def _overwrite(file: BufferedRandom, data: bytes) -> None:
     if len(data) > os.fstat(file.fileno()).st_size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -40,6 +40,7 @@ from files import write_json
 from owned import Owned
 from records import own_records
 from sweep import end, find, send
+from variables import Variables, forget, keep
 
 # So that a host that is cut off has ended its ranks a moment after the lease.
 LAPSE_GRACE_S = 3.0
@@ -115,8 +116,19 @@ class Lease:
         with self.lock, suppress(OSError):
             os.write(1, json.dumps(message).encode() + b"\n")
 
+    def keep(self, variables: Variables) -> None:
+        """Keep the variables of this host's ranks in memory."""
+        try:
+            keep(self.folder, variables)
+        except OSError as error:
+            why = f"it cannot keep the job's variables in memory: {error.strerror}"
+            self.say({"n": 0, "failed": why})
+
     def take(self, request: dict[str, Any]) -> None:
         """Do what main asks, and go on listening meanwhile."""
+        if request["do"] == "variables":
+            self.keep(request["variables"])  # before anything else is answered
+            return
         if request["do"] == "release":
             self.released = True
         threading.Thread(target=self.answer, args=(request,), daemon=True).start()
@@ -195,10 +207,13 @@ def main() -> int:
         why = f"its lease failed: {error!r}"
         lease.say({"n": 0, "failed": why})
     lease.over.set()
-    if why:
-        lease.lapse(why)
-    with suppress(OSError):
-        lease.path.unlink()
+    try:
+        if why:
+            lease.lapse(why)
+    finally:
+        forget(lease.folder)
+        with suppress(OSError):
+            lease.path.unlink()
     gauges.join(1.0)
     return 0
 

@@ -19,6 +19,7 @@ from held import MOST_LINE, Held, reply_of
 from owned import Owned
 from records import Record, blames_another
 from sweep import KILL_ROUNDS, end_on
+from variables import AllVariables, part_of
 
 TICK_S = 0.1
 SETTLE_S = 0.25  # over the time between two looks of a lease at its ranks
@@ -48,6 +49,7 @@ class Leases:
     """All leases of a job, served by a thread of their own so that no beat waits for anything else.
 
     Args:
+        variables: of the job, None if it has none; each host gets its part before any request.
         clock: monotonic, in seconds.
         hold: starts the lease of a host.
     """
@@ -55,12 +57,16 @@ class Leases:
     def __init__(
         self,
         job: Job,
+        variables: AllVariables | None = None,
         clock: Callable[[], float] = time.monotonic,
         hold: Callable[[Job, str, Callable[[], float]], Held] = Held,
     ) -> None:
         self._job, self._clock = job, clock
         names = list(dict.fromkeys([job["main"], *(host["name"] for host in hosts_of(job))]))
         self._held = {name: hold(job, name, clock) for name in names}
+        if variables is not None:
+            for name, held in self._held.items():
+                held.send({"n": 0, "do": "variables", "variables": part_of(variables, name)})
         self._lock = threading.Lock()
         self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._asked: dict[int, str] = {}

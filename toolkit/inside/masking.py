@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from common import root
+from variables import kept
 
 SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 MASK = "***"
@@ -26,11 +26,10 @@ def read(path: Path) -> Any:
 
 def secrets_of(folder: Path, environs: list[dict[str, str]], named: Collection[str]) -> set[str]:
     """Values that nobody else should read: those of variables that are named, or named like a secret."""
-    job, host = read(folder / "job.json") or {}, read(root() / "conf" / "host.json") or {}
-    pairs = [pair for env in (*environs, host.get("env") or {}) for pair in env.items()]
-    pairs += [pair for name in ("env", "override") for pair in (job.get(name) or {}).items()]
+    job = kept(folder) or {"env": {}, "override": {}, "token": ""}
+    pairs = [pair for env in (*environs, job["env"], job["override"]) for pair in env.items()]
     found = {str(value) for name, value in pairs if name in named or SECRET_NAME.search(name)}
-    if job.get("token"):
+    if job["token"]:
         found.add(job["token"])
     return {value for value in found if len(value) >= LEAST_SECRET and value.lower() not in PLAIN}
 

@@ -34,6 +34,7 @@ from lines import Stream, write_lines
 from listing import read
 from logs import Log, last_lines, size_of
 from records import keep_record
+from variables import Variables, require
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"
@@ -94,15 +95,16 @@ def without_gpus(job: Job, host: str) -> dict[str, str]:
     return {} if gpus else {"ACCELERATE_USE_CPU": "true"}
 
 
-def rank_env(base: Mapping[str, str], host: HostFile, job: Job, place: Place) -> dict[str, str]:
+def rank_env(
+    base: Mapping[str, str], host: HostFile, job: Job, variables: Variables, place: Place
+) -> dict[str, str]:
     """The user's command's environment; what is nearer to the person and the host comes later and wins:
 
-    the launcher's, what was tuned, this host's network and GPUs, the cluster's, this host's own, the command
-    line's, ours.
+    the launcher's, what was tuned, this host's network and GPUs, the hosts file's, the command line's, ours.
     """
     given = {**host["network"], **own_gpus(job, host["host"])}
     least = {**without_gpus(job, host["host"]), **tuned_env(job)}
-    env = {**base, **least, **given, **job["env"], **host["env"], **job["override"]}
+    env = {**base, **least, **given, **variables["env"], **variables["override"]}
     env.pop(SUPERVISOR_MARK, None)
     # Of torchrun itself, and not for what it starts.
     launch = next((each["env"] for each in job["launches"] if each["host"] == host["host"]), {})
@@ -158,6 +160,7 @@ def main() -> int:
         )
     if not Path(job["workdir"]).is_dir():
         fail(EXIT_NO_INPUT, f"{name}: there is no folder {job['workdir']}")
+    variables = require(job, name)
     command = command_of(job, sys.argv[2:], place)
     folder = job_folder(job["id"])
     logs = folder / "logs"
@@ -187,7 +190,7 @@ def main() -> int:
     with closing(opened) as log:
         child = None
         try:
-            env = rank_env(os.environ, host, job, place)
+            env = rank_env(os.environ, host, job, variables, place)
             child = Child(command, job["workdir"], env, lease_path(folder))
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126

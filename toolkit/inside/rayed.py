@@ -32,6 +32,7 @@ from common import (
 )
 from logs import last_lines
 from rank import Place, rank_env
+from variables import Variables, require
 
 READY_S = 90.0  # for all nodes to be there; a busy host takes 20 s to start one
 LOOK_S = 0.3
@@ -45,9 +46,10 @@ def main() -> int:
     if len(sys.argv) < 3 or sys.argv[2] not in ("node", "driver"):
         fail(EXIT_USAGE, "usage: rayed.py JOB node | rayed.py JOB driver COMMAND...")
     job, host = load_job(sys.argv[1]), load_host()
-    known = token_env(job)
+    variables = require(job, host["host"])
+    known = token_env(job, variables["token"])
     if sys.argv[2] == "node":
-        return serve(job, host, known)
+        return serve(job, host, variables, known)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     os.environ.update(known, RAY_ADDRESS=head_of(job))
@@ -63,12 +65,12 @@ def head_of(job: Job) -> str:
     return f"{job['master_address']}:{job['master_port']}"
 
 
-def token_env(job: Job) -> dict[str, str]:
+def token_env(job: Job, token: str) -> dict[str, str]:
     """What lets a process of this host into the job's Ray; the token itself stands in no environment."""
     path = temporary_folder(job["id"]) / "ray-token"
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
-    path.write_text(job["token"])
+    path.write_text(token)
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
 
 
@@ -102,16 +104,16 @@ def free_port() -> int:
     return port
 
 
-def node_env(job: Job, host: HostFile) -> dict[str, str]:
+def node_env(job: Job, host: HostFile, variables: Variables) -> dict[str, str]:
     """The environment of Ray's workers, which is their node's: that of a rank without a place."""
-    env = rank_env(os.environ, host, job, Place(0, job["world_size"], 0, 1))
+    env = rank_env(os.environ, host, job, variables, Place(0, job["world_size"], 0, 1))
     for name in (*_PLACE, RANK_MARK):
         del env[name]
     # What is left there by daemons that are killed goes with the job.
     return {**QUIET, **env, "TMPDIR": str(temporary_folder(job["id"]))}
 
 
-def serve(job: Job, host: HostFile, known: dict[str, str]) -> int:
+def serve(job: Job, host: HostFile, variables: Variables, known: dict[str, str]) -> int:
     """Run this host's node until it is ended; what Ray says goes to a log beside those of the ranks."""
     name = host["host"]
     if name != job["hosts"][0]["name"]:
@@ -126,7 +128,7 @@ def serve(job: Job, host: HostFile, known: dict[str, str]) -> int:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**node_env(job, host), **known},
+                env={**node_env(job, host, variables), **known},
             )
         except FileNotFoundError:
             fail(127, f"{name}: the image has no Ray: toolkit image build --with ray")

@@ -10,6 +10,7 @@ from typing import Any, cast
 from common import Host, Job
 from leases import Leases
 from outcome import End
+from variables import AllVariables
 
 MUSTER_S = 8.0  # for hosts to say that they are there, after which it goes on with those that have
 DOUBTFUL_S = 2.0  # for those that were lost a moment ago
@@ -78,7 +79,12 @@ class Restarts:
 
 
 def muster(
-    job: Job, candidates: Sequence[Host], number: int, lost: Sequence[str], stop: Callable[[], bool]
+    job: Job,
+    variables: AllVariables | None,
+    candidates: Sequence[Host],
+    number: int,
+    lost: Sequence[str],
+    stop: Callable[[], bool],
 ) -> Leases:
     """Leases on all candidates; comes back when each has answered or is lost, or when it takes too long.
 
@@ -86,7 +92,7 @@ def muster(
         number: of the attempt that is to come.
         lost: hosts that are hardly back yet: they are not waited for where others will do.
     """
-    leases = Leases({**job, "hosts": list(candidates), "attempt": number})
+    leases = Leases({**job, "hosts": list(candidates), "attempt": number}, variables)
     begun = time.monotonic()
     others = {host["name"] for host in candidates} - set(lost)
     enough = job["min_hosts"] or len(job["hosts"])
@@ -112,7 +118,7 @@ def next_job(job: Job, hosts: Sequence[Host], number: int, port: int) -> Job:
 
 
 def part_of_attempt(job: Job) -> dict[str, Any]:
-    """What of a job is another attempt's own; the rest, secrets among it, stands in job.json."""
+    """What of a job is another attempt's own; the rest is in job.json."""
     return {name: value for name, value in job.items() if name in _OWN}
 
 

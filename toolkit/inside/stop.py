@@ -30,7 +30,7 @@ from common import (
 from files import write_text
 from listing import in_memory
 from part import ALL_ENDED, EXEC, PEER, RANKS_ENDED
-from sweep import CONNECT_S, end, end_everywhere
+from sweep import CONNECT_S, end_everywhere
 
 START_S = 5.0  # a job that was started a moment ago may not have its status yet
 POLL_S = 0.05
@@ -71,8 +71,7 @@ def main() -> int:
     job = load_job(args.job_id)
     folder = job_folder(job["id"])
     if args.failed and read_status(job["id"]) is None:
-        end(job["id"], 0.0)  # it was never started here: what is left is what came with it
-        print("{}")
+        print("{}")  # it was never started here
         return 0
     status = _first_status(job["id"])
     # On a full disk the job is stopped all the same, in the last case without the reason.

@@ -40,6 +40,7 @@ from outcome import End
 from part import PEER
 from restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
 from sweep import end_everywhere
+from variables import AllVariables, receive
 from watchdog import Watchdog
 
 TICK_S = 0.05
@@ -50,6 +51,7 @@ ENDING = frozenset((signal.SIGTERM, signal.SIGINT, PEER_FAILED))  # signals that
 class Supervisor:
     def __init__(self, job: Job, log: Log) -> None:
         self.job = job
+        self.variables: AllVariables | None = None
         self.folder = job_folder(job["id"])
         self.log = log
         self.restarts = Restarts(job)
@@ -122,7 +124,7 @@ class Supervisor:
                 self._try(self.attempt.abandon)
             self._try(lambda: self._sweep(self.job["hosts"], 1.0))
         self._try(self.watchdog.close)
-        # Spares, and hosts that were given up, have the person's variables too until they are swept.
+        # Spares, and hosts that were given up, have kept what another attempt would have needed.
         if idle := self.restarts.idle(self.job["hosts"], self.unswept):
             self._try(lambda: self._sweep(idle, 0.0))
         for host, why in self.unswept.items():
@@ -160,7 +162,7 @@ class Supervisor:
         if over := self._over():  # asked to end before anything was started
             self._sweep(self.job["hosts"], 0.0)
             return over
-        self.leases = Leases(self.job)
+        self.leases = Leases(self.job, self.variables)
         while True:
             began = time.monotonic()
             self.attempt = Attempt(
@@ -194,7 +196,9 @@ class Supervisor:
             time.sleep(TICK_S)
         candidates = self.restarts.candidates()
         lost = [end.host] if end.code == EXIT_LOST else []
-        self.leases = muster(self.job, candidates, number, lost, lambda: self._over() is not None)
+        self.leases = muster(
+            self.job, self.variables, candidates, number, lost, lambda: self._over() is not None
+        )
         if over := self._over():
             return over
         there = [host for host in candidates if host["name"] in self.leases.there()]
@@ -324,6 +328,12 @@ def main() -> int:
     for signum in ENDING:
         signal.signal(signum, supervisor.on_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    if job["variables"]:
+        try:
+            supervisor.variables = receive()
+        except ValueError:
+            supervisor.refuse("the job's variables have not arrived: the client that started it has gone")
+            return EXIT_STARTED
     if reason := too_few_descriptors(job, raise_limit()):
         supervisor.refuse(reason)
         return EXIT_STARTED

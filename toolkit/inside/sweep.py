@@ -21,7 +21,6 @@ from common import (
     STOPPING,
     SUPERVISOR_MARK,
     Job,
-    forget_variables,
     is_marked,
     job_folder,
     lease_path,
@@ -31,6 +30,7 @@ from common import (
     temporary_folder,
 )
 from listing import in_memory
+from variables import forget
 
 KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
 INTERRUPT_S = 1.0  # a supervisor that is stopped or blocked does not take a signal
@@ -122,8 +122,8 @@ def forget_lease(job_id: str) -> None:
 def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> list[Process]:
     """TERM, up to `grace` seconds of patience, KILL; returns what is left even so.
 
-    When nothing is, the job file loses the person's variables, which nobody needs any more; with `keep` it
-    does not, for another attempt does.
+    When nothing is left, ranks can no longer find the job's variables, unless `keep` leaves them for another
+    attempt.
     With `ranks`, the launcher and its daemons are left alone, and rank.py does not tell them yet.
     """
     if ranks:
@@ -146,7 +146,7 @@ def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> l
     if not ranks and not left:
         shutil.rmtree(temporary_folder(job_id), ignore_errors=True)
         if not keep:
-            forget_variables(job_id)
+            forget(job_folder(job_id))
             forget_lease(job_id)
             with suppress(OSError):
                 in_memory(job_folder(job_id), GRACE).unlink()
@@ -220,7 +220,7 @@ def main() -> int:
     parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
     parser.add_argument("--interrupt", action="store_true", help="first tell the supervisor here of a Ctrl-C")
     parser.add_argument("--list", action="store_true", help="signal nothing")
-    parser.add_argument("--keep", action="store_true", help="leave the person's variables to another attempt")
+    parser.add_argument("--keep", action="store_true", help="leave the job's variables to another attempt")
     parser.add_argument("--ranks", action="store_true", help="spare the launcher and its daemons")
     parser.add_argument(
         "--grace", type=float, help="TERM, this many seconds, KILL; print what is left, 1 if any"

@@ -17,14 +17,19 @@ from toolkit.launchers.python import python
 from toolkit.launchers.ray import ray
 from toolkit.launchers.torchrun import torchrun
 
+# Fields of a job that its job file leaves out.
+IN_MEMORY = frozenset(("env", "host_env", "override", "token"))
+
 
 def about_job(job: Job) -> dict[str, Any]:
-    """Return what job.json says of a job, its launches included; see toolkit/inside/common.py."""
+    """Return what job.json says of a job, its launches included; see toolkit/inside/common.py.
+
+    The variables of its ranks are left out: they are never written to a disk.
+    """
     launches = [{**asdict(launch), "env": dict(launch.env)} for launch in LAUNCHERS[job.launcher](job)]
-    return asdict(job) | {
+    about = {name: value for name, value in asdict(job).items() if name not in IN_MEMORY}
+    return about | {
         "attempt": 0,
-        "env": dict(job.env),
-        "override": dict(job.override),
         "tuned": dict(job.tuned),
         "world_size": job.world_size,
         "world_sizes": list(job.world_sizes),

@@ -42,9 +42,10 @@ class Job:
         hosts: in rank order; ranks are numbered host by host.
         main: the host on which the launcher runs; it takes no rank unless it is among ``hosts``.
         networks: data networks of the hosts in CIDR form.
-        env: the cluster's variables for every rank, its secrets among them; a host's own win over them.
-        override: variables that win over all others. Both may hold secrets, so they travel in the job
-            file alone and stand in no ``repr``.
+        env: the cluster's variables for every rank, its secrets among them.
+        host_env: the variables of single hosts, which win over ``env``.
+        override: variables that win over all others. All three can hold secrets, so they are in no
+            ``repr`` and no job file: only the start of a supervisor carries them, see ``StartJob``.
         tuned: variables that all others win over, see ``toolkit.network.tuning``.
         rules: Open MPI's file of rules that goes with them; the same on every rank, since ranks that use
             different algorithms hang.
@@ -59,7 +60,8 @@ class Job:
         elastic: the launcher starts ranks again by itself, in a world of another size if need be.
         local_rank_word: the script is given ``--local_rank=N``, as DeepSpeed's launcher does.
         transport: how ranks are started on hosts other than main, see ``toolkit.core.transport``.
-        token: what a launcher's own daemons know each other by; a secret of this job alone.
+        token: what a launcher's own daemons know each other by; a secret of this job alone, which
+            is sent with the variables.
     """
 
     id: str
@@ -72,6 +74,7 @@ class Job:
     master_port: int
     networks: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    host_env: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = field(default=(), repr=False)
     override: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     tuned: tuple[tuple[str, str], ...] = ()
     rules: str = ""
@@ -91,6 +94,11 @@ class Job:
     @property
     def world_size(self) -> int:
         return sum(host.slots for host in self.hosts)
+
+    @property
+    def has_variables(self) -> bool:
+        """Whether a supervisor needs what the job file leaves out."""
+        return bool(self.env or self.host_env or self.override or self.token)
 
     @property
     def reserve(self) -> tuple[JobHost, ...]:
@@ -132,9 +140,9 @@ def job_of(about: Mapping[str, Any]) -> Job:
     made = {name: value for name, value in about.items() if name in names}
     for name in ("hosts", "spares"):
         made[name] = tuple(_host_of(host) for host in about[name])
-    for name in ("env", "override", "tuned"):
-        made[name] = tuple(about[name].items())
-    return Job(**made | {"command": tuple(about["command"]), "networks": tuple(about["networks"])})
+    for name in ("command", "networks"):
+        made[name] = tuple(about[name])
+    return Job(**made | {"tuned": tuple(about["tuned"].items())})
 
 
 def _host_of(about: Mapping[str, Any]) -> JobHost:

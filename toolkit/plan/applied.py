@@ -37,7 +37,6 @@ _OF_ALL: Mapping[str, Callable[[Inventory], object]] = {
 _OF_HOST: Mapping[str, Callable[[Host], object]] = {
     "data_address": lambda host: host.data_address,
     "gpus": lambda host: [-1 if host.gpus is None else host.gpus, host.gpu_ids],
-    "env": lambda host: host.env,
 }
 # So many hosts are named beside a key; of more, the number.
 _NAMED = 3

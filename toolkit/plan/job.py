@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from toolkit.core.code import CodeTree
 from toolkit.core.counted import counted
@@ -82,7 +81,17 @@ def _missing(layout: Layout, host: str) -> tuple[str, str] | None:
 
 def job_file(job: Job) -> str:
     """Return the text of job.json, the same on every host; see toolkit/inside/common.py for its readers."""
-    return json.dumps(about_job(job), indent=1, sort_keys=True) + "\n"
+    about = about_job(job) | {"variables": job.has_variables}
+    return json.dumps(about, indent=1, sort_keys=True) + "\n"
+
+
+def variables_text(job: Job, hosts: Sequence[str]) -> str:
+    """Return the variables that a supervisor gets for these hosts; see toolkit/inside/variables.py."""
+    if not job.has_variables:
+        return ""
+    own = {host: dict(pairs) for host, pairs in job.host_env if host in hosts}
+    about = {"env": dict(job.env), "override": dict(job.override), "token": job.token, "hosts": own}
+    return json.dumps(about, sort_keys=True) + "\n"
 
 
 def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
@@ -96,6 +105,7 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
     own = (job.main,) if starts_from_main(job.launcher, job.transport) else ()
     names = dict.fromkeys((*own, *(h.name for h in (*job.hosts, *job.spares))))
     title = f"send code ({counted(len(tree.entries), 'file')})" if source else "send the job file"
+    text = job_file(job)
     sends = tuple(
         SendCode(
             name,
@@ -104,8 +114,7 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
             job.folder,
             source,
             tree,
-            job_file(job),
-            job_file(replace(job, env=(), override=(), token="")),
+            text,
         )
         for name in names
     )
@@ -114,7 +123,8 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
     others = tuple((host.name, containers[host.name]) for host in job.hosts if host.name != job.main)
     if job.transport == EXEC and job.launcher in BY_AGENT and others:
         title = f"start the daemons of {job.launcher}"
-        daemons = StartDaemons(job.main, title, containers[job.main], job.id, others)
+        variables = tuple(variables_text(job, (name,)) for name, _ in others)
+        daemons = StartDaemons(job.main, title, containers[job.main], job.id, others, variables)
         phases.append(Phase("daemons", (daemons,)))
     return Plan(f"run {job.id}", tuple(phases))
 
@@ -122,6 +132,11 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
 def _start_phase(job: Job, containers: Mapping[str, str]) -> Phase:
     """The supervisor on main, or on each host that starts something by itself."""
     hosts = dict.fromkeys(launch.host for launch in LAUNCHERS[job.launcher](job))
-    starting = hosts if job.transport == EXEC else (job.main,)
+    # The hosts to which each supervisor gives variables.
+    starting = {host: (host,) for host in hosts} if job.transport == EXEC else {job.main: tuple(containers)}
     title = f"start with {job.launcher}"
-    return Phase("start", tuple(StartJob(host, title, containers[host], job.id) for host in starting))
+    steps = (
+        StartJob(host, title, containers[host], job.id, variables_text(job, served))
+        for host, served in starting.items()
+    )
+    return Phase("start", tuple(steps))

@@ -61,8 +61,7 @@ class SendCode:
         target: the job's folder inside the container.
         source: local folder; empty for none.
         tree: what of it goes (see ``toolkit.effects.tree``).
-        job: the job file's text; may hold secrets, so it is in no repr and on no command line.
-        record: the same without the person's variables; this one is brought home by `down`.
+        job: the job file's text, without the job's variables.
     """
 
     host: str
@@ -72,7 +71,6 @@ class SendCode:
     source: str
     tree: CodeTree
     job: str = field(repr=False)
-    record: str = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -82,12 +80,14 @@ class StartJob:
     Args:
         container: main's, or any host's where each has a part of the job.
         job: the job's id; its folder is there.
+        variables: of its ranks, for the supervisor's memory alone: in no repr and on no command line.
     """
 
     host: str
     title: str
     container: str
     job: str
+    variables: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class StartDaemons:
         container: main's, in which the launcher runs.
         job: the job's id; its folder is there, and on the others.
         others: hosts and their containers.
+        variables: for each of these hosts, as in ``StartJob``.
     """
 
     host: str
@@ -105,6 +106,7 @@ class StartDaemons:
     container: str
     job: str
     others: tuple[tuple[str, str], ...]
+    variables: tuple[str, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,6 @@ def _file_steps(
         "address": place.path.address,
         "interface": place.path.interface,
         "network": variables(layout.settings.get(place.name, ())),
-        "env": dict(layout.inventory.host(place.name).env),
     }
     files = [
         File(f"{state}/conf/host.json", (json.dumps(myself, sort_keys=True) + "\n",)),
