@@ -139,3 +139,17 @@ def test_no_page_holds_both_sides_of_a_merge() -> None:
     for page in (*PAGES, "CHANGELOG.md"):
         lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
         assert not [line for line in lines if line.startswith(("<<<<<<< ", ">>>>>>> "))], page
+
+
+def test_the_threat_model_names_tests_that_exist() -> None:
+    text = Path("SECURITY.md").read_text()
+    model = text[text.index("## Threat model") : text.index("## Keys")]
+    named = set(re.findall(r"`(test_\w+)`", model))
+    sources = (path.read_text() for path in Path("tests").rglob("test_*.py"))
+    there = {name for source in sources for name in re.findall(r"^def (test_\w+)\(", source, re.MULTILINE)}
+    assert named and named <= there, named - there
+    rows = [line.strip("| ").split(" | ") for line in model.splitlines() if line.startswith("| ")][2:]
+    used = set(re.findall(r"\b([a-z]|\d)\b(?=[,)])", " ".join(cell for row in rows for cell in row[1:])))
+    told = set(re.findall(r"^(?:- ([a-z])|(\d))\.", model, re.MULTILINE))
+    assert used == {one or other for one, other in told}
+    assert {len(row) for row in rows} == {6} and len(rows) == 9
