@@ -12,6 +12,7 @@ from typing import Any
 
 from toolkit import __version__
 from toolkit.api import Session
+from toolkit.core.answers import answer_of
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.evidence import Evidence, HostSeen, parse_host
@@ -24,6 +25,8 @@ from toolkit.core.verdict import Verdict
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.inputs import read_secrets
+from toolkit.protocol.decode import decode
+from toolkit.protocol.jobs import Record, Status
 from toolkit.records import job_status, newest_job
 
 # Stacks of many processes take a while; a host that needs longer counts as one that does not answer.
@@ -153,8 +156,9 @@ def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus
     others = [name for name in session.facts if name != session.inventory.main]
     for name, said in _look(session, word, others).items():
         if about := said.get("job"):
-            state: dict[str, Any] = {"state": "unknown", "reason": f"{session.inventory.main}: {error.what}"}
-            return parse_status(str(about["id"]), state, True, {**about, "name": name})
+            status = Status(state="unknown", reason=f"{session.inventory.main}: {error.what}")
+            with answer_of(name, "its newest job"):
+                return parse_status(str(about["id"]), status, True, decode(Record, about))
     raise error
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from toolkit.errors import NotReady
+from toolkit.protocol.jobs import Cause, Record, Status
 
 # What PyTorch puts before a traceback, and the last line of one.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
@@ -78,29 +77,24 @@ class JobStatus:
         raise NotReady(f"job {self.id} has no rank {rank}; it has {self.ranks}", f"--rank 0 to {first - 1}")
 
 
-def parse_status(
-    job: str, status: Mapping[str, Any], alive: bool = True, record: Mapping[str, Any] | None = None
-) -> JobStatus:
+def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
     """Return a job from status.json and record.json, see toolkit/inside/common.py."""
-    state, record = str(status.get("state", "")), record or {}
+    record = record or Record()
     # What `run` asked for, unless a restart has made it others since.
-    asked = {
-        str(host["name"]): host.get("taken") or range(host["slots"]) for host in record.get("hosts") or ()
-    }
-    hosts: Mapping[str, Any] = status.get("hosts") or asked
+    asked = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
     return JobStatus(
         id=job,
         # Main's container or host went down under it, so nobody was left to write how it ended.
-        state=state if alive or state in FINAL else "lost",
-        exit_code=status.get("exit_code"),
-        started=float(status.get("started") or 0),
-        ended=status.get("ended"),
-        reason=str(status.get("reason", "")),
-        unswept=tuple(status.get("unswept") or ()),
-        owner=str(record.get("owner", "")),
-        launcher=str(record.get("launcher", "")),
-        command=tuple(map(str, record.get("command") or ())),
-        hosts=tuple((name, tuple(slots)) for name, slots in hosts.items()),
-        restarts=tuple(str(one.get("reason", "")) for one in status.get("restarts") or ()),
-        last_lines=tuple(map(str, (status.get("cause") or {}).get("last") or ())),
+        state=status.state if alive or status.state in FINAL else "lost",
+        exit_code=status.exit_code,
+        started=status.started or 0.0,
+        ended=status.ended,
+        reason=status.reason,
+        unswept=status.unswept or (),
+        owner=record.owner or "",
+        launcher=record.launcher or "",
+        command=record.command or (),
+        hosts=tuple((status.hosts or asked).items()),
+        restarts=tuple(one.reason for one in status.restarts or ()),
+        last_lines=(status.cause or Cause()).last or (),
     )

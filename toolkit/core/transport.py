@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+
+from toolkit.protocol.jobs import Cause, Status
 
 SSH, EXEC = "ssh", "exec"
 TRANSPORTS = (SSH, EXEC)
@@ -38,59 +40,67 @@ _FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
 # What has kept a job from its end outweighs what has followed from that.
 FAULTS = ("failed", "timeout", "lost")
 _ENDED_BY_OTHERS = 128 + 15
+_NO_CAUSE = Cause()
 
 
-def together(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the status of a job from those of its parts by host, in the form of status.json.
+def together(parts: Mapping[str, Status]) -> Status:
+    """Return the status of a job from those of its parts by host.
 
     Args:
         parts: at least one; ``state`` may be ``lost`` as well, see ``toolkit.core.job_status``.
     """
     statuses = list(parts.values())
-    merged = dict(_telling(statuses))
-    merged["started"] = min(float(one.get("started") or 0) for one in statuses)
-    merged["unswept"] = sorted({name for one in statuses for name in one.get("unswept") or ()})
-    ended = [one.get("ended") for one in statuses]
-    merged["ended"] = None if None in ended else max(float(each or 0) for each in ended)
-    if any(one["state"] not in _FINAL for one in statuses):
-        started = any(one["state"] != "starting" for one in statuses)
-        merged |= {"state": "running" if started else "starting", "exit_code": None, "reason": ""}
-        merged |= {"ended": None, "cause": {}}
+    ended = [one.ended for one in statuses]
+    merged = replace(
+        _telling(statuses),
+        started=min(one.started or 0.0 for one in statuses),
+        unswept=tuple(sorted({name for one in statuses for name in one.unswept or ()})),
+        ended=None if None in ended else max(each or 0.0 for each in ended),
+    )
+    if any(one.state not in _FINAL for one in statuses):
+        started = any(one.state != "starting" for one in statuses)
+        state = "running" if started else "starting"
+        merged = replace(merged, state=state, exit_code=None, reason="", ended=None, cause=None)
     return merged
 
 
-def shifted(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def shifted(status: Status, seconds: float) -> Status:
     """Return a status with its moments moved: hosts' clocks differ by more than a failure takes to spread.
 
     Args:
         seconds: by which the clock that it was written by is behind the one that counts.
     """
-    moved = dict(status)
-    for name in ("started", "ended", "asked"):
-        if moved.get(name):
-            moved[name] = float(moved[name]) + seconds
-    if (moved.get("cause") or {}).get("ended"):
-        moved["cause"] = {**moved["cause"], "ended": float(moved["cause"]["ended"]) + seconds}
-    return moved
+
+    def moved(moment: float | None) -> float | None:
+        return moment + seconds if moment else moment
+
+    cause = status.cause
+    return replace(
+        status,
+        started=moved(status.started),
+        ended=moved(status.ended),
+        asked=moved(status.asked),
+        cause=replace(cause, ended=moved(cause.ended)) if cause else None,
+    )
 
 
-def _telling(statuses: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _telling(statuses: list[Status]) -> Status:
     """The part that says how the job has ended: the first that failed, best with a rank's own record.
 
     Unless somebody had asked for the end before: what fails after that has failed of it.
     """
-    asked = min((float(one["asked"]) for one in statuses if one.get("asked")), default=math.inf)
+    asked = min((one.asked for one in statuses if one.asked), default=math.inf)
 
-    def lateness(status: Mapping[str, Any]) -> tuple[int, bool, bool, float]:
-        cause = status.get("cause") or {}
-        when = float(cause.get("ended", status.get("ended")) or 0)
-        if status["state"] in FAULTS and when <= asked:
+    def lateness(status: Status) -> tuple[int, bool, bool, float]:
+        cause = status.cause or _NO_CAUSE
+        when = (status.ended if cause.ended is None else cause.ended) or 0.0
+        if status.state in FAULTS and when <= asked:
             order = 0
-        elif status["state"] in ("stopped", *FAULTS):
-            order = 1 if status.get("asked") else 2
+        elif status.state in ("stopped", *FAULTS):
+            order = 1 if status.asked else 2
         else:
             order = 3
         # A launcher that has lost one rank ends the others by SIGTERM.
-        return order, not cause, cause.get("exit_code") == _ENDED_BY_OTHERS, when
+        return order, cause == _NO_CAUSE, cause.exit_code == _ENDED_BY_OTHERS, when
 
     return min(statuses, key=lateness)

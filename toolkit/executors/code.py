@@ -6,7 +6,6 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from toolkit.core.code import Entry
 from toolkit.core.room import size
@@ -16,9 +15,12 @@ from toolkit.errors import ToolkitError
 from toolkit.executors.context import Advance, Context, Verdict
 from toolkit.executors.failures import failure
 from toolkit.plan.steps import SendCode, StartDaemons, StartJob
+from toolkit.protocol.session import ENDED, Heard
 
 # The program there gives up by itself after 60 s, see toolkit/inside/asks.py.
 _RANKS_S = 90.0
+# Parts of the code that a host can ask for; an honest one asks a few times.
+_ROUNDS = 50
 # Without progress. Files are written one by one, of which the host tells.
 _CODE_S = 120.0
 
@@ -29,10 +31,10 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
     before = desk.sent
     talk = _Talk(step, desk, advance)
     last = talk.hold()
-    if "done" not in last:
+    if not last.done:
         result = desk.finish()  # raises what went wrong on this machine: a refusal would be its consequence
-        if refused := last.get("refused"):
-            raise ToolkitError(str(refused), str(last.get("fix", "")), step.host)
+        if last.refused:
+            raise ToolkitError(last.refused, last.fix, step.host)
         raise failure(result, desk.runner, paths=[step.target])
     amounts = (("bytes", desk.sent - before), ("content", talk.content))
     if not step.source:
@@ -45,7 +47,7 @@ def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
     """Start the supervisor, which goes on without us."""
     desk = context.desks.open(context.runners[step.host], step.container)
     desk.say({"do": "start", "job": step.job})
-    if desk.hear(f"the start of {step.job}").get("started") != step.job:
+    if desk.hear(f"the start of {step.job}").started != step.job:
         raise failure(desk.finish(), desk.runner)
     return Verdict("ok")
 
@@ -55,14 +57,17 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     containers, desk = dict(step.others), context.desks.open(context.runners[step.host], step.container)
     desk.say({"do": "asks", "job": step.job, "hosts": list(containers)})
     done = 0
-    while "host" in (heard := desk.hear(f"what the launcher of {step.job} starts on other hosts", _RANKS_S)):
-        error = _start_daemon(context, heard["host"], containers[heard["host"]], step.job, heard["command"])
+    while (heard := desk.hear(f"what the launcher of {step.job} starts on other hosts", _RANKS_S)).host:
+        if heard.host not in containers or done == len(containers):
+            what = f"its launcher starts {step.job} on {heard.host!r}, which was not asked for"
+            raise ToolkitError(what, f"toolkit logs {step.job}", step.host)
+        error = _start_daemon(context, heard.host, containers[heard.host], step.job, heard.command)
         desk.say({"error": error})
         done += 1
-    if not heard:
+    if heard == ENDED:
         raise failure(desk.finish(), desk.runner)
-    if refused := heard.get("refused"):
-        raise ToolkitError(str(refused), str(heard.get("fix", "")), step.host)
+    if heard.refused:
+        raise ToolkitError(heard.refused, heard.fix, step.host)
     # What came with the job goes from hosts of which a launcher wanted nothing: it has ended before, and says
     # why in the job's log. Else whoever goes away now leaves none that waits for a daemon in vain.
     word = "begun" if done == len(containers) else "forget"
@@ -70,7 +75,7 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
     for host, container in step.others:
         other = context.desks.open(context.runners[host], container)
         other.say({"do": word, "job": step.job})
-        if not other.hear(f"the first rank of {step.job}", _RANKS_S).get("begun"):
+        if not other.hear(f"the first rank of {step.job}", _RANKS_S).begun:
             idle.append(host)
     if done < len(containers):
         return Verdict("ok", f"{done} of {len(containers)}")
@@ -83,7 +88,7 @@ def _start_daemon(context: Context, host: str, container: str, job: str, daemon:
     desk = context.desks.open(context.runners[host], container)
     desk.say({"do": "start", "job": job, "daemon": daemon})
     try:
-        if desk.hear(f"the start of {job}").get("started") == job:
+        if desk.hear(f"the start of {job}").started == job:
             return ""
         return failure(desk.finish(), desk.runner).what
     except ToolkitError as error:
@@ -97,22 +102,25 @@ class _Talk:
         self._step, self._desk, self._advance = step, desk, advance
         self.content = 0
 
-    def hold(self) -> dict[str, Any]:
+    def hold(self) -> Heard:
         """Answer what is asked; return the last word."""
         step, tree, desk = self._step, self._step.tree, self._desk
         about = {"job": PurePosixPath(step.target).name, "tree": tree.digest if step.source else ""}
         texts = {"job.json": step.job, "record.json": step.record}
         desk.say({"do": "code", **about, "number": tree.number, "marks": tree.marks.hex(), "texts": texts})
-        while True:
+        for _ in range(_ROUNDS):
             heard = desk.hear("the code to be written there", _CODE_S)
-            if "buckets" in heard:
-                packed = zlib.compress(json.dumps(tree.of_buckets(heard["buckets"])).encode(), 6)
+            if heard.buckets is not None:
+                packed = zlib.compress(json.dumps(tree.of_buckets(heard.buckets)).encode(), 6)
                 desk.say({"entries": len(packed)}, (packed,))
-            elif "needs" in heard:
-                needed = [e for first, last in heard["needs"] for e in tree.entries[first : last + 1]]
-                desk.give(self._contents(needed))
+            elif heard.needs is not None:
+                needed = [tree.entries[first : last + 1] for first, last in heard.needs]
+                if sum(map(len, needed)) > len(tree.entries):
+                    raise ToolkitError("it asked for more files than the code has", "run it again", step.host)
+                desk.give(self._contents([entry for entries in needed for entry in entries]))
             else:
                 return heard
+        raise ToolkitError(f"it asked for parts of the code {_ROUNDS} times", "run it again", step.host)
 
     def _contents(self, entries: list[Entry]) -> Iterator[bytes]:
         total = self.content + sum(entry.size for entry in entries)

@@ -5,8 +5,9 @@ field: a wrong type, a missing key, a number out of range, a text that is too lo
 characters. Keys that the dataclass does not know are dropped, because newer programs send more.
 
 Types of fields: ``str``, ``int``, ``float``, ``bool``, another dataclass, ``Literal[...]``, ``X | None``,
-``tuple[X, ...]`` and ``dict[str, X]``. ``Annotated`` narrows a type by :class:`Text`, :class:`Number` or
-:class:`Items`, and :class:`Key` names the JSON key of a field that has another name.
+``tuple[X, ...]``, ``tuple[X, Y]`` for a list of that length, ``dict[str, X]``, and ``object`` for any JSON of
+moderate depth. ``Annotated`` narrows a type by :class:`Text`, :class:`Number` or :class:`Items`, and
+:class:`Key` names the JSON key of a field that has another name.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ T = TypeVar("T")
 MOST_BYTES = 1 << 24  # of one JSON text
 _DIGITS = 20  # of an integer; more than 64 bits need
 _SHOWN = 60  # characters of a refused value
+_DEPTH = 64  # of a value of any type; programs that write or mask it call themselves for each level
 
 
 class DecodeError(ValueError):
@@ -46,12 +48,15 @@ class Text:
     Args:
         most: characters.
         pattern: that all of it must match; empty for any.
-        lines: whether tabs and newlines are allowed; other control characters never are.
+        lines: whether tabs and newlines are allowed.
+        any: whether all characters are allowed, as in output of ranks and variables of images. Only halves
+            of surrogate pairs are replaced, because no file and no terminal takes them.
     """
 
     most: int = 4096
     pattern: str = ""
     lines: bool = False
+    any: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Items:
 
 _TEXT, _NUMBER, _ITEMS = Text(), Number(), Items()
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL_IN_LINES = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # Names in messages about values.
 _NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
@@ -155,11 +161,16 @@ def _decode(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
             return value
         raise DecodeError(path, f"not one of {', '.join(map(str, get_args(kind)))}: {_shown(value)}")
     if origin is tuple:
-        item = get_args(kind)[0]
+        items = get_args(kind)
         if not isinstance(value, list):
             raise DecodeError(path, f"not a list: {_shown(value)}")
-        _count(value, path, limits)
-        return tuple(_decode(item, one, f"{path}[{number}]", ()) for number, one in enumerate(value))
+        if items[-1] is Ellipsis:
+            _count(value, path, limits)
+            items = items[:1] * len(value)
+        elif len(items) != len(value):
+            raise DecodeError(path, f"a list of {len(value)}, not of {len(items)}")
+        pairs = zip(items, value, strict=True)
+        return tuple(_decode(item, one, f"{path}[{number}]", ()) for number, (item, one) in enumerate(pairs))
     if origin is dict:
         item = get_args(kind)[1]
         if not isinstance(value, dict):
@@ -171,6 +182,9 @@ def _decode(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
         }
     if is_dataclass(kind):
         return _dataclass(kind, value, path)
+    if kind is object:
+        _check_depth(value, path)
+        return value
     return _simple(kind, value, path, limits)
 
 
@@ -216,8 +230,8 @@ def _simple(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
     if type(value) is not kind:
         raise DecodeError(path, f"not {_NAMES[kind]}: {_shown(value)}")
     if isinstance(value, str):
-        _check_text(value, path, _limit(limits, _TEXT))
-    elif kind in (int, float):
+        return _text(value, path, _limit(limits, _TEXT))
+    if kind in (int, float):
         number = cast(float, value)
         limit = _limit(limits, _NUMBER)
         if not limit.least <= number <= limit.most:
@@ -225,13 +239,26 @@ def _simple(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
     return value
 
 
-def _check_text(value: str, path: str, limit: Text) -> None:
+def _check_depth(value: object, path: str) -> None:
+    level = [value]
+    for _ in range(_DEPTH):
+        inner = [one for one in level if isinstance(one, (list, dict))]
+        level = [each for one in inner for each in (one if isinstance(one, list) else one.values())]
+        if not level:
+            return
+    raise DecodeError(path, f"nested more than {_DEPTH} levels deep")
+
+
+def _text(value: str, path: str, limit: Text) -> str:
     if len(value) > limit.most:
         raise DecodeError(path, f"{len(value)} characters, more than {limit.most}")
+    if limit.any:
+        return _SURROGATE.sub("\ufffd", value)
     if found := (_CONTROL_IN_LINES if limit.lines else _CONTROL).search(value):
         raise DecodeError(path, f"contains the control character {found[0]!a}")
     if limit.pattern and not re.fullmatch(limit.pattern, value):
         raise DecodeError(path, f"not of the form {limit.pattern}: {_shown(value)}")
+    return value
 
 
 def _count(value: list[Any] | dict[Any, Any], path: str, limits: tuple[object, ...]) -> None:

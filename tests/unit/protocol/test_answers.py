@@ -1,0 +1,195 @@
+"""Odd answers of hosts: each becomes a value or an error that names the host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit import cluster_world as world
+from tests.unit.each import for_each
+from tests.unit.protocol.mutations import odd_json, odd_lines
+from toolkit import following, part_logs, parts, records
+from toolkit.core.answers import read_answer
+from toolkit.core.job_status import parse_status
+from toolkit.core.result import Result
+from toolkit.core.transport import shifted, together
+from toolkit.effects.desk import Desk
+from toolkit.effects.runner import ContainerRunner, LocalRunner
+from toolkit.errors import ToolkitError
+from toolkit.protocol.jobs import Ended, JobRow, Status
+from toolkit.protocol.session import ENDED
+
+HOST, ASKED = "gpu1", "this"
+CAUSE = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"], "host": "gpu1"}
+RESTART = {"at": 7.0, "reason": "rank 1 ended", "host": "gpu1", "hosts": ["gpu1", "gpu2"], "from": 12}
+STATUS = {
+    **{"state": "failed", "exit_code": 7, "started": 5.0, "ended": 9.0, "pid": 12, "reason": "rank 3 ended"},
+    **{"unswept": ["gpu2"], "hosts": {"gpu1": [0, 1]}, "restarts": [RESTART], "cause": CAUSE, "asked": None},
+}
+RECORD = {
+    **{"owner": "alice", "launcher": "mpirun", "transport": "exec", "command": ["python", "a.py"]},
+    "hosts": [{"name": "gpu1", "address": "10.0.0.1", "slots": 2, "taken": [0, 1], "gpus": []}],
+}
+ROWS = [{"id": world.JOB_ID, "alive": True, "status": STATUS, "record": RECORD, "now": 100.0}]
+MESSAGES = [
+    {"jobs": ROWS},
+    {"buckets": [1, 2]},
+    {"needs": [[0, 3], [5, 5]]},
+    {"done": True},
+    {"host": "gpu2", "command": "orted -x"},
+    {"refused": "no room", "fix": "toolkit gc"},
+]
+
+
+# The readers
+
+
+def listed(text: str) -> object:
+    rows = read_answer(tuple[JobRow, ...], text, HOST, ASKED)
+    known = records._parse(rows)
+    if rows:
+        together({str(number): shifted(row.status, -row.now) for number, row in enumerate(rows)})
+    return [(job.final, job.ranks, job.error) for job in known]
+
+
+def ended(text: str) -> object:
+    found = read_answer(Ended, text, HOST, ASKED)
+    return parse_status("x", shifted(found.status, found.now)).error
+
+
+def heard(text: str) -> object:
+    desk = Desk(ContainerRunner(Printing(text), "c"))
+    found = [desk.hear(ASKED)]
+    while found[-1] != ENDED:
+        found.append(desk.hear(ASKED))
+    desk.finish()
+    return found
+
+
+class Printing(LocalRunner):
+    """A host on which each program prints the same; it does not wait for standard input."""
+
+    name = HOST
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def run(self, *given: object, **more: object) -> Result:
+        return Result(0, self.text)
+
+    def stream(self, command: object, sink: Callable[[bytes], None], source: object = None) -> Result:
+        sink(self.text.encode(errors="replace") + b"\n")
+        return Result(0)
+
+
+# Name, reader, and a sound answer.
+JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
+    ("the list of jobs", listed, ROWS),
+    ("the end of a job", ended, {"status": STATUS, "now": 100.0}),
+    *((f"message {next(iter(one))}", heard, one) for one in MESSAGES),
+)
+LINES: tuple[tuple[str, Callable[[str], object], str], ...] = ()
+_EACH = 60
+
+
+def outcome(reader: Callable[[str], object], text: str) -> str:
+    """Return ``value``, ``error``, or a description of what else a reader did."""
+    try:
+        reader(text)
+    except ToolkitError as error:
+        return "error" if error.host == HOST or HOST in error.what else f"names no host: {error.what}"
+    except BaseException as error:
+        return f"{type(error).__name__}: {error} for {text[:300]}"
+    return "value"
+
+
+def test_sound_answers_are_read() -> None:
+    for name, reader, value in JSON:
+        assert outcome(reader, json.dumps(value)) == "value", name
+    for name, reader, text in LINES:
+        assert outcome(reader, text) == "value", name
+
+
+def test_an_odd_answer_is_a_value_or_an_error_that_names_the_host() -> None:
+    rng, found = Random(13), {"value": 0, "error": 0}
+    for name, reader, value in JSON:
+        for text in odd_json(value, rng, _EACH):
+            what = outcome(reader, text)
+            assert what in found, (name, what)
+            found[what] += 1
+    for name, reader, recorded in LINES:
+        for text in odd_lines(recorded, rng, _EACH):
+            what = outcome(reader, text)
+            assert what in found, (name, what)
+            found[what] += 1
+    assert min(found.values()) > 100, "the changes are neither all harmless nor all fatal"
+
+
+# One bad host
+
+
+class Hosts:
+    """A session whose hosts print the given texts."""
+
+    def __init__(self, **texts: str) -> None:
+        self.texts = texts
+        self.facts: dict[str, object] = {host: None for host in texts}
+        self.errors: dict[str, ToolkitError] = {}
+        names = tuple(texts)
+        self.inventory = SimpleNamespace(main=names[0], names=names, answering=names, in_parts=True)
+
+    def container(self, host: str) -> Any:
+        runner = Printing(self.texts[host])
+        runner.name = host
+        return runner
+
+
+ODD_LISTS = ("", "nonsense", "[1]", "{}", '[{"id": "x"}]', '[{"id": "../x", "alive": true}]', "[" * 100000)
+
+
+@for_each("text", ODD_LISTS)
+def test_a_host_with_an_odd_list_of_jobs_stops_no_other(text: str) -> None:
+    session: Any = Hosts(gpu1=text, gpu2=json.dumps(ROWS))
+    assert records.running_jobs(session) == [world.JOB_ID]
+    (found,) = records.job_parts(session)
+    assert tuple(found.statuses) == ("gpu2",) and found.silent == ("gpu1",)
+    with pytest.raises(ToolkitError, match="the list of its jobs cannot be read") as caught:
+        records._ask(session, "gpu1")
+    assert caught.value.host == "gpu1"
+
+
+@for_each("text", ("", "[]", '{"state": 1}', '{"started": NaN}'))
+def test_a_host_with_an_odd_word_about_the_end_stops_no_other(text: str) -> None:
+    session: Any = Hosts(gpu1=text, gpu2=json.dumps(STATUS))
+    ended, errors = parts.end_parts(session, world.JOB_ID, ("gpu1", "gpu2"))
+    assert tuple(ended) == ("gpu2",) and tuple(errors) == ("gpu1",)
+    assert errors["gpu1"].host == "gpu1" and f"the end of {world.JOB_ID}" in errors["gpu1"].what
+
+
+def test_the_field_is_named() -> None:
+    odd = [{**ROWS[0], "status": {**STATUS, "started": "now"}}]
+    session: Any = Hosts(gpu1=json.dumps(odd))
+    with pytest.raises(ToolkitError, match=r"\[0\].status.started: not a number: 'now'"):
+        records.known_jobs(session)
+
+
+def test_an_odd_end_of_a_followed_job_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("{}", '{"status": 1}', '{"status": {}, "now": "x"}', "[[["):
+        monkeypatch.setattr(following, "copy", lambda *_, text=text: text)
+        monkeypatch.setattr(part_logs, "copy", lambda *_, text=text: text)
+        session: Any = SimpleNamespace(
+            inventory=SimpleNamespace(main=HOST, in_parts=False),
+            desks=SimpleNamespace(take=lambda host: None),
+            main=None,
+        )
+        with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
+            following.follow(session, world.JOB_ID, print)
+        part: Any = SimpleNamespace(_sink=print, host=HOST, _job=world.JOB_ID)
+        with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
+            part_logs._Part._follow(part, None, ())  # type: ignore[arg-type]
+    assert Status().state == ""
