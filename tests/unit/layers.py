@@ -73,6 +73,7 @@ PURE_STDLIB = frozenset(
             "base64",
             "collections",
             "collections.abc",
+            "contextlib",
             "dataclasses",
             "datetime",
             "difflib",

@@ -18,12 +18,15 @@ from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
 from toolkit.errors import NotReady
 from toolkit.plan.holders import Holder, holders, refuse_held
 from toolkit.plan.probe_uses import LEASE, QUESTIONS, parse_claims, parse_processes
+from toolkit.protocol.frames import framed_script, read_frames
 from toolkit.show_gpus import gpus_json, gpus_text
 
 SINCE = 1795204800.0  # 2026-11-20 20:00 UTC
 CLAIM = Claim("j1", "theirs", "mallory", (0,), ("GPU-0",), "mallory", 900, SINCE)
 STRANGER = GpuProcess("GPU-0", 4711, 512, "bob", "python")
 INNER = "c" * 64  # the Id of every container of cluster_world
+
+NONCE = "ab" * 8
 
 
 def host(*processes: GpuProcess, claims: Sequence[Claim] = (), **changes: object) -> Facts:
@@ -56,9 +59,8 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
             until_seen(process)
         text = QUESTIONS.replace(LEASE, str(lease))
         done = subprocess.run(
-            ["sh", "-c", 'mark() { echo "@@ $1"; }\n' + text],
+            ["sh", "-c", framed_script(text, NONCE)],
             capture_output=True,
-            text=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
         )
@@ -66,8 +68,9 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
         for process in (mine, other, decoy):
             process.kill()
             process.communicate()
-    assert done.stderr == ""
-    apps, _, claims = done.stdout.replace(str(lease), LEASE).partition("@@ claims\n")
+    assert done.stderr == b""
+    sections = read_frames(done.stdout, NONCE)
+    apps, claims = sections["apps"], sections["claims"].replace(str(lease), LEASE)
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
     found = [(p.gpu, p.pid, p.memory_mib, p.user, p.job) for p in parse_processes(apps)]
     assert found == [("GPU-0", mine.pid, 512, me, "j1"), ("GPU-1", other.pid, 0, me, "")]

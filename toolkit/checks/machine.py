@@ -80,7 +80,7 @@ def _one_machine(scene: Scene) -> Iterator[Finding]:
     # Hosts that are containers share a kernel, cloned machines an engine's id and a name: all three are one.
     same: dict[tuple[str, str, str], list[str]] = {}
     for name, seen in scene.seen.items():
-        boot, engine = _only(seen, "/proc/sys/kernel/random/boot_id"), str(engine_info(seen).get("ID", ""))
+        boot, engine = _only(seen, "/proc/sys/kernel/random/boot_id"), engine_info(seen).id
         if boot and engine and seen.facts is not None:
             same.setdefault((boot, engine, seen.facts.hostname), []).append(name)
     for names in same.values():

@@ -17,6 +17,8 @@ import json
 import math
 import re
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -81,6 +83,11 @@ class Items:
     most: int = 100_000
 
 
+@dataclass(frozen=True)
+class OrEmpty:
+    """Of an optional value: an empty text, list or object stands for null, whatever the type."""
+
+
 _TEXT, _NUMBER, _ITEMS = Text(), Number(), Items()
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -100,14 +107,34 @@ def load_json(data: bytes | str, most: int = MOST_BYTES) -> Any:
     """
     if len(data) > most:
         raise DecodeError("", f"{len(data)} bytes, more than {most}")
-    try:
+    with _json_errors():
         return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+
+
+@contextmanager
+def _json_errors() -> Iterator[None]:
+    try:
+        yield
     except RecursionError:
         raise DecodeError("", "nested too deeply") from None
     except UnicodeDecodeError:
         raise DecodeError("", "not UTF-8") from None
     except json.JSONDecodeError as error:
         raise DecodeError("", f"not JSON: {error.msg} at character {error.pos}") from None
+
+
+def load_first(text: str, start: int = 0) -> tuple[Any, int]:
+    """Return the JSON value that begins at an index, and the index behind it; more text can follow.
+
+    Raises:
+        DecodeError: see :func:`load_json`.
+    """
+    if len(text) - start > MOST_BYTES:
+        raise DecodeError("", f"{len(text) - start} characters, more than {MOST_BYTES}")
+    decoder = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_constant)
+    with _json_errors():
+        found: tuple[Any, int] = decoder.raw_decode(text, start)
+        return found
 
 
 def decode_json(kind: type[T], data: bytes | str, most: int = MOST_BYTES) -> T:
@@ -192,7 +219,9 @@ def _optional(kind: Any, value: object, path: str, limits: tuple[object, ...]) -
     inner = [one for one in get_args(kind) if one is not types.NoneType]
     if len(inner) != 1 or len(get_args(kind)) != 2:
         raise TypeError(f"cannot decode {kind}")
-    return None if value is None else _decode(inner[0], value, path, limits)
+    if value is None or (value in ("", [], {}) and any(isinstance(one, OrEmpty) for one in limits)):
+        return None
+    return _decode(inner[0], value, path, limits)
 
 
 def _dataclass(kind: Any, value: object, path: str) -> object:

@@ -11,16 +11,25 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit import test_engines, test_images_held, test_probe
 from tests.unit.each import for_each
 from tests.unit.protocol.mutations import odd_json, odd_lines
 from toolkit import following, part_logs, parts, records
-from toolkit.core.answers import read_answer
+from toolkit.core.answers import answer_of, read_answer
+from toolkit.core.engines import DOCKER, PODMAN
+from toolkit.core.image import config_identity
+from toolkit.core.image_store import parse_holdings
 from toolkit.core.job_status import parse_status
 from toolkit.core.result import Result
 from toolkit.core.transport import shifted, together
 from toolkit.effects.desk import Desk
 from toolkit.effects.runner import ContainerRunner, LocalRunner
 from toolkit.errors import ToolkitError
+from toolkit.network.candidates import candidates
+from toolkit.plan.images import parse_held
+from toolkit.plan.probe import parse_facts
+from toolkit.plan.probe_uses import LEASE
+from toolkit.protocol.decode import load_json
 from toolkit.protocol.jobs import Ended, JobRow, Status
 from toolkit.protocol.session import ENDED
 
@@ -36,7 +45,7 @@ RECORD = {
     "hosts": [{"name": "gpu1", "address": "10.0.0.1", "slots": 2, "taken": [0, 1], "gpus": []}],
 }
 ROWS = [{"id": world.JOB_ID, "alive": True, "status": STATUS, "record": RECORD, "now": 100.0}]
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     {"jobs": ROWS},
     {"buckets": [1, 2]},
     {"needs": [[0, 3], [5, 5]]},
@@ -44,6 +53,29 @@ MESSAGES = [
     {"host": "gpu2", "command": "orted -x"},
     {"refused": "no room", "fix": "toolkit gc"},
 ]
+
+MORE_INFO = {
+    "CDISpecDirs": ["/etc/cdi"],
+    "DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}],
+    "Runtimes": {"runc": {"path": "runc"}, "nvidia": {"path": "nvidia-container-runtime"}},
+    "RegistryConfig": {"Mirrors": []},
+    "Containerd": {"Address": "/run/containerd/containerd.sock"},
+}
+IMAGE: dict[str, Any] = {
+    **test_probe.IMAGE,
+    "Config": {"Env": ["A=b"], "Cmd": ["bash"], "Labels": {"a": "b"}, "Volumes": {"/data": {}}},
+    "Size": 12,
+    "RepoDigests": ["a@sha256:b"],
+}
+_STAT = " ".join(map(str, range(1, 21)))
+MORE_SECTIONS = {
+    "links": "./eth0/operstate:up\n./eth0/carrier:1\n./eth0/speed:1000\n./eth0/mtu:1500\n./eth0/type:1\n",
+    "shaping": "qdisc tbf 8001: dev eth0 root refcnt 2 rate 1.5Mbit burst 32Kb\n",
+    "rdma": "./mlx5_0/ports/1/state:4: ACTIVE\n./mlx5_0/ports/1/rate:100 Gb/sec (4X EDR)\n"
+    "./mlx5_0/ports/1/gids/3:0000:0000:0000:0000:0000:ffff:0a4d:0002\n",
+    "apps": f"GPU-1a|123|512|alice|{'c' * 64}|j1|python\n",
+    "claims": f"77|alice|S {_STAT}|python3\t{LEASE}\tj1\t--slots\t0,1\n",
+}
 
 
 # The readers
@@ -71,6 +103,33 @@ def heard(text: str) -> object:
     return found
 
 
+def section(name: str, engine: str = DOCKER) -> Callable[[str], object]:
+    """A reader of one section of the probe's answer."""
+
+    def read(text: str) -> object:
+        facts = parse_facts(HOST, "demo", {**test_probe.answer(), **MORE_SECTIONS, name: text}, engine=engine)
+        candidates({HOST: facts})
+        return [one.network for one in facts.interfaces], facts.state_dir.encode()
+
+    return read
+
+
+def images_of_host(text: str) -> object:
+    with answer_of(HOST, ASKED):
+        return parse_held(f"sha256:{'a' * 64}\n=used\n=images\n{text}")
+
+
+def holdings(text: str) -> object:
+    layers, comma, names = text[1:-1].partition("], [")
+    with answer_of(HOST, ASKED):
+        return parse_holdings(f"[]\n@@images@@\n{layers}] [{names}\n@@images@@\n" if comma else text)
+
+
+def config(text: str) -> object:
+    with answer_of(HOST, ASKED):
+        return config_identity(load_json(text))
+
+
 class Printing(LocalRunner):
     """A host on which each program prints the same; it does not wait for standard input."""
 
@@ -92,8 +151,24 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
     ("the list of jobs", listed, ROWS),
     ("the end of a job", ended, {"status": STATUS, "now": 100.0}),
     *((f"message {next(iter(one))}", heard, one) for one in MESSAGES),
+    ("docker info", section("docker"), {**test_probe.NEW_INFO, **MORE_INFO}),
+    ("podman info", section("docker", engine=PODMAN), test_engines.INFO),
+    ("containers", section("containers"), [test_probe.CONTAINER]),
+    ("images", section("images"), [IMAGE]),
+    ("applied keys", section("applied"), {"image": "0123", "main": "4567"}),
+    ("images of a host", images_of_host, [test_images_held.inspected("a"), IMAGE]),
+    ("layers of images", holdings, [["sha256:a"], ["toolkit.part/x:1"]]),
+    (
+        "the config of an image",
+        config,
+        {"os": "linux", "config": IMAGE["Config"], "rootfs": {"diff_ids": []}},
+    ),
 )
-LINES: tuple[tuple[str, Callable[[str], object], str], ...] = ()
+LINES: tuple[tuple[str, Callable[[str], object], str], ...] = tuple(
+    (f"section {name}", section(name), text)
+    for name, text in {**test_probe.answer(), **MORE_SECTIONS}.items()
+    if name not in ("docker", "containers", "images", "tuned")
+)
 _EACH = 60
 
 
@@ -130,6 +205,27 @@ def test_an_odd_answer_is_a_value_or_an_error_that_names_the_host() -> None:
     assert min(found.values()) > 100, "the changes are neither all harmless nor all fatal"
 
 
+@for_each("name", tuple(test_probe.answer()))
+def test_a_section_that_is_missing_is_named(name: str) -> None:
+    sections = {key: text for key, text in test_probe.answer().items() if key != name}
+    with pytest.raises(ToolkitError, match=f"{name}: is missing") as caught:
+        parse_facts(HOST, "demo", sections)
+    assert caught.value.host == HOST
+
+
+@for_each("address", ("999.1.1.1", "10.0.0.1\x1b", "fe80::1", "x", "10.0.0.0/8"))
+def test_an_address_that_a_host_remembers_is_one(address: str) -> None:
+    facts = parse_facts(HOST, "demo", test_probe.answer(cluster=f"{address} gpu9\n10.77.0.3 gpu2\n"))
+    assert facts.remembered.addresses == (("gpu2", "10.77.0.3"),)
+
+
+@for_each("name", ("..", "../sda", "-x", "a b/c", "a:b:rwm/x"))
+def test_a_device_is_one_below_its_folder(name: str) -> None:
+    found = parse_facts(HOST, "demo", test_probe.answer(infiniband=f"{name}\nuverbs0")).infiniband
+    assert all(path.count("/") == 3 and ".." not in path for path in found)
+    assert "/dev/infiniband/uverbs0" in found
+
+
 # One bad host
 
 
@@ -138,7 +234,7 @@ class Hosts:
 
     def __init__(self, **texts: str) -> None:
         self.texts = texts
-        self.facts: dict[str, object] = {host: None for host in texts}
+        self.facts: dict[str, object] = dict.fromkeys(texts)
         self.errors: dict[str, ToolkitError] = {}
         names = tuple(texts)
         self.inventory = SimpleNamespace(main=names[0], names=names, answering=names, in_parts=True)
