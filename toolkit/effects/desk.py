@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from toolkit.core.answers import answer_of
+from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.command import command
 from toolkit.core.names import INSIDE
 from toolkit.core.result import Result
@@ -38,7 +38,7 @@ class Desk:
         self._late: ToolkitError | None = None
         self._told: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
         self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
-        self._rest = b""
+        self._lines = LineStream(runner.name, MOST_BYTES)
         self._sink: Sink | None = None
         self._result: Result | None = None
         self._error: BaseException | None = None
@@ -149,8 +149,7 @@ class Desk:
         if self._sink is not None:
             self._sink(data)
             return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
+        for line in self._lines.take(data):
             try:
                 value = load_json(line, MOST_BYTES)
             except DecodeError:  # a word of the engine
@@ -160,10 +159,6 @@ class Desk:
                     heard = decode(Heard, value)
                 if heard != ENDED:  # a message of a newer toolkit
                     self._heard.put(heard)
-        if len(self._rest) > MOST_BYTES:
-            raise ToolkitError(
-                f"its container sent a line of more than {MOST_BYTES} bytes", "", self.runner.name
-            )
 
 
 class Desks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
-from tests.unit import test_engines, test_images_held, test_probe
+from tests.unit import test_engines, test_images_held, test_probe, test_tuning
+from tests.unit.checks import cases_network
 from tests.unit.each import for_each
 from tests.unit.protocol.mutations import odd_json, odd_lines
 from toolkit import following, part_logs, parts, records
+from toolkit.checks import inside, reach
 from toolkit.core.answers import answer_of, read_answer
+from toolkit.core.command import command
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.image import config_identity
 from toolkit.core.image_store import parse_holdings
@@ -25,10 +29,16 @@ from toolkit.core.transport import shifted, together
 from toolkit.effects.desk import Desk
 from toolkit.effects.runner import ContainerRunner, LocalRunner
 from toolkit.errors import ToolkitError
+from toolkit.looking import look_inside
 from toolkit.network.candidates import candidates
+from toolkit.network.measured_json import parse_measured
+from toolkit.network.probed import parse_probed
+from toolkit.network.tuning_json import parse_timings, parse_tunings, tuning_json
 from toolkit.plan.images import parse_held
+from toolkit.plan.look import Look
 from toolkit.plan.probe import parse_facts
 from toolkit.plan.probe_uses import LEASE
+from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
 from toolkit.protocol.jobs import Ended, JobRow, Status
 from toolkit.protocol.session import ENDED
@@ -75,6 +85,39 @@ MORE_SECTIONS = {
     "./mlx5_0/ports/1/gids/3:0000:0000:0000:0000:0000:ffff:0a4d:0002\n",
     "apps": f"GPU-1a|123|512|alice|{'c' * 64}|j1|python\n",
     "claims": f"77|alice|S {_STAT}|python3\t{LEASE}\tj1\t--slots\t0,1\n",
+}
+LISTENING, LOOKED = '{"ports": {}}', '{"pairs": {}, "now": 1.0}'
+LOOK = {
+    **{
+        "shm": 4,
+        "limits": {"memlock": -1, "nofile": 1024},
+        "versions": {"python": "3.11"},
+        "gpus": ["GPU 0"],
+    },
+    **{"names": {"gpu2": ["10.77.0.3"]}, "lacks": ["mpirun"], "shared": {"/out": ["gpu1"]}, "now": 1.0},
+    **{
+        "mounts": {"/out": "write: denied"},
+        "faults": {"worker": "in use"},
+        "logins": {"gpu2": {"error": "x"}},
+    },
+    "pairs": {
+        "gpu2": {"any": {"answer": "open", "sent": 3, "seen": "10.0.0.9"}, "master": {"answer": "mute"}}
+    },
+}
+NETWORK = {
+    **{"hosts": ["gpu1", "gpu2"], "allreduce": [{"bytes": 1048576, "ranks": 2, "seconds": 0.0093}]},
+    "pairs": [{"from": "gpu1", "to": "gpu2", "mbit": 941.2, "latency_us": 61.0}],
+    **{"engine": "mpi", "faults": ["gpu1 to gpu2"]},
+}
+STEPS = {
+    **{
+        "parameters": 3,
+        "gradients": {"bfloat16": 4, "float32": 4},
+        "seconds": 0.5,
+        "least": 0.4,
+        "most": 0.6,
+    },
+    **{"steps": 10, "device": "cpu"},
 }
 
 
@@ -125,6 +168,35 @@ def holdings(text: str) -> object:
         return parse_holdings(f"[]\n@@images@@\n{layers}] [{names}\n@@images@@\n" if comma else text)
 
 
+def looked(text: str) -> object:
+    """Hold the look of a host that prints this, and judge what came of it."""
+    look = Look(HOST, command("true"), b"", "10.0.0.1", False)
+    found = look_inside((look,), {HOST: Printing(f"{text}\n{LISTENING}\n{LOOKED}")})[HOST]
+    scene = cases_network.GOOD
+    for name in (scene.inventory.main, "gpu2"):
+        seen = replace(scene, inside={**scene.inside, name: replace(found, up=True)})
+        for check in (*inside.CHECKS, *reach.CHECKS):
+            list(
+                check.whole(seen) if check.whole else check.host(seen.seen[name], seen) if check.host else ()
+            )
+    if found.error:
+        raise ToolkitError(found.error, "", HOST)
+    return found
+
+
+def measured(text: str) -> object:
+    return parse_measured(text, f"what {HOST} printed")
+
+
+def timings(text: str) -> object:
+    return parse_timings("x", read_answer(tuple[AlgorithmTime, ...], text, HOST, ASKED))
+
+
+def steps(text: str) -> object:
+    with answer_of(HOST, ASKED):
+        return parse_probed(f"toolkit-steptime {text}\nbye")
+
+
 def config(text: str) -> object:
     with answer_of(HOST, ASKED):
         return config_identity(load_json(text))
@@ -158,6 +230,12 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
     ("applied keys", section("applied"), {"image": "0123", "main": "4567"}),
     ("images of a host", images_of_host, [test_images_held.inspected("a"), IMAGE]),
     ("layers of images", holdings, [["sha256:a"], ["toolkit.part/x:1"]]),
+    ("ports of a look", looked, {"ports": {"any": 5000, "worker": 12345}}),
+    ("report of a look", looked, LOOK),
+    ("measurements of a network", measured, NETWORK),
+    ("times of algorithms", timings, [{"algorithm": "5:65536", "bytes": 65536, "seconds": 0.02}]),
+    ("tunings", parse_tunings, {"tuned": [tuning_json(test_tuning.a_tuning())]}),
+    ("steps of a script", steps, STEPS),
     (
         "the config of an image",
         config,
