@@ -29,6 +29,7 @@ from toolkit.execute import StepEnded
 from toolkit.network.measured import Measured, Pair, Point
 from toolkit.network.scaling import Point as Scaled
 from toolkit.network.scaling import Scaling, parse_scaling
+from toolkit.protocol.account import Account
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import Record, Status
 from toolkit.render.charts import Line, chart, clock_text, ticks
@@ -64,7 +65,7 @@ def report_of(
     return make_report(
         "demo",
         parse_status(job, decode(Status, own["status"]), own["alive"], decode(Record, own["record"] or {})),
-        told,
+        {host: decode(Account, said) for host, said in told.items()},
         silent or {},
         answered,
     )

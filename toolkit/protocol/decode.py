@@ -155,7 +155,10 @@ def decode(kind: type[T], value: object, path: str = "") -> T:
     Raises:
         DecodeError: it is not what the type describes.
     """
-    return cast(T, _decode(kind, value, path, ()))
+    try:
+        return cast(T, _decode(kind, value, path, ()))
+    except RecursionError:
+        raise DecodeError(path, "nested too deeply") from None
 
 
 def _integer(text: str) -> int:

@@ -16,13 +16,16 @@ from tests.unit import test_engines, test_images_held, test_probe, test_tuning
 from tests.unit.checks import cases_network
 from tests.unit.each import for_each
 from tests.unit.protocol.mutations import odd_json, odd_lines
-from toolkit import following, part_logs, parts, records
+from toolkit import following, part_logs, parts, records, why
 from toolkit.checks import inside, reach
 from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.command import command
 from toolkit.core.engines import DOCKER, PODMAN
+from toolkit.core.gauges import job_gauges, parse_gauges
+from toolkit.core.hang import judge
 from toolkit.core.image import config_identity
 from toolkit.core.image_store import parse_holdings
+from toolkit.core.job_report import make_report
 from toolkit.core.job_status import parse_status
 from toolkit.core.result import Result
 from toolkit.core.transport import shifted, together
@@ -38,6 +41,7 @@ from toolkit.plan.images import parse_held
 from toolkit.plan.look import Look
 from toolkit.plan.probe import parse_facts
 from toolkit.plan.probe_uses import LEASE
+from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
 from toolkit.protocol.jobs import Ended, JobRow, Status
@@ -119,6 +123,65 @@ STEPS = {
     },
     **{"steps": 10, "device": "cpu"},
 }
+RANK = {
+    **{"rank": 0, "age": 4.0, "lines": ["step 3"], "tail": "step 3\n", "exit_code": None, "ended": None},
+    "processes": [
+        {
+            **{"pid": 50, "parent": 1, "name": "python", "state": "D", "states": "SD", "call": "futex"},
+            **{"target": "/x", "cpu": 0.5, "no_stack": "", "moved": False, "woken": 2, "still": True},
+            "threads_seen": [
+                {"first": True, "frames": [{"name": "main", "file": "/code/a.py", "line": 3, "text": "x()"}]}
+            ],
+        }
+    ],
+    "dumps": {"comm_lib_trace_rank_0": "AAAA"},
+}
+SEEN: dict[str, Any] = {
+    **{"host": HOST, "at": 5.0, "gpus": [{"index": "0", "busy": "100", "watts": "71.3", "mib": "1024"}]},
+    "job": {
+        "id": world.JOB_ID,
+        "hosts": [{"name": HOST, "address": "10.0.0.1", "slots": 1}],
+        "owner": "alice",
+    },
+    "sockets": [
+        {"pid": 50, "peer": "10.0.0.2:4", "state": "ESTABLISHED", "unsent": 1, "unread": 0, "retries": 2}
+    ],
+    **{"ranks": [RANK], "ras": "", "oom_kills": 0, "py_spy": True, "output": "out", "lease": ""},
+}
+SEEN["kept"] = {
+    "at": 4.0,
+    "why": "silent",
+    "hosts": [{**SEEN, "kept": None}, {"host": "gpu2", "error": "gone"}],
+}
+SAMPLE = {
+    **{"at": 5.0, "cpu": {"cores": 4, "busy": 1.0, "load": 0.5}, "memory": {"used": 5, "total": 9}},
+    **{"network": {"interface": "eth0", "in": 1.0, "out": 2.0, "mbit": 1000}},
+    **{"disk": {"read": 0.0, "written": 1.0, "free": 5}},
+    "gpus": [{"index": 0, "uuid": "GPU-1", "utilization": 97.0, "memory_total": 24576.0}],
+}
+GAUGES = {
+    **SAMPLE,
+    "ranks": [{"job": "j1", "rank": 0, "cpu": 1.0, "memory": 5, "silent": 1.0, "line": "step 3", "step": 3}],
+    "jobs": {"j1": {"world_size": 1, "launcher": "mpirun", "command": ["a"], "owner": "alice"}},
+}
+ACCOUNT = {
+    **{
+        "host": HOST,
+        "record": RECORD,
+        "status": STATUS,
+        "alive": False,
+        "now": 100.0,
+        "versions": {"python": "3"},
+    },
+    **{"preparation": {"spans": [["code", HOST, 0.0, 1.0]]}, "up": {"spans": [], "at": 1.0}},
+    "ranks": [
+        {
+            **{"rank": 0, "starts": [6.0], "first_output": 6.5, "first_step": 7.0, "ended": 8.0},
+            **{"exit_code": 7, "signal": 0, "oom": False, "last": ["boom"], "attempt": 0},
+        }
+    ],
+    **{"pace": [[7.0, 1, 2.0, None]], "gauges": [SAMPLE, SAMPLE], "network": {"job": "b", "text": "{}"}},
+}
 
 
 # The readers
@@ -184,6 +247,41 @@ def looked(text: str) -> object:
     return found
 
 
+def gauges(text: str) -> object:
+    found = parse_gauges(HOST, text.encode(errors="replace"))
+    return found and job_gauges((found,))
+
+
+def ranks(text: str) -> object:
+    """Ask a session of one host why its job hangs."""
+    session: Any = SimpleNamespace(
+        errors={},
+        facts={HOST: None},
+        inventory=SimpleNamespace(
+            names=(HOST,), main=HOST, cluster="demo", secrets=(), role=lambda host: "main"
+        ),
+        container=lambda host: Printing(text),
+        runners={HOST: Printing('{"Running": true}')},
+    )
+    said = why._look_on(session, world.JOB_ID, HOST, ("s3cret",))
+    job = parse_status(world.JOB_ID, Status("running"))
+    found = why._evidence(job, {HOST: (said.seen, said.container)})
+    kept = why._kept({HOST: said})
+    verdict = judge(found)
+    files = why.bundle_files(why.Answer(job, found, verdict, (), {HOST: said}), "", {})
+    assert all(name.count("/") <= 2 and ".." not in name for name in files)
+    assert kept is None or why._lasted(kept, {HOST: said}) in (True, False)
+    if said.seen.error:
+        raise ToolkitError(said.seen.error, "", HOST)
+    return why._lines(job, {HOST: said})
+
+
+def account(text: str) -> object:
+    said = read_answer(Account, text, HOST, ASKED)
+    status = parse_status(world.JOB_ID, said.status or Status(), said.alive, said.record)
+    return make_report("demo", status, {HOST: said}, {}, {HOST: 5.0}).as_json()
+
+
 def measured(text: str) -> object:
     return parse_measured(text, f"what {HOST} printed")
 
@@ -230,6 +328,9 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
     ("applied keys", section("applied"), {"image": "0123", "main": "4567"}),
     ("images of a host", images_of_host, [test_images_held.inspected("a"), IMAGE]),
     ("layers of images", holdings, [["sha256:a"], ["toolkit.part/x:1"]]),
+    ("gauges", gauges, GAUGES),
+    ("what ranks do", ranks, SEEN),
+    ("what is known of a job", account, ACCOUNT),
     ("ports of a look", looked, {"ports": {"any": 5000, "worker": 12345}}),
     ("report of a look", looked, LOOK),
     ("measurements of a network", measured, NETWORK),
