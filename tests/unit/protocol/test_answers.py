@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -27,11 +28,16 @@ from toolkit.core.image import config_identity
 from toolkit.core.image_store import parse_holdings
 from toolkit.core.job_report import make_report
 from toolkit.core.job_status import parse_status
+from toolkit.core.relay_line import Line
 from toolkit.core.result import Result
 from toolkit.core.transport import shifted, together
 from toolkit.effects.desk import Desk
+from toolkit.effects.layer_reader import LayerReader, Unreadable
 from toolkit.effects.runner import ContainerRunner, LocalRunner
 from toolkit.errors import ToolkitError
+from toolkit.executors import data
+from toolkit.executors.relay import Relay
+from toolkit.executors.relay_member import Member
 from toolkit.looking import look_inside
 from toolkit.network.candidates import candidates
 from toolkit.network.measured_json import parse_measured
@@ -45,6 +51,7 @@ from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
 from toolkit.protocol.jobs import Ended, JobRow, Status
+from toolkit.protocol.relay import DataDone, DataSeen
 from toolkit.protocol.session import ENDED
 
 HOST, ASKED = "gpu1", "this"
@@ -123,6 +130,15 @@ STEPS = {
     },
     **{"steps": 10, "device": "cpu"},
 }
+TRANSFER: list[dict[str, Any]] = [
+    {"ready": True, "zstd": True},
+    {"port": 40000},
+    {"loaded": 0, "status": 0, "said": "Loaded image"},
+    {"at": 3, "limit": 9, "busy": False, "wire": 12},
+    {"takes": "gpu2", "at": 3},
+    {"lost": "gpu2", "begun": True, "gone": 2, "why": "it fell behind"},
+    {"missing": "no python3"},
+]
 RANK = {
     **{"rank": 0, "age": 4.0, "lines": ["step 3"], "tail": "step 3\n", "exit_code": None, "ended": None},
     "processes": [
@@ -247,6 +263,40 @@ def looked(text: str) -> object:
     return found
 
 
+def transfer(text: str) -> object:
+    stretch: Any = SimpleNamespace(first=0, end=4, size=10)
+    member = Member(Printing(""), "10.0.0.1", 0, lambda done, whole: None, lambda work: work())
+    member.stretches = (stretch,)
+    member._hear(text.encode(errors="replace") + b"\n")
+    cargo: Any = None
+    relay: Any = Relay(cargo, (HOST, "gpu2"))
+    relay._line, relay._apply = Line({HOST: 0, "gpu2": 0}, 4), list
+    relay._hear(member, 1.0)
+    return member.brought(relay._line, 0.0)
+
+
+def data_seen(text: str) -> object:
+    return data._answer(DataSeen, Printing(text), command("x"), {}, refused)
+
+
+def data_done(text: str) -> object:
+    return data._answer(DataDone, Printing(text), command("x"), {}, refused)
+
+
+def refused(result: Result) -> ToolkitError:
+    return ToolkitError(result.output, "", HOST)
+
+
+def layers(text: str) -> object:
+    reader: Any = LayerReader(None, "x", ["sha256:a"])
+    reader._ways = lambda: iter([("overlay2", [])])
+    reader._run = lambda *words: nullcontext(iter([f"{text}\n".encode(errors="replace")]))
+    try:
+        return reader.describe(config_identity({}))
+    except Unreadable as error:
+        raise ToolkitError(error.what, "", HOST) from error
+
+
 def gauges(text: str) -> object:
     found = parse_gauges(HOST, text.encode(errors="replace"))
     return found and job_gauges((found,))
@@ -328,6 +378,10 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
     ("applied keys", section("applied"), {"image": "0123", "main": "4567"}),
     ("images of a host", images_of_host, [test_images_held.inspected("a"), IMAGE]),
     ("layers of images", holdings, [["sha256:a"], ["toolkit.part/x:1"]]),
+    *((f"transfer: {next(iter(one))}", transfer, one) for one in TRANSFER),
+    ("a folder of data", data_seen, {"missing": [0, 2], "set": "x", "free": 5, "inodes": -1, "block": 4096}),
+    ("the end of data", data_done, {"gone": 1, "stay": 0, "left": 0}),
+    ("layers of this machine", layers, {"config": "e30=", "sizes": [5]}),
     ("gauges", gauges, GAUGES),
     ("what ranks do", ranks, SEEN),
     ("what is known of a job", account, ACCOUNT),
@@ -382,6 +436,11 @@ def test_an_odd_answer_is_a_value_or_an_error_that_names_the_host() -> None:
             assert what in found, (name, what)
             found[what] += 1
     assert min(found.values()) > 100, "the changes are neither all harmless nor all fatal"
+
+
+def test_a_host_without_python_tells_so() -> None:
+    with pytest.raises(ToolkitError, match="no python3"):
+        data_seen('{"missing": "no python3"}')
 
 
 @for_each("name", tuple(test_probe.answer()))
