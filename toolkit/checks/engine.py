@@ -44,7 +44,7 @@ def _usable(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     version = seen.facts.docker
-    found = re.match(r"(\d+)\.(\d+)", version)
+    found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", version)
     if found is None:
         yield unchecked(
             f"the engine gives its version as {version!r}" if version else "docker cannot be used"

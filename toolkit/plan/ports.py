@@ -10,6 +10,7 @@ from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER
 from toolkit.errors import NotReady
 from toolkit.network.choose import DataPath
 from toolkit.plan.ownership import running
+from toolkit.protocol.numbers import whole
 from toolkit.spec.inventory import Inventory
 
 _ANY = ("0.0.0.0", "::")
@@ -100,4 +101,4 @@ def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> 
 
 def _held_port(cluster: str, facts: Facts) -> int:
     container = running(cluster, WORKER, facts)
-    return int(container.labels.get(LABEL_PORT) or 0) if container else 0
+    return (whole(container.labels.get(LABEL_PORT, ""), 65535) or 0) if container else 0

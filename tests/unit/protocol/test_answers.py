@@ -18,7 +18,8 @@ from tests.unit.checks import cases_network
 from tests.unit.each import for_each
 from tests.unit.protocol.mutations import odd_json, odd_lines
 from toolkit import following, part_logs, parts, records, why
-from toolkit.checks import inside, reach
+from toolkit.checks import CHECKS, STAGES, inside, reach
+from toolkit.checks import judge as judge_checks
 from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.command import command
 from toolkit.core.engines import DOCKER, PODMAN
@@ -236,6 +237,19 @@ def section(name: str, engine: str = DOCKER) -> Callable[[str], object]:
     return read
 
 
+def checked(name: str) -> Callable[[str], object]:
+    """A reader of the answer to one question of ``toolkit check``."""
+    asking = [check for check in CHECKS if any(probe.name == name for probe in check.probes)]
+
+    def read(text: str) -> object:
+        scene = cases_network.GOOD
+        seen = scene.seen["gpu2"]
+        odd = replace(seen, answers={**seen.answers, name: text})
+        return list(judge_checks(replace(scene, seen={**scene.seen, "gpu2": odd}), STAGES, asking))
+
+    return read
+
+
 def images_of_host(text: str) -> object:
     with answer_of(HOST, ASKED):
         return parse_held(f"sha256:{'a' * 64}\n=used\n=images\n{text}")
@@ -401,6 +415,8 @@ LINES: tuple[tuple[str, Callable[[str], object], str], ...] = tuple(
     (f"section {name}", section(name), text)
     for name, text in {**test_probe.answer(), **MORE_SECTIONS}.items()
     if name not in ("docker", "containers", "images", "tuned")
+) + tuple(
+    (f"check {name}", checked(name), text) for name, text in cases_network.GOOD.seen["gpu2"].answers.items()
 )
 _EACH = 60
 
