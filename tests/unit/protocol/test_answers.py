@@ -17,18 +17,20 @@ from tests.unit import test_engines, test_images_held, test_probe, test_tuning
 from tests.unit.checks import cases_network
 from tests.unit.each import for_each
 from tests.unit.protocol.mutations import odd_json, odd_lines
-from toolkit import following, part_logs, parts, records, why
+from toolkit import following, images, part_logs, parts, records, why
 from toolkit.checks import CHECKS, STAGES, inside, reach
 from toolkit.checks import judge as judge_checks
-from toolkit.core.answers import answer_of, read_answer
+from toolkit.core.answers import LineStream, answer_of, read_answer
 from toolkit.core.command import command
 from toolkit.core.engines import DOCKER, PODMAN
+from toolkit.core.facts import ContainerFacts
 from toolkit.core.gauges import job_gauges, parse_gauges
 from toolkit.core.hang import judge
 from toolkit.core.image import config_identity
 from toolkit.core.image_store import parse_holdings
 from toolkit.core.job_report import make_report
 from toolkit.core.job_status import parse_status
+from toolkit.core.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.core.relay_line import Line
 from toolkit.core.result import Result
 from toolkit.core.transport import shifted, together
@@ -37,6 +39,7 @@ from toolkit.effects.layer_reader import LayerReader, Unreadable
 from toolkit.effects.runner import ContainerRunner, LocalRunner
 from toolkit.errors import ToolkitError
 from toolkit.executors import data
+from toolkit.executors.code import _Talk, start_daemons
 from toolkit.executors.relay import Relay
 from toolkit.executors.relay_member import Member
 from toolkit.looking import look_inside
@@ -46,6 +49,7 @@ from toolkit.network.probed import parse_probed
 from toolkit.network.tuning_json import parse_timings, parse_tunings, tuning_json
 from toolkit.plan.images import parse_held
 from toolkit.plan.look import Look
+from toolkit.plan.ports import _held_port
 from toolkit.plan.probe import parse_facts
 from toolkit.plan.probe_uses import LEASE
 from toolkit.protocol.account import Account
@@ -53,7 +57,7 @@ from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
 from toolkit.protocol.jobs import Ended, JobRow, Status
 from toolkit.protocol.relay import DataDone, DataSeen
-from toolkit.protocol.session import ENDED
+from toolkit.protocol.session import ENDED, Heard
 
 HOST, ASKED = "gpu1", "this"
 CAUSE = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"], "host": "gpu1"}
@@ -543,3 +547,75 @@ def test_an_odd_end_of_a_followed_job_is_an_error(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
             part_logs._Part._follow(part, None, ())  # type: ignore[arg-type]
     assert Status().state == ""
+
+
+def test_a_host_with_odd_images_stops_no_other() -> None:
+    sections = {
+        name: {"images-held": f"=used\n=images\n{text}"} for name, text in (("gpu1", "[1]"), ("gpu2", "[]"))
+    }
+    session: Any = Hosts(gpu1="", gpu2="")
+    session.replies = {name: SimpleNamespace(sections=one) for name, one in sections.items()}
+    assert images._held(session) == {"gpu2": ()}
+    assert "the images that it has cannot be read: [0]: not an object" in session.errors["gpu1"].what
+
+
+@for_each("label", ("x", "\u00b2", "-1", "9" * 5000, "70000", ""))
+def test_a_port_label_is_a_port_or_none(label: str) -> None:
+    labels = {LABEL_CLUSTER: "demo", LABEL_ROLE: WORKER, LABEL_PORT: label}
+    facts = replace(world.facts("gpu2"), containers=(ContainerFacts("c", "worker", "running", labels),))
+    assert _held_port("demo", facts) == 0
+
+
+class Says:
+    """A container session that says these messages, the last of them again and again."""
+
+    def __init__(self, *messages: Heard) -> None:
+        self.messages, self.sent = list(messages), 0
+
+    def hear(self, about: str, seconds: float | None = None) -> Heard:
+        return self.messages.pop(0) if len(self.messages) > 1 else self.messages[0]
+
+    def say(self, message: object, data: object = ()) -> None: ...
+
+    def give(self, data: object) -> None: ...
+
+
+def a_talk(*messages: Heard) -> Any:
+    tree = SimpleNamespace(digest="d", number=4, marks=b"", entries=[1, 2, 3], of_buckets=list)
+    step: Any = SimpleNamespace(tree=tree, target="/x/j1", source="/code", job={}, record={}, host=HOST)
+    desk: Any = Says(*messages)
+    return _Talk(step, desk, lambda done, whole: None)
+
+
+@for_each(
+    ("message", "words"),
+    [
+        (Heard(buckets=(0, 1)), "asked for parts of the code 50 times"),
+        (Heard(needs=((0, 2), (0, 2))), "more files than the code has"),
+        (Heard(needs=((0, 2**32),) * 1000), "more files than the code has"),
+    ],
+)
+def test_a_host_cannot_ask_for_code_without_end(message: Heard, words: str) -> None:
+    with pytest.raises(ToolkitError, match=words) as caught:
+        a_talk(message).hold()
+    assert caught.value.host == HOST
+    assert a_talk(Heard(buckets=(1,)), Heard(needs=((0, 0), (2, 2))), Heard(done=True)).hold().done
+
+
+def test_a_launcher_starts_nothing_on_a_host_outside_of_its_job() -> None:
+    desk: Any = Says(Heard(host="gpu9", command="orted"))
+    context: Any = SimpleNamespace(
+        desks=SimpleNamespace(open=lambda runner, container: desk), runners={HOST: None, "gpu2": None}
+    )
+    step: Any = SimpleNamespace(others=(("gpu2", "c"),), host=HOST, container="c", job=world.JOB_ID)
+    with pytest.raises(ToolkitError, match="'gpu9', which was not asked for") as caught:
+        start_daemons(step, context, lambda done, whole: None)
+    assert caught.value.host == HOST
+
+
+def test_a_stream_without_a_newline_is_bounded() -> None:
+    stream = LineStream(HOST, 10)
+    assert stream.take(b"ab") == [] and stream.take(b"c\nd\ne") == [b"abc", b"d"]
+    with pytest.raises(ToolkitError, match="a line of more than 10 bytes") as caught:
+        stream.take(b"x" * 10)
+    assert caught.value.host == HOST
