@@ -33,6 +33,7 @@ from toolkit.core.job_status import parse_status
 from toolkit.core.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.core.relay_line import Line
 from toolkit.core.result import Result
+from toolkit.core.room import parse_room
 from toolkit.core.transport import shifted, together
 from toolkit.effects.desk import Desk
 from toolkit.effects.layer_reader import LayerReader, Unreadable
@@ -40,6 +41,7 @@ from toolkit.effects.runner import ContainerRunner, LocalRunner
 from toolkit.errors import ToolkitError
 from toolkit.executors import data
 from toolkit.executors.code import _Talk, start_daemons
+from toolkit.executors.files import _differing
 from toolkit.executors.relay import Relay
 from toolkit.executors.relay_member import Member
 from toolkit.looking import look_inside
@@ -49,6 +51,7 @@ from toolkit.network.probed import parse_probed
 from toolkit.network.tuning_json import parse_timings, parse_tunings, tuning_json
 from toolkit.plan.images import parse_held
 from toolkit.plan.look import Look
+from toolkit.plan.pairs import Ways, parse_ways
 from toolkit.plan.ports import _held_port
 from toolkit.plan.probe import parse_facts
 from toolkit.plan.probe_uses import LEASE
@@ -254,6 +257,16 @@ def checked(name: str) -> Callable[[str], object]:
     return read
 
 
+def files_there(text: str) -> object:
+    step: Any = SimpleNamespace(every=(), host=HOST)
+    context: Any = None
+    return _differing(step, context, text)
+
+
+def ways(text: str) -> object:
+    return parse_ways(HOST, Ways(("10.0.0.2",), (("10.0.0.2", 12345),)), text)
+
+
 def images_of_host(text: str) -> object:
     with answer_of(HOST, ASKED):
         return parse_held(f"sha256:{'a' * 64}\n=used\n=images\n{text}")
@@ -415,12 +428,19 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
         {"os": "linux", "config": IMAGE["Config"], "rootfs": {"diff_ids": []}},
     ),
 )
-LINES: tuple[tuple[str, Callable[[str], object], str], ...] = tuple(
-    (f"section {name}", section(name), text)
-    for name, text in {**test_probe.answer(), **MORE_SECTIONS}.items()
-    if name not in ("docker", "containers", "images", "tuned")
-) + tuple(
-    (f"check {name}", checked(name), text) for name, text in cases_network.GOOD.seen["gpu2"].answers.items()
+LINES: tuple[tuple[str, Callable[[str], object], str], ...] = (
+    ("files that are there", files_there, f"0 1\n{'a' * 64} {'b' * 64}\n644 600\n"),
+    ("ways between hosts", ways, "asked\nroute 10.0.0.2 dev eth0\nopen 10.0.0.2:12345\ntried\n"),
+    ("free room", parse_room, "/\n/dev/vda 479079112 98000000 356700000 22% /\n/dev/vda 5 4 1 80% /\n"),
+    *(
+        (f"section {name}", section(name), text)
+        for name, text in {**test_probe.answer(), **MORE_SECTIONS}.items()
+        if name not in ("docker", "containers", "images", "tuned")
+    ),
+    *(
+        (f"check {name}", checked(name), text)
+        for name, text in cases_network.GOOD.seen["gpu2"].answers.items()
+    ),
 )
 _EACH = 60
 
