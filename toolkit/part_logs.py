@@ -15,9 +15,8 @@ from dataclasses import replace
 from toolkit.api import Session
 from toolkit.core.answers import read_answer
 from toolkit.core.command import command
-from toolkit.core.job_status import JobStatus
+from toolkit.core.job_status import FAULTS, JobStatus, shifted
 from toolkit.core.names import INSIDE
-from toolkit.core.transport import FAULTS, shifted
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError, Unreachable

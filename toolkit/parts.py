@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from toolkit.api import Session
 from toolkit.core.answers import read_answer
 from toolkit.core.command import Command, command
-from toolkit.core.job_status import FINAL, JobStatus, parse_status
+from toolkit.core.job_status import FAULTS, FINAL, JobStatus, parse_status, shifted, together
 from toolkit.core.names import INSIDE
-from toolkit.core.transport import EXEC, FAULTS, shifted, together
+from toolkit.core.transport import EXEC
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import ToolkitError
 from toolkit.protocol.jobs import JobRow, Record, Status

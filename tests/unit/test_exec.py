@@ -17,7 +17,7 @@ from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
 from toolkit import part_logs
 from toolkit.core.code import CodeTree
-from toolkit.core.transport import shifted, together
+from toolkit.core.job_status import shifted, together
 from toolkit.errors import BadInput, Unreachable
 from toolkit.launching import Start, without_ssh
 from toolkit.logs import Excerpt

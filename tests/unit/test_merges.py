@@ -14,8 +14,8 @@ import pytest
 import toolkit
 from tests.unit import cluster_world as world
 from toolkit.api import Session
+from toolkit.core.job_status import FAULTS, together
 from toolkit.core.report import FailureCause, Outcome, PlanFailed, Report, Status
-from toolkit.core.transport import FAULTS, together
 from toolkit.errors import Unreachable
 from toolkit.execute import PlanInterrupted, reported_after, step_key
 from toolkit.plan.steps import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from toolkit.protocol.decode import Key, Number, Text
+from toolkit.protocol.decode import Key, Number, OrEmpty, Text
 from toolkit.protocol.gauges import Sample
 from toolkit.protocol.jobs import ExitCode, Line, Lines, Moment, Record, Status
 
@@ -54,7 +54,7 @@ class Account:
     """
 
     clock: Annotated[Moment, Key("now")]
-    record: Record | None = None
+    record: Annotated[Record | None, OrEmpty()] = None
     status: Status | None = None
     alive: bool = False
     preparation: Phases | None = None

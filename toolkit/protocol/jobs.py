@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from toolkit.protocol.decode import Items, Number, Text
+from toolkit.protocol.decode import Items, Number, OrEmpty, Text
 
 # Job ids become names of folders on the client.
 JobId = Annotated[str, Text(most=200, pattern="[A-Za-z0-9][A-Za-z0-9._-]*")]
@@ -78,7 +78,7 @@ class JobRow:
     id: JobId
     alive: bool
     status: Status
-    record: Record | None = None
+    record: Annotated[Record | None, OrEmpty()] = None
     now: Moment = 0.0
 
 

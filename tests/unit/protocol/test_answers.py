@@ -29,12 +29,11 @@ from toolkit.core.hang import judge
 from toolkit.core.image import config_identity
 from toolkit.core.image_store import parse_holdings
 from toolkit.core.job_report import make_report
-from toolkit.core.job_status import parse_status
+from toolkit.core.job_status import parse_status, shifted, together
 from toolkit.core.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.core.relay_line import Line
 from toolkit.core.result import Result
 from toolkit.core.room import parse_room
-from toolkit.core.transport import shifted, together
 from toolkit.effects.desk import Desk
 from toolkit.effects.layer_reader import LayerReader, Unreadable
 from toolkit.effects.runner import ContainerRunner, LocalRunner
