@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 from toolkit.api import Session
+from toolkit.core.answers import read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import INSIDE
 from toolkit.core.result import TIMED_OUT
 from toolkit.errors import ToolkitError
 from toolkit.logs import ALL, Excerpt, copy, heard_out
+from toolkit.protocol.jobs import Ended
 
 
 def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Excerpt = ALL) -> JobStatus:
@@ -34,7 +35,7 @@ def follow(session: Session, job: str, sink: Callable[[bytes], None], what: Exce
         said = copy(session.main, job, sink, what, "--status").strip()
     if not said:
         raise ToolkitError(f"following {job} ended before the job did", f"toolkit attach {job}")
-    return parse_status(job, json.loads(said.splitlines()[-1])["status"])
+    return parse_status(job, read_answer(Ended, said, session.inventory.main, f"the end of {job}").status)
 
 
 def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from toolkit.api import Session
+from toolkit.core.answers import LineStream
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.gauges import HostGauges, parse_gauges
@@ -82,13 +83,11 @@ class Gauges:
 
     def _hold(self, name: str, ending: threading.Event) -> None:
         """Read a host, again and again: it may have been away, or its container made anew."""
-        rest = b""
+        came = LineStream(name)
 
         def take(data: bytes) -> None:
-            nonlocal rest
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                if gauges := parse_gauges(name, line.decode(errors="replace")):
+            for line in came.take(data):
+                if gauges := parse_gauges(name, line):
                     with self._changed:
                         self._latest[name] = gauges
                         self._counts[name] = self._counts.get(name, 0) + 1
@@ -102,7 +101,7 @@ class Gauges:
         ask = command("python3", "-S", "-E", str(INSIDE / "gauge.py"), str(self._seconds))
         again = False
         while not ending.is_set():
-            rest = b""
+            came = LineStream(name)
             try:
                 result = self._container(name, again).stream(ask, take, held())
                 why = words_of(result.stderr) or "its container goes down"

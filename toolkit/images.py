@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from toolkit.api import Session
+from toolkit.core.answers import answer_of
 from toolkit.core.build import ImageBuild
 from toolkit.core.image import ImageFacts
 from toolkit.effects.here import run_here
@@ -22,7 +23,7 @@ from toolkit.effects.image_build import (
     source_folder,
     wheelhouse_files,
 )
-from toolkit.errors import BadInput, ImageError, Problem
+from toolkit.errors import BadInput, ImageError, Problem, ToolkitError
 from toolkit.plan.extras import of_another_torch, resolve_command, resolved_pins
 from toolkit.plan.image import (
     CONTEXT_FILES,
@@ -149,8 +150,14 @@ def prune_plan(session: Session) -> Plan:
 
 
 def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
-    name = QUESTION[0]
-    return {host: parse_held(session.replies[host].sections[name]) for host in session.facts}
+    found: dict[str, tuple[HeldImage, ...]] = {}
+    for host in session.facts:
+        try:
+            with answer_of(host, "the images that it has"):
+                found[host] = parse_held(session.replies[host].sections.get(QUESTION[0], ""))
+        except ToolkitError as error:
+            session.errors[host] = error
+    return found
 
 
 def _wanted(session: Session) -> ImageFacts | None:

@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
+from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.plan.look import ENDED, Look, Looked, last_words, parse_line, targets_line
+from toolkit.protocol.looks import LookReport
+from toolkit.protocol.numbers import whole
 
 # Seconds for a container to start and for all connections; a program ends by itself some time after both.
 _LISTEN_SECONDS, _REPORT_SECONDS = 12.0, 10.0
@@ -42,7 +44,7 @@ class _Round:
         self.looks = looks
         self.changed = threading.Condition()
         self.ports: dict[str, Mapping[str, int]] = {}
-        self.reports: dict[str, dict[str, Any]] = {}
+        self.reports: dict[str, LookReport] = {}
         self.times: dict[str, tuple[float, float]] = {}
         self.gone: set[str] = set()
         self.statuses: dict[str, int] = {}
@@ -56,13 +58,12 @@ class _Round:
 
     def hold(self, look: Look, runner: Runner) -> Looked:
         lines: list[str] = []
-        rest = b""
+        came = LineStream(look.host)
 
         def sink(data: bytes) -> None:
-            nonlocal rest
-            *whole, rest = (rest + data).split(b"\n")
-            for line in whole:
-                self._hear(look.host, line.decode(errors="replace"), lines)
+            for line in came.take(data):
+                with answer_of(look.host, "what its test container found"):
+                    self._hear(look.host, line, lines)
 
         try:
             result = runner.stream(look.command, sink, self._words(look))
@@ -82,24 +83,25 @@ class _Round:
             return Looked(error=words, up=look.up, status=self.statuses.get(look.host, 0))
         report = self.reports[look.host]
         asked, answered = self.times[look.host]
-        ahead = float(report["now"]) - (asked + answered) / 2
+        ahead = report.now - (asked + answered) / 2
         return Looked(report, "", ahead, (answered - asked) / 2, look.up)
 
-    def _hear(self, host: str, line: str, lines: list[str]) -> None:
+    def _hear(self, host: str, data: bytes, lines: list[str]) -> None:
         with self.changed:
-            answer = parse_line(line)
+            answer = parse_line(data)
             if answer is None:
+                line = data.decode(errors="replace")
                 if line.startswith(ENDED):
                     self.gone.add(host)
-                    status = line.removeprefix(ENDED).strip()
-                    self.statuses[host] = int(status) if status.isdecimal() else 1
+                    status = whole(line.removeprefix(ENDED).strip(), 255)
+                    self.statuses[host] = 1 if status is None else status
                 else:
                     lines.append(line)
-            elif "pairs" in answer:
+            elif isinstance(answer, LookReport):
                 self.reports[host] = answer
                 self.times[host] = (self.times.get(host, (0.0, 0.0))[0], time.time())
             else:
-                self.ports[host] = answer["ports"]
+                self.ports[host] = answer.ports
             self.changed.notify_all()
 
     def _words(self, look: Look) -> Iterator[bytes]:
@@ -112,7 +114,7 @@ class _Round:
         yield words
         self._wait(self.reports, self.report_by)
 
-    def _wait(self, done: Mapping[str, Any], deadline: float) -> None:
+    def _wait(self, done: Mapping[str, object], deadline: float) -> None:
         hosts = {look.host for look in self.looks}
         with self.changed:
             self.changed.wait_for(lambda: hosts <= done.keys() | self.gone, deadline - time.monotonic())

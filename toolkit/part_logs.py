@@ -6,24 +6,23 @@ ends the others, whose ranks would wait for it.
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from toolkit.api import Session
+from toolkit.core.answers import read_answer
 from toolkit.core.command import command
-from toolkit.core.job_status import JobStatus
+from toolkit.core.job_status import FAULTS, JobStatus, shifted
 from toolkit.core.names import INSIDE
-from toolkit.core.transport import FAULTS, shifted
 from toolkit.effects.fanout import fan_out
 from toolkit.effects.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.logs import Excerpt, copy, heard_out
 from toolkit.parts import Parts, end_parts
+from toolkit.protocol.jobs import Cause, Ended, Status
 from toolkit.records import job_parts
 
 # Seconds before each new try of a host that is not heard from any more; a jump host may be starting again.
@@ -33,7 +32,7 @@ _EXIT_LOST = 69
 
 Sink = Callable[[bytes], None]
 # A host, and its part's status or what kept us from hearing it.
-Told = queue.SimpleQueue[tuple[str, "dict[str, Any] | Exception"]]
+Told = queue.SimpleQueue[tuple[str, Status | Exception]]
 
 
 class _Lines:
@@ -81,7 +80,7 @@ class _Part(threading.Thread):
         except Exception as error:  # raised again by who waits for us
             self._told.put((self.host, error))
 
-    def _follow_on(self) -> dict[str, Any]:
+    def _follow_on(self) -> Status:
         """Follow to the end, over a new connection where one breaks: host and ranks may be well."""
         words, runner = self._words, self._session.container(self.host)
         error: ToolkitError | None = None
@@ -97,7 +96,7 @@ class _Part(threading.Thread):
                 error, words = error or again, ("--tail", "0")
         raise error or Unreachable("the connection was closed", f"toolkit attach {self._job}", self.host)
 
-    def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> dict[str, Any]:
+    def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> Status:
         if self._sink is None:
             said = self._wait(runner, words).strip()
         else:
@@ -107,8 +106,8 @@ class _Part(threading.Thread):
         if not said:
             what = f"following {self._job} ended before the job did"
             raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
-        told = json.loads(said.splitlines()[-1])
-        return shifted(told["status"], time.time() - told["now"])
+        ended = read_answer(Ended, said, self.host, f"the end of {self._job}")
+        return shifted(ended.status, time.time() - ended.now)
 
     def _wait(self, runner: ContainerRunner, words: Sequence[str]) -> str:
         """Wait for the end; what waits there ends with the limit or with this program."""
@@ -166,10 +165,10 @@ def follow_parts(
         left.discard(host)
         if isinstance(end, ToolkitError) and not _is_its_own(session, parts, host):
             raise end  # it is we who are cut off: the job may be well
-        parts.statuses[host] = end if isinstance(end, dict) else _without(host, end)
-        if left and not ending and parts.statuses[host]["state"] in FAULTS:
+        parts.statuses[host] = end if isinstance(end, Status) else _without(host, end)
+        if left and not ending and parts.statuses[host].state in FAULTS:
             ending = True
-            why = () if isinstance(end, dict) else ("--why", parts.statuses[host]["reason"])
+            why = () if isinstance(end, Status) else ("--why", parts.statuses[host].reason)
             _, errors = end_parts(session, job, tuple(left), ("--failed", *why), 60)
             for error in errors.values():
                 if sink is not None:
@@ -227,7 +226,7 @@ def _parts(session: Session, job: str) -> Parts:
     return found
 
 
-def _without(host: str, error: Exception) -> dict[str, Any]:
+def _without(host: str, error: Exception) -> Status:
     """The status of a part of which nothing is heard any more.
 
     Raises:
@@ -236,7 +235,14 @@ def _without(host: str, error: Exception) -> dict[str, Any]:
     if not isinstance(error, ToolkitError):
         raise error
     reason = f"{host} is lost: {error.what}"
-    # Before all that follows from it, whatever the ranks' own records say of that.
-    cause = {"ended": 0.0}
-    about = {"state": "failed", "exit_code": _EXIT_LOST, "reason": reason, "unswept": [host], "cause": cause}
-    return {"started": time.time(), "ended": time.time(), "pid": 0, "hosts": {}, "restarts": [], **about}
+    now = time.time()
+    return Status(
+        state="failed",
+        exit_code=_EXIT_LOST,
+        started=now,
+        ended=now,
+        reason=reason,
+        unswept=(host,),
+        # Before all that follows from it, whatever the ranks' own records say of that.
+        cause=Cause(ended=0.0),
+    )

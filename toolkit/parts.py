@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from toolkit.api import Session
+from toolkit.core.answers import read_answer
 from toolkit.core.command import Command, command
-from toolkit.core.job_status import FINAL, JobStatus, parse_status
+from toolkit.core.job_status import FAULTS, FINAL, JobStatus, parse_status, shifted, together
 from toolkit.core.names import INSIDE
-from toolkit.core.transport import EXEC, FAULTS, shifted, together
+from toolkit.core.transport import EXEC
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import ToolkitError
-
-Row = Mapping[str, Any]
+from toolkit.protocol.jobs import JobRow, Record, Status
 
 
 @dataclass
@@ -24,36 +22,34 @@ class Parts:
     """One job.
 
     Args:
-        statuses: by host, in the form of status.json; ``lost`` where nobody was left to write how it ended.
+        statuses: by host; ``lost`` where nobody was left to write how it ended.
         silent: hosts of the job that did not answer, so that nothing is known of their parts.
     """
 
     id: str
-    record: Mapping[str, Any]
-    statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
+    record: Record
+    statuses: dict[str, Status] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
 
     @property
     def status(self) -> JobStatus:
         """The whole job."""
-        of_parts = self.record.get("transport") == EXEC
         status = together(self.statuses)
-        if of_parts:
-            status["hosts"] = {}  # each has told of itself alone; all stand in the record
-        if self.silent and status["state"] in FINAL and status["state"] not in FAULTS:
-            names = ", ".join(self.silent)
-            status |= {"state": "unknown", "exit_code": None, "ended": None}
-            status["reason"] = f"nothing answers there: {names}"
+        if self.record.transport == EXEC:
+            status = replace(status, hosts=None)  # each has told of itself alone; all stand in the record
+        if self.silent and status.state in FINAL and status.state not in FAULTS:
+            reason = f"nothing answers there: {', '.join(self.silent)}"
+            status = replace(status, state="unknown", exit_code=None, ended=None, reason=reason)
         return parse_status(self.id, status, True, self.record)
 
     @property
     def unended(self) -> tuple[str, ...]:
         """The hosts on which no end of it is written: where it runs, and where its supervisor was lost."""
         over = [state for state in FINAL if state != "lost"]
-        return tuple(host for host, status in self.statuses.items() if status["state"] not in over)
+        return tuple(host for host, status in self.statuses.items() if status.state not in over)
 
 
-def all_parts(session: Session, ask: Callable[[str], Sequence[Row]]) -> list[Parts]:
+def all_parts(session: Session, ask: Callable[[str], Sequence[JobRow]]) -> list[Parts]:
     """Return all jobs of the cluster, oldest first.
 
     Args:
@@ -69,14 +65,13 @@ def all_parts(session: Session, ask: Callable[[str], Sequence[Row]]) -> list[Par
     found: dict[str, Parts] = {}
     for host, listed in rows.items():
         for row in listed:
-            parts = found.setdefault(row["id"], Parts(row["id"], row["record"] or {}))
-            state = row["status"].get("state", "")
-            lost = not row["alive"] and state not in FINAL
+            parts = found.setdefault(row.id, Parts(row.id, row.record or Record()))
+            lost = not row.alive and row.status.state not in FINAL
             # By the clock of this machine: hosts' own differ by more than a failure takes to spread.
-            status = shifted(row["status"], time.time() - row["now"])
-            parts.statuses[host] = {**status, "state": "lost" if lost else state}
+            status = shifted(row.status, time.time() - row.now)
+            parts.statuses[host] = replace(status, state="lost") if lost else status
     for parts in found.values():
-        taking_part = {str(host["name"]) for host in parts.record.get("hosts") or ()}
+        taking_part = {host.name for host in parts.record.hosts or ()}
         parts.silent = tuple(host for host in errors if host in taking_part)
     return sorted(found.values(), key=lambda parts: parts.status.started)
 
@@ -101,7 +96,7 @@ def stop_parts(
 
 def end_parts(
     session: Session, job: str, hosts: Iterable[str], flags: Sequence[str] = (), seconds: float = 120
-) -> tuple[dict[str, dict[str, Any]], dict[str, ToolkitError]]:
+) -> tuple[dict[str, Status], dict[str, ToolkitError]]:
     """End a job's parts on these hosts at once; return their statuses, and the errors of those that failed.
 
     Args:
@@ -112,12 +107,11 @@ def end_parts(
     return fan_out(hosts, lambda host: _end(session, host, job, ask, seconds))
 
 
-def _end(session: Session, host: str, job: str, ask: Command, seconds: float) -> dict[str, Any]:
+def _end(session: Session, host: str, job: str, ask: Command, seconds: float) -> Status:
     result = session.container(host).run(ask, seconds)
     if not result.ok:
         # 137: the engine's word for a container that was killed under the program.
         why = result.output or f"{host}'s program ended with {result.status}, without a word"
         why = f"{host}'s container was killed meanwhile" if result.status == 137 else why
         raise ToolkitError(f"cannot end {job}: {why}", "toolkit down ends everything", host)
-    status: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
-    return status
+    return read_answer(Status, result.stdout, host, f"the end of {job}")

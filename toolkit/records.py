@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit.api import Session
+from toolkit.core.answers import read_answer
 from toolkit.core.command import Command
-from toolkit.core.job_status import JobStatus, job_id_from, parse_status
+from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import JOBS
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.inputs import inside_programs
 from toolkit.launchers.slots import Taken
+from toolkit.protocol.jobs import JobRow
 
 if TYPE_CHECKING:
-    from toolkit.parts import Parts, Row
+    from toolkit.parts import Parts
 
 
 def known_jobs(session: Session) -> list[JobStatus]:
@@ -60,7 +61,7 @@ def running_jobs(session: Session) -> list[str]:
     """Return the jobs of which anything runs on any host that answers, whatever starts them."""
 
     def ask(host: str) -> list[str]:
-        return [row["id"] for row in _ask(session, host) if row["alive"]]
+        return [row.id for row in _ask(session, host) if row.alive]
 
     found, _ = fan_out(session.facts, ask)
     return sorted({job for jobs in found.values() for job in jobs})
@@ -110,29 +111,21 @@ def taken_slots(jobs: Sequence[JobStatus]) -> tuple[Taken, ...]:
     return tuple(Taken(job.id, job.owner, dict(job.hosts)) for job in jobs if not job.final)
 
 
-def _asked_at_desk(session: Session, host: str) -> Sequence[Row]:
+def _asked_at_desk(session: Session, host: str) -> Sequence[JobRow]:
     answer = session.desks.ask(host, {"do": "jobs"}, "the list of its jobs")
-    return _valid(host, answer["jobs"]) if "jobs" in answer else _ask(session, host)
+    return _ask(session, host) if answer.jobs is None else answer.jobs
 
 
-def _ask(session: Session, host: str) -> Sequence[Row]:
+def _ask(session: Session, host: str) -> Sequence[JobRow]:
     """The rows that listing.py makes of a host's jobs."""
     listing = inside_programs()["listing.py"]
     result = session.container(host).run(Command(("python3", "-", str(JOBS)), listing.encode()), 30)
     if not result.ok:
         what = f"{host} does not say which jobs it has: {result.output}"
         raise ToolkitError(what, "toolkit status -v")
-    rows: list[dict[str, Any]] = json.loads(result.stdout.strip().splitlines()[-1])
-    return _valid(host, rows)
+    return read_answer(tuple[JobRow, ...], result.stdout, host, "the list of its jobs")
 
 
-def _valid(host: str, rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows; raise ToolkitError for a job's id that could be a path on this machine."""
-    for row in rows:
-        job_id_from(host, row.get("id") if isinstance(row, dict) else row)
-    return rows
-
-
-def _parse(rows: Sequence[Row]) -> list[JobStatus]:
-    known = [parse_status(row["id"], row["status"], row["alive"], row["record"] or {}) for row in rows]
+def _parse(rows: Sequence[JobRow]) -> list[JobStatus]:
+    known = [parse_status(row.id, row.status, row.alive, row.record) for row in rows]
     return sorted(known, key=lambda s: s.started)

@@ -14,6 +14,7 @@ from typing import Any
 from toolkit.effects.here import is_here, run_here
 from toolkit.errors import BadInput, Interrupted, Problem
 from toolkit.inputs import INSIDE_FOLDER
+from toolkit.protocol.decode import DecodeError, decode_json
 from toolkit.render.batch import BatchJob
 from toolkit.render.crd import manifest_problems
 
@@ -108,9 +109,11 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
     cluster = is_here("kubectl") and run_here(("kubectl", "get", "--raw", "/version")).ok
     if definition is None and cluster:
         got = run_here(("kubectl", "get", "crd", _PLURALS[kind], "-o", "json"))
-        if got.ok:
-            definition = json.loads(got.stdout)
-        else:
+        try:
+            definition = decode_json(dict[str, object], got.stdout) if got.ok else None
+        except DecodeError as error:
+            yield Trial("not checked", f"kubectl's definition of {kind} cannot be read", str(error))
+        if not got.ok:
             yield Trial("not checked", f"kubectl has no definition of {kind}", got.output)
     if definition is None:
         fix = f"--crd FILE, as `kubectl get crd {_PLURALS[kind]} -o yaml` gives it"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from typing import Any
+from dataclasses import replace
 
 from toolkit.api import Session
+from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.facts import Facts
@@ -16,6 +16,8 @@ from toolkit.core.mask import masked
 from toolkit.core.names import INSIDE
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import ToolkitError
+from toolkit.protocol.account import Account
+from toolkit.protocol.decode import decode
 from toolkit.records import job_status
 from toolkit.why import masked_job, secrets_of
 
@@ -35,18 +37,21 @@ def job_report(session: Session, job: str) -> JobReport:
     # Those of earlier attempts, too; any host may have been one.
     names = list(dict.fromkeys([*own, *(name for name, _ in status.hosts), *session.inventory.names]))
     silent = {name: session.errors[name].what for name in names if name in session.errors}
-    said, errors = fan_out(
-        [name for name in names if name not in silent], lambda name: _ask(session, name, status.id)
-    )
+    secrets = secrets_of(session)
+
+    def ask(name: str) -> tuple[float, Account]:
+        answered, said = _ask(session, name, status.id)
+        with answer_of(name, f"job {job}"):
+            return answered, decode(Account, masked(said, secrets))
+
+    said, errors = fan_out([name for name in names if name not in silent], ask)
     silent |= {name: error.what for name, error in errors.items()}
-    told = {name: said[name][1] for name in names if said.get(name, (0, {}))[1].get("record")}
+    told = {name: said[name][1] for name in names if name in said and said[name][1].record}
     if not told:
         lines = "".join(f"\n  {name}: {why}" for name, why in silent.items())
         raise ToolkitError(f"no host says anything of {job}{lines}", "toolkit status")
-    secrets = secrets_of(session)
-    told = {name: masked(what, secrets) for name, what in told.items()}
     for name, what in told.items():
-        what["versions"] |= host_versions(session.facts[name])
+        told[name] = replace(what, versions=what.versions | host_versions(session.facts[name]))
     took_part = {name for name, _ in status.hosts}
     missing = {name: why for name, why in silent.items() if name in took_part}
     return make_report(
@@ -70,8 +75,8 @@ def host_versions(facts: Facts) -> dict[str, str]:
     return found
 
 
-def _ask(session: Session, host: str, job: str) -> tuple[float, dict[str, Any]]:
-    """When a host has answered, by the clock here, and what it says.
+def _ask(session: Session, host: str, job: str) -> tuple[float, object]:
+    """When a host has answered, by the clock here, and the JSON that it sent.
 
     Raises:
         ToolkitError: no container of the cluster runs there, or it does not answer.
@@ -81,5 +86,4 @@ def _ask(session: Session, host: str, job: str) -> tuple[float, dict[str, Any]]:
     if not result.ok:
         what = f"does not say what it knows of {job}: {words_of(result.output)}"
         raise ToolkitError(what, "toolkit up", host)
-    said: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
-    return answered, said
+    return answered, read_answer(object, result.stdout, host, f"job {job}")

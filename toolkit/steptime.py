@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.api import Session
+from toolkit.core.answers import answer_of
 from toolkit.core.names import INSIDE
 from toolkit.errors import ToolkitError
 from toolkit.execute import Listener
@@ -51,7 +52,8 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
     """
     job = make_job(session, request)
     text = hear_out(session, plan_run(session, job, request.workdir), job.id, listen)
-    probed = parse_probed(text)
+    with answer_of(job.hosts[0].name, "the steps of the script"):
+        probed = parse_probed(text)
     if probed is None:
         ended = job_status(session, job.id)
         # What the rank said: the launcher's own words about its end come last, and are many.

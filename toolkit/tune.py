@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from datetime import datetime
 
 from toolkit.api import Session
 from toolkit.bench import measured_text
+from toolkit.core.answers import read_answer
 from toolkit.core.facts import Facts
 from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
@@ -20,6 +20,7 @@ from toolkit.network.trials import SIZES, Trial, trials
 from toolkit.network.tuning import Timing, Tuning, choose_tuning, replace_tuning
 from toolkit.network.tuning_json import parse_timings, parse_tunings, tunings_text
 from toolkit.plan.steps import File, Phase, Plan, Upload
+from toolkit.protocol.bench import AlgorithmTime
 from toolkit.request import Request
 
 ENGINES = ("auto", "mpi", "nccl")
@@ -86,7 +87,9 @@ def tune(
         if job.world_size < 2:
             raise NotReady("one rank alone has nobody to reduce with", "add hosts, or slots, or leave --only")
         begin = clock()
-        timings += parse_timings(trial.name, json.loads(measured_text(session, job, _RESULT, listen)))
+        text = measured_text(session, job, _RESULT, listen)
+        rows = read_answer(tuple[AlgorithmTime, ...], text, session.inventory.main, "its measurements")
+        timings += parse_timings(trial.name, rows)
         overhead = max(0.0, clock() - begin - measuring)
     tuning = choose_tuning(engine, places, timings, datetime.now().strftime("%Y-%m-%d %H:%M"))
     _keep(session, replace_tuning(_kept(session), tuning), listen)

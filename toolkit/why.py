@@ -5,18 +5,20 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toolkit import __version__
 from toolkit.api import Session
+from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
-from toolkit.core.evidence import Evidence, HostSeen, parse_host
+from toolkit.core.evidence import Evidence, parse_host
 from toolkit.core.hang import FINAL, judge
-from toolkit.core.job_status import JobStatus, job_id_from, parse_status
+from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
 from toolkit.core.names import INSIDE, container_name
 from toolkit.core.result import TIMED_OUT
@@ -24,12 +26,18 @@ from toolkit.core.verdict import Verdict
 from toolkit.effects.fanout import fan_out
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.inputs import read_secrets
+from toolkit.protocol.decode import DecodeError, decode, decode_json
+from toolkit.protocol.engine import ContainerState
+from toolkit.protocol.evidence import MOST_BYTES, Inspected, InspectedNow, Kept
+from toolkit.protocol.jobs import RecordHost, Status
 from toolkit.records import job_status, newest_job
 
 # Stacks of many processes take a while; a host that needs longer counts as one that does not answer.
 _LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
 _KNOWN = "toolkit.core.known_errors"
 _PROGRAM = "inspect_ranks.py"
+# What the name of a file in the bundle does not have; none of them leads to another folder.
+_FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True)
@@ -42,13 +50,27 @@ class Known:
 
 
 @dataclass(frozen=True)
+class Said:
+    """What one host saw, without secrets.
+
+    Args:
+        container: see ``HostSeen``.
+        printed: the same as JSON, for a report.
+    """
+
+    seen: InspectedNow
+    container: str = ""
+    printed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Answer:
     """What came of asking why; nothing in it is a secret any more.
 
     Args:
         job: as main has it; ``state`` is unknown where main did not say.
         evidence: what was judged: of now, or of when the watchdog looked.
-        said: what each host printed, as JSON.
+        said: what each host saw.
         stalled: what made the watchdog look, when its evidence was judged; else empty.
     """
 
@@ -56,7 +78,7 @@ class Answer:
     evidence: Evidence
     verdict: Verdict
     known: tuple[Known, ...]
-    said: Mapping[str, Any]
+    said: Mapping[str, Said]
     stalled: str = ""
 
 
@@ -82,17 +104,14 @@ def ask_why(session: Session, word: str = "") -> Answer:
         # Main is what the job hangs on, perhaps; the workers know of it too.
         job = _from_workers(session, word, error)
     names = list(dict.fromkeys([main, *(name for name, _ in job.hosts)]))
-    said = _look(session, job.id, names)
+    said = _look(session, job.id, names, secrets)
     _refuse_older(said)
-    said = {name: masked(one, secrets) for name, one in said.items()}
-    evidence = _evidence(session, job, said)
+    evidence = _evidence(job, {name: (one.seen, one.container) for name, one in said.items()})
     verdict, stalled = judge(evidence), ""
     kept = _kept(said)
     if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, said):
-        before = _evidence(
-            session, replace(job, state="running"), {one["host"]: one for one in kept["hosts"]}
-        )
-        stalled = str(kept.get("why") or "")
+        before = _evidence(replace(job, state="running"), {one.host: (one, "") for one in kept.hosts})
+        stalled = kept.why or ""
         earlier = judge(before)
         what = f"{verdict.what}; before that, {stalled or 'when it stood still'}: {earlier.what}"
         evidence, verdict = before, replace(earlier, what=what)
@@ -100,19 +119,18 @@ def ask_why(session: Session, word: str = "") -> Answer:
     return Answer(masked_job(job, secrets), evidence, verdict, _known(_lines(job, said)), said, stalled)
 
 
-def _kept(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def _kept(said: Mapping[str, Said]) -> Kept | None:
     """What watchdogs have kept: main's of all hosts, or each host's of its own part."""
-    found = [one["kept"] for one in said.values() if one.get("kept")]
+    found = [one.seen.kept for one in said.values() if one.seen.kept]
     if not found:
         return None
-    return {**found[0], "hosts": [host for kept in found for host in kept["hosts"]]}
+    return replace(found[0], hosts=tuple(host for kept in found for host in kept.hosts))
 
 
-def _lasted(kept: Mapping[str, Any], said: Mapping[str, Mapping[str, Any]]) -> bool:
+def _lasted(kept: Kept, said: Mapping[str, Said]) -> bool:
     """Whether some rank has said nothing more since: else the watchdog looked at another stall."""
-    after = {rank["rank"]: rank.get("tail") for one in said.values() for rank in one.get("ranks", ())}
-    before = [rank for one in kept["hosts"] for rank in one.get("ranks", ())]
-    return any(rank.get("tail") == after.get(rank["rank"]) for rank in before)
+    after = {rank.rank: rank.tail for one in said.values() for rank in one.seen.ranks}
+    return any(rank.tail == after.get(rank.rank) for one in kept.hosts for rank in one.ranks)
 
 
 def _runs(session: Session, host: str) -> bool:
@@ -151,47 +169,54 @@ def masked_job(job: JobStatus, secrets: tuple[str, ...]) -> JobStatus:
 def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus:
     """The job as a worker knows it, when main says nothing."""
     others = [name for name in session.facts if name != session.inventory.main]
-    for name, said in _look(session, word, others).items():
-        if about := said.get("job"):
-            state: dict[str, Any] = {"state": "unknown", "reason": f"{session.inventory.main}: {error.what}"}
-            return parse_status(job_id_from(name, about["id"]), state, True, {**about, "name": name})
+    for said in _look(session, word, others, ()).values():
+        if about := said.seen.job:
+            status = Status(state="unknown", reason=f"{session.inventory.main}: {error.what}")
+            asked = tuple(RecordHost(host.name, host.slots) for host in about.hosts or ())
+            return parse_status(about.id, status, True, replace(about.record, hosts=asked))
     raise error
 
 
-def _look(session: Session, job: str, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What each host printed, or its error; and how its container stands."""
+def _look(session: Session, job: str, names: Iterable[str], secrets: tuple[str, ...]) -> dict[str, Said]:
+    """What each host saw, or its error; and how its container stands."""
     names = list(names)
-    found, failed = fan_out(names, lambda name: _look_on(session, job, name))
+    found, failed = fan_out(names, lambda name: _look_on(session, job, name, secrets))
     for name, error in failed.items():
-        found[name] = {"host": name, "error": error.what, "container": ""}
+        found[name] = _silent(name, masked_text(error.what, secrets))
     return {name: found[name] for name in names}
 
 
-def _look_on(session: Session, job: str, name: str) -> dict[str, Any]:
+def _silent(name: str, error: str, container: str = "") -> Said:
+    printed = {"host": name, "error": error, "container": container}
+    return Said(InspectedNow(host=name, error=error), container, printed)
+
+
+def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> Said:
     if name not in session.inventory.names:
-        return {"host": name, "error": "does not stand in the hosts file any more", "container": ""}
+        return _silent(name, "does not stand in the hosts file any more")
     if name in session.errors:
         raise session.errors[name]
-    container = _container_words(session, name)
+    container = masked_text(_container_words(session, name), secrets)
     try:
         hidden = [word for secret, _ in session.inventory.secrets for word in ("--secret", secret)]
         ask = command("python3", str(INSIDE / _PROGRAM), *([job] if job else []), *hidden)
         result = session.container(name).run(ask, _LOOK_SECONDS)
+        if result.status == TIMED_OUT:
+            return _silent(name, f"does not answer within {_LOOK_SECONDS:.0f} s", container)
+        if not result.ok:
+            return _silent(name, masked_text(words_of(result.output), secrets), container)
+        said = masked(read_answer(dict[str, object], result.stdout, name, "its ranks", MOST_BYTES), secrets)
+        with answer_of(name, "its ranks"):
+            return Said(decode(InspectedNow, said), container, {**said, "container": container})
     except ToolkitError as error:
-        return {"host": name, "error": error.what, "container": container}
-    if result.status == TIMED_OUT:
-        error_words = f"does not answer within {_LOOK_SECONDS:.0f} s"
-        return {"host": name, "error": error_words, "container": container}
-    if not result.ok:
-        return {"host": name, "error": words_of(result.output), "container": container}
-    said: dict[str, Any] = json.loads(result.stdout.strip().splitlines()[-1])
-    return {**said, "container": container}
+        return _silent(name, masked_text(error.what, secrets), container)
 
 
-def _refuse_older(said: Mapping[str, Mapping[str, Any]]) -> None:
+def _refuse_older(said: Mapping[str, Said]) -> None:
     """Refuse to take a toolkit that cannot look for a host that does not answer."""
     for name, one in said.items():
-        if _PROGRAM in one.get("error", "") and "No such file" in one["error"]:
+        error = one.seen.error or ""
+        if _PROGRAM in error and "No such file" in error:
             raise NotReady(
                 f"{_PROGRAM} is not there: the cluster was made by an older toolkit", "toolkit up", name
             )
@@ -205,36 +230,35 @@ def _container_words(session: Session, name: str) -> str:
     if not result.ok:
         return "" if result.status == TIMED_OUT else "it has no container"
     try:
-        state = json.loads(result.stdout)
-    except ValueError:
+        state = decode_json(ContainerState, result.stdout)
+    except DecodeError:
         return ""
-    if state.get("Paused"):
+    if state.paused:
         return f"its container {place} is paused (on {name}: docker unpause {place})"
-    if state.get("Running"):
+    if state.running:
         return ""
-    words = f"its container {place} has ended with exit code {state.get('ExitCode')}"
-    words += ", killed for want of memory" if state.get("OOMKilled") else ""
-    return f"{words}: {state['Error']}" if state.get("Error") else words
+    words = f"its container {place} has ended with exit code {state.exit_code}"
+    words += ", killed for want of memory" if state.out_of_memory else ""
+    return f"{words}: {state.error}" if state.error else words
 
 
-def _evidence(session: Session, job: JobStatus, said: Mapping[str, Mapping[str, Any]]) -> Evidence:
-    about: Mapping[str, Any] = next((one["job"] for one in said.values() if one.get("job")), {})
-    rows = about.get("hosts") or ()
-    addresses = {str(row["address"]): str(row["name"]) for row in rows}
-    slots = [(str(row["name"]), int(row["slots"])) for row in rows]
+def _evidence(job: JobStatus, said: Mapping[str, tuple[Inspected, str]]) -> Evidence:
+    """What is judged: of each host what it saw, and its container's state."""
+    about = next((seen.job for seen, _ in said.values() if seen.job), None)
+    rows = (about.hosts if about else None) or ()
+    addresses = {row.address: row.name for row in rows}
+    slots = [(row.name, row.slots) for row in rows]
     slots = slots or [(name, len(taken)) for name, taken in job.hosts]
-    hosts: list[HostSeen] = []
-    for name, one in said.items():
-        hosts.append(parse_host(name, one, addresses, str(one.get("container") or "")))
+    hosts = [parse_host(name, seen, addresses, container) for name, (seen, container) in said.items()]
     placed = tuple(name for name, count in slots for _ in range(count))
     return Evidence(job.id, job.state, job.reason, placed, tuple(hosts))
 
 
-def _lines(job: JobStatus, said: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _lines(job: JobStatus, said: Mapping[str, Said]) -> list[str]:
     """What the ranks and the launcher have said of late."""
     texts = [job.reason]
     for one in said.values():
-        texts += [str(one.get("output") or ""), *(str(rank.get("tail", "")) for rank in one.get("ranks", ()))]
+        texts += [one.seen.output or "", *(rank.tail for rank in one.seen.ranks)]
     return [line for text in texts for line in text.splitlines()]
 
 
@@ -260,18 +284,23 @@ def bundle_files(answer: Answer, report: str, result: Mapping[str, Any]) -> dict
         "version.txt": f"toolkit {__version__}\n".encode(),
     }
     for name, one in answer.said.items():
-        plain = {key: value for key, value in one.items() if key not in ("output", "ras", "lease")}
+        plain = {key: value for key, value in one.printed.items() if key not in ("output", "ras", "lease")}
         plain["ranks"] = [
             {key: value for key, value in rank.items() if key not in ("tail", "dumps")}
-            for rank in one.get("ranks", ())
+            for rank in one.printed.get("ranks", ())
         ]
         files[f"hosts/{name}.json"] = (json.dumps(plain, indent=1) + "\n").encode()
-        for key, place in (("output", "output.log"), ("ras", "nccl-ras.txt"), ("lease", "lease.log")):
-            if one.get(key):
-                files[f"hosts/{name}/{place}"] = str(one[key]).encode()
-        for rank in one.get("ranks", ()):
-            files[f"hosts/{name}/rank-{rank['rank']}.log"] = str(rank.get("tail", "")).encode()
-            for dump, data in (rank.get("dumps") or {}).items():
+        seen = one.seen
+        for text, place in (
+            (seen.output, "output.log"),
+            (seen.ras, "nccl-ras.txt"),
+            (seen.lease, "lease.log"),
+        ):
+            if text:
+                files[f"hosts/{name}/{place}"] = text.encode()
+        for rank in seen.ranks:
+            files[f"hosts/{name}/rank-{rank.rank}.log"] = rank.tail.encode()
+            for dump, data in (rank.dumps or {}).items():
                 with suppress(ValueError):
-                    files[f"hosts/{name}/{dump.replace('/', '_')}"] = base64.b64decode(data)
+                    files[f"hosts/{name}/{_FILE.sub('_', dump)}"] = base64.b64decode(data)
     return files

@@ -22,6 +22,8 @@ from toolkit.core.image_parts import ImageParts, Layer, digest, metadata
 from toolkit.effects.engine import Engine
 from toolkit.effects.image_archive import archive
 from toolkit.effects.layer_reader import LayerReader
+from toolkit.protocol.decode import decode
+from toolkit.protocol.engine import ImageInspect
 
 NAME = "toolkit-images"
 # The image's first layers: Debian, and Python with its ssh. They run alone.
@@ -97,7 +99,7 @@ def is_whole(host: str, made: Made) -> bool:
     listed = on(host, "sh", "-c", names).split()
     saved, counted = on(host, "sh", "-c", look).splitlines()[:2]
     least = sum(one.size for one in made.parts.layers)
-    facts = image_facts(inspect(host, made.tag))
+    facts = image_facts(decode(ImageInspect, inspect(host, made.tag)))
     return (
         bool(listed)
         and int(saved) > least

@@ -74,6 +74,7 @@ PURE_STDLIB = frozenset(
             "codecs",
             "collections",
             "collections.abc",
+            "contextlib",
             "dataclasses",
             "datetime",
             "difflib",

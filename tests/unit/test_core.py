@@ -17,11 +17,13 @@ from tests.unit.each import for_each
 from toolkit.core.command import command
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.facts import Interface
-from toolkit.core.image import identity, image_facts
+from toolkit.core.image import image_facts, image_identity
 from toolkit.core.json_text import json_list
 from toolkit.core.names import LABEL_DIGEST, container_user, job_id
 from toolkit.core.report import Outcome, Report
 from toolkit.core.result import Result
+from toolkit.protocol.decode import decode
+from toolkit.protocol.engine import ImageInspect
 
 CONFIG: dict[str, Any] = {
     "Env": ["PATH=/opt/venv/bin:/usr/bin", "EQ=a=b"],
@@ -41,6 +43,10 @@ IMAGE: dict[str, Any] = {
     "Config": CONFIG,
     "RootFS": {"Type": "layers", "Layers": ["sha256:a", "sha256:b"]},
 }
+
+
+def identity(inspect: dict[str, Any]) -> str:
+    return image_identity(decode(ImageInspect, inspect))
 
 
 def changed(**config: Any) -> dict[str, Any]:
@@ -80,10 +86,10 @@ def test_what_a_container_would_notice_counts(other: dict[str, Any]) -> None:
 
 
 def test_image_facts() -> None:
-    facts = image_facts(IMAGE)
+    facts = image_facts(decode(ImageInspect, IMAGE))
     assert facts.env == (("PATH", "/opt/venv/bin:/usr/bin"), ("EQ", "a=b"))
     assert (facts.diff_ids, facts.tags, facts.size) == (("sha256:a", "sha256:b"), ("toolkit:cpu",), 5)
-    bare = image_facts({"Id": "x", "Config": None, "RootFS": None, "RepoTags": None})
+    bare = image_facts(decode(ImageInspect, {"Id": "x", "Config": None, "RootFS": None, "RepoTags": None}))
     assert (bare.env, bare.diff_ids, bare.tags) == ((), (), ())
     assert len(facts.identity) == 16
 
@@ -190,7 +196,7 @@ def test_networks_of_interfaces() -> None:
     ],
 )
 def test_json_behind_other_text(text: str, found: list[Any]) -> None:
-    assert json_list(text) == found
+    assert json_list(object, text) == tuple(found)
 
 
 def test_a_result_shows_errors_last() -> None:

@@ -17,8 +17,10 @@ from toolkit.core.result import Result
 from toolkit.effects.desk import Desk, Desks
 from toolkit.effects.runner import ContainerRunner, LocalRunner, Sink
 from toolkit.errors import ToolkitError
+from toolkit.protocol.session import ENDED, Heard
 
 CONTAINER = f"{HOST}-container"
+NO_JOBS = Heard(jobs=())
 
 
 @pytest.fixture
@@ -37,23 +39,23 @@ def desks() -> Iterator[Desks]:
 def test_one_desk_for_all_that_is_asked(host: ContainerHere, desks: Desks) -> None:
     desk = desks.open(host, CONTAINER)
     assert desks.open(host, CONTAINER) is desk
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == {"jobs": []} == desks.ask(HOST, {"do": "jobs"}, "jobs")
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS == desks.ask(HOST, {"do": "jobs"}, "jobs")
     desk.leave()
-    assert desk.finish().ok and desk.hear("x") == {} == desk.hear("x")
+    assert desk.finish().ok and desk.hear("x") == ENDED == desk.hear("x")
 
 
 def test_nobody_answers_where_no_desk_is(host: ContainerHere, desks: Desks) -> None:
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == {} and desks.take(HOST) is None
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == ENDED and desks.take(HOST) is None
 
 
 def test_a_desk_that_is_gone_is_opened_anew(host: ContainerHere, desks: Desks) -> None:
     host.kill_after = 0.0
     first = desks.open(host, CONTAINER)
     assert not first.finish().ok
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == {}
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == ENDED
     host.kill_after = None
     assert desks.open(host, CONTAINER) is not first
-    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == {"jobs": []}
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS
 
 
 def test_who_takes_a_desk_has_it_alone(host: ContainerHere, desks: Desks) -> None:
@@ -100,7 +102,7 @@ def test_a_host_that_does_not_answer_is_named_with_what_was_waited_for(
             desk.hear("the list of its jobs")
         assert late.value.host == HOST and "waited for the list of its jobs" in late.value.what
         assert "has not answered for 0.2 s" in late.value.what and "toolkit check" in late.value.fix
-    assert desk.has_ended and desks.ask(HOST, {"do": "jobs"}, "jobs") == {}, "it is of no further use"
+    assert desk.has_ended and desks.ask(HOST, {"do": "jobs"}, "jobs") == ENDED, "it is of no further use"
 
 
 class Clock:
@@ -112,10 +114,10 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
-    def get(self, timeout: float) -> dict[str, object]:
+    def get(self, timeout: float) -> Heard:
         self.now += min(timeout, 9.0)
         if answer := self.meanwhile(self.now):
-            return {"done": answer}
+            return Heard(done=bool(answer))
         raise queue.Empty
 
     def put(self, heard: object) -> None:
@@ -139,7 +141,7 @@ def test_a_deadline_counts_from_the_last_byte_either_way(nothing: Nothing, way: 
     words = desk._words()
     next(words)
     desk._heard = clock  # type: ignore[assignment]
-    assert desk.hear("the code", 10.0) == {"done": True} and clock.now > 100
+    assert desk.hear("the code", 10.0) == Heard(done=True) and clock.now > 100
     quiet = Clock(lambda now: None)
     desk._clock, desk._heard = quiet, quiet  # type: ignore[assignment]
     with pytest.raises(ToolkitError, match="has not answered for 10 s; toolkit waited for the code"):
@@ -168,10 +170,10 @@ def nothing() -> Iterator[Nothing]:
 def test_signs_of_life_are_no_answer(nothing: Nothing) -> None:
     desk = Desk(ContainerRunner(nothing, CONTAINER))
     desk._take(b'{"working":true}\n{"done":true}\n')
-    assert desk.hear("x") == {"done": True}
+    assert desk.hear("x") == Heard(done=True)
 
 
 def test_what_feeds_a_program_that_has_ended_ends_too(nothing: Nothing) -> None:
     desk = Desk(ContainerRunner(nothing, CONTAINER))
     nothing.left.set()
-    assert desk.hear("its end") == {} and desk._told.get(timeout=30) is None
+    assert desk.hear("its end") == ENDED and desk._told.get(timeout=30) is None

@@ -20,6 +20,8 @@ from toolkit.errors import NotReady
 from toolkit.executors import image_sending, images, programs
 from toolkit.plan.probe import docker_info, parse_facts, probe_command
 from toolkit.plan.steps import Plan
+from toolkit.protocol.decode import decode
+from toolkit.protocol.engine import EngineInfo, ImageInspect
 
 # As Podman 5.4 prints it, cut to what is read.
 INFO = {
@@ -103,10 +105,10 @@ def test_calls_and_nothing_else(subject: Command, line: str | None) -> None:
 def test_what_podman_says_of_itself() -> None:
     text = json.dumps(INFO)
     info = docker_info("box1", "trainer", f"a banner\n{text}", PODMAN)
-    assert (info["Engine"], info["ServerVersion"], info["Driver"]) == ("podman", "5.4.2", "overlay")
-    assert info["SecurityOptions"] == ["name=rootless"] and info["CgroupVersion"] == "1"
-    assert parse_info('{"ServerVersion": "26.1"}') == {"ServerVersion": "26.1", "Engine": "docker"}
-    assert parse_info("nothing") == {}
+    assert (info.engine, info.version, info.driver) == ("podman", "5.4.2", "overlay")
+    assert info.security_options == ("name=rootless",) and info.cgroup_version == "1"
+    assert parse_info('{"ServerVersion": "26.1"}') == EngineInfo("26.1", engine="docker")
+    assert parse_info("nothing") is None
     assert parse_holdings("podman overlay\n@@images@@\n@@images@@\n").store == "podman"
 
 
@@ -118,7 +120,9 @@ def test_what_stands_where_another_engine_was_meant() -> None:
 
 
 def test_names_and_ids_of_podman() -> None:
-    facts = image_facts({"Id": "ab" * 32, "RepoTags": ["localhost/toolkit:cpu", "quay.io/a:b"]})
+    facts = image_facts(
+        decode(ImageInspect, {"Id": "ab" * 32, "RepoTags": ["localhost/toolkit:cpu", "quay.io/a:b"]})
+    )
     assert (facts.id, facts.tags) == ("sha256:" + "ab" * 32, ("toolkit:cpu", "quay.io/a:b"))
 
 

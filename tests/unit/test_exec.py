@@ -18,7 +18,7 @@ from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
 from toolkit import part_logs
 from toolkit.core.code import CodeTree
-from toolkit.core.transport import shifted, together
+from toolkit.core.job_status import shifted, together
 from toolkit.errors import BadInput, Unreachable
 from toolkit.executors.code import start_daemons
 from toolkit.launching import Start, without_ssh
@@ -30,6 +30,8 @@ from toolkit.plan.layout import make_layout
 from toolkit.plan.renderings import ssh_files
 from toolkit.plan.steps import Run, SendCode, StartDaemons, StartJob, Upload
 from toolkit.plan.up import plan_up
+from toolkit.protocol.decode import decode
+from toolkit.protocol.jobs import JobRow, Record, Status
 from toolkit.request import Request, check_request
 
 TEXT = f"{world.HOSTS}{world.EXEC}"
@@ -157,9 +159,10 @@ def test_a_host_gets_variables_with_its_daemon_alone() -> None:
 # One status of several
 
 
-def part(state: str, code: int | None = None, **more: Any) -> dict[str, Any]:
+def part(state: str, code: int | None = None, **more: Any) -> Status:
     about = {"state": state, "exit_code": code, "started": 5.0, "ended": 9.0, "reason": state, "unswept": []}
-    return {**about, "restarts": [], "cause": {}, **({"ended": None} if code is None else {}), **more}
+    ended = {"ended": None} if code is None else {}
+    return decode(Status, {**about, "restarts": [], "cause": {}, **ended, **more})
 
 
 ENDED_BY_OTHERS = {"rank": 0, "exit_code": 143, "ended": 7.9}
@@ -197,20 +200,20 @@ RANK = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"]}
     ],
 )
 def test_the_parts_say_together_how_a_job_stands(
-    parts: list[dict[str, Any]], state: str, code: int | None, reason: str
+    parts: list[Status], state: str, code: int | None, reason: str
 ) -> None:
     for order in (parts, parts[::-1]):
         merged = together({f"gpu{number}": one for number, one in enumerate(order)})
-        assert (merged["state"], merged["exit_code"], merged["reason"]) == (state, code, reason)
+        assert (merged.state, merged.exit_code, merged.reason) == (state, code, reason)
 
 
 def test_moments_are_held_against_each_other_by_one_clock() -> None:
     # gpu2's clock is a minute ahead: by its own the rank there failed last, and in truth it failed first.
     ahead = part("failed", 7, ended=69.0, started=65.0, cause={**RANK, "ended": 67.0})
     here = part("failed", 1, cause={**RANK, "exit_code": 1, "ended": 7.5})
-    assert together({"gpu1": here, "gpu2": ahead})["exit_code"] == 1
+    assert together({"gpu1": here, "gpu2": ahead}).exit_code == 1
     merged = together({"gpu1": here, "gpu2": shifted(ahead, -60.0)})
-    assert (merged["exit_code"], merged["started"], merged["ended"]) == (7, 5.0, 9.0)
+    assert (merged.exit_code, merged.started, merged.ended) == (7, 5.0, 9.0)
 
 
 def test_times_and_leftovers_are_those_of_all() -> None:
@@ -220,7 +223,7 @@ def test_times_and_leftovers_are_those_of_all() -> None:
             "gpu2": part("succeeded", 0, ended=11.0, unswept=["gpu2"]),
         }
     )
-    assert (merged["started"], merged["ended"], merged["unswept"]) == (4.0, 11.0, ["gpu2"])
+    assert (merged.started, merged.ended, merged.unswept) == (4.0, 11.0, ("gpu2",))
 
 
 class Met:
@@ -243,7 +246,7 @@ def test_a_limit_that_is_over_ends_no_part_of_a_job(monkeypatch: pytest.MonkeyPa
             self.told.put((self.host, Unreachable("the connection was closed", "", self.host)))
 
     ended: list[object] = []
-    parts = Parts(JOB, {"transport": "exec"}, {name: part("running", None) for name in ("gpu1", "gpu2")})
+    parts = Parts(JOB, Record(transport="exec"), {name: part("running", None) for name in ("gpu1", "gpu2")})
     monkeypatch.setattr(part_logs, "_parts", lambda session, job: parts)
     monkeypatch.setattr(part_logs, "_Part", Cut)
     monkeypatch.setattr(part_logs, "_is_its_own", lambda session, parts, host: True)
@@ -253,11 +256,10 @@ def test_a_limit_that_is_over_ends_no_part_of_a_job(monkeypatch: pytest.MonkeyPa
     assert ended == []
 
 
-def row(state: str, code: int | None, alive: bool = False, **more: Any) -> dict[str, Any]:
+def row(state: str, code: int | None, alive: bool = False, **more: Any) -> JobRow:
     hosts = [host_entry(name="gpu1"), host_entry(name="gpu2")]
     record = {"owner": "alice", "launcher": "mpirun", "transport": "exec", "hosts": hosts, "command": ["a"]}
-    about = {"id": JOB, "alive": alive, "status": part(state, code, **more), "record": record}
-    return {**about, "now": time.time()}
+    return JobRow(JOB, alive, part(state, code, **more), decode(Record, record), time.time())
 
 
 def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
@@ -273,7 +275,7 @@ def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
     (parts,) = all_parts(session, lambda host: rows[host])
     assert (parts.status.state, parts.unended) == ("running", ("gpu2",))
 
-    def ask(host: str) -> list[dict[str, Any]]:
+    def ask(host: str) -> list[JobRow]:
         if host == "gpu2":
             raise Unreachable("gone", "", host)
         return rows[host]

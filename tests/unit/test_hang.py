@@ -11,6 +11,8 @@ from tests.unit.each import for_each
 from toolkit.core.doing import doing
 from toolkit.core.evidence import Connection, Evidence, Frame, HostSeen, Process, RankSeen, parse_host
 from toolkit.core.hang import judge
+from toolkit.protocol.decode import decode
+from toolkit.protocol.evidence import Inspected
 
 OWN = "/run/toolkit/jobs/x/code/train.py"
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -242,9 +244,9 @@ def test_what_a_host_said_is_read() -> None:
         "sockets": sockets,
         "py_spy": True,
     }
-    host = parse_host("box2", said, {"10.77.0.3": "box2", "10.77.0.4": "box3"})
+    host = parse_host("box2", decode(Inspected, said), {"10.77.0.3": "box2", "10.77.0.4": "box3"})
     assert host.connections == (Connection(1, "box2", "box3", "ESTABLISHED", 1, 0, 2),)
     (rank,) = host.ranks
     assert rank.last_line == "a" and rank.processes[0].frames[0].line == 3
     assert rank.processes[0].state == "S", "a disk that works is none that hangs"
-    assert parse_host("box2", {"error": "gone"}, {}).error == "gone"
+    assert parse_host("box2", Inspected(error="gone"), {}).error == "gone"

@@ -26,6 +26,8 @@ CLAIM = Claim("j1", "theirs", "mallory", (0,), ("GPU-0",), "mallory", 900, SINCE
 STRANGER = GpuProcess("GPU-0", 4711, 512, "bob", "python")
 INNER = "c" * 64  # the Id of every container of cluster_world
 
+NONCE = "ab" * 8
+
 
 def host(*processes: GpuProcess, claims: Sequence[Claim] = (), **changes: object) -> Facts:
     return facts(gpus=(gpu(0), gpu(1)), gpu_processes=processes, claims=tuple(claims), **changes)
@@ -57,7 +59,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
             until_seen(process)
         text = QUESTIONS.replace(LEASE, str(lease))
         done = subprocess.run(
-            ["sh", "-c", framed_script(text, "0" * 16)],
+            ["sh", "-c", framed_script(text, NONCE)],
             capture_output=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
@@ -67,8 +69,8 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
             process.kill()
             process.communicate()
     assert done.stderr == b""
-    said = read_frames(done.stdout, "0" * 16)
-    apps, claims = said["apps"], said["claims"].replace(str(lease), LEASE)
+    sections = read_frames(done.stdout, NONCE)
+    apps, claims = sections["apps"], sections["claims"].replace(str(lease), LEASE)
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
     found = [(p.gpu, p.pid, p.memory_mib, p.user, p.job) for p in parse_processes(apps)]
     assert found == [("GPU-0", mine.pid, 512, me, "j1"), ("GPU-1", other.pid, 0, me, "")]

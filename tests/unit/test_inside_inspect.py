@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from tests.unit.inside_world import JOB, Load, World, python, wait_for
+from toolkit.protocol.decode import decode
+from toolkit.protocol.evidence import InspectedNow
 
 SPY = """#!{python}
 import json, os, sys
@@ -50,6 +52,7 @@ def inspect(world: World, *words: str, **env: str) -> dict[str, Any]:
     )
     assert status == 0, err
     said: dict[str, Any] = json.loads(out)
+    assert decode(InspectedNow, said).host == said["host"], "the client understands it"
     return said
 
 

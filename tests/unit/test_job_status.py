@@ -13,6 +13,8 @@ from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import job_word
 from toolkit.errors import NotReady
 from toolkit.launchers.slots import Taken
+from toolkit.protocol.decode import decode
+from toolkit.protocol.jobs import Record, Status
 from toolkit.records import find_job, taken_slots
 from toolkit.show_jobs import job_json, jobs_table, length
 
@@ -26,7 +28,7 @@ RUNNING = {"state": "running", "exit_code": None, "started": 1000.0, "ended": No
 
 
 def job(alive: bool = True, **changes: object) -> JobStatus:
-    return parse_status(world.JOB_ID, {**RUNNING, **changes}, alive, RECORD)
+    return parse_status(world.JOB_ID, decode(Status, {**RUNNING, **changes}), alive, decode(Record, RECORD))
 
 
 def test_a_job_is_read_from_its_records() -> None:
@@ -45,9 +47,10 @@ def test_a_job_whose_supervisor_is_gone_is_lost_unless_it_has_ended() -> None:
 
 
 def test_a_job_of_an_earlier_toolkit_has_no_slots_by_number() -> None:
-    record = {"hosts": [{"name": "gpu1", "address": "10.77.0.2", "slots": 2}]}
-    assert parse_status("x", RUNNING, True, record).hosts == (("gpu1", (0, 1)),)
-    assert parse_status("x", RUNNING).ranks == 0
+    record = decode(Record, {"hosts": [{"name": "gpu1", "address": "10.77.0.2", "slots": 2}]})
+    status = decode(Status, RUNNING)
+    assert parse_status("x", status, True, record).hosts == (("gpu1", (0, 1)),)
+    assert parse_status("x", status).ranks == 0
 
 
 def test_only_jobs_that_run_hold_slots() -> None:

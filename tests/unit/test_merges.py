@@ -14,12 +14,13 @@ import pytest
 import toolkit
 from tests.unit import cluster_world as world
 from toolkit.api import Session
+from toolkit.core.job_status import FAULTS, together
 from toolkit.core.report import FailureCause, Outcome, PlanFailed, Report, Status
-from toolkit.core.transport import FAULTS, together
 from toolkit.errors import Unreachable
 from toolkit.execute import PlanInterrupted, reported_after, step_key
 from toolkit.plan.steps import Plan
 from toolkit.plan.up import plan_up
+from toolkit.protocol.jobs import Status as JobStatus
 
 HOSTS = ("gpu1", "gpu2", "cpu3")
 SEEDS = range(300)
@@ -153,10 +154,10 @@ def test_the_state_of_a_job_is_that_of_its_worst_part() -> None:
         known = ("starting", "running", "succeeded", *FAULTS)
         states = [rng.choice(known) for _ in range(rng.randrange(1, 5))]
         parts = {
-            f"h{n}": {"state": state, "started": n, "ended": None if "ing" in state else rng.random() * 9 + 1}
+            f"h{n}": JobStatus(state, started=n, ended=None if "ing" in state else rng.random() * 9 + 1)
             for n, state in enumerate(states)
         }
-        state = together(parts)["state"]
+        state = together(parts).state
         if {"starting", "running"} & set(states):
             assert state in ("starting", "running")
         else:

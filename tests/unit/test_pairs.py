@@ -33,6 +33,8 @@ from toolkit.plan.pairs import (
     unanswered,
     ways_command,
 )
+from toolkit.protocol.decode import DecodeError
+from toolkit.protocol.looks import Listening, LookReport
 
 FACTS = world.cluster_facts()
 PATHS = choose(world.inventory(), FACTS).paths
@@ -176,10 +178,12 @@ def test_both_sides_know_how_many_pieces_a_large_message_has() -> None:
 
 
 def test_lines_of_the_program_and_of_others() -> None:
-    assert parse_line('{"ports": {}}') == {"ports": {}} and parse_line('{"pairs": {}}') == {"pairs": {}}
-    for ports in ('"x"', '{"any": "1"}', '{"any": 0}', '{"any": 65536}', '{"any": {}}'):
-        assert parse_line(f'{{"ports": {ports}}}') is None
-    assert parse_line("") is None and parse_line("[1]") is None and parse_line("Welcome!") is None
+    assert parse_line(b'{"ports": {"any": 5}}') == Listening({"any": 5})
+    assert parse_line(b'{"pairs": {}}') == LookReport()
+    assert parse_line(b"") is None and parse_line(b"[1]") is None and parse_line(b"Welcome!") is None
+    for ports in (b'"x"', b'{"any": "1"}', b'{"any": 0}', b'{"any": 65536}', b'{"any": {}}'):
+        with pytest.raises(DecodeError):
+            parse_line(b'{"ports": %s}' % ports)
     assert last_words(["", "docker: no space left.", "See 'docker run --help'."]) == "no space left."
     assert last_words(["a", "b", ""]) == "b" and last_words([]) == "it ended without a word"
 
@@ -207,7 +211,7 @@ class FakeHost:
             return Result(0, "", "docker: no space left on device.\nSee help\n", 0.1)
         sink(b"a banner\n" + json.dumps({"ports": {"any": 5000}}).encode() + b"\n")
         self.heard.append(next(words))
-        report = {"pairs": {}, "now": 0.0, "name": self.name}
+        report = {"pairs": {}, "now": 0.0, "versions": {"name": self.name}}
         sink(json.dumps(report).encode() + b"\n")
         assert list(words) == []
         self.ended.set()
@@ -229,7 +233,11 @@ def test_each_is_told_of_all_others_once_all_listen() -> None:
         ("a", "10.0.0.1", {"any": 5000}),
         ("c", "10.0.0.3", {"any": 5000}),
     ]
-    assert {name: looked.report["name"] for name, looked in found.items()} == {"a": "a", "b": "b", "c": "c"}
+    assert {name: looked.report.versions["name"] for name, looked in found.items()} == {
+        "a": "a",
+        "b": "b",
+        "c": "c",
+    }
 
 
 @pytest.mark.parametrize(
@@ -237,6 +245,6 @@ def test_each_is_told_of_all_others_once_all_listen() -> None:
 )
 def test_one_that_does_not_come_up_holds_up_nobody(fate: str, words: str) -> None:
     hosts, found = held(a="", b=fate, c="")
-    assert found["b"].error == words and not found["b"].report
+    assert found["b"].error == words and found["b"].report == LookReport()
     assert [t["host"] for t in json.loads(hosts["a"].heard[1])["targets"]] == ["c"]
-    assert found["a"].report and found["c"].report
+    assert not found["a"].error and not found["c"].error

@@ -21,6 +21,8 @@ from toolkit.plan.layout import make_layout
 from toolkit.plan.pull import ask_registry, plan_pull, registry_of
 from toolkit.plan.steps import SendImage
 from toolkit.plan.up import plan_up
+from toolkit.protocol.decode import decode
+from toolkit.protocol.engine import ImageInspect
 from toolkit.show import plan_text
 from toolkit.spec.inventory import Inventory
 
@@ -48,7 +50,7 @@ def test_who_pulls() -> None:
 def test_an_image_that_is_named_by_its_digest_is_found_again() -> None:
     digest = "reg.example.com/trainer@sha256:" + "a" * 64
     inspect = {"Id": "sha256:1", "RepoTags": [], "RepoDigests": [digest], "Architecture": "arm64"}
-    found = image_facts(inspect)
+    found = image_facts(decode(ImageInspect, inspect))
     assert (found.tags, found.arch) == ((digest,), "arm64")
     said = {name: replace(f, images=(found,), arch="aarch64") for name, f in world.cluster_facts().items()}
     assert who("missing", said, f"reg.example.com/trainer:1.0@sha256:{'a' * 64}") == []

@@ -29,6 +29,9 @@ from toolkit.execute import StepEnded
 from toolkit.network.measured import Measured, Pair, Point
 from toolkit.network.scaling import Point as Scaled
 from toolkit.network.scaling import Scaling, parse_scaling
+from toolkit.protocol.account import Account
+from toolkit.protocol.decode import decode
+from toolkit.protocol.jobs import Record, Status
 from toolkit.render.charts import Line, chart, clock_text, ticks
 from toolkit.render.compare_html import compare_html, comparison
 from toolkit.render.report_html import report_html, verdict
@@ -60,7 +63,11 @@ def report_of(
     """The report of a job whose status stands on the first host."""
     own = next(iter(told.values()))
     return make_report(
-        "demo", parse_status(job, own["status"], own["alive"], own["record"]), told, silent or {}, answered
+        "demo",
+        parse_status(job, decode(Status, own["status"]), own["alive"], decode(Record, own["record"] or {})),
+        {host: decode(Account, said) for host, said in told.items()},
+        silent or {},
+        answered,
     )
 
 
@@ -307,7 +314,7 @@ def test_secrets_of_the_file_and_of_command_lines_are_masked(monkeypatch: pytest
     }
     told["status"]["cause"] = {"last": ["it was s3cret"]}
     told["ranks"][0] |= {"exit_code": 1, "last": ["login with s3cret failed"]}
-    status = parse_status("j1", told["status"], False, {**told["record"], "hosts": []})
+    status = parse_status("j1", decode(Status, told["status"]), False, decode(Record, told["record"]))
     said = {name: facts(name) for name in ("box1", *inventory.names)}
     session = SimpleNamespace(inventory=inventory, errors={}, facts=said)
     monkeypatch.setattr(toolkit.reports, "job_status", lambda *_: status)

@@ -18,7 +18,8 @@ import pytest
 from tests.golden import check_golden
 from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, rank_env, wait_for
-from toolkit.core.gauges import GpuGauge, HostGauges, RankGauge, job_gauges, parse_gauges
+from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
+from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge
 from toolkit.show_prometheus import prometheus_text
 from toolkit.show_top import tables, top_json, top_text
 
@@ -243,7 +244,7 @@ def gauge(here: World, seconds: str = "0.2", **env: str) -> Iterator[subprocess.
 
 def reading(process: subprocess.Popen[str]) -> HostGauges:
     assert process.stdout is not None
-    found = parse_gauges("gpu1", process.stdout.readline())
+    found = parse_gauges("gpu1", process.stdout.readline().encode())
     assert found is not None
     return found
 
@@ -335,7 +336,7 @@ ID = "20261122-101500-train-a1b2"
 
 
 def host(name: str, ranks: tuple[RankGauge, ...] = (), **more: Any) -> HostGauges:
-    about = {ID: {"world_size": 4, "launcher": "torchrun", "command": ["python", "a.py"], "owner": "alice"}}
+    about = {ID: GaugedJob(4, "torchrun", ("python", "a.py"), "alice")}
     base: dict[str, Any] = {"cores": 16, "busy": 3.25, "load": 2.0, "memory_used": 12 * 2**30}
     base |= {"memory_total": 64 * 2**30, "interface": "eth0", "received": 1.1e8, "sent": 2e6, "mbit": 1000}
     base |= {"disk_read": 0.0, "disk_written": 5e6, "disk_free": 2**29, "jobs": about if ranks else {}}
@@ -409,6 +410,6 @@ def test_numbers_for_programs() -> None:
     assert prometheus_text("demo", (), {}) == ""
 
 
-@pytest.mark.parametrize("line", ["", "{}", "null", '{"at": 1}', "Error response from daemon"])
+@pytest.mark.parametrize("line", ["", "null", "[1]", "Error response from daemon"])
 def test_a_word_of_the_engine_is_no_reading(line: str) -> None:
-    assert parse_gauges("gpu1", line) is None
+    assert parse_gauges("gpu1", line.encode()) is None

@@ -38,6 +38,8 @@ from toolkit.network.tuning_json import parse_algorithm, parse_timings, parse_tu
 from toolkit.plan.explain import explain
 from toolkit.plan.job import job_file
 from toolkit.plan.steps import Plan, Upload
+from toolkit.protocol.bench import AlgorithmTime
+from toolkit.protocol.decode import decode
 from toolkit.request import Request
 from toolkit.show import plan_text
 from toolkit.show_network import explanation_text, tuning_text
@@ -291,7 +293,7 @@ def test_an_algorithm_that_this_toolkit_does_not_try_has_a_name_nevertheless() -
 def test_what_the_measuring_program_prints() -> None:
     rows = [{"algorithm": "0:0", "bytes": 65536, "seconds": 0.01}]
     rows.append({"algorithm": "5:65536", "bytes": 65536, "seconds": 0.02})
-    found = parse_timings("streamed", rows)
+    found = parse_timings("streamed", decode(tuple[AlgorithmTime, ...], rows))
     assert found == (Timing("streamed", DEFAULT, 65536, 0.01), Timing("streamed", FINE, 65536, 0.02))
     assert parse_algorithm(FINE.word) == FINE
     with pytest.raises(ValueError, match="invalid literal"):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.finding import Finding
+from toolkit.protocol.numbers import real
 
 # Seconds. Logs that cannot be put in order are a nuisance; rendezvous and certificates fail at minutes.
 WARN_AHEAD, STOP_AHEAD = 1.0, 30.0
@@ -21,9 +22,8 @@ def clock_offset(sent: float, received: float, begun: str, ended: str) -> tuple[
         sent, received: this machine's clock in seconds since the epoch.
         begun, ended: what ``date +%s.%N`` printed there.
     """
-    try:
-        first, last = float(begun), float(ended)
-    except ValueError:  # a date without %N, or no answer
+    first, last = real(begun), real(ended)
+    if first is None or last is None:  # a date without %N, or no answer
         return None, 0.0
     return ((first - sent) + (last - received)) / 2, max(0.0, (received - sent) - (last - first)) / 2
 

@@ -32,8 +32,8 @@ def image_place(seen: Seen) -> Place | None:
     if seen.facts is None or seen.facts.store != "containerd" or beside is None:
         return root
     # An engine that starts its own containerd keeps its data below the data root.
-    address = str((engine_info(seen).get("Containerd") or {}).get("Address", ""))
-    return root if "docker" in address else beside
+    containerd = engine_info(seen).containerd
+    return root if containerd and "docker" in containerd.address else beside
 
 
 def _old_images(seen: Seen, scene: Scene) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
 from toolkit.core.engine_info import parse_info
@@ -12,6 +11,8 @@ from toolkit.core.engines import PODMAN
 from toolkit.core.finding import Finding
 from toolkit.errors import UnsafeState
 from toolkit.plan.ownership import foreign
+from toolkit.protocol.decode import DecodeError
+from toolkit.protocol.engine import EngineInfo
 
 # The oldest engine that the practice cluster tries; `--gpus` came with 19.03, cgroup v2 with 20.10.
 OLDEST_ENGINE = (20, 10)
@@ -27,10 +28,13 @@ _RUNTIMES = ("runc", "crun", "nvidia")
 _SLOW_DRIVERS = ("vfs", "devicemapper", "aufs")
 
 
-def engine_info(seen: Seen) -> dict[str, Any]:
-    """Return what the engine says about itself, empty when it cannot be asked."""
-    info = parse_info(seen.answer(INFO))
-    return info if info.get("ServerVersion") else {}
+def engine_info(seen: Seen, probe: Probe = INFO) -> EngineInfo:
+    """Return what the engine says about itself; without a version when it cannot be asked."""
+    try:
+        info = parse_info(seen.answer(probe))
+    except DecodeError:  # the host's own error tells which field
+        info = None
+    return info if info and info.version else EngineInfo()
 
 
 def _usable(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -42,7 +46,7 @@ def _usable(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     version = seen.facts.docker
-    found = re.match(r"(\d+)\.(\d+)", version)
+    found = re.match(r"([0-9]{1,6})\.([0-9]{1,6})", version)
     if found is None:
         yield unchecked(
             f"the engine gives its version as {version!r}" if version else "docker cannot be used"
@@ -57,7 +61,7 @@ def _new_enough(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    driver = str(engine_info(seen).get("Driver", ""))
+    driver = engine_info(seen).driver
     if not driver:
         yield unchecked("docker cannot be used")
     elif driver in _SLOW_DRIVERS:
@@ -67,13 +71,13 @@ def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
-    options = " ".join(map(str, info.get("SecurityOptions") or ()))
-    if not info:
+    options = " ".join(info.security_options or ())
+    if not info.version:
         yield unchecked("docker cannot be used")
     elif "name=userns" in options:
         what = "docker maps user ids (userns-remap), so ranks could not read the keys nor write as you"
         yield error(what, "remove userns-remap from /etc/docker/daemon.json, restart docker")
-    elif "name=rootless" in options and info["Engine"] != PODMAN:
+    elif "name=rootless" in options and info.engine != PODMAN:
         what = "docker runs rootless, which nothing here has been tried with"
         yield warning(what, "use the machine's own engine: docker context use default")
 
@@ -81,19 +85,19 @@ def _remapped(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _own(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     info = engine_info(seen)
-    if not info:
+    if not info.version:
         yield unchecked("docker cannot be used")
-    elif info.get("OperatingSystem") == "Docker Desktop":
+    elif info.system == "Docker Desktop":
         what = "docker is Docker Desktop, whose containers are in a virtual machine with its own network"
         yield error(what, f"on {seen.host}: install Docker Engine: https://docs.docker.com/engine/install/")
-    elif info.get("Name") and info["Name"] != seen.facts.hostname:
-        what = f"docker commands reach the engine of {info['Name']}, and this host is {seen.facts.hostname}"
+    elif info.name and info.name != seen.facts.hostname:
+        what = f"docker commands reach the engine of {info.name}, and this host is {seen.facts.hostname}"
         fix = f"on {seen.host}: docker context use default; remove DOCKER_HOST from ~/.profile, ~/.bashrc"
         yield error(what, fix)
 
 
 def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    driver = engine_info(seen).get("LoggingDriver")
+    driver = engine_info(seen).logging_driver
     if not driver:
         yield unchecked("docker cannot be used")
     # Since 20.10 an engine keeps a copy that it can read, whatever the driver; only with "none" it does not.
@@ -103,7 +107,7 @@ def _logs(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    runtime = str(engine_info(seen).get("DefaultRuntime", ""))
+    runtime = engine_info(seen).default_runtime
     if not runtime:
         yield unchecked("docker cannot be used")
     elif runtime not in _RUNTIMES:
@@ -113,10 +117,10 @@ def _runtime(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _confined(seen: Seen, scene: Scene) -> Iterator[Finding]:
     info = engine_info(seen)
-    options = " ".join(map(str, info.get("SecurityOptions") or ()))
-    if not info:
+    options = " ".join(info.security_options or ())
+    if not info.version:
         yield unchecked("docker cannot be used")
-    elif str(info.get("DockerRootDir", "")).startswith("/var/snap/"):
+    elif info.root.startswith("/var/snap/"):
         what = "docker is the snap package, which sees no folders outside of /home nor hidden ones in it"
         yield warning(what, f"on {seen.host}: sudo snap remove docker; install docker.io or docker-ce")
     elif "name=selinux" in options:

@@ -11,6 +11,7 @@ from toolkit.checks.leftovers import MARKS, marked, strays
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
+from toolkit.protocol.numbers import hexadecimal, whole
 
 # Xid errors that point to the machine and not to a program, with NVIDIA's words for them:
 # https://docs.nvidia.com/deploy/xid-errors/.
@@ -79,8 +80,10 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked("the kernel's log may not be read", f"on {seen.host}: sudo dmesg | grep -i xid")
     counts: dict[tuple[str, int], int] = {}
     for line in lines:
-        if (found := _XID.search(line)) and int(found[2]) in XIDS:
-            key = (found[1], int(found[2]))
+        found = _XID.search(line)
+        code = whole(found[2]) if found else None
+        if found and code is not None and code in XIDS:
+            key = (found[1], code)
             counts[key] = counts.get(key, 0) + 1
     for (bus, code), count in counts.items():
         times = f", {count} times" if count > 1 else ""
@@ -92,7 +95,7 @@ def _xid(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _throttled(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for card in answers(seen).cards:
         text = card.get("clocks_event_reasons.active") or card.get("clocks_throttle_reasons.active") or ""
-        mask = int(text, 16) if re.fullmatch(r"0x[0-9A-Fa-f]+", text) else None
+        mask = hexadecimal(text[2:], 2**64 - 1) if text.startswith("0x") else None
         why = next((word for bit, word in _SLOWED if mask and mask & bit), "")
         if mask is None:
             yield unchecked("nvidia-smi does not say what holds its clock down", subject=label(card))

@@ -8,6 +8,7 @@ from functools import wraps
 
 from toolkit.checks.model import HostJudge, Probe, Scene, Seen, fine
 from toolkit.core.finding import Finding
+from toolkit.protocol.numbers import whole
 
 # nvidia-smi answers nothing at all when it does not know one of the columns. These it has had since 418.
 _ALWAYS = (
@@ -130,7 +131,7 @@ def _table(lines: list[str]) -> tuple[tuple[Mapping[str, str], ...], str]:
     other: list[str] = []
     for line in lines:
         cells = [cell.strip() for cell in line.split(",")]
-        if head and len(cells) == len(names) and cells[0].isdigit():
+        if head and len(cells) == len(names) and whole(cells[0]) is not None:
             cards.append(dict(zip(names, cells, strict=True)))
         elif line != head and line not in other:
             other.append(line)
@@ -139,9 +140,10 @@ def _table(lines: list[str]) -> tuple[tuple[Mapping[str, str], ...], str]:
 
 def _app(line: str) -> App | None:
     cells = [cell.strip() for cell in line.split(",", 5)]
-    if len(cells) < 6 or not cells[1].isdigit():
+    pid = whole(cells[1]) if len(cells) == 6 else None
+    if pid is None:
         return None
-    return App(cells[0], int(cells[1]), cells[2], cells[3], cells[4], cells[5])
+    return App(cells[0], pid, cells[2], cells[3], cells[4], cells[5])
 
 
 def unwanted(seen: Seen, scene: Scene) -> bool:
@@ -163,8 +165,7 @@ def of_cards(judge: HostJudge) -> HostJudge:
 
 def number(card: Mapping[str, str], column: str) -> int | None:
     """Return a count, None where nvidia-smi gives none (``[N/A]``, ``[Not Supported]``)."""
-    text = card.get(column, "")
-    return int(text) if text.isdigit() else None
+    return whole(card.get(column, ""))
 
 
 def label(card: Mapping[str, str]) -> str:

@@ -104,9 +104,9 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield fine("containers are given no GPU here")
         return
     configure = "sudo nvidia-ctk runtime configure --runtime=docker, restart docker"
-    if not info:
+    if not info.version:
         yield unchecked("docker cannot be used")
-    elif "nvidia" in (info.get("Runtimes") or {}) or (told.said("cdi") and info.get("CDISpecDirs")):
+    elif "nvidia" in (info.runtimes or {}) or (told.said("cdi") and info.cdi_folders):
         return
     elif told.said("tool"):
         what = "the NVIDIA Container Toolkit is there but not among docker's runtimes"
@@ -125,10 +125,10 @@ def cannot_give_gpus(seen: Seen, scene: Scene) -> bool:
 def _kept(seen: Seen, scene: Scene) -> Iterator[Finding]:
     assert seen.facts is not None
     told, info = answers(seen), engine_info(seen)
-    if not info:
+    if not info.version:
         yield unchecked("docker cannot be used")
     # https://github.com/NVIDIA/nvidia-container-toolkit/issues/48 and opencontainers/runc#3708.
-    elif info.get("CgroupDriver") == "systemd" and not told.said("chars"):
+    elif info.cgroup_driver == "systemd" and not told.said("chars"):
         what = "the next `systemctl daemon-reload` takes the GPUs from running containers (systemd cgroups)"
         fix = "sudo nvidia-ctk system create-dev-char-symlinks --create-all, at every boot by a udev rule"
         yield warning(what, f"on {seen.host}: {fix}")

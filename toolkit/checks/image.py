@@ -70,11 +70,8 @@ def _pull(seen: Seen, scene: Scene) -> Iterator[Finding]:
         return
     words = words_of(answer.output) or "its registry did not answer in time"
     about = engine_info(seen)
-    if (
-        (about.get("RegistryConfig") or {}).get("Mirrors")
-        or about.get("HttpsProxy")
-        or about.get("HttpProxy")
-    ):
+    mirrors = about.registries.mirrors if about.registries else None
+    if mirrors or about.https_proxy or about.http_proxy:
         yield unchecked(f"its engine pulls by a mirror or proxy; without these: {words}")
         return
     for way in pull_failures(seen.host, tag):

@@ -11,6 +11,7 @@ from toolkit.checks.mounts import access, unwritable
 from toolkit.core.finding import Finding
 from toolkit.core.transport import EXEC, INSTEAD, NOT_FOUND, needs_of
 from toolkit.launchers import NEEDS
+from toolkit.protocol.looks import Limits
 
 # Below it jobs of several ranks have starved; one of them was cured by this size (pytorch/torchtitan#853).
 LEAST_SHM = 1024**3
@@ -44,12 +45,12 @@ def _build(scene: Scene) -> str:
 
 
 def _programs(scene: Scene) -> Iterator[Finding]:
-    reports = [looked.report for looked in scene.inside.values() if looked.report]
+    reports = [looked.report for looked in scene.inside.values() if not looked.error]
     if not reports:
         yield unchecked("no container told what the image has")
         return
     file = scene.inventory
-    lacks = {name for report in reports for name in report["lacks"]}
+    lacks = {name for report in reports for name in report.lacks}
 
     def meets(launcher: str) -> bool:
         return not lacks.intersection(NEEDS.get(launcher, ()))
@@ -78,7 +79,7 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if why := scene.no_look(seen.host):
         yield unchecked(why)
         return
-    for kind, fault in scene.inside[seen.host].report["faults"].items():
+    for kind, fault in scene.inside[seen.host].report.faults.items():
         port = {"worker": str(scene.port), "any": "any port"}.get(kind, "MASTER_PORT")
         address = scene.paths[seen.host].address
         what = f"a container cannot listen at {address}, {port}: {fault}"
@@ -98,9 +99,9 @@ def _login(scene: Scene) -> Iterator[Finding]:
     if main is None or not main.up or main.error:
         yield unchecked("the cluster is not up; toolkit up proves it")
         return
-    for name, result in main.report["logins"].items():
-        if fault := result.get("error"):
-            what = f"main's container cannot log in to it: {fault}"
+    for name, result in main.report.logins.items():
+        if result.error and name in scene.inventory.names:
+            what = f"main's container cannot log in to it: {result.error}"
             yield error(what, "toolkit up; toolkit status", name)
 
 
@@ -109,9 +110,9 @@ def _names(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if looked is None or looked.error or not looked.up:
         yield unchecked(scene.no_look(seen.host) or "the cluster is not up")
         return
-    for name, found in looked.report["names"].items():
+    for name, found in looked.report.names.items():
         path = scene.paths.get(name)
-        if path and found != [path.address]:
+        if path and found != (path.address,):
             where = ", ".join(found) or "nowhere"
             loop = ", itself" if any(address.startswith("127.") for address in found) else ""
             what = f"in its container {name} leads to {where}{loop}, not to {path.address}"
@@ -122,19 +123,19 @@ def _shm(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if why := scene.no_look(seen.host):
         yield unchecked(why)
         return
-    size = int(scene.inside[seen.host].report["shm"])
+    size = scene.inside[seen.host].report.shm
     if size < LEAST_SHM:
         what = f"/dev/shm is {size // 2**20} MiB in containers; NCCL and data loaders share memory through it"
         yield warning(what, _SHM_FIX)
 
 
-def _limits(scene: Scene, host: str) -> dict[str, int]:
+def _limits(scene: Scene, host: str) -> Limits:
     """Limits by the way that ranks come: over ssh where the cluster is up, else those of a container."""
     main = scene.inside.get(scene.inventory.main)
-    logins = main.report.get("logins", {}) if main else {}
-    over_ssh = logins.get(host, {})
-    found = over_ssh if "nofile" in over_ssh else scene.inside[host].report["limits"]
-    return {name: int(value) for name, value in found.items()}
+    login = main.report.logins.get(host) if main else None
+    if login is None or login.memlock is None or login.nofile is None:
+        return scene.inside[host].report.limits
+    return Limits(login.memlock, login.nofile)
 
 
 def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
@@ -144,7 +145,7 @@ def _memlock(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if why := scene.no_look(seen.host):
         yield unchecked(why)
         return
-    size = _limits(scene, seen.host)["memlock"]
+    size = _limits(scene, seen.host).memlock
     if size >= 0:
         what = f"ranks may lock {size // 1024} KiB of memory, and RDMA needs all it asks for"
         fix = (
@@ -157,7 +158,7 @@ def _files(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if why := scene.no_look(seen.host):
         yield unchecked(why)
         return
-    number = _limits(scene, seen.host)["nofile"]
+    number = _limits(scene, seen.host).nofile
     if 0 <= number < LEAST_FILES:
         what = f"ranks may open {number} files; data loaders and connections need more"
         fix = f'on {seen.host}: "default-ulimits" with nofile in /etc/docker/daemon.json, restart docker'
@@ -173,7 +174,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if why := scene.no_look(seen.host):
         yield unchecked(why)
         return
-    found = scene.inside[seen.host].report["gpus"]
+    found = scene.inside[seen.host].report.gpus
     if found is None or len(found) < wanted:
         has = "has no nvidia-smi" if found is None else f"sees {len(found)}"
         what = f"the host has {wanted} GPUs, a container on it {has}"
@@ -182,7 +183,7 @@ def _gpus(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _versions(scene: Scene) -> Iterator[Finding]:
-    told = {name: looked.report["versions"] for name, looked in scene.inside.items() if looked.report}
+    told = {name: looked.report.versions for name, looked in scene.inside.items() if not looked.error}
     if not told:
         yield unchecked("no container told its versions")
     for program in sorted({p for versions in told.values() for p in versions}):
@@ -200,7 +201,7 @@ def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
         yield unchecked(why)
         return
     reported = {finding.subject for finding in access(seen, scene)}
-    faults = scene.inside[seen.host].report["mounts"]
+    faults = scene.inside[seen.host].report.mounts
     for mount in (mount for target, mount in mounts.items() if target in faults):
         if mount.source in reported:
             yield unchecked("the host itself reports it [mount-access]", subject=mount.source)
@@ -209,7 +210,7 @@ def _mounts(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _shared(scene: Scene) -> Iterator[Finding]:
-    told = {name: looked.report["shared"] for name, looked in scene.inside.items() if looked.report}
+    told = {name: looked.report.shared for name, looked in scene.inside.items() if not looked.error}
     targets = {t: m.source for m in scene.inventory.mounts if not m.read_only for t in [m.target]}
     if targets and not told:
         yield unchecked("no container told whose files it sees")

@@ -15,6 +15,7 @@ from toolkit.plan.fix import Stray
 from toolkit.plan.ownership import ours, services_of
 from toolkit.plan.standing import UP, fix_of
 from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.numbers import whole
 
 # Every process of a job has these in its environment. Only processes of the ssh user count: root may read the
 # environment of everybody. One grep reads them all, because a busy host has thousands.
@@ -56,13 +57,13 @@ def marked(seen: Seen) -> tuple[Marked, ...]:
             marks.setdefault(place[6:], {})[name] = value
     return tuple(
         Marked(
-            int(pid),
+            number,
             own.get("TOOLKIT_CLUSTER", ""),
             own.get("TOOLKIT_JOB", ""),
             own.get("TOOLKIT_SUPERVISOR", ""),
         )
         for pid, own in marks.items()
-        if pid.isdigit()
+        if (number := whole(pid)) is not None
     )
 
 

@@ -10,6 +10,7 @@ from toolkit.checks.engine import engine_info
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
 from toolkit.core.image import image_arch
+from toolkit.protocol.numbers import real, whole
 
 # What our scripts call on a host. Without base64, timeout or sh not even the first question is answered.
 PROGRAMS = (
@@ -54,7 +55,7 @@ def files(seen: Seen) -> dict[str, list[str]]:
 def memory(seen: Seen) -> dict[str, int]:
     """Return /proc/meminfo in bytes; empty when it is not known."""
     rows = (line.partition(":") for line in files(seen).get("/proc/meminfo", ()))
-    found = {name.strip(): re.match(r"\s*(\d+) kB", rest) for name, _, rest in rows}
+    found = {name.strip(): re.match(r"\s*([0-9]{1,15}) kB", rest) for name, _, rest in rows}
     return {name: int(match[1]) * 1024 for name, match in found.items() if match}
 
 
@@ -80,7 +81,7 @@ def _one_machine(scene: Scene) -> Iterator[Finding]:
     # Hosts that are containers share a kernel, cloned machines an engine's id and a name: all three are one.
     same: dict[tuple[str, str, str], list[str]] = {}
     for name, seen in scene.seen.items():
-        boot, engine = _only(seen, "/proc/sys/kernel/random/boot_id"), str(engine_info(seen).get("ID", ""))
+        boot, engine = _only(seen, "/proc/sys/kernel/random/boot_id"), engine_info(seen).id
         if boot and engine and seen.facts is not None:
             same.setdefault((boot, engine, seen.facts.hostname), []).append(name)
     for names in same.values():
@@ -118,12 +119,13 @@ def _programs(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _limits(seen: Seen, scene: Scene) -> Iterator[Finding]:
     lines = files(seen).get("/proc/self/limits", ())
-    soft = {line[:26].strip(): line[26:].split()[0] for line in lines if len(line) > 27}
+    soft = {line[:26].strip(): line[26:].split()[0] for line in lines if line[26:].strip()}
     if not soft:
         yield unchecked("/proc/self/limits cannot be read")
     for name, least in (("Max open files", 256), ("Max processes", 256)):
         value = soft.get(name, "unlimited")
-        if value.isdigit() and int(value) < least:
+        number = whole(value)
+        if number is not None and number < least:
             what = f"{name.lower()} of ssh sessions is {value}: docker commands may fail"
             yield warning(what, f"on {seen.host}: raise it in /etc/security/limits.conf, log in anew")
 
@@ -150,18 +152,19 @@ def _pressure(seen: Seen, scene: Scene) -> Iterator[Finding]:
     waited = re.search(r"avg60=([\d.]+)", some)
     swapped = now.get("SwapTotal", 0) - now.get("SwapFree", 0)
     fix = f"on {seen.host}: ps aux --sort=-rss | head; end what is not needed"
-    if waited and float(waited[1]) > 10:
-        yield warning(f"for {float(waited[1]):.0f} % of the last minute programs waited for memory", fix)
+    share = real(waited[1]) if waited else None
+    if share is not None and share > 10:
+        yield warning(f"for {share:.0f} % of the last minute programs waited for memory", fix)
     elif not now:
         yield unchecked("/proc/meminfo cannot be read")
     # What was swapped out long ago hurts nobody; much of it, and little memory left, does.
-    elif not waited and swapped > 2 * GIB and now.get("MemAvailable", 0) < now.get("MemTotal", 0) / 10:
+    elif share is None and swapped > 2 * GIB and now.get("MemAvailable", 0) < now.get("MemTotal", 0) / 10:
         yield warning(f"{swapped / GIB:.0f} GiB are swapped out, and memory is short", fix)
 
 
 def _memory_faults(seen: Seen, scene: Scene) -> Iterator[Finding]:
     counts = [lines[0] for name, lines in files(seen).items() if name.endswith("/ue_count")]
-    faults = sum(int(count) for count in counts if count.isdigit())
+    faults = sum(whole(count) or 0 for count in counts)
     if not counts:
         yield unchecked("the kernel does not count memory errors on this machine")
     elif faults:
@@ -172,12 +175,13 @@ def _memory_faults(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _load(seen: Seen, scene: Scene) -> Iterator[Finding]:
     words = _only(seen, "/proc/loadavg").split()
     count = processors(seen)
-    if len(words) < 3 or not count:
+    load = real(words[1]) if len(words) > 2 else None
+    if load is None or not count:
         yield unchecked("/proc/loadavg cannot be read")
     elif "container" in files(seen):
         yield unchecked("this host is a container, and sees the load of the machine around it")
     # The mean of five minutes: what starts and ends within seconds, such as this check, does not count.
-    elif float(words[1]) > max(8, 2 * count) and not _our_job(seen):
+    elif load > max(8, 2 * count) and not _our_job(seen):
         what = f"it is busy with other work: load {words[1]} on {count} processors"
         yield warning(what, f"on {seen.host}: top; the slowest host sets the pace of all")
 
@@ -227,8 +231,8 @@ def _only(seen: Seen, path: str) -> str:
 
 def _counted(ranges: str) -> int:
     """How many there are in the kernel's notation, such as ``0-3,8``."""
-    pieces = [piece.partition("-") for piece in ranges.split(",") if piece.strip()]
-    return sum(int(last or first) - int(first) + 1 for first, _, last in pieces)
+    pieces = re.findall(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", ranges)
+    return sum(max(0, int(last or first) - int(first) + 1) for first, last in pieces)
 
 
 _HOST = (

@@ -45,12 +45,12 @@ def pairs(scene: Scene) -> Iterator[Pair]:
     hosts = [name for name in scene.facts if name in scene.paths]
     for source in hosts:
         looked = scene.inside.get(source)
-        seen = looked.report.get("pairs", {}) if looked else {}
+        seen = looked.report.pairs if looked else {}
         for target in hosts:
             if source == target:
                 continue
             if told := seen.get(target):
-                tried = {kind: str(result["answer"]) for kind, result in told.items()}
+                tried = {kind: result.answer for kind, result in told.items()}
                 yield Pair(source, target, tried, True)
             else:
                 yield Pair(source, target, _plain(scene, source, target), False)

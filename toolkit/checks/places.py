@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from toolkit.checks.model import Probe, Seen
 from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.numbers import whole
 
 # A network file system that does not answer makes whoever looks at it wait, so a shell of its own looks,
 # with a limit; what it printed until then says at which place it was. Links in a mounted folder are looked
@@ -151,8 +152,9 @@ def _told(now: Place, word: str, cells: tuple[str, ...]) -> Place:
         return replace(now, inode=cells[0])
     if word == "may":
         return replace(now, may=cells[0], real="|".join(cells[1:]))
-    if word == "fs" and all(cell.isdigit() for cell in cells) and len(cells) == 5:
-        block, size, free, inodes, inodes_free = map(int, cells)
+    numbers = [number for cell in cells if (number := whole(cell)) is not None]
+    if word == "fs" and len(cells) == len(numbers) == 5:
+        block, size, free, inodes, inodes_free = numbers
         return replace(now, size=size * block, free=free * block, inodes=inodes, inodes_free=inodes_free)
     if word == "on" and len(cells) >= 3:
         return replace(now, type=cells[0], source=cells[1], options=tuple(cells[2].split(",")))

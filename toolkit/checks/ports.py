@@ -9,6 +9,7 @@ from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, wa
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.plan.ports import FIRST_MASTER_PORT, port_holder
+from toolkit.protocol.numbers import whole
 
 KERNEL = Probe(
     "network-settings",
@@ -48,11 +49,11 @@ def _taken(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
     settings = kernel_settings(seen)
-    numbers = [int(word) for word in settings.get("ip_local_port_range", "").split()]
-    if len(numbers) != 2:
+    words = settings.get("ip_local_port_range", "").split()
+    low, high = (whole(word, 65535) for word in words) if len(words) == 2 else (None, None)
+    if low is None or high is None:
         yield unchecked("the kernel's range of ports is not known")
         return
-    low, high = numbers
     before = settings.get("ip_local_reserved_ports", "")
     reserved = _ranges(before)
     ours = {FIRST_MASTER_PORT: "MASTER_PORT"}
@@ -69,7 +70,7 @@ def _given_out(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:
-    pieces = re.findall(r"(\d+)(?:-(\d+))?", text)
+    pieces = re.findall(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", text)
     return [(int(first), int(last or first)) for first, last in pieces]
 
 

@@ -11,6 +11,7 @@ from toolkit.checks.routes import explained
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.plan.look import PIECES
+from toolkit.protocol.looks import Tried
 
 
 def _open(scene: Scene) -> Iterator[Finding]:
@@ -99,14 +100,23 @@ def _let_in(scene: Scene, pair: Pair) -> str:
     return f"on {pair.target}: {line}; or the same for OUTPUT on {pair.source}, or what stands between them"
 
 
+def _told(scene: Scene) -> dict[str, dict[str, dict[str, Tried]]]:
+    """What came of connections from inside containers, between hosts that have an address for ranks."""
+    return {
+        name: {host: ports for host, ports in looked.report.pairs.items() if host in scene.paths}
+        for name, looked in scene.inside.items()
+        if name in scene.paths
+    }
+
+
 def _large(scene: Scene) -> Iterator[Finding]:
-    known = {name: looked.report.get("pairs", {}) for name, looked in scene.inside.items()}
+    known = _told(scene)
     if len(scene.facts) > 1 and not any(known.values()):
         yield unchecked("needs the image on two hosts: toolkit image send")
     for source, told in known.items():
         for target, ports in told.items():
-            sent = ports.get("any", {}).get("sent", PIECES)
-            if sent < PIECES:
+            sent = ports["any"].sent if "any" in ports else None
+            if sent is not None and sent < PIECES:
                 mtu = link.mtu if (link := scene.link(source)) else 1500
                 ask = f"ping -M do -s {mtu - 28} {quoted(scene.paths[target].address)}"
                 what = f"{source} → {target}: small messages pass, large ones stall (MTU {mtu} here)"
@@ -115,12 +125,12 @@ def _large(scene: Scene) -> Iterator[Finding]:
 
 
 def _seen_as(scene: Scene) -> Iterator[Finding]:
-    known = {name: looked.report.get("pairs", {}) for name, looked in scene.inside.items()}
+    known = _told(scene)
     if len(scene.facts) > 1 and not any(known.values()):
         yield unchecked("needs the image on two hosts: toolkit image send")
     for source, told in known.items():
         for target, ports in told.items():
-            seen = {str(result["seen"]) for result in ports.values() if "seen" in result}
+            seen = {result.seen for result in ports.values() if result.seen is not None}
             if strange := seen - {scene.paths[source].address}:
                 what = f"{target} sees {source} as {', '.join(sorted(strange))}: its address is translated"
                 fix = (

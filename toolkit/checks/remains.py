@@ -10,6 +10,7 @@ from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.plan.fix import QUIET, Leftovers, OldJob, State, Stray
 from toolkit.plan.images import QUESTION, HeldImage, parse_held
+from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
 
 # Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
@@ -223,7 +224,10 @@ def _runs(seen: Seen, cluster: str) -> bool:
 
 def _dead_parts(seen: Seen) -> Iterator[HeldImage]:
     """Parts of images to which nothing has been added for long; they say not whose they are."""
-    images = parse_held(seen.answer(IMAGES))
+    try:
+        images = parse_held(seen.answer(IMAGES))
+    except DecodeError:  # an odd answer of an engine names nothing that could be removed
+        return
     newest: dict[str, float] = {}
     for image in images:
         if image.part_of:

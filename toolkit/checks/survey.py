@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.checks import image
+from toolkit.checks.engine import engine_info
 from toolkit.checks.machine import memory, processors
 from toolkit.checks.model import Probe, Scene, Seen
-from toolkit.core.engine_info import parse_info
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.finding import Finding
 from toolkit.errors import ToolkitError
@@ -86,7 +86,7 @@ def _engine(seen: Seen) -> str:
         return ""
     if seen.error is None:
         return seen.facts.engine
-    return PODMAN if parse_info(seen.answer(PODMAN_INFO)).get("ServerVersion") else ""
+    return PODMAN if engine_info(seen, PODMAN_INFO).version else ""
 
 
 def survey(scene: Scene, findings: Iterable[Finding]) -> dict[str, Met]:

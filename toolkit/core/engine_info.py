@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from toolkit.core.engines import DOCKER, PODMAN
+from toolkit.protocol.decode import decode, load_json
+from toolkit.protocol.engine import EngineInfo, PodmanInfo, PodmanSecurity
 
 
-def parse_info(text: str) -> dict[str, Any]:
-    """Return the object that ``info --format '{{json .}}'`` printed; empty when there is none.
+def parse_info(text: str) -> EngineInfo | None:
+    """Return the object that ``info --format '{{json .}}'`` printed; None when there is none.
 
-    That of Podman is turned into docker's (https://docs.docker.com/reference/api/engine/, SystemInfo), as far
-    as anybody here asks for it; ``Engine`` says which it was.
+    That of Podman is turned into docker's, as far as anybody here asks for it.
+
+    Raises:
+        DecodeError: the object is not one of an engine.
     """
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("{"):
-            info: dict[str, Any] = json.loads(line)
-            return _as_docker(info) if "store" in info and "host" in info else {**info, "Engine": DOCKER}
-    return {}
+            info = load_json(line)
+            if "store" in info and "host" in info:
+                return _as_docker(decode(PodmanInfo, info))
+            return replace(decode(EngineInfo, info), engine=DOCKER)
+    return None
 
 
-def _as_docker(info: Mapping[str, Any]) -> dict[str, Any]:
-    host, store = info["host"], info["store"]
-    security = host.get("security") or {}
-    options = [f"name={name}" for name in ("rootless", "selinux") if security.get(f"{name}Enabled")]
-    options += ["name=rootless"] if security.get("rootless") else []
-    return {
-        "Engine": PODMAN,
-        "ServerVersion": (info.get("version") or {}).get("Version", ""),
-        "Driver": store.get("graphDriverName", ""),
-        "DriverStatus": [],
-        "DockerRootDir": store.get("graphRoot", ""),
-        "SecurityOptions": options,
-        "DefaultRuntime": (host.get("ociRuntime") or {}).get("name", ""),
-        "LoggingDriver": host.get("logDriver", ""),
-        "CgroupDriver": host.get("cgroupManager", ""),
-        "CgroupVersion": str(host.get("cgroupVersion", "")).removeprefix("v"),
-        "Name": host.get("hostname", ""),
-    }
+def _as_docker(info: PodmanInfo) -> EngineInfo:
+    host, security = info.host, info.host.security or PodmanSecurity()
+    enabled = (("rootless", security.rootless_enabled), ("selinux", security.selinux_enabled))
+    options = [f"name={name}" for name, is_on in enabled if is_on]
+    options += ["name=rootless"] if security.rootless else []
+    return EngineInfo(
+        engine=PODMAN,
+        version=info.version.version if info.version else "",
+        driver=info.store.driver,
+        driver_status=(),
+        root=info.store.root,
+        security_options=tuple(options),
+        default_runtime=host.runtime.name if host.runtime else "",
+        logging_driver=host.log_driver,
+        cgroup_driver=host.cgroup_manager,
+        cgroup_version=host.cgroup_version.removeprefix("v"),
+        name=host.hostname,
+    )

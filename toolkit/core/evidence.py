@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from toolkit.protocol.evidence import Inspected, SeenProcess, SeenRank, ThreadStack
 
 # Of a thread that waits for one thing, within half a second.
 _WAKES = 3
@@ -145,39 +146,37 @@ class Evidence:
         return next((seen for seen in host.ranks if seen.rank == rank), None)
 
 
-def parse_host(
-    name: str, said: Mapping[str, Any], addresses: Mapping[str, str], container: str = ""
-) -> HostSeen:
+def parse_host(name: str, said: Inspected, addresses: Mapping[str, str], container: str = "") -> HostSeen:
     """Return what one host said.
 
     Args:
-        said: what inspect_ranks.py printed, or ``{"error": …}``.
+        said: what inspect_ranks.py printed, or an error alone.
         addresses: data address -> name of each host of the job.
         container: see ``HostSeen``.
     """
-    if error := str(said.get("error") or ""):
-        return HostSeen(name, error, container)
-    ranks = tuple(_rank(name, row) for row in said.get("ranks", ()))
+    if said.error:
+        return HostSeen(name, said.error, container)
+    ranks = tuple(_rank(name, row) for row in said.ranks)
     owners = {process.pid: rank.rank for rank in ranks for process in rank.processes}
     return HostSeen(
         name,
         container=container,
-        oom_kills=int(said.get("oom_kills") or 0),
-        gpus=tuple(_gpu(row) for row in said.get("gpus", ())),
-        py_spy=bool(said.get("py_spy")),
+        oom_kills=said.oom_kills or 0,
+        gpus=tuple(f"GPU {row.index}: {row.busy} % busy, {row.watts} W, {row.mib} MiB" for row in said.gpus),
+        py_spy=bool(said.py_spy),
         ranks=ranks,
         connections=tuple(
             Connection(
-                owners.get(row["pid"], -1),
+                owners.get(row.pid, -1),
                 name,
-                addresses[_host(row["peer"])],
-                row["state"],
-                row["unsent"],
-                row["unread"],
-                row["retries"],
+                addresses[_host(row.peer)],
+                row.state,
+                row.unsent,
+                row.unread,
+                row.retries,
             )
-            for row in said.get("sockets", ())
-            if addresses.get(_host(row["peer"]), name) != name
+            for row in said.sockets
+            if addresses.get(_host(row.peer), name) != name
         ),
     )
 
@@ -186,39 +185,32 @@ def _host(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
-def _gpu(row: Mapping[str, str]) -> str:
-    return f"GPU {row['index']}: {row['busy']} % busy, {row['watts']} W, {row['mib']} MiB"
-
-
-def _rank(host: str, row: Mapping[str, Any]) -> RankSeen:
+def _rank(host: str, row: SeenRank) -> RankSeen:
     return RankSeen(
-        rank=int(row["rank"]),
+        rank=row.rank,
         host=host,
-        age=row.get("age"),
-        lines=tuple(map(str, row.get("lines", ()))),
-        exit_code=row.get("exit_code"),
-        processes=tuple(_process(each) for each in row.get("processes", ())),
+        age=row.age,
+        lines=row.lines,
+        exit_code=row.exit_code,
+        processes=tuple(map(_process, row.processes)),
     )
 
 
-def _process(row: Mapping[str, Any]) -> Process:
-    threads = row.get("threads_seen") or ()
-    first = next((t for t in threads if t.get("first")), threads[0] if threads else {})
+def _process(row: SeenProcess) -> Process:
+    threads = row.threads_seen or ()
+    first = next((one for one in threads if one.first), threads[0] if threads else ThreadStack())
     # D that has passed between the two looks is a disk at work, and not one that hangs.
-    state = "S" if row["state"] == "D" and row.get("states") not in (None, "DD") else row["state"]
+    state = "S" if row.state == "D" and row.states not in (None, "DD") else row.state
     return Process(
-        pid=int(row["pid"]),
-        parent=int(row.get("parent", 0)),
-        name=str(row.get("name", "")),
-        state=str(state),
-        call=str(row.get("call", "")),
-        target=str(row.get("target", "")),
-        cpu=float(row.get("cpu", 0.0)),
-        frames=tuple(
-            Frame(f["name"], f["file"], int(f["line"]), f.get("text", ""), bool(f.get("handler")))
-            for f in first.get("frames", ())
-        ),
-        no_stack=str(row.get("no_stack", "")),
+        pid=row.pid,
+        parent=row.parent,
+        name=row.name,
+        state=state,
+        call=row.call,
+        target=row.target,
+        cpu=row.cpu,
+        frames=tuple(Frame(f.name, f.file, f.line, f.text or "", bool(f.handler)) for f in first.frames),
+        no_stack=row.no_stack,
         # A wait for a lock ends once; libraries that poll sleep in another call.
-        moved=bool(row.get("moved")) or (row.get("call") == "futex" and int(row.get("woken", 0)) > _WAKES),
+        moved=bool(row.moved) or (row.call == "futex" and row.woken > _WAKES),
     )

@@ -2,62 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+
+from toolkit.core.answers import answer_of
+from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge, Reading
 
 # A rank below so much of the median of its job's ranks is slow.
 _SLOW = 0.8
 # A rank that has printed nothing for so long, in seconds, while the others have.
 _SILENT_S = 60.0
-
-
-@dataclass(frozen=True)
-class GpuGauge:
-    """One GPU; None for what its driver does not know.
-
-    Args:
-        utilization: percent of the time in which a kernel ran.
-        memory_used, memory_total: MiB.
-        power: W.
-        temperature: degrees Celsius.
-        clock, clock_max: MHz of its multiprocessors.
-    """
-
-    index: int
-    uuid: str
-    utilization: float | None = None
-    memory_used: float | None = None
-    memory_total: float | None = None
-    power: float | None = None
-    temperature: float | None = None
-    clock: float | None = None
-    clock_max: float | None = None
-
-
-@dataclass(frozen=True)
-class RankGauge:
-    """One rank that runs; None for what is not known (yet).
-
-    Args:
-        cpu: processors in use, by it and what it has started.
-        memory: bytes.
-        silent: seconds since it last printed.
-        line: what it printed last.
-        step, steps_per_s, samples_per_s: as it prints them.
-    """
-
-    job: str
-    rank: int
-    cpu: float | None = None
-    memory: int | None = None
-    silent: float | None = None
-    line: str = ""
-    step: int | None = None
-    steps_per_s: float | None = None
-    samples_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,35 +45,43 @@ class HostGauges:
     disk_free: int | None = None
     gpus: tuple[GpuGauge, ...] = ()
     ranks: tuple[RankGauge, ...] = ()
-    jobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    jobs: Mapping[str, GaugedJob] = field(default_factory=dict)
 
 
-def parse_gauges(host: str, line: str) -> HostGauges | None:
-    """Return a line of gauge.py; None for what is none: an engine may say a word in between."""
+def parse_gauges(host: str, line: bytes) -> HostGauges | None:
+    """Return a line of gauge.py; None for what is none: an engine may say a word in between.
+
+    Raises:
+        ToolkitError: it is a line of gauge.py that cannot be read.
+    """
     try:
-        said = json.loads(line)
-        cpu, memory, network, disk = said["cpu"], said["memory"], said["network"], said["disk"]
-        return HostGauges(
-            host,
-            float(said["at"]),
-            int(cpu["cores"]),
-            cpu["busy"],
-            cpu["load"],
-            memory["used"],
-            memory["total"],
-            str(network["interface"]),
-            network["in"],
-            network["out"],
-            network["mbit"],
-            disk["read"],
-            disk["written"],
-            disk["free"],
-            tuple(GpuGauge(**gpu) for gpu in said["gpus"]),
-            tuple(RankGauge(**rank) for rank in said["ranks"]),
-            said["jobs"],
-        )
-    except (KeyError, TypeError, ValueError):
+        value = load_json(line)
+    except DecodeError:
         return None
+    if not isinstance(value, dict):
+        return None
+    with answer_of(host, "its gauges"):
+        said = decode(Reading, value)
+    cpu, memory, network, disk = said.cpu, said.memory, said.network, said.disk
+    return HostGauges(
+        host,
+        said.at,
+        cpu.cores,
+        cpu.busy,
+        cpu.load,
+        memory.used,
+        memory.total,
+        network.interface,
+        network.received,
+        network.sent,
+        network.mbit,
+        disk.read,
+        disk.written,
+        disk.free,
+        said.gpus,
+        said.ranks,
+        said.jobs,
+    )
 
 
 @dataclass(frozen=True)
@@ -147,15 +111,15 @@ class JobGauges:
 def job_gauges(hosts: Sequence[HostGauges]) -> tuple[JobGauges, ...]:
     """Return the jobs that run, by id, from what the hosts show of their ranks."""
     ranks: dict[str, list[tuple[HostGauges, RankGauge]]] = {}
-    about: dict[str, Mapping[str, Any]] = {}
+    about: dict[str, GaugedJob] = {}
     for host in hosts:
         about |= host.jobs
         for rank in host.ranks:
             ranks.setdefault(rank.job, []).append((host, rank))
-    return tuple(_job(job, about.get(job, {}), ranks[job]) for job in sorted(ranks))
+    return tuple(_job(job, about.get(job, GaugedJob()), ranks[job]) for job in sorted(ranks))
 
 
-def _job(job: str, about: Mapping[str, Any], found: list[tuple[HostGauges, RankGauge]]) -> JobGauges:
+def _job(job: str, about: GaugedJob, found: list[tuple[HostGauges, RankGauge]]) -> JobGauges:
     found = sorted(found, key=lambda placed: placed[1].rank)
     own = [rank for _, rank in found]
     steps = [rank.step for rank in own if rank.step is not None]
@@ -163,9 +127,9 @@ def _job(job: str, about: Mapping[str, Any], found: list[tuple[HostGauges, RankG
     samples = [rank.samples_per_s for rank in own if rank.samples_per_s is not None]
     return JobGauges(
         job,
-        about.get("world_size"),
-        str(about.get("launcher") or ""),
-        tuple(map(str, about.get("command") or ())),
+        about.world_size,
+        about.launcher or "",
+        about.command or (),
         tuple(found),
         max(steps, default=None),
         median(paces) if paces else None,

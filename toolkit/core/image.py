@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-# The fields of an image's config that decide how a container from it behaves. Engines of different
-# ages add others (Hostname, Image, OnBuild …) and write absent ones as null, "", [] or {}.
-_CONFIG = ("Env", "Entrypoint", "Cmd", "WorkingDir", "User", "Labels", "StopSignal", "Volumes")
+from toolkit.protocol.decode import decode
+from toolkit.protocol.engine import ImageConfig, ImageInspect, OciConfig
 
 
 @dataclass(frozen=True)
@@ -37,32 +35,40 @@ class ImageFacts:
     arch: str = ""
 
 
-def identity(inspect: Mapping[str, Any]) -> str:
+def image_identity(image: ImageInspect) -> str:
     """Return the identity of an image from its ``docker image inspect`` object.
 
     Made from platform, layer diff ids and the parts of the config that matter, because image Ids of
     the overlay2 and the containerd store differ for the very same image.
     """
-    config = inspect.get("Config") or {}
-    kept = {key: config.get(key) for key in _CONFIG if config.get(key)}
-    layers = (inspect.get("RootFS") or {}).get("Layers") or []
-    subject = [inspect.get("Os"), inspect.get("Architecture"), layers, kept]
-    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+    layers = image.rootfs.layers if image.rootfs else None
+    return _identity(image.os, image.arch, layers or (), image.config or ImageConfig())
 
 
-def config_identity(config: Mapping[str, Any]) -> str:
-    """Return the identity of an image from its config file.
+def config_identity(config: object) -> str:
+    """Return the identity of an image from the JSON of its config file.
 
-    https://github.com/opencontainers/image-spec/blob/main/config.md
+    Raises:
+        DecodeError: it is no such file.
     """
-    return identity(
-        {
-            "Os": config.get("os"),
-            "Architecture": config.get("architecture"),
-            "Config": config.get("config"),
-            "RootFS": {"Layers": (config.get("rootfs") or {}).get("diff_ids")},
-        }
-    )
+    image = decode(OciConfig, config)
+    layers = image.rootfs.diff_ids if image.rootfs else None
+    return _identity(image.os, image.architecture, layers or (), image.config or ImageConfig())
+
+
+def _identity(os: str | None, arch: str | None, layers: Sequence[str], config: ImageConfig) -> str:
+    fields = {
+        "Env": config.env,
+        "Entrypoint": config.entrypoint,
+        "Cmd": config.cmd,
+        "WorkingDir": config.workdir,
+        "User": config.user,
+        "Labels": config.labels,
+        "StopSignal": config.stop_signal,
+        "Volumes": config.volumes,
+    }
+    subject = [os, arch, layers, {key: value for key, value in fields.items() if value}]
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def image_id(text: str) -> str:
@@ -70,23 +76,23 @@ def image_id(text: str) -> str:
     return f"sha256:{text}" if re.fullmatch(r"[0-9a-f]{64}", text) else text
 
 
-def image_names(inspect: Mapping[str, Any]) -> tuple[str, ...]:
+def image_names(image: ImageInspect) -> tuple[str, ...]:
     """Return what an engine calls an image, by tag."""
     # Podman's word for a name of no registry.
-    return tuple(str(name).removeprefix("localhost/") for name in inspect.get("RepoTags") or ())
+    return tuple(name.removeprefix("localhost/") for name in image.tags or ())
 
 
-def image_facts(inspect: Mapping[str, Any]) -> ImageFacts:
+def image_facts(image: ImageInspect) -> ImageFacts:
     """Return the facts of an image from its ``docker image inspect`` object."""
-    env = ((inspect.get("Config") or {}).get("Env")) or []
+    env = (image.config.env if image.config else None) or ()
     return ImageFacts(
-        id=image_id(str(inspect.get("Id", ""))),
-        identity=identity(inspect),
-        diff_ids=tuple((inspect.get("RootFS") or {}).get("Layers") or ()),
-        tags=(*image_names(inspect), *(inspect.get("RepoDigests") or ())),
+        id=image_id(image.id),
+        identity=image_identity(image),
+        diff_ids=(image.rootfs.layers if image.rootfs else None) or (),
+        tags=(*image_names(image), *(image.digests or ())),
         env=tuple((line.partition("=")[0], line.partition("=")[2]) for line in env),
-        size=int(inspect.get("Size") or 0),
-        arch=str(inspect.get("Architecture") or ""),
+        size=image.size or 0,
+        arch=image.arch or "",
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from toolkit.core.names import LABEL_PART
+from toolkit.protocol.decode import load_json
 
 # Neighbouring layers up to so many bytes travel together: each load costs a tenth of a second.
 JOINED = 2**20
@@ -124,7 +125,7 @@ def part_config(parts: ImageParts, stop: int, identity: str) -> bytes:
         stop: how many layers.
         identity: of the whole image, for its label.
     """
-    whole = json.loads(parts.config)
+    whole = load_json(parts.config)
     config = {
         **{key: whole[key] for key in ("architecture", "variant", "os") if key in whole},
         "created": whole.get("created") or "1970-01-01T00:00:00Z",

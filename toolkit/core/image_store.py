@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from toolkit.core.command import Command, script
 from toolkit.core.engines import PODMAN
 from toolkit.core.names import PART_REPOSITORY
 from toolkit.core.room import ASK_ROOM, Room, parse_room
+from toolkit.protocol.decode import decode, load_first
+from toolkit.protocol.engine import Texts
 
 _MARK = "@@images@@"
 # `docker images` lists whole images alone, where `docker image inspect` also knows those of the containerd
@@ -52,18 +53,22 @@ def ask_holdings() -> Command:
 
 
 def parse_holdings(text: str) -> Holdings:
-    """Return what the host said."""
+    """Return what the host said.
+
+    Raises:
+        DecodeError: it is no answer of an engine.
+    """
     driver, images, rooms = [*text.split(f"{_MARK}\n"), "", ""][:3]
     store = "containerd" if "io.containerd.snapshotter" in driver else "overlay2"
     store = PODMAN if driver.startswith(f"{PODMAN} ") else store
-    decoder = json.JSONDecoder()
-    chains, parts = [], []
-    for line in images.splitlines():
+    chains: list[tuple[str, ...]] = []
+    parts: list[str] = []
+    for line in images.split("\n"):
         if line.startswith(("[", "null")):
-            layers, end = decoder.raw_decode(line)
-            names, _ = decoder.raw_decode(line, end + 1)
-            chains.append(tuple(layers or ()))
-            parts += [name for name in names or () if name.startswith(f"{PART_REPOSITORY}:")]
+            layers, end = load_first(line)
+            names, _ = load_first(line, end + 1)
+            chains.append(decode(Texts, layers or []))
+            parts += [name for name in decode(Texts, names or []) if name.startswith(f"{PART_REPOSITORY}:")]
     found = parse_room(rooms)
     # The engine's own folder comes last, that of a containerd beside it before.
     room = (found[0] if store == "containerd" else found[-1]) if found else None

@@ -13,6 +13,8 @@ from typing import Any
 from toolkit.core.curves import Curve, gauge_curves
 from toolkit.core.job_status import JobStatus
 from toolkit.core.spans import Span, parse_spans
+from toolkit.protocol.account import Account, Phases, RankAccount
+from toolkit.protocol.jobs import Restart
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class JobReport:
 def make_report(
     cluster: str,
     status: JobStatus,
-    told: Mapping[str, Mapping[str, Any]],
+    told: Mapping[str, Account],
     silent: Mapping[str, str],
     answered: Mapping[str, float],
 ) -> JobReport:
@@ -153,76 +155,72 @@ def make_report(
     """
     first = next(iter(told))
     own = told[first]
-    raw = own["status"] or {}
-    ahead = {host: said["now"] - answered[host] for host, said in told.items()}
+    ahead = {host: said.clock - answered[host] for host, said in told.items()}
 
     def since(host: str, when: float | None) -> float | None:
         """A time of a host's clock as one of the job's."""
         return None if when is None else when - ahead[host] + ahead[first] - status.started
 
     ranks = sorted(
-        (_rank(host, rank, since) for host, said in told.items() for rank in said["ranks"]),
+        (_rank(host, rank, since) for host, said in told.items() for rank in said.ranks),
         key=lambda rank: rank.rank,
     )
-    paced = next((host for host, said in told.items() if any(r["rank"] == 0 for r in said["ranks"])), first)
-    rows = [(since(paced, row[0]) or 0.0, *row[1:]) for row in told[paced]["pace"]]
-    up = own.get("up") or {}
-    network = max((said["network"] for said in told.values()), key=len)
+    paced = next((host for host, said in told.items() if any(r.rank == 0 for r in said.ranks)), first)
+    rows = [(since(paced, row[0]) or 0.0, *row[1:]) for row in told[paced].pace]
+    up = own.up or Phases()
+    network = next((said.network for said in told.values() if said.network.job), own.network)
     return JobReport(
         cluster,
         status,
-        own["now"] - status.started,
-        parse_spans((own["preparation"] or {}).get("spans")),
-        parse_spans(up.get("spans")),
-        status.started - float(up["at"]) if up.get("at") else None,
-        _attempts(raw, status),
+        own.clock - status.started,
+        parse_spans(own.preparation.spans if own.preparation else None),
+        parse_spans(up.spans),
+        status.started - up.at if up.at else None,
+        _attempts(own.status.restarts if own.status else None, status),
         tuple(
             HostReport(
                 host,
-                gauge_curves([(since(host, row["at"]) or 0.0, row) for row in said["gauges"]]),
-                tuple(said["versions"].items()),
+                gauge_curves([(since(host, row.at) or 0.0, row) for row in said.gauges]),
+                tuple(said.versions.items()),
             )
             for host, said in told.items()
-            if said["ranks"] or said["gauges"]
+            if said.ranks or said.gauges
         ),
         tuple(ranks),
         _pace(rows),
         Curve("step", "", tuple((at, step) for at, step, *_ in rows)) if rows else None,
         tuple(silent.items()),
-        (network.get("job", ""), network.get("text", "")),
+        (network.job, network.text),
     )
 
 
-def _rank(
-    host: str, said: Mapping[str, Any], since: Callable[[str, float | None], float | None]
-) -> RankReport:
-    code = said["exit_code"]
+def _rank(host: str, said: RankAccount, since: Callable[[str, float | None], float | None]) -> RankReport:
+    code = said.exit_code
     how = ""
-    if said["oom"]:
+    if said.oom:
         how = "killed for lack of memory"
-    elif said["signal"]:
-        how = f"killed by signal {said['signal']}"
+    elif said.signal:
+        how = f"killed by signal {said.signal}"
     elif code:
         how = f"exit code {code}"
     return RankReport(
-        int(said["rank"]),
+        said.rank,
         host,
-        tuple(at for start in said["starts"] if (at := since(host, start)) is not None),
-        since(host, said["first_output"]),
-        since(host, said["first_step"]),
-        since(host, said["ended"]),
+        tuple(at for start in said.starts if (at := since(host, start)) is not None),
+        since(host, said.first_output),
+        since(host, said.first_step),
+        since(host, said.ended),
         code,
         how,
-        tuple(said["last"]),
+        said.last,
     )
 
 
-def _attempts(raw: Mapping[str, Any], status: JobStatus) -> tuple[Attempt, ...]:
+def _attempts(restarts: Sequence[Restart] | None, status: JobStatus) -> tuple[Attempt, ...]:
     found, begin = [], 0.0
-    for restart in raw.get("restarts") or ():
-        end = float(restart["at"]) - status.started
-        hosts = tuple(map(str, restart["hosts"]))
-        found.append(Attempt(begin, end, hosts, str(restart["reason"]), str(restart["host"])))
+    for restart in restarts or ():
+        end = restart.at - status.started
+        found.append(Attempt(begin, end, restart.hosts, restart.reason, restart.host))
         begin = end
     last = None if status.ended is None else status.ended - status.started
     names = tuple(name for name, _ in status.hosts)

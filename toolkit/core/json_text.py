@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import TypeVar
+
+from toolkit.protocol.decode import decode, load_first
+
+T = TypeVar("T")
 
 
-def json_list(text: str) -> list[Any]:
-    """Return the first JSON array in the text, an empty list when there is none."""
+def json_list(kind: type[T], text: str) -> tuple[T, ...]:
+    """Return the first JSON array in the text as values of a type; nothing when there is none.
+
+    Raises:
+        DecodeError: what begins there is no array of such values.
+    """
     start = text.find("[")
     if start < 0:
-        return []
-    found: list[Any] = json.JSONDecoder().raw_decode(text[start:])[0]
-    return found
+        return ()
+    return decode(tuple[kind, ...], load_first(text, start)[0])  # type: ignore[valid-type]

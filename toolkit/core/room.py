@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.core.command import Command, script
+from toolkit.protocol.numbers import MOST, whole
 
 # For each path, and for where the engine keeps images: the path, then bytes and inodes of its file system.
 # A path that is not there yet counts as the nearest folder above it that is.
@@ -56,12 +57,14 @@ def parse_room(text: str) -> tuple[Room, ...]:
     for path, in_bytes, in_files in zip(lines[::3], lines[1::3], lines[2::3], strict=False):
         # POSIX: file system, blocks, used, available, capacity, mount point (which may hold blanks).
         cells, files = in_bytes.split(None, 5), in_files.split(None, 5)
-        if len(cells) == 6 and cells[1].isdigit() and cells[3].lstrip("-").isdigit():
+        if len(cells) != 6:
+            continue
+        total, free = whole(cells[1]), whole(cells[3], least=-MOST)
+        if total is not None and free is not None:
             # Some file systems count no inodes: their total is 0 or a dash.
-            counted = len(files) == 6 and files[1].isdigit() and int(files[1]) > 0
-            inodes = int(files[3]) if counted and files[3].isdigit() else -1
-            free = max(int(cells[3]), 0) * 1024
-            found.append(Room(path, cells[5], free, int(cells[1]) * 1024, inodes))
+            inodes = whole(files[3]) if len(files) == 6 and whole(files[1]) else None
+            left = -1 if inodes is None else inodes
+            found.append(Room(path, cells[5], max(free, 0) * 1024, total * 1024, left))
     return tuple(found)
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from toolkit.protocol.decode import DecodeError, decode
+
+_Row = tuple[str, str, float, float]
 # In place of a host: the machine that the command runs on.
 HERE = "this machine"
 
@@ -44,9 +47,9 @@ def spans_json(spans: Iterable[Span]) -> list[list[Any]]:
     return [[span.phase, span.host, round(span.begin, 3), round(span.seconds, 3)] for span in spans]
 
 
-def parse_spans(value: Any) -> tuple[Span, ...]:
+def parse_spans(value: object) -> tuple[Span, ...]:
     """Return the spans of such rows; none where they are something else, as another version's may be."""
     try:
-        return tuple(Span(str(p), str(h), float(b), float(s)) for p, h, b, s in value)
-    except (TypeError, ValueError):
+        return tuple(Span(*row) for row in decode(tuple[_Row, ...], value))
+    except DecodeError:
         return ()

@@ -7,10 +7,6 @@ starts the job starts them all.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
 SSH, EXEC = "ssh", "exec"
 TRANSPORTS = (SSH, EXEC)
 
@@ -32,65 +28,3 @@ WITHOUT_SSHD = (
 def needs_of(transport: str, hosts: int) -> tuple[str, ...]:
     """Return the programs that an image must have for a transport between this number of hosts."""
     return (_SSH, _SSHD) if transport == SSH and hosts > 1 else ()
-
-
-_FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
-# What has kept a job from its end outweighs what has followed from that.
-FAULTS = ("failed", "timeout", "lost")
-_ENDED_BY_OTHERS = 128 + 15
-
-
-def together(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the status of a job from those of its parts by host, in the form of status.json.
-
-    Args:
-        parts: at least one; ``state`` may be ``lost`` as well, see ``toolkit.core.job_status``.
-    """
-    statuses = list(parts.values())
-    merged = dict(_telling(statuses))
-    merged["started"] = min(float(one.get("started") or 0) for one in statuses)
-    merged["unswept"] = sorted({name for one in statuses for name in one.get("unswept") or ()})
-    ended = [one.get("ended") for one in statuses]
-    merged["ended"] = None if None in ended else max(float(each or 0) for each in ended)
-    if any(one["state"] not in _FINAL for one in statuses):
-        started = any(one["state"] != "starting" for one in statuses)
-        merged |= {"state": "running" if started else "starting", "exit_code": None, "reason": ""}
-        merged |= {"ended": None, "cause": {}}
-    return merged
-
-
-def shifted(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Return a status with its moments moved: hosts' clocks differ by more than a failure takes to spread.
-
-    Args:
-        seconds: by which the clock that it was written by is behind the one that counts.
-    """
-    moved = dict(status)
-    for name in ("started", "ended", "asked"):
-        if moved.get(name):
-            moved[name] = float(moved[name]) + seconds
-    if (moved.get("cause") or {}).get("ended"):
-        moved["cause"] = {**moved["cause"], "ended": float(moved["cause"]["ended"]) + seconds}
-    return moved
-
-
-def _telling(statuses: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The part that says how the job has ended: the first that failed, best with a rank's own record.
-
-    Unless somebody had asked for the end before: what fails after that has failed of it.
-    """
-    asked = min((float(one["asked"]) for one in statuses if one.get("asked")), default=math.inf)
-
-    def lateness(status: Mapping[str, Any]) -> tuple[int, bool, bool, float]:
-        cause = status.get("cause") or {}
-        when = float(cause.get("ended", status.get("ended")) or 0)
-        if status["state"] in FAULTS and when <= asked:
-            order = 0
-        elif status["state"] in ("stopped", *FAULTS):
-            order = 1 if status.get("asked") else 2
-        else:
-            order = 3
-        # A launcher that has lost one rank ends the others by SIGTERM.
-        return order, not cause, cause.get("exit_code") == _ENDED_BY_OTHERS, when
-
-    return min(statuses, key=lateness)

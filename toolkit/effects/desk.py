@@ -6,19 +6,20 @@ they go to one process, which is started while the host is still asked what it i
 
 from __future__ import annotations
 
-import contextlib
 import json
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
+from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.command import command
 from toolkit.core.names import INSIDE
 from toolkit.core.result import Result
 from toolkit.effects.runner import ContainerRunner, Runner, Sink
 from toolkit.errors import ToolkitError
+from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.session import ENDED, MOST_BYTES, Heard
 
 # Neither site-packages nor the variables of the image: it starts sooner, and nobody's settings change it.
 _PROGRAM = command("python3", "-S", "-E", str(INSIDE / "desk.py"))
@@ -36,8 +37,8 @@ class Desk:
         self._clock, self._moved = clock, clock()
         self._late: ToolkitError | None = None
         self._told: queue.SimpleQueue[Iterable[bytes] | None] = queue.SimpleQueue()
-        self._heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._rest = b""
+        self._heard: queue.SimpleQueue[Heard] = queue.SimpleQueue()
+        self._lines = LineStream(runner.name, MOST_BYTES)
         self._sink: Sink | None = None
         self._result: Result | None = None
         self._error: BaseException | None = None
@@ -49,7 +50,7 @@ class Desk:
         """Whether it is of no further use: its process has ended, or did not answer in time."""
         return self._ended.is_set() or self._late is not None
 
-    def say(self, message: Mapping[str, Any], data: Iterable[bytes] = ()) -> None:
+    def say(self, message: Mapping[str, object], data: Iterable[bytes] = ()) -> None:
         """Send a line, and bytes upon it."""
         self.give((json.dumps(message, separators=(",", ":")).encode() + b"\n",))
         self.give(data)
@@ -58,8 +59,8 @@ class Desk:
         """Send bytes; they are taken from ``data`` as they can be sent, in another thread."""
         self._told.put(data)
 
-    def hear(self, about: str, seconds: float | None = None) -> dict[str, Any]:
-        """Return the next answer; empty when the process has ended and nothing more comes.
+    def hear(self, about: str, seconds: float | None = None) -> Heard:
+        """Return the next answer; ``ENDED`` when the process has ended and nothing more comes.
 
         Args:
             about: what is waited for, for the error.
@@ -80,9 +81,9 @@ class Desk:
                 if self._clock() < self._moved + limit:
                     continue
                 raise self._give_up(about, limit) from None
-            if not heard:
+            if heard == ENDED:
                 self._heard.put(heard)  # for whoever asks again
-            elif "working" in heard:  # a sign of life during long work
+            elif heard.working:  # a sign of life during long work
                 continue
             return heard
 
@@ -133,7 +134,7 @@ class Desk:
         except BaseException as error:  # raised again where somebody waits for the end
             self._error = error
         self._ended.set()
-        self._heard.put({})
+        self._heard.put(ENDED)
         self._told.put(None)  # what feeds the process waits for words
 
     def _words(self) -> Iterator[bytes]:
@@ -148,10 +149,15 @@ class Desk:
         if self._sink is not None:
             self._sink(data)
             return
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            with contextlib.suppress(ValueError):  # a word of the engine
-                if isinstance(heard := json.loads(line), dict) and heard:
+        for line in self._lines.take(data):
+            try:
+                value = load_json(line, MOST_BYTES)
+            except DecodeError:  # a word of the engine
+                continue
+            if isinstance(value, dict) and value:
+                with answer_of(self.runner.name, "what it was asked in its container"):
+                    heard = decode(Heard, value)
+                if heard != ENDED:  # a message of a newer toolkit
                     self._heard.put(heard)
 
 
@@ -170,19 +176,19 @@ class Desks:
                 self._desks[key] = Desk(ContainerRunner(runner, container))
             return self._desks[key]
 
-    def ask(self, host: str, message: Mapping[str, Any], about: str) -> dict[str, Any]:
-        """Return the answer of the desk that is open on a host; empty where none is, or it has no answer.
+    def ask(self, host: str, message: Mapping[str, object], about: str) -> Heard:
+        """Return the answer of the desk that is open on a host; ``ENDED`` where none is, or it has no answer.
 
         Raises:
             ToolkitError: see ``Desk.hear``.
         """
         desk = self._on(host)
         if desk is None:
-            return {}
+            return ENDED
         desk.say(message)
         return desk.hear(about)
 
-    def tell(self, host: str, message: Mapping[str, Any]) -> None:
+    def tell(self, host: str, message: Mapping[str, object]) -> None:
         """Say what has no answer to the desk that is open on a host, if one is."""
         if (desk := self._on(host)) is not None:
             desk.say(message)

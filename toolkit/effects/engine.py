@@ -15,6 +15,8 @@ from docker.context import ContextAPI
 
 from toolkit.core.image import ImageFacts, image_facts
 from toolkit.errors import ImageError, MissingTool
+from toolkit.protocol.decode import DecodeError, decode
+from toolkit.protocol.engine import ImageInspect
 
 _CHUNK = 2**20
 # To give an image may take an engine minutes; to say what one is, seconds even on a busy machine.
@@ -86,10 +88,10 @@ class Engine:
             ImageError: the engine does not answer properly.
         """
         try:
-            return image_facts(self.client.api.inspect_image(reference))
+            return image_facts(decode(ImageInspect, self.client.api.inspect_image(reference)))
         except docker.errors.ImageNotFound:
             return None
-        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+        except (docker.errors.DockerException, requests.exceptions.RequestException, DecodeError) as error:
             raise ImageError(
                 f"the engine cannot say what {reference} is: {error}", "docker images"
             ) from error

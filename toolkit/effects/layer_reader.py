@@ -26,6 +26,8 @@ from docker.utils.socket import read as read_socket
 from toolkit.core.image import config_identity
 from toolkit.core.image_parts import ImageParts, Layer
 from toolkit.errors import ImageError
+from toolkit.protocol.decode import MOST_BYTES, decode_json, load_json
+from toolkit.protocol.relay import LayersSeen
 
 _PROGRAM = Path(__file__).resolve().parent.parent / "inside" / "layers.py"
 _CHUNK = 2**18
@@ -89,15 +91,15 @@ class LayerReader:
             self._store, self._mounts = store, mounts
             try:
                 with self._run("describe") as output:
-                    said = json.loads(_line(output))
-                config = base64.b64decode(said["config"])
-                if config_identity(json.loads(config)) != identity:
+                    said = decode_json(LayersSeen, _line(output))
+                config = base64.b64decode(said.config)
+                if config_identity(load_json(config)) != identity:
                     raise Unreadable("its config is not that of the image")
-                pairs = zip(self._diff_ids, said["sizes"], strict=True)
-                return ImageParts(config, tuple(Layer(diff_id, int(size)) for diff_id, size in pairs))
+                pairs = zip(self._diff_ids, said.sizes, strict=True)
+                return ImageParts(config, tuple(Layer(diff_id, size) for diff_id, size in pairs))
             except Unreadable as error:
                 last = last or error
-            except (ValueError, LookupError, TypeError) as error:
+            except ValueError as error:
                 last = last or Unreadable(f"the reader's answer makes no sense: {error}")
         raise last or Unreadable("the engine has no layers")
 
@@ -281,7 +283,7 @@ def _line(pieces: Iterator[bytes]) -> bytes:
     line = b""
     for piece in pieces:
         line += piece
-        if line.endswith(b"\n"):
+        if line.endswith(b"\n") or len(line) > MOST_BYTES:
             break
     return line
 

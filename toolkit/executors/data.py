@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from toolkit.core.answers import answer_of
 from toolkit.core.command import Command, command
 from toolkit.core.counted import counted
 from toolkit.core.result import Result
@@ -24,6 +24,10 @@ from toolkit.executors.programs import data_program, data_relay_program
 from toolkit.executors.relay import BEGUN, Relay
 from toolkit.executors.relay_member import Brought
 from toolkit.plan.steps import RemoveData, SendData
+from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.relay import DataDone, DataSeen, NoProgram
+
+T = TypeVar("T")
 
 _AGAIN = "run the same command again: what has come is not sent twice"
 # Seconds for a look at a folder: a million files on a busy disk take their time.
@@ -80,9 +84,12 @@ class _Sending:
 
     def run(self) -> Verdict:
         step = self.step
-        seen = self._ask("look", {"wanted": self.wanted})
-        missing = frozenset(int(number) for number in seen["missing"])
-        if not missing and seen["set"] == step.content.identity:
+        seen = self._ask(DataSeen, "look", {"wanted": self.wanted})
+        missing = frozenset(seen.missing)
+        if unknown := [number for number in missing if number >= len(self.wanted)]:
+            what = f"shard {unknown[0]} is missing there by its own words, and there are {len(self.wanted)}"
+            raise ToolkitError(what, _AGAIN, step.host)
+        if not missing and seen.set == step.content.identity:
             return Verdict("skipped")
         self._require_room(seen, [step.content.shards[number] for number in missing])
         brought = self._bring(missing) if missing else None
@@ -91,7 +98,7 @@ class _Sending:
             "files": step.content.files,
             "bytes": step.content.size,
         }
-        done = self._ask("finish", {"wanted": self.wanted, "mark": mark})
+        done = self._ask(DataDone, "finish", {"wanted": self.wanted, "mark": mark})
         return self._verdict(len(missing), brought, done)
 
     def _bring(self, missing: frozenset[int]) -> Brought:
@@ -108,9 +115,9 @@ class _Sending:
             raise self._failure(Result(1, brought.refused, "", 0.0))
         return brought
 
-    def _verdict(self, missing: int, brought: Brought | None, done: Mapping[str, Any]) -> Verdict:
-        gone = f"{counted(done['gone'], 'old file')} removed" if done["gone"] else ""
-        stay = f"{done['stay']} left, as somebody has changed them" if done["stay"] else ""
+    def _verdict(self, missing: int, brought: Brought | None, done: DataDone) -> Verdict:
+        gone = f"{counted(done.gone, 'old file')} removed" if done.gone else ""
+        stay = f"{done.stay} left, as somebody has changed them" if done.stay else ""
         if brought is None:
             return Verdict("ok", "; ".join(filter(None, (gone, stay))) or "nothing was missing")
         speed = 8 * brought.wire / brought.seconds / 1e6 if brought.seconds else 0.0
@@ -133,22 +140,22 @@ class _Sending:
         detail = "; ".join(filter(None, (f"{size(brought.wire)}, {way}", gone, stay)))
         return Verdict("ok", detail, amounts=amounts)
 
-    def _ask(self, word: str, order: Mapping[str, object]) -> dict[str, Any]:
+    def _ask(self, kind: type[T], word: str, order: Mapping[str, object]) -> T:
         step = self.step
         program = data_program(step.path, step.cluster, step.image, step.user, word, step.path)
-        return _answer(self.runner, program, order, self._failure)
+        return _answer(kind, self.runner, program, order, self._failure)
 
-    def _require_room(self, seen: Mapping[str, Any], shards: Collection[Shard]) -> None:
+    def _require_room(self, seen: DataSeen, shards: Collection[Shard]) -> None:
         needed = sum(shard.room for shard in shards)
         files = sum(shard.entries.count(b'["f"') + shard.entries.count(b'["d"') for shard in shards)
-        few = seen["inodes"] >= 0 and seen["inodes"] < files
-        if seen["free"] >= needed and not few:
+        few = 0 <= seen.inodes < files
+        if seen.free >= needed and not few:
             return
         step, host = self.step, self.step.host
         room = next((one for one in rooms_of(self.runner, step.path) if one.path == step.path), None)
         where = room.mount if room else step.path
-        lacks = counted(files, "more file") if few and seen["free"] >= needed else size(needed)
-        left = room.line() if room else f"{size(seen['free'])} free"
+        lacks = counted(files, "more file") if few and seen.free >= needed else size(needed)
+        left = room.line() if room else f"{size(seen.free)} free"
         what = f"no room for the data in {step.path}: {left}; what is missing takes {lacks}"
         raise NotReady(what, f"{room_fix(host, where)}; or name another folder in data:", host)
 
@@ -162,26 +169,34 @@ def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict
     if not runner.run(command("test", "-d", step.path), 60).ok:
         return Verdict("skipped")
     program = data_program(step.path, step.cluster, step.image, step.user, "remove", step.path)
-    done = _answer(runner, program, {}, lambda result: _failure(result, runner, step.path))
+    done = _answer(DataDone, runner, program, {}, lambda result: _failure(result, runner, step.path))
     if not step.keep:
         runner.run(command("rmdir", "--ignore-fail-on-non-empty", step.path), 60)
-    if not (done["gone"] or done["stay"] or done["left"]):
+    if not (done.gone or done.stay or done.left):
         return Verdict("ok" if not step.keep else "skipped")
-    stay = f"{done['stay']} stay, as somebody has changed them" if done["stay"] else ""
-    left = f"{done['left']} that are not the toolkit's stay" if done["left"] and not done["stay"] else ""
-    return Verdict("ok", "; ".join(filter(None, (counted(done["gone"], "file"), stay, left))))
+    stay = f"{done.stay} stay, as somebody has changed them" if done.stay else ""
+    left = f"{done.left} that are not the toolkit's stay" if done.left and not done.stay else ""
+    return Verdict("ok", "; ".join(filter(None, (counted(done.gone, "file"), stay, left))))
 
 
-def _answer(runner: Runner, program: Command, order: Mapping[str, object], fault: Any) -> dict[str, Any]:
+def _answer(
+    kind: type[T],
+    runner: Runner,
+    program: Command,
+    order: Mapping[str, object],
+    fault: Callable[[Result], ToolkitError],
+) -> T:
     result = runner.run(replace(program, stdin=json.dumps(order).encode()), _LOOK)
-    said: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):
-        said = json.loads(result.stdout.strip().rpartition("\n")[2]) if result.ok else {}
-    if "missing" in said and isinstance(said["missing"], str):
-        raise fault(Result(1, "", said["missing"], 0.0))
-    if not said:
+    try:
+        said = load_json(result.stdout.strip().rpartition("\n")[2]) if result.ok else None
+    except DecodeError:
+        said = None
+    if not isinstance(said, dict):
         raise fault(result)
-    return said
+    with answer_of(runner.name, "the folder of the data"):
+        if isinstance(said.get("missing"), str):
+            raise fault(Result(1, "", decode(NoProgram, said).missing, 0.0))
+        return decode(kind, said)
 
 
 def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:

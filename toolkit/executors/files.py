@@ -13,6 +13,7 @@ from toolkit.core.command import Command, script
 from toolkit.executors.context import Advance, Context, Verdict, text_of
 from toolkit.executors.failures import failure
 from toolkit.plan.steps import File, Upload
+from toolkit.protocol.numbers import whole
 
 # The numbers of those that are there, then their sums, then their modes: a few processes for all files.
 # sha256sum begins a line with a backslash where the name has one.
@@ -78,7 +79,7 @@ def _differing(step: Upload, context: Context, said: str) -> list[tuple[File, by
     numbers, sums, modes = (line.split() for line in f"{said}\n\n".split("\n")[:3])
     # One that went, or was shut, between two of its questions: then nothing is known of any.
     known = zip(sums, modes, strict=True) if len(numbers) == len(sums) == len(modes) else ()
-    there = dict(zip(map(int, numbers), known, strict=False))
+    there = dict(zip(map(whole, numbers), known, strict=False))
     wanted = ((file, text_of(file.content, context).encode()) for file in step.every)
     return [
         (file, data)

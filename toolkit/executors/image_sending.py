@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from toolkit.core.answers import answer_of
 from toolkit.core.command import Command, command, script
 from toolkit.core.image import image_facts
 from toolkit.core.image_parts import Group, ImageParts, groups_of, held, lacking, room_needed
@@ -26,6 +27,7 @@ from toolkit.executors.failures import failure, room_fix
 from toolkit.executors.programs import relay_program
 from toolkit.executors.relay import LEAST, Relay
 from toolkit.plan.steps import SendImage
+from toolkit.protocol.engine import ImageInspect
 
 # A little less room than is needed, lest an image be refused that would just have fitted.
 _LEAST_ROOM = 0.95
@@ -84,7 +86,7 @@ class Sending:
         self.way = ""
 
     def run(self) -> Verdict:
-        holdings = parse_holdings(self._ask(ask_holdings()))
+        holdings = self._holdings()
         earlier = holdings.parts_of(self.step.identity)
         try:
             how = self._bring(holdings, earlier)
@@ -128,9 +130,7 @@ class Sending:
         name = self._from_others(parts, first) if self.shared and self.total >= LEAST else ""
         if not name:
             # What came so far, if anything did, is there already.
-            first = (
-                held(parts.diff_ids, parse_holdings(self._ask(ask_holdings())).chains) if self.made else first
-            )
+            first = held(parts.diff_ids, self._holdings().chains) if self.made else first
             for group in groups_of(sizes, first) or (Group(first, first),):
                 name = self._load(parts, group)
         arrived = self._look(name)
@@ -229,6 +229,10 @@ class Sending:
             raise failure(answer, self.runner)
         return answer.stdout
 
+    def _holdings(self) -> Holdings:
+        with answer_of(self.step.host, "the images that it has"):
+            return parse_holdings(self._ask(ask_holdings()))
+
     def _require_room(self, holdings: Holdings, needed: int) -> None:
         room, host = holdings.room, self.step.host
         if room is None or room.free >= _LEAST_ROOM * needed:
@@ -238,8 +242,10 @@ class Sending:
 
     def _look(self, name: str) -> _Arrived:
         said = self._ask(script(_LOOK, name))
-        image = image_facts(json_list(said)[0])
-        return _Arrived(name, image.identity, said.splitlines()[-1].startswith("sha256:"))
+        with answer_of(self.step.host, f"the image {name}"):
+            found = json_list(ImageInspect, said)
+        identity = image_facts(found[0]).identity if found else ""
+        return _Arrived(name, identity, said.rstrip().rpartition("\n")[2].startswith("sha256:"))
 
     def _name(self, arrived: _Arrived, earlier: Sequence[str]) -> None:
         """Give the image its names, once what the host holds has proved to be it; the other names go."""

@@ -191,13 +191,13 @@ class Relay:
         line, host = self._line, member.host
         while member.said:
             what = member.said.popleft()
-            if "at" in what and "limit" in what:
-                self._apply(line.moved(host, int(what["at"]), now))
-            elif "takes" in what:
-                member.taken(what["takes"], int(what["at"]))
-            elif "lost" in what:
-                gone, begun = "gone" in what, bool(what["begun"])
-                self._apply(line.lost(host, str(what["lost"]), begun, gone, str(what["why"]), now))
+            if what.at is not None and what.limit is not None:
+                self._apply(line.moved(host, what.at, now))
+            elif what.takes is not None:
+                member.taken(what.takes, what.at or 0)
+            elif what.lost in line.at:
+                gone = what.gone is not None
+                self._apply(line.lost(host, what.lost, what.begun, gone, what.why, now))
         if member.ended.is_set() and host in line.at:
             self._apply(line.gone(host, now))
 

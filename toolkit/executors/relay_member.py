@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.command import Command
 from toolkit.core.relay_line import Line
 from toolkit.core.relay_orders import HERE
@@ -19,6 +19,8 @@ from toolkit.effects.relay_keys import RelayKey
 from toolkit.effects.runner import Runner
 from toolkit.errors import ToolkitError, Unreachable
 from toolkit.executors.cargo import Stretch
+from toolkit.protocol.decode import decode_json
+from toolkit.protocol.relay import RelayMessage
 
 # Bytes done, bytes in all.
 Advance = Callable[[int, int], None]
@@ -28,6 +30,7 @@ HEAD = struct.Struct(">cBII")
 ZSTD = 1
 # Seconds that a host has for its first word, and between two messages that carry nothing but digests.
 ANSWER, _FLUSH = 20.0, 0.1
+_AGAIN = "run the same command again"
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,12 @@ class Member:
         self.rate: float | None = None  # chunks per second of late
         self.moved = 0.0  # when it last got a chunk
         self.giver = HERE
-        self.said: deque[dict[str, Any]] = deque()
+        self.said: deque[RelayMessage] = deque()
         self.finished, self.ended, self._ready = threading.Event(), threading.Event(), threading.Event()
         self.error: Exception | None = None
         self._loads: dict[int, _Load] = {}
         self._bad = False
-        self._line = b""
+        self._lines = LineStream(self.host)
         self.changed = threading.Condition()
         self._orders: list[bytes] = []
         self._digests: list[tuple[int, bytes]] = []
@@ -117,7 +120,7 @@ class Member:
             result = self.runner.stream(command, self._hear, self._frames())
             self._stderr = result.stderr
             reason = result.stderr.strip().rpartition("\n")[2] or f"status {result.status}"
-            self.fail(ToolkitError(f"its relay ended: {reason}", "run the same command again", self.host))
+            self.fail(ToolkitError(f"its relay ended: {reason}", _AGAIN, self.host))
         except Exception as error:
             self.fail(error)
         finally:
@@ -127,24 +130,27 @@ class Member:
             self._tell(lambda: None)
 
     def _hear(self, data: bytes) -> None:
-        *lines, self._line = (self._line + data).split(b"\n")
+        lines = self._lines.take(data)
         for line in lines:
-            what = json.loads(line)
-            if "missing" in what:
-                self._missing = str(what["missing"])
+            with answer_of(self.host, "the transfer"):
+                what = decode_json(RelayMessage, line)
+            if what.missing is not None:
+                self._missing = what.missing
                 self._ready.set()
                 self.close()  # it reads nothing that could end what waits for it
-            elif "ready" in what:
-                self.zstd = bool(what["zstd"])
+            elif what.ready:
+                self.zstd = what.zstd
                 self._ready.set()
-            elif "port" in what:
-                self.port = int(what["port"])
-            elif "loaded" in what:
-                self._judge(int(what["loaded"]), _Load(int(what["status"]), str(what["said"])))
+            elif what.port is not None:
+                self.port = what.port
+            elif what.loaded is not None:
+                if what.loaded >= len(self.stretches):
+                    raise ToolkitError(f"it put away {what.loaded}, which was not sent", _AGAIN, self.host)
+                self._judge(what.loaded, _Load(what.status, what.said))
             else:
-                if "limit" in what:
-                    self.busy, self.heard = bool(what["busy"]), time.monotonic()
-                    self._moved(int(what["at"]), int(what["limit"]), int(what["wire"]))
+                if what.at is not None and what.limit is not None:
+                    self.busy, self.heard = what.busy, time.monotonic()
+                    self._moved(what.at, what.limit, what.wire)
                 self.said.append(what)
         if lines:
             self._tell(lambda: None)

@@ -11,13 +11,14 @@ besides these are passed over.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from toolkit.errors import BadInput, Problem
 from toolkit.network.measured import Measured, Pair, Point
+from toolkit.protocol.bench import MeasuredAbout
+from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.spec.fields import HOST_NAME
 from toolkit.spec.words import shown
 
@@ -32,9 +33,9 @@ def parse_measured(text: str, source: str) -> Measured:
         BadInput: names everything that is wrong in it.
     """
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(source, (Problem("", f"is not JSON: {error}"),), _FIX) from error
+        data = load_json(text)
+    except DecodeError as error:
+        raise BadInput(source, (Problem("", f"is not JSON that toolkit reads: {error}"),), _FIX) from error
     if not isinstance(data, dict):
         raise BadInput(source, (Problem("", f"should be a mapping, found {shown(data)}"),), _FIX)
     reader = _Reader()
@@ -45,9 +46,11 @@ def parse_measured(text: str, source: str) -> Measured:
         reader.problems.append(Problem("", "holds neither pairs nor allreduce: nothing was measured"))
     if reader.problems:
         raise BadInput(source, tuple(reader.problems), _FIX)
-    faults = data.get("faults")
-    said = tuple(map(str, faults)) if isinstance(faults, list) else ()
-    return Measured(hosts, pairs, points, str(data.get("engine", "")), said)
+    try:
+        about = decode(MeasuredAbout, data)
+    except DecodeError as error:
+        raise BadInput(source, (Problem(error.path, error.what),), _FIX) from error
+    return Measured(hosts, pairs, points, about.engine, about.faults)
 
 
 _MOST = 10**15  # of anything that is measured here; larger ones would only overflow

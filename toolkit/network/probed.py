@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+
+from toolkit.protocol.bench import Steps
+from toolkit.protocol.decode import DecodeError, decode, load_first
 
 
 @dataclass(frozen=True)
@@ -32,21 +34,27 @@ _TORCH_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def parse_probed(text: str) -> Probed | None:
-    """Return what the probe printed last into a job's output; None when it printed nothing."""
+    """Return what the probe printed last into a job's output; None when it printed nothing.
+
+    Raises:
+        DecodeError: it printed something else.
+    """
     _, found, rest = text.rpartition(PROBE_MARK)
     if not found:
         return None
-    data = json.JSONDecoder().raw_decode(rest)[0]
-    kinds = data["gradients"]
+    data = decode(Steps, load_first(rest)[0])
+    kinds = data.gradients
+    if not kinds:
+        raise DecodeError("gradients", "is empty")
     # Gradients of another kind, float64 say, travel as they are; only the comparison takes them for fp32.
     most = max(kinds, key=lambda kind: kinds[kind])
     return Probed(
-        parameters=data["parameters"],
+        parameters=data.parameters,
         size=sum(kinds.values()),
         dtype=_TORCH_DTYPES.get(most, "fp32"),
-        seconds=data["seconds"],
-        least=data["least"],
-        most=data["most"],
-        steps=data["steps"],
-        device=data["device"],
+        seconds=data.seconds,
+        least=data.least,
+        most=data.most,
+        steps=data.steps,
+        device=data.device,
     )

@@ -16,6 +16,8 @@ from typing import Any
 
 from toolkit.network.trials import Algorithm
 from toolkit.network.tuning import Rule, Timing, Tuning
+from toolkit.protocol.bench import AlgorithmTime, Tuned, TunedFile
+from toolkit.protocol.decode import DecodeError, decode_json
 
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:
@@ -39,17 +41,14 @@ def tunings_text(tunings: Iterable[Tuning]) -> str:
 def parse_tunings(text: str) -> tuple[Tuning, ...]:
     """Return what the file says; nothing when it is not there or cannot be understood."""
     try:
-        return tuple(_tuning(item) for item in json.loads(text)["tuned"])
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return tuple(map(_tuning, decode_json(TunedFile, text).tuned))
+    except DecodeError:
         return ()
 
 
-def parse_timings(trial: str, rows: Sequence[dict[str, Any]]) -> tuple[Timing, ...]:
+def parse_timings(trial: str, rows: Sequence[AlgorithmTime]) -> tuple[Timing, ...]:
     """Return what ``toolkit/inside/bench_algorithms.py`` printed of one trial."""
-    return tuple(
-        Timing(trial, parse_algorithm(str(row["algorithm"])), int(row["bytes"]), float(row["seconds"]))
-        for row in rows
-    )
+    return tuple(Timing(trial, parse_algorithm(row.algorithm), row.bytes, row.seconds) for row in rows)
 
 
 def parse_algorithm(word: str) -> Algorithm:
@@ -62,16 +61,15 @@ def parse_algorithm(word: str) -> Algorithm:
     return Algorithm(int(number), int(segment))
 
 
-def _tuning(item: dict[str, Any]) -> Tuning:
+def _tuning(item: Tuned) -> Tuning:
     return Tuning(
-        engine=str(item["engine"]),
-        hosts=tuple((str(name), str(address), int(slots)) for name, address, slots in item["hosts"]),
-        env=tuple(sorted((str(name), str(value)) for name, value in item["env"].items())),
-        rules=tuple(Rule(int(size), Algorithm(int(n), int(segment))) for size, n, segment in item["rules"]),
-        why=tuple(map(str, item["why"])),
+        engine=item.engine,
+        hosts=item.hosts,
+        env=tuple(sorted(item.env.items())),
+        rules=tuple(Rule(size, Algorithm(number, segment)) for size, number, segment in item.rules),
+        why=item.why,
         timings=tuple(
-            Timing(str(trial), parse_algorithm(word), int(size), float(seconds))
-            for trial, word, size, seconds in item["timings"]
+            Timing(trial, parse_algorithm(word), size, seconds) for trial, word, size, seconds in item.timings
         ),
-        when=str(item["when"]),
+        when=item.when,
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import struct
+from contextlib import suppress
 
 from toolkit.core.facts import Interface
 from toolkit.core.links import Route
+from toolkit.protocol.numbers import hexadecimal, whole
 
 
 def parse_interfaces(listed: str, routes: str, trie: str) -> tuple[Interface, ...]:
@@ -20,8 +22,9 @@ def parse_interfaces(listed: str, routes: str, trie: str) -> tuple[Interface, ..
     for line in listed.splitlines():
         words = line.split()
         if len(words) > 3 and words[2] == "inet":
-            address, _, prefix = words[3].partition("/")
-            found.append(Interface(words[1], address, int(prefix or 32)))
+            with suppress(ValueError):
+                own = ipaddress.IPv4Interface(words[3])
+                found.append(Interface(words[1], str(own.ip), own.network.prefixlen))
     return tuple(found) or _from_proc(routes, trie)
 
 
@@ -34,9 +37,10 @@ def _from_proc(routes: str, trie: str) -> tuple[Interface, ...]:
     networks = []
     for line in routes.splitlines()[1:]:
         words = line.split()
-        if len(words) > 7 and int(words[2], 16) == 0 and words[7] != "00000000":
-            prefix = bin(int(words[7], 16)).count("1")
-            networks.append((words[0], ipaddress.ip_network(f"{_v4(words[1])}/{prefix}", False)))
+        if len(words) > 7 and hexadecimal(words[2]) == 0:
+            target, mask = _v4(words[1]), hexadecimal(words[7])
+            if target and mask:
+                networks.append((words[0], ipaddress.IPv4Network(f"{target}/{bin(mask).count('1')}", False)))
     own: list[str] = []
     last = ""
     for line in trie.splitlines():
@@ -44,7 +48,8 @@ def _from_proc(routes: str, trie: str) -> tuple[Interface, ...]:
         if line.strip().startswith("|--") and words:
             last = words[0]
         elif "/32 host LOCAL" in line and last not in own:
-            own.append(last)
+            with suppress(ValueError):
+                own.append(str(ipaddress.IPv4Address(last)))
     found = [Interface("lo", a, 8) for a in own if a.startswith("127.")]
     for address in own:
         for name, network in networks:
@@ -63,11 +68,10 @@ def parse_listeners(text: str) -> tuple[tuple[str, int], ...]:
     for line in text.splitlines():
         words = line.split()
         if len(words) > 3 and words[3] == "0A":
-            address, _, port = words[1].partition(":")
-            if len(address) == 8:
-                found.add((_v4(address), int(port, 16)))
-            else:
-                found.add((_v6(address), int(port, 16)))
+            word, _, port = words[1].partition(":")
+            address, number = _v4(word) if len(word) == 8 else _v6(word), hexadecimal(port, 65535)
+            if address and number is not None:
+                found.add((address, number))
     return tuple(sorted(found))
 
 
@@ -77,20 +81,28 @@ def parse_routes(text: str) -> tuple[Route, ...]:
     for line in text.splitlines()[1:]:
         words = line.split()
         # RTF_UP alone counts; RTF_REJECT (0x200) leads nowhere.
-        if len(words) > 7 and int(words[3], 16) & 0x201 == 1:
+        if len(words) > 7 and (hexadecimal(words[3]) or 0) & 0x201 == 1:
             target, gateway, mask = (_v4(words[i]) for i in (1, 2, 7))
-            network = str(ipaddress.ip_network(f"{target}/{mask}", strict=False))
-            found.append(Route(words[0], network, "" if gateway == "0.0.0.0" else gateway, int(words[6])))
+            metric = whole(words[6], 2**32)
+            if not (target and gateway and mask) or metric is None:
+                continue
+            with suppress(ValueError):  # a mask with holes
+                network = str(ipaddress.IPv4Network(f"{target}/{mask}", strict=False))
+                found.append(Route(words[0], network, "" if gateway == "0.0.0.0" else gateway, metric))
     return tuple(found)
 
 
 def _v4(word: str) -> str:
+    """The address of a word, empty for what is none."""
     # The tables have each 32-bit word in the machine's (little-endian) order.
-    return str(ipaddress.IPv4Address(struct.pack("<L", int(word, 16))))
+    number = hexadecimal(word)
+    return "" if number is None else str(ipaddress.IPv4Address(struct.pack("<L", number)))
 
 
 def _v6(word: str) -> str:
     # Four words, each as in _v4.
-    raw = b"".join(struct.pack("<L", int(word[i : i + 8], 16)) for i in range(0, 32, 8))
-    address = ipaddress.IPv6Address(raw)
+    numbers = [hexadecimal(word[i : i + 8]) for i in range(0, 32, 8)]
+    if len(word) != 32 or None in numbers:
+        return ""
+    address = ipaddress.IPv6Address(struct.pack("<4L", *numbers))
     return str(address.ipv4_mapped or address)

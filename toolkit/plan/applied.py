@@ -13,6 +13,7 @@ from toolkit.core.container import without_empty
 from toolkit.core.counted import counted
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding
+from toolkit.protocol.decode import DecodeError, decode_json
 from toolkit.spec.inventory import Host, Inventory
 
 # Below a host's state folder.
@@ -50,10 +51,9 @@ def applied_text(inventory: Inventory, host: str) -> str:
 def parse_applied(text: str) -> tuple[tuple[str, str], ...]:
     """Return the pairs of a record; none if there is no record, or if it is unreadable."""
     try:
-        pairs = json.loads(text).items()
-    except (ValueError, AttributeError):
+        return tuple(sorted(decode_json(dict[str, str], text).items()))
+    except DecodeError:
         return ()
-    return tuple(sorted((str(key), str(value)) for key, value in pairs))
 
 
 def changed_keys(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from toolkit.core.names import JOBS, LABEL_PORT
 from toolkit.plan.ownership import ours
 from toolkit.plan.parts import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
+from toolkit.protocol.numbers import whole
 from toolkit.spec.inventory import Inventory
 
 # Of a cluster's containers those of this user: another one may have made some since the host was asked.
@@ -189,7 +190,7 @@ def _files_step(facts: Facts) -> Step:
 
 def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -> Step:
     ports = [c.labels.get(LABEL_PORT, "") for c in ours(inventory.cluster, facts)]
-    port = next((p for p in ports if p.isdigit()), "0")
+    port = next((p for p in ports if whole(p, 65535) is not None), "0")
     others = any(
         c.labels.get(LABEL_PORT) == port and c not in ours(inventory.cluster, facts) for c in facts.containers
     )

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 
 from toolkit.core.command import script
 from toolkit.core.image import image_facts, image_id, image_names
@@ -14,6 +13,7 @@ from toolkit.core.image_parts import held
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 from toolkit.plan.steps import Phase, Plan, Run, Step
+from toolkit.protocol.engine import ImageInspect
 
 # How many images of one name `image prune` leaves on a host: today's, and the one to go back to.
 KEPT = 2
@@ -79,27 +79,31 @@ def _is_part(name: str) -> bool:
 
 
 def parse_held(text: str) -> tuple[HeldImage, ...]:
-    """Return the images that a host named in answer to ``QUESTION``, all that it has."""
+    """Return the images that a host named in answer to ``QUESTION``, all that it has.
+
+    Raises:
+        DecodeError: what it said of one is no answer of an engine.
+    """
     listed, _, rest = text.partition("=used\n")
     used, _, rest = rest.partition("=images\n")
     users: dict[str, list[str]] = {}
     for line in used.splitlines():
         image, _, name = line.partition(" ")
         users.setdefault(image_id(image), []).append(name.lstrip("/"))
-    found = {image_id(item["Id"]): item for item in json_list(rest)}
+    found = {image_id(item.id): item for item in json_list(ImageInspect, rest)}
     return tuple(
         replace(_held_image(item), users=tuple(sorted(users.get(id_, ()))), whole=id_ in listed.split())
         for id_, item in sorted(found.items())
     )
 
 
-def _held_image(item: Mapping[str, Any]) -> HeldImage:
+def _held_image(item: ImageInspect) -> HeldImage:
     facts = image_facts(item)
-    labels = (item.get("Config") or {}).get("Labels") or {}
+    labels = (item.config.labels if item.config else None) or {}
     names = image_names(item)
     foreign = [name for name in names if not _is_ours(name) and not _is_part(name)]
-    tagged = _seconds(str((item.get("Metadata") or {}).get("LastTagTime") or ""))
-    created = _seconds(str(item.get("Created") or ""))
+    tagged = _seconds((item.metadata.tagged if item.metadata else None) or "")
+    created = _seconds(item.created or "")
     return HeldImage(
         id=facts.id,
         identity=facts.identity,
@@ -108,9 +112,9 @@ def _held_image(item: Mapping[str, Any]) -> HeldImage:
         since=tagged or created,
         created=created,
         diff_ids=facts.diff_ids,
-        part_of=str(labels.get(LABEL_PART, "")) if any(map(_is_part, names)) else "",
+        part_of=labels.get(LABEL_PART, "") if any(map(_is_part, names)) else "",
         # Of an image whose name has moved on to the next build only its labels tell what it was.
-        line=str(labels.get("toolkit.flavour", "")) or (foreign[0] if foreign else ""),
+        line=labels.get("toolkit.flavour", "") or (foreign[0] if foreign else ""),
     )
 
 
@@ -119,7 +123,10 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
     if not found or found[1] < "1971":
         return 0.0
-    moment = datetime.fromisoformat(f"{found[1]}{'+00:00' if found[3] == 'Z' else found[3]}")
+    try:
+        moment = datetime.fromisoformat(f"{found[1]}{'+00:00' if found[3] == 'Z' else found[3]}")
+    except ValueError:  # no day of the calendar
+        return 0.0
     return moment.timestamp() + float(found[2] or 0)
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from toolkit.core.links import Gid, Link, LinkKind, RdmaPort
+from toolkit.protocol.numbers import MOST, real, whole
 
 # sysfs answers from memory. grep names each file, reads them all in one process, and -s passes over what
 # an interface lacks or, being down, does not say.
@@ -74,7 +75,7 @@ def _lines(text: str) -> Iterator[tuple[str, str, str]]:
 def _link(name: str, said: dict[str, str], limit: float, lower: tuple[str, ...], card: bool) -> Link:
     def number(key: str) -> int:
         # -1 and 4294967295 both stand for "unknown".
-        value = int(said[key]) if re.fullmatch(r"-?\d{1,18}", said.get(key, "")) else 0
+        value = whole(said.get(key, ""), least=-MOST) or 0
         return value if 0 < value < 2**32 - 1 or key.endswith("packets") else 0
 
     carrier = {"1": True, "0": False}.get(said.get("carrier", ""))
@@ -115,8 +116,9 @@ def _limits(shaping: str) -> dict[str, float]:
     for line in shaping.splitlines():
         words = line.split()
         rate = _RATE.search(line)
-        if rate and len(words) > 5 and words[3] == "dev" and words[5] == "root":
-            found[words[4]] = float(rate[1]) * _MEGABITS[rate[2].lower()]
+        number = real(rate[1]) if rate else None
+        if rate and number is not None and len(words) > 5 and words[3] == "dev" and words[5] == "root":
+            found[words[4]] = number * _MEGABITS[rate[2].lower()]
     return found
 
 
@@ -127,8 +129,9 @@ def parse_rdma(text: str) -> tuple[RdmaPort, ...]:
     interfaces: dict[str, list[str]] = defaultdict(list)
     for device, what, value in _lines(text):
         parts = what.split("/")
-        if parts[0] == "ports" and len(parts) > 2 and parts[1].isdigit():
-            ports[device, int(parts[1])]["/".join(parts[2:])] = value
+        if parts[0] == "ports" and len(parts) > 2:
+            if (port := whole(parts[1])) is not None:
+                ports[device, port]["/".join(parts[2:])] = value
         elif parts[:2] == ["device", "net"] and len(parts) == 3:
             interfaces[device].append(parts[2])
         elif value.startswith("DRIVER="):
@@ -151,8 +154,7 @@ def parse_rdma(text: str) -> tuple[RdmaPort, ...]:
 
 def _gigabits(text: str) -> float:
     """``100 Gb/sec (4X EDR)`` as a number."""
-    word = text.partition(" ")[0]
-    return float(word) if re.fullmatch(r"\d+(\.\d+)?", word) else 0.0
+    return max(0.0, real(text.partition(" ")[0]) or 0.0)
 
 
 def _gids(said: dict[str, str]) -> Iterator[Gid]:

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from toolkit.core.command import Command, script
 from toolkit.core.container import Container
@@ -17,6 +16,8 @@ from toolkit.plan.containers import cluster_container
 from toolkit.plan.layout import Layout, Place
 from toolkit.plan.ownership import running
 from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
+from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.looks import Listening, LookReport
 from toolkit.render.docker import docker_run_args
 
 # Seconds after which the program ends by itself, and after which whoever holds it is killed.
@@ -61,13 +62,13 @@ class Looked:
     """What one host's program found.
 
     Args:
-        report: what it said, empty when it did not come so far; then ``error`` says why.
+        report: what it said, without values when it did not come so far; then ``error`` says why.
         ahead: seconds by which its clock is ahead of this machine's; ``doubt`` how wrong that may be.
         up: as in Look.
         status: the program's exit status, or the engine's if the program could not start.
     """
 
-    report: Mapping[str, Any] = field(default_factory=dict)
+    report: LookReport = field(default_factory=LookReport)
     error: str = ""
     ahead: float = 0.0
     doubt: float = 0.0
@@ -122,18 +123,19 @@ def targets_line(host: str, looks: Sequence[Look], ports: Mapping[str, Mapping[s
     return json.dumps({"targets": targets}).encode() + b"\n"
 
 
-def parse_line(line: str) -> dict[str, Any] | None:
-    """Return one answer of the program, None when the line is none: a banner, or words of the engine."""
+def parse_line(line: bytes) -> Listening | LookReport | None:
+    """Return one answer of the program, None when the line is none: a banner, or words of the engine.
+
+    Raises:
+        DecodeError: it is an answer that cannot be read.
+    """
     try:
-        value = json.loads(line)
-    except ValueError:
+        value = load_json(line)
+    except DecodeError:
         return None
-    if not isinstance(value, dict) or not ("ports" in value or "pairs" in value):
-        return None
-    # The other hosts are told to connect to these.
-    ports = value.get("ports", {})
-    numbers = isinstance(ports, dict) and all(isinstance(p, int) and 0 < p < 65536 for p in ports.values())
-    return value if numbers else None
+    if isinstance(value, dict) and "pairs" in value:
+        return decode(LookReport, value)
+    return decode(Listening, value) if isinstance(value, dict) and "ports" in value else None
 
 
 def last_words(lines: Sequence[str]) -> str:

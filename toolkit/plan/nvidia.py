@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from toolkit.core.facts import Gpu, Mig
+from toolkit.protocol.engine import EngineInfo
+from toolkit.protocol.numbers import whole
 
 # The query tells everything but the parts of a GPU that is split, which the list tells; the fields are such
 # that every driver has them. A driver in trouble can make nvidia-smi hang, and must not take the probe along.
@@ -20,6 +20,7 @@ else
   echo "there is no nvidia-smi on the PATH"
 fi
 """
+_MOST = 1023  # the number of a GPU
 CDI_KIND = "nvidia.com/gpu"
 ABSENT = "there is no nvidia-smi on the PATH"
 
@@ -78,28 +79,27 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
     split = ""
     for line in (line.strip() for line in text.splitlines()):
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 5 and cells[0].isdigit():
+        if len(cells) == 5 and (index := whole(cells[0], _MOST)) is not None:
             # "[N/A]" or "[Not Supported]" where memory is shared with the processor.
-            memory = int(cells[4]) if cells[4].isdigit() else 0
-            gpus[cells[1]] = Gpu(int(cells[0]), cells[1], cells[2], cells[3], memory)
+            gpus[cells[1]] = Gpu(index, cells[1], cells[2], cells[3], whole(cells[4]) or 0)
         elif found := _GPU_LINE.match(line):
             split = found[2]
         elif (found := _MIG_LINE.match(line)) and split in gpus:
-            mig = Mig(int(found[2]), found[3], found[1])
+            mig = Mig(whole(found[2]) or 0, found[3], found[1])
             gpus[split] = replace(gpus[split], migs=(*gpus[split].migs, mig))
         elif line and line not in rest:
             rest.append(line)
     return tuple(gpus.values()), " ".join(rest)
 
 
-def parse_cdi(info: Mapping[str, Any], specifications: str) -> tuple[str, ...]:
+def parse_cdi(info: EngineInfo, specifications: str) -> tuple[str, ...]:
     """Return the names of the GPUs that the engine gives by CDI: as it lists them, else from the files there.
 
     An empty list of folders is how an engine says that CDI is switched off.
     """
-    if not info.get("CDISpecDirs"):
+    if not info.cdi_folders:
         return ()
-    listed = [str(d.get("ID", "")).partition("=") for d in info.get("DiscoveredDevices") or ()]
+    listed = [device.id.partition("=") for device in info.devices or ()]
     names = [name for kind, _, name in listed if kind == CDI_KIND]
     return tuple(dict.fromkeys(names or _CDI_NAME.findall(specifications)))
 

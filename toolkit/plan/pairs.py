@@ -12,6 +12,7 @@ from toolkit.network.choose import DataPath
 from toolkit.network.evidence import Answer, Evidence
 from toolkit.network.shared import Shared
 from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
+from toolkit.protocol.numbers import whole
 
 # Seconds. TCP sends its first packet again after 1 s, so one packet may be lost without a false alarm.
 CONNECT_SECONDS = 1.5
@@ -101,10 +102,11 @@ def parse_ways(host: str, ways: Ways, text: str) -> Evidence:
     if "tried" in lines:
         tries = {(host, address, port): "timeout" for address, port in ways.targets}
         for line in lines:
-            if m := _OPEN.match(line):
-                tries[host, m[1], int(m[2])] = "open"
-            elif m := _REFUSED.search(line):
-                tries[host, m[1], int(m[2])] = _WORDS.get(m[3], "unreachable")
+            m = _OPEN.match(line) or _REFUSED.search(line)
+            port = whole(m[2], 65535) if m else None
+            if m and port is not None:
+                is_open = m.re is _OPEN
+                tries[host, m[1], port] = "open" if is_open else _WORDS.get(m[3], "unreachable")
     return Evidence(tries, routes)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
@@ -12,6 +11,7 @@ from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER
 from toolkit.errors import NotReady
 from toolkit.network.choose import DataPath
 from toolkit.plan.ownership import running
+from toolkit.protocol.numbers import whole
 from toolkit.spec.inventory import Inventory
 
 _ANY = ("0.0.0.0", "::")
@@ -104,5 +104,4 @@ def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> 
 
 def _held_port(cluster: str, facts: Facts) -> int:
     container = running(cluster, WORKER, facts)
-    label = container.labels.get(LABEL_PORT, "") if container else ""
-    return int(label) if re.fullmatch("[1-9][0-9]{0,4}", label) and int(label) < 65536 else 0
+    return (whole(container.labels.get(LABEL_PORT, ""), 65535) or 0) if container else 0

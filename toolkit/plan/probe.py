@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
+from toolkit.core.answers import answer_of
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
 from toolkit.core.engine_info import parse_info
@@ -20,7 +20,14 @@ from toolkit.plan.addresses import parse_interfaces, parse_listeners, parse_rout
 from toolkit.plan.applied import parse_applied
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
+from toolkit.protocol.decode import DecodeError, decode
+from toolkit.protocol.engine import ContainerInspect, EngineInfo, ImageInspect
 from toolkit.protocol.frames import framed_script
+from toolkit.protocol.hosts import Who
+from toolkit.protocol.numbers import whole
+
+# A device node below /dev/infiniband.
+_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 # Each section is a call of `say`, see ``toolkit.protocol.frames``. What contains `case` is a function first:
 # old shells end a command substitution at its first bracket.
@@ -124,39 +131,46 @@ def parse_facts(
         need_docker: whether it is an error when docker cannot be used; otherwise ``docker`` is empty then.
 
     Raises:
-        ToolkitError: docker is missing, stopped or forbidden there.
+        ToolkitError: docker is missing, stopped or forbidden there, or a section cannot be read.
     """
-    who = parts["who"].splitlines()
-    user, uid, gid, home = who[0], int(who[1]), int(who[2]), who[5]
-    state_dir = f"{who[6]}/toolkit/{cluster}/{host}"
-    ids, names = who[3].split(), [name for name in who[4].split("\t") if name]
-    # Groups without a name, or names that cannot be told apart: then the ids stand for them.
-    groups = tuple(zip(map(int, ids), names if len(names) == len(ids) else ids, strict=True))
-    machine = parts["machine"].splitlines()
+    with answer_of(host, "its user, its engine and its devices"):
+        return _facts(host, cluster, Sections(parts), need_docker, engine)
+
+
+class Sections(dict[str, str]):
+    """Sections of an answer; one that is missing makes the answer unreadable."""
+
+    def __missing__(self, name: str) -> str:
+        raise DecodeError(name, "is missing")
+
+
+def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: str) -> Facts:
+    who, machine = _who(parts["who"]), _lines(parts["machine"], "machine", ("name", "arch"))
+    state_dir = f"{who.state}/toolkit/{cluster}/{host}"
     try:
-        info = docker_info(host, user, parts["docker"], engine)
+        info = docker_info(host, who.user, parts["docker"], engine)
     except ToolkitError:
         if need_docker:
             raise
-        info = {}
+        info = EngineInfo()
     ssh = parts["ssh"].split()
     gpus, gpu_trouble = parse_smi(parts["gpus"])
-    containers = tuple(container_facts(c) for c in json_list(parts["containers"]))
+    containers = tuple(map(container_facts, json_list(ContainerInspect, parts["containers"])))
     return Facts(
         host=host,
-        user=user,
-        uid=uid,
-        gid=gid,
-        groups=groups,
-        home=home,
+        user=who.user,
+        uid=who.uid,
+        gid=who.gid,
+        groups=who.groups,
+        home=who.home,
         state_dir=state_dir,
         state_folders=state_folders.parse_state_folders(host, state_dir, parts.get("state", "")),
-        hostname=machine[0],
-        arch=machine[1],
-        docker=str(info.get("ServerVersion", "")),
-        store=_store(info),
-        engine=str(info.get("Engine", DOCKER)),
-        rootless=any("rootless" in str(o) for o in info.get("SecurityOptions") or ()),
+        hostname=machine["name"],
+        arch=machine["arch"],
+        docker=info.version,
+        store="containerd" if info.uses_containerd else info.driver,
+        engine=info.engine,
+        rootless=info.is_rootless,
         ssh_address=ssh[2] if len(ssh) == 4 else "",
         interfaces=parse_interfaces(parts["interfaces"], parts["routes"], parts["addresses"]),
         listening=parse_listeners(parts["tcp"]),
@@ -165,7 +179,7 @@ def parse_facts(
         gpus=gpus,
         gpu_trouble=gpu_trouble,
         # The engine gives GPUs when it found the hook at its start; who configures it names a runtime.
-        nvidia_runtime=bool(parts["runtime"].strip()) or "nvidia" in (info.get("Runtimes") or {}),
+        nvidia_runtime=bool(parts["runtime"].strip()) or "nvidia" in (info.runtimes or {}),
         cdi=parse_cdi(info, parts["cdi"]),
         remembered=remembered(parts["cluster"]),
         booted=boot_time(parts["boot"]),
@@ -173,7 +187,7 @@ def parse_facts(
         applied=parse_applied(parts.get("applied", "")),
         tuned=parts["tuned"],
         programs=programs(parts["programs"]),
-        infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split()),
+        infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split() if _DEVICE.fullmatch(n)),
         free_bytes=_free(parts["disk"]),
         links=links.parse_links(parts.get("links", ""), parts.get("shaping", "")),
         routes=parse_routes(parts["routes"]),
@@ -183,19 +197,21 @@ def parse_facts(
     )
 
 
-def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> dict[str, Any]:
+def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> EngineInfo:
     """Return what ``docker info --format '{{json .}}'`` printed on a host, errors included.
 
     Raises:
-        ToolkitError: docker is missing, stopped or forbidden to that user.
+        ToolkitError: docker is missing, stopped or forbidden to that user, or its answer cannot be read.
     """
-    if info := parse_info(text):
-        if info["Engine"] == PODMAN and engine == DOCKER:
+    with answer_of(host, "its engine"):
+        info = parse_info(text)
+    if info is not None:
+        if info.engine == PODMAN and engine == DOCKER:
             what = "docker is Podman under another name there"
             raise NotReady(what, "engine: podman in the hosts file; or install Docker", host)
-        if info.get("ServerVersion"):
+        if info.version:
             return info
-        text = "; ".join(info.get("ServerErrors") or ()) or text
+        text = "; ".join(info.errors or ()) or text
     if "no answer within" in text:
         what, fix = (
             f"the docker engine does not answer: {words_of(text)}",
@@ -211,19 +227,31 @@ def docker_info(host: str, user: str, text: str, engine: str = DOCKER) -> dict[s
 
 def _images(parts: Mapping[str, str], used: Collection[str]) -> tuple[ImageFacts, ...]:
     """The images that are whole; one that a container is made from may have lost its name, and its place."""
-    found = {image.id: image for image in map(image_facts, json_list(parts["images"]))}
+    found = {image.id: image for image in map(image_facts, json_list(ImageInspect, parts["images"]))}
     if "listed" in parts:
         whole = {*parts["listed"].split(), *used}
         found = {id_: image for id_, image in found.items() if id_ in whole}
     return tuple(found.values())
 
 
-def _store(info: dict[str, Any]) -> str:
-    status = [" ".join(map(str, pair)) for pair in info.get("DriverStatus") or ()]
-    containerd = any("io.containerd.snapshotter" in line for line in status)
-    return "containerd" if containerd else str(info.get("Driver", ""))
-
-
 def _free(text: str) -> int:
     words = text.splitlines()[-1].split() if text else []
-    return int(words[3]) * 1024 if len(words) > 3 and words[3].isdigit() else 0
+    return (whole(words[3], 2**53) or 0) * 1024 if len(words) > 3 else 0
+
+
+def _who(text: str) -> Who:
+    lines = _lines(text, "who", ("user", "uid", "gid", "ids", "names", "home", "state"))
+    ids = [whole(word) for word in lines["ids"].split()]
+    names = [name for name in lines["names"].split("\t") if name]
+    # Groups without a name, or names that cannot be told apart: then the ids stand for them.
+    groups = list(map(list, zip(ids, names if len(names) == len(ids) else map(str, ids), strict=True)))
+    numbers = {"uid": whole(lines["uid"]), "gid": whole(lines["gid"]), "groups": groups}
+    return decode(Who, {**lines, **numbers}, "who")
+
+
+def _lines(text: str, section: str, names: Sequence[str]) -> dict[str, str]:
+    """The lines of a section by name; more can follow."""
+    lines = text.splitlines()
+    if len(lines) < len(names):
+        raise DecodeError(section, f"{len(lines)} lines, not {len(names)}")
+    return dict(zip(names, lines, strict=False))

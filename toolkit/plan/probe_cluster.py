@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import functools
 from datetime import datetime, timezone
-from typing import Any
 
 from toolkit.core.facts import ContainerFacts, Remembered
 from toolkit.core.image import image_id
 from toolkit.core.typed import Kind
+from toolkit.protocol.engine import ContainerConfig, ContainerInspect, ContainerState
+from toolkit.protocol.numbers import MOST, whole
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
 _TICKS_PER_SECOND = 100
+_LATEST = 10**11  # seconds since the epoch
 
 
-def container_facts(item: dict[str, Any]) -> ContainerFacts:
+def container_facts(item: ContainerInspect) -> ContainerFacts:
     """Return one container from its ``docker inspect`` object."""
-    state = item.get("State") or {}
+    state = item.state or ContainerState()
     return ContainerFacts(
-        id=str(item.get("Id", "")),
-        name=str(item.get("Name", "")).lstrip("/"),
-        state=str(state.get("Status", "")),
-        labels={str(k): str(v) for k, v in ((item.get("Config") or {}).get("Labels") or {}).items()},
-        exit_code=int(state.get("ExitCode") or 0),
-        image=image_id(str(item.get("Image", ""))),
-        started=_seconds(str(state.get("StartedAt") or "")),
-        ended=_seconds(str(state.get("FinishedAt") or "")),
+        id=item.id,
+        name=item.name.lstrip("/"),
+        state=state.status,
+        labels=(item.config or ContainerConfig()).labels or {},
+        exit_code=state.exit_code or 0,
+        image=image_id(item.image),
+        started=_seconds(state.started or ""),
+        ended=_seconds(state.finished or ""),
     )
 
 
@@ -44,10 +46,15 @@ def begun(text: str, stat: str) -> float:
     Args:
         text: with a line ``btime SECONDS``; stat: what /proc/PID/stat says after the process's name.
     """
-    boot = next((line.split()[1] for line in text.splitlines() if line.startswith("btime ")), "0")
-    words = stat.split()
-    ticks = int(words[19]) if len(words) > 19 and words[19].isdigit() else 0
-    return int(boot) + ticks / _TICKS_PER_SECOND if int(boot) and ticks else 0.0
+    line = next((line for line in text.splitlines() if line.startswith("btime ")), "")
+    boot = _number(line.split(), 1, _LATEST)
+    ticks = _number(stat.split(), 19)
+    return boot + ticks / _TICKS_PER_SECOND if boot and ticks else 0.0
+
+
+def _number(words: list[str], at: int, most: int = MOST) -> int:
+    """The number in a place, 0 where there is none."""
+    return (whole(words[at], most) if len(words) > at else None) or 0
 
 
 def boot_time(text: str) -> float:
@@ -61,10 +68,10 @@ def boot_time(text: str) -> float:
     boot = ticks = 0
     for line in text.splitlines():
         words = line.rpartition(")")[2].split()
-        if line.startswith("btime ") and words[1:]:
-            boot = int(words[1])
-        elif line.startswith("1 (") and len(words) > 19:
-            ticks = int(words[19])
+        if line.startswith("btime "):
+            boot = _number(words, 1, _LATEST)
+        elif line.startswith("1 ("):
+            ticks = _number(words, 19)
     return boot + ticks / _TICKS_PER_SECOND if boot else 0.0
 
 

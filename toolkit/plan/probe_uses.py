@@ -5,6 +5,7 @@ from __future__ import annotations
 from toolkit.core.facts import Claim, GpuProcess
 from toolkit.core.names import INSIDE
 from toolkit.plan.probe_cluster import begun
+from toolkit.protocol.numbers import whole
 
 # Its arguments say what a running job uses, in /proc, where every user of the host may read them.
 LEASE = str(INSIDE / "lease.py")
@@ -47,11 +48,10 @@ def parse_processes(text: str) -> tuple[GpuProcess, ...]:
     found = []
     for line in text.splitlines():
         cells = line.split("|", 6)
-        if len(cells) == 7 and cells[1].isdigit():
-            gpu, pid, memory, user, container, job, program = cells
+        if len(cells) == 7 and (pid := whole(cells[1])) is not None:
+            gpu, _, memory, user, container, job, program = cells
             # "[N/A]" and "[Not Supported]" are how drivers say that they do not know.
-            mib = int(memory) if memory.isdigit() else 0
-            found.append(GpuProcess(gpu, int(pid), mib, user, program, container, job))
+            found.append(GpuProcess(gpu, pid, whole(memory) or 0, user, program, container, job))
     return tuple(found)
 
 
@@ -68,9 +68,10 @@ def parse_claims(text: str, boot: str) -> tuple[Claim, ...]:
 
 def _claim(line: str, boot: str) -> Claim | None:
     cells = line.split("|", 3)
-    if len(cells) != 4 or not cells[0].isdigit():
+    pid = whole(cells[0])
+    if len(cells) != 4 or pid is None:
         return None
-    pid, user, stat, argv = cells
+    _, user, stat, argv = cells
     words = argv.split("\t")
     if len(words) < 3 or not words[0].rpartition("/")[2].startswith("python") or words[1] != LEASE:
         return None
@@ -81,9 +82,11 @@ def _claim(line: str, boot: str) -> Claim | None:
         job=words[2],
         cluster=said.get("--cluster", ""),
         owner=said.get("--owner", ""),
-        slots=tuple(int(slot) for slot in said.get("--slots", "").split(",") if slot.isdigit()),
+        slots=tuple(
+            slot for word in said.get("--slots", "").split(",") if (slot := whole(word, 65535)) is not None
+        ),
         gpus=tuple(filter(None, said.get("--gpus", "").split(","))),
         user=user,
-        pid=int(pid),
+        pid=pid,
         since=begun(boot, stat),
     )

@@ -5,8 +5,9 @@ field: a wrong type, a missing key, a number out of range, a text that is too lo
 characters. Keys that the dataclass does not know are dropped, because newer programs send more.
 
 Types of fields: ``str``, ``int``, ``float``, ``bool``, another dataclass, ``Literal[...]``, ``X | None``,
-``tuple[X, ...]`` and ``dict[str, X]``. ``Annotated`` narrows a type by :class:`Text`, :class:`Number` or
-:class:`Items`, and :class:`Key` names the JSON key of a field that has another name.
+``tuple[X, ...]``, ``tuple[X, Y]`` for a list of that length, ``dict[str, X]``, and ``object`` for any JSON of
+moderate depth. ``Annotated`` narrows a type by :class:`Text`, :class:`Number` or :class:`Items`, and
+:class:`Key` names the JSON key of a field that has another name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import json
 import math
 import re
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -24,6 +27,7 @@ T = TypeVar("T")
 MOST_BYTES = 1 << 24  # of one JSON text
 _DIGITS = 20  # of an integer; more than 64 bits need
 _SHOWN = 60  # characters of a refused value
+_DEPTH = 64  # of a value of any type; programs that write or mask it call themselves for each level
 
 
 class DecodeError(ValueError):
@@ -46,12 +50,15 @@ class Text:
     Args:
         most: characters.
         pattern: that all of it must match; empty for any.
-        lines: whether tabs and newlines are allowed; other control characters never are.
+        lines: whether tabs and newlines are allowed.
+        any: whether all characters are allowed, as in output of ranks and variables of images. Only halves
+            of surrogate pairs are replaced, because no file and no terminal takes them.
     """
 
     most: int = 4096
     pattern: str = ""
     lines: bool = False
+    any: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,14 @@ class Items:
     most: int = 100_000
 
 
+@dataclass(frozen=True)
+class OrEmpty:
+    """Of an optional value: an empty text, list or object stands for null, whatever the type."""
+
+
 _TEXT, _NUMBER, _ITEMS = Text(), Number(), Items()
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL_IN_LINES = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # Names in messages about values.
 _NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
@@ -94,14 +107,34 @@ def load_json(data: bytes | str, most: int = MOST_BYTES) -> Any:
     """
     if len(data) > most:
         raise DecodeError("", f"{len(data)} bytes, more than {most}")
-    try:
+    with _json_errors():
         return json.loads(data, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+
+
+@contextmanager
+def _json_errors() -> Iterator[None]:
+    try:
+        yield
     except RecursionError:
         raise DecodeError("", "nested too deeply") from None
     except UnicodeDecodeError:
         raise DecodeError("", "not UTF-8") from None
     except json.JSONDecodeError as error:
         raise DecodeError("", f"not JSON: {error.msg} at character {error.pos}") from None
+
+
+def load_first(text: str, start: int = 0) -> tuple[Any, int]:
+    """Return the JSON value that begins at an index, and the index behind it; more text can follow.
+
+    Raises:
+        DecodeError: see :func:`load_json`.
+    """
+    if len(text) - start > MOST_BYTES:
+        raise DecodeError("", f"{len(text) - start} characters, more than {MOST_BYTES}")
+    decoder = json.JSONDecoder(parse_int=_integer, parse_float=_real, parse_constant=_constant)
+    with _json_errors():
+        found: tuple[Any, int] = decoder.raw_decode(text, start)
+        return found
 
 
 def decode_json(kind: type[T], data: bytes | str, most: int = MOST_BYTES) -> T:
@@ -122,7 +155,10 @@ def decode(kind: type[T], value: object, path: str = "") -> T:
     Raises:
         DecodeError: it is not what the type describes.
     """
-    return cast(T, _decode(kind, value, path, ()))
+    try:
+        return cast(T, _decode(kind, value, path, ()))
+    except RecursionError:
+        raise DecodeError(path, "nested too deeply") from None
 
 
 def _integer(text: str) -> int:
@@ -155,11 +191,16 @@ def _decode(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
             return value
         raise DecodeError(path, f"not one of {', '.join(map(str, get_args(kind)))}: {_shown(value)}")
     if origin is tuple:
-        item = get_args(kind)[0]
+        items = get_args(kind)
         if not isinstance(value, list):
             raise DecodeError(path, f"not a list: {_shown(value)}")
-        _count(value, path, limits)
-        return tuple(_decode(item, one, f"{path}[{number}]", ()) for number, one in enumerate(value))
+        if items[-1] is Ellipsis:
+            _count(value, path, limits)
+            items = items[:1] * len(value)
+        elif len(items) != len(value):
+            raise DecodeError(path, f"a list of {len(value)}, not of {len(items)}")
+        pairs = zip(items, value, strict=True)
+        return tuple(_decode(item, one, f"{path}[{number}]", ()) for number, (item, one) in enumerate(pairs))
     if origin is dict:
         item = get_args(kind)[1]
         if not isinstance(value, dict):
@@ -171,6 +212,9 @@ def _decode(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
         }
     if is_dataclass(kind):
         return _dataclass(kind, value, path)
+    if kind is object:
+        _check_depth(value, path)
+        return value
     return _simple(kind, value, path, limits)
 
 
@@ -178,7 +222,9 @@ def _optional(kind: Any, value: object, path: str, limits: tuple[object, ...]) -
     inner = [one for one in get_args(kind) if one is not types.NoneType]
     if len(inner) != 1 or len(get_args(kind)) != 2:
         raise TypeError(f"cannot decode {kind}")
-    return None if value is None else _decode(inner[0], value, path, limits)
+    if value is None or (value in ("", [], {}) and any(isinstance(one, OrEmpty) for one in limits)):
+        return None
+    return _decode(inner[0], value, path, limits)
 
 
 def _dataclass(kind: Any, value: object, path: str) -> object:
@@ -216,8 +262,8 @@ def _simple(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
     if type(value) is not kind:
         raise DecodeError(path, f"not {_NAMES[kind]}: {_shown(value)}")
     if isinstance(value, str):
-        _check_text(value, path, _limit(limits, _TEXT))
-    elif kind in (int, float):
+        return _text(value, path, _limit(limits, _TEXT))
+    if kind in (int, float):
         number = cast(float, value)
         limit = _limit(limits, _NUMBER)
         if not limit.least <= number <= limit.most:
@@ -225,13 +271,26 @@ def _simple(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
     return value
 
 
-def _check_text(value: str, path: str, limit: Text) -> None:
+def _check_depth(value: object, path: str) -> None:
+    level = [value]
+    for _ in range(_DEPTH):
+        inner = [one for one in level if isinstance(one, (list, dict))]
+        level = [each for one in inner for each in (one if isinstance(one, list) else one.values())]
+        if not level:
+            return
+    raise DecodeError(path, f"nested more than {_DEPTH} levels deep")
+
+
+def _text(value: str, path: str, limit: Text) -> str:
     if len(value) > limit.most:
         raise DecodeError(path, f"{len(value)} characters, more than {limit.most}")
+    if limit.any:
+        return _SURROGATE.sub("\ufffd", value)
     if found := (_CONTROL_IN_LINES if limit.lines else _CONTROL).search(value):
         raise DecodeError(path, f"contains the control character {found[0]!a}")
     if limit.pattern and not re.fullmatch(limit.pattern, value):
         raise DecodeError(path, f"not of the form {limit.pattern}: {_shown(value)}")
+    return value
 
 
 def _count(value: list[Any] | dict[Any, Any], path: str, limits: tuple[object, ...]) -> None:

@@ -11,6 +11,7 @@ from tests.unit.cluster_world import gpu
 from toolkit.checks.model import Scene
 from toolkit.core.facts import Interface
 from toolkit.plan.look import Looked
+from toolkit.protocol.looks import LookReport
 
 GOOD = scene()
 DROPPED = {"worker": {"answer": "timeout"}, "master": {"answer": "timeout"}, "any": {"answer": "timeout"}}
@@ -304,7 +305,7 @@ NETWORK_CASES = (
         net.with_inside(GOOD, "gpu2", names={"gpu2": ["127.0.1.1"]}),
         "in its container gpu2 leads to 127.0.1.1, itself, not to 10.77.0.3",
     ),
-    Case("in-names", "not checked", net.with_looked(GOOD, "gpu2", Looked({"names": {}})), "not up"),
+    Case("in-names", "not checked", net.with_looked(GOOD, "gpu2", Looked(LookReport())), "not up"),
     Case("in-shm", "ok", GOOD),
     Case("in-shm", "warning", net.with_inside(GOOD, "gpu2", shm=64 * 2**20), "/dev/shm is 64 MiB"),
     Case("in-shm", "not checked", net.without_looks(GOOD), "--quick"),

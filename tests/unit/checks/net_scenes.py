@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from toolkit.checks.model import Scene
@@ -12,6 +13,8 @@ from toolkit.core.links import Link, RdmaPort, Route
 from toolkit.network.choose import choose
 from toolkit.network.evidence import Answer, Evidence
 from toolkit.plan.look import Looked
+from toolkit.protocol.decode import decode
+from toolkit.protocol.looks import LookReport
 from toolkit.spec.inventory import Inventory
 
 # As /proc/sys and the PATH of a Debian 13 host give it.
@@ -66,14 +69,14 @@ def looked_at(scene: Scene, evidence: Evidence | None = None) -> Scene:
     return replace(chosen, inside={n: Looked(report(chosen, n), "", 0.01, 0.02, True) for n in facts})
 
 
-def report(scene: Scene, host: str) -> dict[str, Any]:
+def report(scene: Scene, host: str) -> LookReport:
     """What look.py prints on a healthy host of a cluster that is up."""
     facts, paths = scene.facts, scene.paths
     seen = {"answer": "open", "seen": paths[host].address} if host in paths else {}
     pair = {"master": seen, "any": {**seen, "sent": 4}}
     main = scene.inventory.main
     gpus = [f"GPU {g.index}: {g.name}" for g in facts[host].gpus]
-    return {
+    found = {
         "shm": 4 * 1024**3,
         "limits": {"memlock": -1, "nofile": 1048576},
         "versions": {"python": "3.11.2", "torch": "2.13.0", "libmpi": "40.30.4"},
@@ -86,6 +89,7 @@ def report(scene: Scene, host: str) -> dict[str, Any]:
         "faults": {},
         "logins": {n: {"memlock": -1, "nofile": 1048576} for n in facts if n != main} if host == main else {},
     }
+    return decode(LookReport, found)
 
 
 def with_facts(scene: Scene, host: str, **changes: Any) -> Scene:
@@ -150,16 +154,21 @@ def with_route(scene: Scene, host: str, to: str, interface: str) -> Scene:
     return replace(scene, evidence=replace(scene.evidence, routes=routes))
 
 
+def as_json(report: LookReport) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(asdict(report)))
+    return found
+
+
 def with_inside(scene: Scene, host: str, **changes: Any) -> Scene:
     """Something else in the report of one host's container."""
     looked = scene.inside[host]
-    report = {**looked.report, **changes}
+    report = decode(LookReport, {**as_json(looked.report), **changes})
     return replace(scene, inside={**scene.inside, host: replace(looked, report=report)})
 
 
 def with_pair(scene: Scene, source: str, target: str, **changes: Any) -> Scene:
     """Another result of one ordered pair, for these kinds of port."""
-    pairs = scene.inside[source].report["pairs"]
+    pairs = as_json(scene.inside[source].report)["pairs"]
     pair = {kind: {**told, **changes.get(kind, {})} for kind, told in pairs[target].items()}
     return with_inside(scene, source, pairs={**pairs, target: pair})
 

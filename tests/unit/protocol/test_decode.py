@@ -111,3 +111,21 @@ def test_a_long_value_is_shown_by_its_beginning() -> None:
     with pytest.raises(DecodeError) as caught:
         decode(int, "\x1b" * 10**6)
     assert len(str(caught.value)) < 100
+
+
+def test_lists_of_a_fixed_length_and_any_json() -> None:
+    assert decode(tuple[str, int], ["a", 1]) == ("a", 1)
+    assert decode(tuple[str, ...], []) == ()
+    assert decode(object, {"a": [None]}) == {"a": [None]}
+    for kind, value, why in (
+        (tuple[str, int], ["a"], "a list of 1, not of 2"),
+        (tuple[str, int], [1, 1], r"\[0\]: not a string"),
+        (object, load_json("[" * 100 + "]" * 100), "nested more than 64 levels"),
+    ):
+        with pytest.raises(DecodeError, match=why):
+            decode(kind, value)
+
+
+def test_output_of_ranks_can_contain_all_characters() -> None:
+    kind: Any = Annotated[str, Text(any=True)]
+    assert decode(kind, "\x1b[1m\0\n\u2028\ud800") == "\x1b[1m\0\n\u2028\ufffd"

@@ -1,0 +1,73 @@
+"""Structured answers of hosts as values, and the error for an answer that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from toolkit.errors import ToolkitError
+from toolkit.protocol.decode import MOST_BYTES, DecodeError, decode_json
+
+T = TypeVar("T")
+
+
+@contextmanager
+def answer_of(host: str, asked: str) -> Iterator[None]:
+    """Turn a DecodeError within the block into the error of a host.
+
+    Args:
+        asked: the subject of the question, with its article: ``the list of its jobs``.
+
+    Raises:
+        ToolkitError: names the host, what was asked, and the field that cannot be read.
+    """
+    try:
+        yield
+    except DecodeError as error:
+        what = f"its answer about {asked} cannot be read: {error}"
+        raise ToolkitError(what, "toolkit status -v", host) from error
+
+
+class LineStream:
+    """A stream of bytes as lines; without a newline no more than ``most`` bytes are kept.
+
+    Args:
+        host: that sends them.
+    """
+
+    def __init__(self, host: str, most: int = MOST_BYTES) -> None:
+        self._host, self._most = host, most
+        self._rest: list[bytes] = []
+        self._length = 0
+
+    def take(self, data: bytes) -> list[bytes]:
+        """Return the lines that the data ends, without their newlines.
+
+        Raises:
+            ToolkitError: the line is too long.
+        """
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest, self._length = [], 0
+        self._rest.append(rest)
+        self._length += len(rest)
+        if self._length > self._most:
+            what = f"a program there sent a line of more than {self._most} bytes"
+            raise ToolkitError(what, "toolkit status -v", self._host)
+        return lines
+
+
+def read_answer(kind: type[T], text: str, host: str, asked: str, most: int = MOST_BYTES) -> T:
+    """Return the last line of a program's output, which is JSON; other lines can precede it.
+
+    Args:
+        asked: see :func:`answer_of`.
+        most: characters of the line.
+
+    Raises:
+        ToolkitError: see :func:`answer_of`.
+    """
+    with answer_of(host, asked):
+        return decode_json(kind, text.rstrip().rpartition("\n")[2], most)

@@ -1,0 +1,90 @@
+"""Job records: the rows of toolkit/inside/listing.py, and the answers of follow.py and stop.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from toolkit.protocol.decode import Items, Number, OrEmpty, Text
+
+# Job ids become names of folders on the client.
+JobId = Annotated[str, Text(most=200, pattern="[A-Za-z0-9][A-Za-z0-9._-]*")]
+Line = Annotated[str, Text(most=1 << 20, any=True)]  # what a rank printed, or a person typed
+Lines = tuple[Line, ...]
+Moment = Annotated[float, Number(-1e12, 1e12)]  # seconds since the epoch
+ExitCode = Annotated[int, Number(-(2**31), 2**31)]
+Count = Annotated[int, Number(0, 1 << 16)]  # of slots, and the number of one
+
+
+@dataclass(frozen=True)
+class RecordHost:
+    """A host of a job: ``taken`` lists its slots, None in records of earlier toolkits."""
+
+    name: str
+    slots: Annotated[int, Number(0, 4096)] = 0
+    taken: tuple[Count, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """record.json: what ``run`` asked for."""
+
+    owner: Line | None = ""
+    launcher: Line | None = ""
+    command: Lines | None = ()
+    hosts: tuple[RecordHost, ...] | None = ()
+    transport: str | None = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The record of the rank that failed first; without values if no rank did."""
+
+    last: Lines | None = ()
+    ended: Moment | None = None
+    exit_code: ExitCode | None = None
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The end of an attempt: ``at`` in seconds since the epoch, ``host`` to blame."""
+
+    at: Moment = 0.0
+    reason: Line = ""
+    host: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Status:
+    """status.json, see ``Status`` in toolkit/inside/common.py."""
+
+    state: Annotated[str, Text(most=40)] = ""
+    exit_code: ExitCode | None = None
+    started: Moment | None = 0.0
+    ended: Moment | None = None
+    reason: Line = ""
+    unswept: tuple[str, ...] | None = ()
+    hosts: dict[str, Annotated[tuple[Count, ...], Items(4096)]] | None = None
+    restarts: tuple[Restart, ...] | None = ()
+    cause: Cause | None = field(default_factory=Cause)
+    asked: Moment | None = None
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A row of listing.py; ``now`` is the host's clock."""
+
+    id: JobId
+    alive: bool
+    status: Status
+    record: Annotated[Record | None, OrEmpty()] = None
+    now: Moment = 0.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What follow.py prints last with ``--status``; ``now`` is the host's clock."""
+
+    status: Status
+    now: Moment = 0.0

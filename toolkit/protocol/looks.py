@@ -1,0 +1,70 @@
+"""Answers of the test containers, toolkit/inside/look.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from toolkit.protocol.decode import Number
+from toolkit.protocol.jobs import Line, Lines, Moment
+
+Port = Annotated[int, Number(1, 65535)]
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Ports on which a container listens, by kind."""
+
+    ports: dict[str, Port]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A connection: ``sent`` counts the pieces of a large message, ``seen`` is the address that was seen."""
+
+    answer: str = ""
+    sent: int | None = None
+    seen: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Soft limits, -1 for none; ``memlock`` in bytes."""
+
+    memlock: int = -1
+    nofile: int = -1
+
+
+@dataclass(frozen=True)
+class Login:
+    """A login of main at a worker: its limits there, or the error."""
+
+    error: Line = ""
+    memlock: int | None = None
+    nofile: int | None = None
+
+
+@dataclass(frozen=True)
+class LookReport:
+    """What a container found. Connections are by host and kind of port, mounts by path in the container.
+
+    Args:
+        gpus: lines of nvidia-smi; None without nvidia-smi.
+        lacks: programs that the image does not have.
+        shared: hosts whose files are on a mount.
+        faults: why it cannot listen, by kind of port.
+        now: its clock.
+    """
+
+    pairs: dict[str, dict[str, Tried]] = field(default_factory=dict)
+    shm: int = 0
+    limits: Limits = Limits()
+    versions: dict[str, str] = field(default_factory=dict)
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    gpus: Lines | None = None
+    lacks: tuple[str, ...] = ()
+    shared: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mounts: dict[str, Line] = field(default_factory=dict)
+    faults: dict[str, Line] = field(default_factory=dict)
+    logins: dict[str, Login] = field(default_factory=dict)
+    now: Moment = 0.0

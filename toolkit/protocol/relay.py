@@ -1,0 +1,81 @@
+"""Messages of programs that take part in a transfer: toolkit/inside/relay.py, data_set.py, layers.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from toolkit.protocol.decode import Items, Number, Text
+from toolkit.protocol.jobs import Line
+from toolkit.protocol.looks import Port
+
+Chunk = Annotated[int, Number(0, 2**40)]  # the number of one
+Bytes = Annotated[int, Number(0)]
+
+
+@dataclass(frozen=True)
+class RelayMessage:
+    """One message; the fields that have a value tell which.
+
+    Args:
+        missing: why the program cannot run there.
+        ready: it runs; ``zstd`` tells whether it can inflate.
+        port: on which it listens for other hosts.
+        loaded: number of what was put away with ``status``; ``said`` are the words about it.
+        at, limit: the chunk that it needs next, and the first that must not come yet.
+        busy: it takes less than comes. ``wire`` counts the bytes that came.
+        takes: the host from which it takes now.
+        lost: the host that it lost; ``begun`` tells whether that took anything, ``gone`` is the first
+            chunk that it still has, if that one needs an earlier one.
+    """
+
+    missing: Line | None = None
+    ready: bool = False
+    zstd: bool = False
+    port: Port | None = None
+    loaded: Annotated[int, Number(0, 2**32)] | None = None
+    status: int = 0
+    said: Line = ""
+    at: Chunk | None = None
+    limit: Chunk | None = None
+    busy: bool = False
+    wire: Bytes = 0
+    takes: str | None = None
+    lost: str | None = None
+    begun: bool = False
+    gone: Chunk | None = None
+    why: Line = ""
+
+
+@dataclass(frozen=True)
+class NoProgram:
+    """Why a program cannot run on a host."""
+
+    missing: Line
+
+
+@dataclass(frozen=True)
+class DataSeen:
+    """A folder of a data set: numbers of missing shards, its mark, free bytes and files (-1: unknown)."""
+
+    missing: Annotated[tuple[Annotated[int, Number(0, 2**32)], ...], Items(1 << 22)]
+    set: str
+    free: Bytes
+    inodes: Annotated[int, Number(-1)]
+
+
+@dataclass(frozen=True)
+class DataDone:
+    """Files of a data set that were removed, that others changed, and that are not toolkit's."""
+
+    gone: Bytes
+    stay: Bytes
+    left: Bytes = 0
+
+
+@dataclass(frozen=True)
+class LayersSeen:
+    """An image in the engine of this machine: its config in base64, and sizes of its layers."""
+
+    config: Annotated[str, Text(most=1 << 24)]
+    sizes: tuple[Bytes, ...]

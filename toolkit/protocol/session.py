@@ -1,0 +1,46 @@
+"""Messages of the container session, toolkit/inside/desk.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from toolkit.protocol.decode import Items, Number, Text
+from toolkit.protocol.jobs import JobRow, Line
+
+MOST_BYTES = 1 << 26  # of one message: `needs` grows with the number of files
+_Index = Annotated[int, Number(0, 1 << 32)]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One message; the fields that have a value tell which. Without any value: the session has ended.
+
+    Args:
+        jobs: the jobs that the host lists.
+        buckets, needs: the parts of the code that the host asks for.
+        done: the request has been carried out.
+        started, forgot: ids of jobs.
+        host, command: a program that the launcher starts on another host.
+        begun: whether a rank of the job has begun on the host.
+        refused, fix: why the request was refused.
+        failed: the program there failed; its standard error tells why.
+        working: a sign of life during long work.
+    """
+
+    jobs: tuple[JobRow, ...] | None = None
+    buckets: Annotated[tuple[_Index, ...], Items(1 << 24)] | None = None
+    needs: Annotated[tuple[tuple[_Index, _Index], ...], Items(1 << 24)] | None = None
+    done: bool = False
+    started: Line = ""
+    forgot: Line = ""
+    host: str = ""
+    command: Annotated[str, Text(most=1 << 22, any=True)] = ""
+    begun: bool = False
+    refused: Line = ""
+    fix: Line = ""
+    failed: bool = False
+    working: bool = False
+
+
+ENDED = Heard()
