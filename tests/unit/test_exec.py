@@ -32,6 +32,7 @@ from toolkit.plan.steps import Run, SendCode, StartDaemons, StartJob, Upload
 from toolkit.plan.up import plan_up
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import JobRow, Record, Status
+from toolkit.protocol.session import Heard
 from toolkit.request import Request, check_request
 
 TEXT = f"{world.HOSTS}{world.EXEC}"
@@ -139,8 +140,8 @@ class Talk:
     def say(self, message: dict[str, Any]) -> None:
         self.told.append(message)
 
-    def hear(self, about: str, seconds: float | None = None) -> dict[str, Any]:
-        return self.answers.pop(0)
+    def hear(self, about: str, seconds: float | None = None) -> Heard:
+        return decode(Heard, self.answers.pop(0))
 
 
 def test_a_host_gets_variables_with_its_daemon_alone() -> None:

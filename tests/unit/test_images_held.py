@@ -179,7 +179,7 @@ def world_answer(**more: str) -> dict[str, str]:
         "containers": "",
         "images": json.dumps([inspected("a")]),
         **dict.fromkeys(
-            ("interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi", "cluster"), ""
+            ("interfaces", "routes", "addresses", "tcp", "gpus", "runtime", "cdi", "cluster", "state"), ""
         ),
         **dict.fromkeys(("version", "tuned", "programs", "boot", "infiniband", "disk"), ""),
     }

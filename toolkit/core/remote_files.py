@@ -6,13 +6,13 @@ The answers are untrusted input: keys, types and ranges are checked, and so is t
 from __future__ import annotations
 
 import fnmatch
-import json
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import ToolkitError
+from toolkit.protocol.decode import DecodeError, load_json
 
 MAX_LINE = 2**16  # bytes
 MAX_NAME = 4096  # bytes
@@ -261,8 +261,8 @@ def _read(line: str | bytes, host: str) -> dict[str, Any]:
     if len(line) > MAX_LINE:
         raise bad_answer("the length of a line", len(line), host)
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = load_json(line, MAX_LINE)
+    except DecodeError:
         raise bad_answer("a line", line, host) from None
     if not isinstance(value, dict):
         raise bad_answer("a line", line, host)

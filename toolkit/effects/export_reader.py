@@ -7,7 +7,6 @@ gives the layers in an order of its own, and hosts want only those that they lac
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import posixpath
 import shutil
@@ -15,20 +14,30 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
 from toolkit.core.image import ImageFacts, config_identity
 from toolkit.core.image_parts import ImageParts, Layer
 from toolkit.core.room import size as size_text
 from toolkit.effects.layer_reader import Unreadable
+from toolkit.protocol.decode import Items, Key, decode_json, load_json
 
 _CHUNK = 2**18
 _MOST_JSON = 1 << 24  # bytes of the manifest and of the config
 _MOST_MEMBERS = 100_000
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _SPARE = 1.1  # times the image's size must be free
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """One image of manifest.json: paths in the archive."""
+
+    config: Annotated[str, Key("Config")]
+    layers: Annotated[tuple[str, ...], Key("Layers"), Items(1000)]
 
 
 class ExportReader:
@@ -57,11 +66,11 @@ class ExportReader:
         """
         try:
             self._export()
-            (manifest,) = json.loads(self._small("manifest.json"))
-            config = self._small(str(manifest["Config"]))
-            if config_identity(json.loads(config)) != identity:
+            (manifest,) = decode_json(tuple[_Manifest, ...], self._small("manifest.json"))
+            config = self._small(manifest.config)
+            if config_identity(load_json(config)) != identity:
                 raise Unreadable("the engine exported another image")
-            self._names = tuple(map(str, manifest["Layers"]))
+            self._names = manifest.layers
             pairs = zip(self._image.diff_ids, self._names, strict=True)
             return ImageParts(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))
         except Unreadable:

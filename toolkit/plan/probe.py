@@ -164,7 +164,7 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         groups=who.groups,
         home=who.home,
         state_dir=state_dir,
-        state_folders=state_folders.parse_state_folders(host, state_dir, parts.get("state", "")),
+        state_folders=state_folders.parse_state_folders(host, state_dir, parts["state"]),
         hostname=machine["name"],
         arch=machine["arch"],
         docker=info.version,

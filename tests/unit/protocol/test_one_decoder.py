@@ -18,8 +18,6 @@ LOCAL = {
     "lab/topology.py": "a label that toolkit lab itself set, in the local engine",
     "plan/extras.py": "the report of pip on the user's machine",
 }
-# To be decoded: answers of hosts that these two modules still read.
-OPEN = {"effects/landing.py", "get.py"}
 
 
 def loads(tree: ast.AST) -> Iterator[str]:
@@ -40,7 +38,7 @@ def test_json_of_hosts_is_read_by_the_decoder_alone() -> None:
             uses := list(loads(ast.parse(path.read_text())))
         ):
             found[name] = uses
-    assert {name: uses for name, uses in found.items() if name not in {*LOCAL, *OPEN}} == {}
+    assert {name: uses for name, uses in found.items() if name not in LOCAL} == {}
     assert set(LOCAL) <= set(found), "an entry that is no longer needed"
 
 
