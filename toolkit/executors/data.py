@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import threading
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.command import Command, command
+from toolkit.core.command import Command, command, script
 from toolkit.core.counted import counted
 from toolkit.core.result import Result
 from toolkit.core.room import size
@@ -81,6 +83,11 @@ class _Sending:
     def run(self) -> Verdict:
         step = self.step
         seen = self._ask("look", {"wanted": self.wanted})
+        if seen["unknown"]:
+            # Without an account of what is there, names, sizes and times say what need not travel again.
+            texts = json.dumps([shard.entries.decode() for shard in step.content.shards]).encode()
+            packed = base64.b64encode(zlib.compress(texts, 6)).decode()
+            seen = self._ask("adopt", {"wanted": self.wanted, "entries": packed})
         missing = frozenset(int(number) for number in seen["missing"])
         if not missing and seen["set"] == step.content.identity:
             return Verdict("skipped")
@@ -95,8 +102,10 @@ class _Sending:
         return self._verdict(len(missing), brought, done)
 
     def _bring(self, missing: frozenset[int]) -> Brought:
-        step, advance, need = self.step, self.advance, Need(missing, self.step.path)
-        program = data_relay_program(step.path, step.cluster, step.image, step.user, step.address)
+        step, advance, need = self.step, self.advance, Need(missing, self.step.path, self.step.account)
+        program = data_relay_program(
+            step.path, step.account, step.cluster, step.image, step.user, step.address
+        )
         relay = self.transfers.first
         brought = relay.bring(self.runner, program, need, step.address, step.mbit, advance)
         if brought == BEGUN:
@@ -135,7 +144,7 @@ class _Sending:
 
     def _ask(self, word: str, order: Mapping[str, object]) -> dict[str, Any]:
         step = self.step
-        program = data_program(step.path, step.cluster, step.image, step.user, word, step.path)
+        program = data_program(step.path, step.account, step.cluster, step.image, step.user, word)
         return _answer(self.runner, program, order, self._failure)
 
     def _require_room(self, seen: Mapping[str, Any], shards: Collection[Shard]) -> None:
@@ -161,8 +170,10 @@ def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict
     runner = context.runners[step.host]
     if not runner.run(command("test", "-d", step.path), 60).ok:
         return Verdict("skipped")
-    program = data_program(step.path, step.cluster, step.image, step.user, "remove", step.path)
+    program = data_program(step.path, step.account, step.cluster, step.image, step.user, "remove")
     done = _answer(runner, program, {}, lambda result: _failure(result, runner, step.path))
+    # With those above it, which are empty after the last one.
+    runner.run(script('rmdir "$1" "${1%/*}" "${1%/*/*}" 2>/dev/null', step.account), 60)
     if not step.keep:
         runner.run(command("rmdir", "--ignore-fail-on-non-empty", step.path), 60)
     if not (done["gone"] or done["stay"] or done["left"]):
