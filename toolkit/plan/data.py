@@ -30,6 +30,7 @@ while [ $# -gt 1 ]; do
   printf 'folder|%s\n' "$(cell "$folder")"
   [ -d "$folder" ] || continue
   echo there
+  [ -O "$account" ] || continue
   [ -n "$(find "$folder/." ! -name . -prune -print | head -n 1)" ] || echo empty
   if [ -f "$account/mark" ]; then
     printf 'mark|%s\n' "$(cell "$(head -c 4096 "$account/mark")")"
