@@ -612,6 +612,15 @@ def test_a_host_that_has_the_data_without_an_account_gets_nothing(tmp_path: Path
     assert remove(host).status == "ok" and not host.path.exists() and not host.account.exists()
 
 
+def test_the_account_of_a_folder_that_is_gone_goes(tmp_path: Path, source: Path) -> None:
+    (host,) = make_hosts(tmp_path, 1)
+    shutil.copytree(source, host.path, symlinks=True)
+    send(source, host)
+    shutil.rmtree(host.path)
+    assert (host.account / "mark").exists()
+    assert remove(host).status == "skipped" and not host.account.exists()
+
+
 def test_data_that_differs_is_not_taken_over(tmp_path: Path, source: Path) -> None:
     root, order = tmp_path / "root", packed(source)
     shutil.copytree(source, root, symlinks=True)

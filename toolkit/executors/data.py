@@ -30,6 +30,8 @@ from toolkit.plan.steps import RemoveData, SendData
 _AGAIN = "run the same command again: what has come is not sent twice"
 # Seconds for a look at a folder: a million files on a busy disk take their time.
 _LOOK = 600.0
+# With the folders above it, which are empty after the last one.
+_DROP_ACCOUNT = 'rm -f "${1:?}"/* && rmdir "$1" "${1%/*}" "${1%/*/*}" 2>/dev/null'
 
 
 class _Transfers:
@@ -168,12 +170,13 @@ class _Sending:
 def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict:
     """Remove what was staged; skipped when the folder is not there."""
     runner = context.runners[step.host]
+    drop = script(_DROP_ACCOUNT, step.account)
     if not runner.run(command("test", "-d", step.path), 60).ok:
+        runner.run(drop, 60)
         return Verdict("skipped")
     program = data_program(step.path, step.account, step.cluster, step.image, step.user, "remove")
     done = _answer(runner, program, {}, lambda result: _failure(result, runner, step.path))
-    # With those above it, which are empty after the last one.
-    runner.run(script('rmdir "$1" "${1%/*}" "${1%/*/*}" 2>/dev/null', step.account), 60)
+    runner.run(drop, 60)
     if not step.keep:
         runner.run(command("rmdir", "--ignore-fail-on-non-empty", step.path), 60)
     if not (done["gone"] or done["stay"] or done["left"]):
