@@ -31,6 +31,7 @@ from bench_images import BURST, CHUNK, TOOLKIT, inside, limited_here, sent_from_
 from lab_links import limited, links_of, payload
 
 PLACE = "/home/trainer/bench-data"
+ACCOUNT = "/home/trainer/.local/state/toolkit/.data/*/*"
 
 
 def make_small(folder: Path, count: int) -> int:
@@ -58,7 +59,7 @@ def hosts_file(given: Path, data: dict[str, Any], source: Path) -> Path:
 
 def forget(links: Sequence[tuple[str, str]]) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda link: inside(link[0], f"rm -rf {PLACE}; sync"), links))
+        list(pool.map(lambda link: inside(link[0], f"rm -rf {PLACE} {ACCOUNT}; sync"), links))
 
 
 def ours(hosts: Path) -> tuple[float, list[str]]:
@@ -75,7 +76,7 @@ def ours(hosts: Path) -> tuple[float, list[str]]:
 def break_off(hosts: Path, last: str, third: int) -> None:
     argv = [TOOLKIT, "data", "send", "--hosts", str(hosts)]
     process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
-    ask = f"grep -s '^{{\"whole\"' {PLACE}/.toolkit-data.journal | tail -n 1"
+    ask = f"grep -hs '^{{\"whole\"' {ACCOUNT}/journal | tail -n 1"
     while process.poll() is None:
         said = inside(last, ask)
         if said and json.loads(said)["bytes"] > third:

@@ -19,12 +19,14 @@ pytestmark = [pytest.mark.docker, pytest.mark.lab]
 HOSTS = ("box1", "box2", "box3")
 MIB = 2**20
 PLACE = "/home/trainer/staged"
+# Of the host and the one data set that it has.
+ACCOUNT = "/home/trainer/.local/state/toolkit/.data/*/*"
 # Slowed down, so that the kill comes in the middle on every machine.
 DEVICE = "$(ip -o -4 route show default | sed 's/.* dev \\([^ ]*\\).*/\\1/')"
-# Content, owner, mode and time of every file; the toolkit's own two are hidden ones.
+# Content, owner, mode and time of every file.
 LIST = (
-    "cd {0} && find . -type f ! -path './.toolkit-data*' -printf '%p %s %m %T@\\n' | sort;"
-    " find . -type f ! -path './.toolkit-data*' -print0 | sort -z | xargs -0 sha256sum"
+    "cd {0} && find . -type f -printf '%p %s %m %T@\\n' | sort;"
+    " find . -type f -print0 | sort -z | xargs -0 sha256sum"
 )
 
 
@@ -44,12 +46,12 @@ def tool(lab: Path, tmp_path: Path) -> Iterator[Toolkit]:
         file.write(f"data: [{{source: ./staged, path: {PLACE}, target: /data}}]\n")
     yield Toolkit(hosts, tmp_path)
     for host in HOSTS:
-        sh(host, f"rm -rf {PLACE}")
+        sh(host, f"rm -rf {PLACE} {ACCOUNT}")
 
 
 def whole(host: str) -> int:
     """Bytes in shards that are on a host's disk."""
-    found = sh(host, f"grep -s '^{{\"whole\"' {PLACE}/.toolkit-data.journal | tail -n 1")
+    found = sh(host, f"grep -hs '^{{\"whole\"' {ACCOUNT}/journal | tail -n 1")
     return int(json.loads(found)["bytes"]) if found else 0
 
 
@@ -96,7 +98,7 @@ def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit) -> No
     sums = {line.split()[-2] for line in read.out.splitlines() if "big.bin" in line}
     assert len(sums) == 1 and sums.pop() in here, read.out + read.err
 
-    sh("box2", f"rm {PLACE}/.toolkit-data")
+    sh("box2", f"rm {ACCOUNT}/mark")
     refused = tool.run("run", "--workdir", "code", "--", "true")
     assert refused.status == 3 and f"box2: the data of /data is not whole in {PLACE}" in refused.err
     tool.run("down", "--no-save", check=True)

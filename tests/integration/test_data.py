@@ -44,7 +44,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def arrived(source: Path, host: DataHost) -> bool:
-    return listing(host.path) == listing(source) and (host.path / ".toolkit-data").is_file()
+    return listing(host.path) == listing(source) and (host.account / "mark").is_file()
 
 
 def test_this_machine_sends_once_and_the_second_time_nothing(tmp_path: Path, source: Path) -> None:
@@ -132,8 +132,11 @@ def test_what_others_wrote_is_never_written_over(tmp_path: Path, source: Path) -
     outside.mkdir()
     shutil.rmtree(host.path / "train/0")
     (host.path / "train/0").symlink_to(outside)
-    assert send(source, host)["box1"].status == "ok"
+    found = send(source, host)["box1"]
+    assert found.status == "failed" and "train/0 is a link" in found.detail, found
     assert not list(outside.iterdir()), "nothing is written through a link"
+    (host.path / "train/0").unlink()
+    assert send(source, host)["box1"].status == "ok"
     done = remove(host)
     assert done.status == "ok" and list(host.path.iterdir()) == [host.path / "mine"], done
 
@@ -143,8 +146,18 @@ def test_all_that_came_goes(tmp_path: Path, source: Path) -> None:
     send(source, host)
     assert remove(host, keep=True).status == "ok" and not list(host.path.iterdir())
     assert remove(host, keep=True).status == "skipped"
-    assert remove(host).status == "ok" and not host.path.exists()
+    assert remove(host).status == "ok" and not host.path.exists() and not host.account.exists()
     assert remove(host).status == "skipped"
+
+
+def test_data_without_an_account_does_not_travel_again(tmp_path: Path, source: Path) -> None:
+    host = make_hosts(tmp_path, 1)[0]
+    send(source, host)
+    shutil.rmtree(host.account)
+    host.fed = 0
+    found = send(source, host)["box1"]
+    assert found.status == "ok" and not host.fed and arrived(source, host), found
+    assert send(source, host)["box1"].status == "skipped"
 
 
 def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, source: Path) -> None:
@@ -158,7 +171,7 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path, source: Path) 
     host.on_bytes = watch
     found = send(source, host)["box1"]
     assert found.status == "failed" and "has changed since" in found.detail, found
-    assert not (host.path / ".toolkit-data").exists()
+    assert not (host.account / "mark").exists()
 
 
 def test_a_set_that_is_too_large_is_refused_before_anything_is_sent(

@@ -27,6 +27,7 @@ class DataHost(HostHere):
         super().__init__(f"box{number}")
         self.address = f"127.0.0.{number + 50}"
         self.path = folder / self.name / "data"
+        self.account = folder / self.name / "account"
         self.fed = 0
         self.cut = False
         self.programs: list[subprocess.Popen[bytes]] = []
@@ -80,7 +81,17 @@ def send(source: Path, *hosts: DataHost) -> dict[str, Outcome]:
     user = f"{os.getuid()}:{os.getgid()}"
     content = read_content(source)
     steps = tuple(
-        SendData(h.name, "send data /d", str(source), content, str(h.path), "none:1", user, h.address)
+        SendData(
+            h.name,
+            "send data /d",
+            str(source),
+            content,
+            str(h.path),
+            str(h.account),
+            "none:1",
+            user,
+            h.address,
+        )
         for h in hosts
     )
     report = execute(Plan("p", (Phase("data", steps),)), {host.name: host for host in hosts})
@@ -90,17 +101,15 @@ def send(source: Path, *hosts: DataHost) -> dict[str, Outcome]:
 
 
 def remove(host: DataHost, keep: bool = False) -> Outcome:
-    step = RemoveData(host.name, "remove data /d", str(host.path), "none:1", "0:0", keep)
+    step = RemoveData(host.name, "remove data /d", str(host.path), str(host.account), "none:1", "0:0", keep)
     return execute(Plan("p", (Phase("data", (step,)),)), {host.name: host}).outcomes[0]
 
 
 def listing(folder: Path) -> dict[str, tuple[object, ...]]:
-    """Every file, link and folder below, but for what the toolkit keeps there itself."""
+    """Every file, link and folder below."""
     found: dict[str, tuple[object, ...]] = {}
     for path in sorted(folder.rglob("*")):
         about, name = path.lstat(), str(path.relative_to(folder))
-        if name in (".toolkit-data", ".toolkit-data.journal"):
-            continue
         if path.is_symlink():
             found[name] = ("link", str(path.readlink()))
         elif path.is_dir():

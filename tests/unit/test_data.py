@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit import cluster_world as world
-from tests.unit.data_here import listing, make_hosts, remove
+from tests.unit.data_here import listing, make_hosts, remove, send
 from toolkit.connected import Reply
+from toolkit.core import shards
 from toolkit.core.shards import LEAST, MOST, PIECE, Content, Entry, pack
 from toolkit.datasets import read_data, refuse_lacking, require_data
 from toolkit.effects.data_source import read_content, read_shard
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.executors.data_cargo import DataCargo, Need
 from toolkit.plan.containers import cluster_container
-from toolkit.plan.data import DataRow, HeldData, data_rows, lacking, parse_held, plan_remove, question
+from toolkit.plan.data import (
+    DataRow,
+    HeldData,
+    account_of,
+    data_rows,
+    lacking,
+    parse_held,
+    plan_remove,
+    question,
+)
 from toolkit.plan.steps import RemoveData, Run, SendData
 from toolkit.plan.up import plan_up
 from toolkit.show_data import data_text
@@ -145,7 +160,11 @@ def test_up_stages_data_before_containers_which_see_it_read_only() -> None:
     assert {(s.path, s.source) for s in steps} == {("/scratch/set", "/here/set")} and all(
         s.address for s in steps
     )
+    state = {place.name: place.state for place in made.places}
+    assert all(not s.account.startswith(f"{state[s.host]}/") for s in steps), "down leaves it"
+    assert len({(s.host, s.account) for s in steps}) == 3
     mounts = cluster_container(made, made.places[0]).mounts
+    assert not any(steps[0].account.startswith(m.source) for m in mounts), "ranks do not see it"
     assert [(m.source, m.target, m.read_only) for m in mounts][-1] == ("/scratch/set", "/set", True)
 
 
@@ -169,28 +188,48 @@ def test_the_folder_stays_where_a_container_sees_it() -> None:
 
 
 def test_hosts_are_asked_by_quoted_names_and_answer_in_json(tmp_path: Path) -> None:
-    (tmp_path / "a b").mkdir()
-    (tmp_path / "a b/.toolkit-data").write_text('{"set": "x", "files": 2, "bytes": 3, "since": 4}\n')
-    (tmp_path / "part").mkdir()
+    folders = [str(tmp_path / name) for name in ("a b", "part", "empty", "gone", "again")]
+    facts = replace(
+        world.cluster_facts()["gpu1"], state_dir=f"{tmp_path}/toolkit/demo/gpu1", hostname=os.uname().nodename
+    )
+
+    def keep(folder: str, name: str, text: str) -> None:
+        account = Path(account_of(facts, folder))
+        account.mkdir(parents=True, exist_ok=True)
+        (account / name).write_text(text)
+
+    whole = '{"set": "x", "files": 2, "bytes": 3, "since": 4}\n'
+    keep(folders[0], "mark", whole)
     lines = '{"shard":"1","entries":[]}\n{"whole":"1","bytes":7}\n{"shard":"2","entries":["{"]}\n'
-    (tmp_path / "part/.toolkit-data.journal").write_text(lines)
-    (tmp_path / "empty").mkdir()
-    folders = [str(tmp_path / name) for name in ("a b", "part", "empty", "gone")]
+    keep(folders[1], "journal", lines)
+    keep(folders[3], "mark", whole)
+    keep(folders[4], "mark", whole)
+    for name in ("a b", "part", "empty", "again"):
+        (tmp_path / name).mkdir()
+    for name in ("a b/file", "part/file"):
+        (tmp_path / name).write_text("1")
+    # What lies in the folder itself says nothing: ranks can write there.
+    (tmp_path / "empty/.toolkit-data").write_text(whole)
+    (tmp_path / "empty/.toolkit-data.journal").write_text(lines)
     text = world.HOSTS + "data:\n"
     text += "".join(f"- {{source: x, path: '{f}', target: /d{n}}}\n" for n, f in enumerate(folders))
     ((_, ask),) = question(parse_inventory(text, "hosts.yaml"))
-    said = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout
-    found = parse_held(said)
+
+    def said() -> str:
+        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+        return subprocess.run(["sh", "-c", ask], env=env, capture_output=True, text=True, check=False).stdout
+
+    found = parse_held(said())
     assert [found[f] for f in folders] == [
         HeldData(True, "x", 2, 3, 4),
         HeldData(True, size=7),
         HeldData(True),
         HeldData(),
+        HeldData(True),
     ]
     forged = 'x\nfolder|/else\nthere\nmark|{"set": "y"}\n'
-    (tmp_path / "a b/.toolkit-data").write_text(forged)
-    said = subprocess.run(["sh", "-c", ask], capture_output=True, text=True, check=False).stdout
-    assert parse_held(said) == {**found, folders[0]: HeldData(True)}, "others write into that folder too"
+    keep(folders[0], "mark", forged)
+    assert parse_held(said()) == {**found, folders[0]: HeldData(True)}
     for odd in ('{"set": 1}', '{"set": "x", "files": -1}', '{"set": "\\u001b"}', "[" * 5000, "9" * 4000):
         assert parse_held(f"folder|/x\nthere\nmark|{odd}") == {"/x": HeldData(True)}
     assert parse_held("folder|/x\nthere\nmark|{no json\n") == {"/x": HeldData(True)}
@@ -250,7 +289,7 @@ def test_rows_say_how_far_each_host_is() -> None:
 
 
 def needs(**numbers: Iterable[int]) -> dict[str, Need]:
-    return {host: Need(frozenset(own), f"/{host}") for host, own in numbers.items()}
+    return {host: Need(frozenset(own), f"/{host}", f"/account/{host}") for host, own in numbers.items()}
 
 
 def test_after_a_break_each_host_needs_the_row_from_some_shard_on() -> None:
@@ -259,7 +298,11 @@ def test_after_a_break_each_host_needs_the_row_from_some_shard_on() -> None:
     own = cargo.lay_out(asked)
     assert [len(own[host]) for host in "abc"] == [14, 17, 20]
     assert own["c"][0].first == 0 and own["a"] == own["c"][6:]
-    assert cargo.order(asked["a"], own["a"]) == {"into": "/a", "writes": list(range(14))}
+    assert cargo.order(asked["a"], own["a"]) == {
+        "into": "/a",
+        "account": "/account/a",
+        "writes": list(range(14)),
+    }
 
 
 def test_what_a_host_has_passes_through_its_hands() -> None:
@@ -274,8 +317,15 @@ def test_what_a_host_has_passes_through_its_hands() -> None:
 # What runs on hosts
 
 
+def account(root: Path) -> Path:
+    """Return the account of a folder, which is made if it is not there."""
+    place = root.parent / "account"
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
+
+
 def ask(word: str, root: Path, **order: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-S", str(INSIDE / "data_set.py"), word, str(root)]
+    words = [sys.executable, "-S", str(INSIDE / "data_set.py"), word, str(root), str(account(root))]
     return subprocess.run(words, input=json.dumps(order), capture_output=True, text=True, check=False)
 
 
@@ -283,8 +333,9 @@ def unpack(root: Path, source: Path, cut: int | None = None) -> list[Any]:
     """Feed the shards of a folder to the host's program, the last one cut short if asked for."""
     text = (
         "import json, sys, time; import unpack; said = []\n"
-        "root, *files = sys.argv[1:]\n"
-        "shelf = unpack.Shelf(root, range(len(files)), len(files), lambda *words: said.append(words))\n"
+        "root, account, *files = sys.argv[1:]\n"
+        "every = range(len(files))\n"
+        "shelf = unpack.Shelf(root, account, every, len(files), lambda *words: said.append(words))\n"
         "for number, name in enumerate(files):\n"
         "    one = shelf.open(number)\n"
         "    with open(name, 'rb') as file:\n"
@@ -298,7 +349,7 @@ def unpack(root: Path, source: Path, cut: int | None = None) -> list[Any]:
         files.append(root.parent / f"shard{number}")
         files[-1].write_bytes(b"".join(read_shard(source, shard))[:cut])
     root.mkdir(exist_ok=True)
-    words = [sys.executable, "-c", text, str(root), *map(str, files)]
+    words = [sys.executable, "-c", text, str(root), str(account(root)), *map(str, files)]
     done = subprocess.run(words, cwd=INSIDE, capture_output=True, text=True, check=True)
     found: list[Any] = json.loads(done.stdout)
     return found
@@ -324,14 +375,15 @@ def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path
     assert unpack(root, source) == [[0, 0, ""]]
     assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == []
     assert ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1}).returncode == 0
-    assert json.loads((root / ".toolkit-data").read_text())["set"] == "x"
+    assert json.loads((account(root) / "mark").read_text())["set"] == "x"
+    assert {path.stat().st_mode & 0o777 for path in account(root).iterdir()} == {0o600}
     assert listing(root) == listing(source)
 
 
 def test_a_journal_that_is_cut_short_is_gone_on_with(tmp_path: Path, source: Path) -> None:
     root, wanted = tmp_path / "root", [shard.name for shard in read_content(source).shards]
     unpack(root, source)
-    journal = root / ".toolkit-data.journal"
+    journal = account(root) / "journal"
     journal.write_bytes(journal.read_bytes()[:-5])
     assert json.loads(ask("look", root, wanted=wanted).stdout)["missing"] == [0]
     unpack(root, source)
@@ -357,18 +409,234 @@ def test_parts_of_a_transfer_that_was_given_up_go(tmp_path: Path, source: Path) 
     assert remove(host).status == "ok" and not host.path.exists()
 
 
-def test_nothing_is_written_outside_of_the_folder(tmp_path: Path) -> None:
-    for path in ("../x", "/etc/x", "a/../../x"):
-        root = tmp_path / "root"
-        root.mkdir(exist_ok=True)
-        text = (
-            "import sys; import data_folder\n"
-            "try: data_folder.Folder(sys.argv[1]).begin('s', [['f', sys.argv[2], 420, 0, 0]])\n"
-            "except data_folder.Fault as fault: print(fault)\n"
-        )
-        words = [sys.executable, "-c", text, str(root), path]
-        done = subprocess.run(words, cwd=INSIDE, capture_output=True, text=True, check=True)
-        assert done.stdout == f"{path} is not in the folder\n"
+ENTRIES_THAT_ARE_NONE: list[Any] = [
+    *(["f", path, 0o644, 0, 0] for path in ("../x", "/etc/x", "a/../../x", "a//x", ".", "", "x/", "a\0b", 1)),
+    *(["d", path, 0o755] for path in ("..", "a/..", "./a")),
+    *(["l", "x", target] for target in ("", "a\0b", 1)),
+    *(["f", "x", mode, 0, 0] for mode in (-1, 0o1777, "0", True, 1.0)),
+    ["f", "x", 0o644, 2**63, 0],
+    ["f", "x", 0o644, 0, -1],
+    ["f", "x", 0o644, 0],
+    ["p", "x", 0o644, 0, 10, 5, 6],
+    ["p", "x", 0o644, 0, 10, -1, 1],
+    ["x", "x", 0],
+    [["f"], "x", 0],
+    {"f": "x"},
+    [],
+    "f",
+    None,
+]
+
+
+def inside(text: str, *words: str) -> str:
+    """Return what a few lines say that use the program of hosts."""
+    argv = [sys.executable, "-c", text, *words]
+    return subprocess.run(argv, cwd=INSIDE, capture_output=True, text=True, check=True).stdout
+
+
+def test_entries_that_lead_out_of_the_folder_or_make_no_sense_are_refused() -> None:
+    text = (
+        "import json, sys; from data_folder import Fault, parse_entries\n"
+        "for entry in json.loads(sys.argv[1]):\n"
+        "    try: parse_entries(json.dumps([entry]).encode()); print('taken', entry)\n"
+        "    except Fault: pass\n"
+        "for text in (b'{', b'{}', b'[' * 9999, b'\\xff'):\n"
+        "    try: parse_entries(text); print('taken', text)\n"
+        "    except Fault: pass\n"
+    )
+    assert inside(text, json.dumps(ENTRIES_THAT_ARE_NONE)) == ""
+    good = [["d", "a", 0o755], ["l", "a/b", "../c"], ["f", "..a", 0, -5, 0], ["p", "x", 0o600, 1, 9, 5, 4]]
+    good.append(["f", os.fsdecode(b"\xff\n"), 0o644, 1, 1])
+    text = (
+        "import sys; from data_folder import parse_entries; print(len(parse_entries(sys.argv[1].encode())))"
+    )
+    assert inside(text, json.dumps(good)) == f"{len(good)}\n"
+
+
+def journal_of(*shards: list[Any], name: str = "") -> str:
+    """Return a journal in which these shards are whole; their names are right unless one is given."""
+    lines = []
+    for entries in shards:
+        text = json.dumps(entries, separators=(",", ":"))
+        shard = name or hashlib.sha256(text.encode()).hexdigest()[:32]
+        lines += [f'{{"shard":"{shard}","entries":{text}}}\n', f'{{"whole":"{shard}","bytes":1}}\n']
+    return "".join(lines)
+
+
+def plant(root: Path, text: str) -> None:
+    """Leave an account where earlier versions kept it, and where this one does."""
+    (root / ".toolkit-data.journal").write_text(text)
+    (account(root) / "journal").write_text(text)
+
+
+@pytest.mark.parametrize("path", ["../mine", "sub/../../mine", "{outside}/mine", "link/mine"])
+def test_rm_removes_nothing_outside_of_the_folder(tmp_path: Path, path: str) -> None:
+    root, outside = tmp_path / "root", tmp_path
+    (root / "sub").mkdir(parents=True)
+    (root / "link").symlink_to(outside)
+    (outside / "mine").write_text("mine")
+    about = (outside / "mine").stat()
+    path = path.format(outside=outside)
+    plant(root, journal_of([["f", path, 0o644, about.st_mtime_ns, about.st_size]]))
+    done = ask("remove", root)
+    assert (outside / "mine").read_text() == "mine" and done.returncode == 0, done.stderr
+
+
+def test_a_shard_counts_only_under_the_name_that_its_entries_make(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "mine").write_text("mine")
+    about = (root / "mine").stat()
+    entries = [["f", "mine", 0o644, about.st_mtime_ns, about.st_size]]
+    plant(root, journal_of(entries, name="0" * 32))
+    assert json.loads(ask("look", root, wanted=["0" * 32]).stdout)["missing"] == [0]
+    assert ask("finish", root, wanted=["0" * 32], mark={"set": "x", "bytes": 1}).returncode == 3
+    assert json.loads(ask("remove", root).stdout)["gone"] == 0 and (root / "mine").exists()
+
+
+def test_what_is_in_the_folder_is_not_believed_and_goes(tmp_path: Path, source: Path) -> None:
+    """A rank can leave an account in the folder, with links in the places of its files."""
+    root, wanted = tmp_path / "root", [shard.name for shard in read_content(source).shards]
+    root.mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    for name in (".toolkit-data", ".toolkit-data.new", ".toolkit-data.journal.new"):
+        (root / name).symlink_to(victim)
+    entries = [["f", "others", 0o644, 0, 0]]
+    (root / ".toolkit-data.journal").write_text(journal_of(entries))
+    (root / "others").write_text("")
+    os.utime(root / "others", ns=(0, 0))
+    assert unpack(root, source) == [[0, 0, ""]]
+    done = ask("finish", root, wanted=wanted, mark={"set": "x", "bytes": 1})
+    assert done.returncode == 0, done.stderr
+    assert victim.read_text() == "kept" and (root / "others").exists()
+    assert not (root / ".toolkit-data.journal").exists() and (root / ".toolkit-data").is_symlink()
+    assert json.loads(ask("remove", root).stdout)["gone"] == 5 and (root / "others").exists()
+
+
+@pytest.mark.parametrize("what", ["link", "file", "pipe"])
+def test_what_is_in_the_place_of_a_folder_is_refused_by_name(tmp_path: Path, source: Path, what: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    outside.mkdir()
+    assert unpack(root, source) == [[0, 0, ""]]
+    shutil.rmtree(root / "a")
+    if what == "link":
+        (root / "a").symlink_to(outside)
+    elif what == "file":
+        (root / "a").write_text("mine")
+    else:
+        os.mkfifo(root / "a")
+    ((_, status, said),) = unpack(root, source)
+    assert status == 1 and said.startswith(f"{root}/a is a link or a file where a folder must be")
+    assert not list(outside.iterdir())
+    assert json.loads(ask("remove", root).stdout)["gone"] == 0 and os.path.lexists(root / "a")
+
+
+def test_a_link_that_was_sent_makes_room_for_a_folder(tmp_path: Path, source: Path) -> None:
+    root = tmp_path / "root"
+    (source / "b").symlink_to("a")
+    unpack(root, source)
+    (source / "b").unlink()
+    (source / "b").mkdir()
+    (source / "b/x").write_text("in a folder now")
+    assert unpack(root, source) == [[0, 0, ""]]
+    assert listing(root) == listing(source)
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "second name"])
+def test_a_large_file_is_not_put_together_in_what_others_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for name in ("LEAST", "MOST", "PIECE"):
+        monkeypatch.setattr(shards, name, 1000)
+    source, root, victim = tmp_path / "source", tmp_path / "root", tmp_path / "victim"
+    source.mkdir()
+    root.mkdir()
+    (source / "large").write_bytes(b"x" * 2500)
+    victim.write_text("kept")
+    ((entry,), *_) = (json.loads(shard.entries) for shard in read_content(source).shards)
+    text = (
+        "import json, sys; import data_folder; root, account, entry = sys.argv[1:]\n"
+        "print(data_folder.Folder(root, account).part_of(json.loads(entry)), end='')\n"
+    )
+    part = root / inside(text, str(root), str(account(root)), json.dumps(entry))
+    if what == "link":
+        part.symlink_to(victim)
+    elif what == "pipe":
+        os.mkfifo(part)
+    else:
+        os.link(victim, part)
+    found = unpack(root, source)
+    assert {status for _, status, _ in found} == {1} and part.name in found[0][2]
+    assert victim.read_text() == "kept"
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770])
+def test_an_account_that_others_can_reach_is_refused(tmp_path: Path, source: Path, mode: int) -> None:
+    root = tmp_path / "root"
+    unpack(root, source)
+    account(root).chmod(mode)
+    for word in ("look", "finish", "remove"):
+        refused = ask(word, root, wanted=[], mark={"bytes": 1})
+        assert refused.returncode == 3 and "must belong to the ssh user and have mode 0700" in refused.stderr
+
+
+def packed(source: Path) -> dict[str, Any]:
+    found = read_content(source).shards
+    texts = json.dumps([shard.entries.decode() for shard in found]).encode()
+    return {
+        "wanted": [shard.name for shard in found],
+        "entries": base64.b64encode(zlib.compress(texts)).decode(),
+    }
+
+
+def test_data_without_an_account_is_compared_and_does_not_travel_again(tmp_path: Path, source: Path) -> None:
+    root, order = tmp_path / "root", packed(source)
+    shutil.copytree(source, root, symlinks=True)
+    (root / ".toolkit-data").write_text('{"set": "x"}')
+    seen = json.loads(ask("look", root, wanted=order["wanted"]).stdout)
+    assert (seen["unknown"], seen["missing"], seen["set"]) == (True, [0], "")
+    seen = json.loads(ask("adopt", root, **order).stdout)
+    assert (seen["unknown"], seen["missing"], seen["set"]) == (False, [], "")
+    assert ask("finish", root, wanted=order["wanted"], mark={"set": "x", "bytes": 1}).returncode == 0
+    assert json.loads(ask("look", root, wanted=order["wanted"]).stdout)["set"] == "x"
+    assert not (root / ".toolkit-data").exists()
+    assert json.loads(ask("remove", root).stdout) == {"gone": 5, "stay": 0, "left": 0}
+
+
+def test_a_host_that_has_the_data_without_an_account_gets_nothing(tmp_path: Path, source: Path) -> None:
+    (host,) = make_hosts(tmp_path, 1)
+    shutil.copytree(source, host.path, symlinks=True)
+    assert [send(source, host)["box1"].status for _ in range(2)] == ["ok", "skipped"]
+    assert host.fed == 0 and host.account.stat().st_mode & 0o777 == 0o700
+    assert remove(host).status == "ok" and not host.path.exists() and not host.account.exists()
+
+
+def test_the_account_of_a_folder_that_is_gone_goes(tmp_path: Path, source: Path) -> None:
+    (host,) = make_hosts(tmp_path, 1)
+    shutil.copytree(source, host.path, symlinks=True)
+    send(source, host)
+    shutil.rmtree(host.path)
+    assert (host.account / "mark").exists()
+    assert remove(host).status == "skipped" and not host.account.exists()
+
+
+def test_data_that_differs_is_not_taken_over(tmp_path: Path, source: Path) -> None:
+    root, order = tmp_path / "root", packed(source)
+    shutil.copytree(source, root, symlinks=True)
+    (root / "a/3").unlink()
+    assert json.loads(ask("adopt", root, **order).stdout)["missing"] == [0]
+    assert unpack(root, source) == [[0, 0, ""]], "what is there as it would be written is in nobody's way"
+    assert json.loads(ask("remove", root).stdout)["gone"] == 5
+    shutil.copytree(source, root, symlinks=True, dirs_exist_ok=True)
+    (root / "a/3").write_text("another's")
+    ((_, status, said),) = unpack(root, source)
+    assert status == 1 and said.startswith(f"{root}/a/3 is there already and is not the toolkit's")
+    other = ask("adopt", root, wanted=["0" * 32], entries=order["entries"])
+    assert other.returncode == 3 and "did not come as it was sent" in other.stderr
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert json.loads(ask("look", empty, wanted=[]).stdout)["unknown"] is False
 
 
 def test_two_at_once_are_refused(tmp_path: Path, source: Path) -> None:

@@ -55,7 +55,7 @@ def ours() -> Iterator[Command]:
     yield ask_holdings()
     yield ask_room("/x")
     yield programs.relay_program("demo", "10.0.0.2")
-    yield programs.data_program("/x", "demo", "toolkit:cpu", "1:1", "list")
+    yield programs.data_program("/x", "/y", "demo", "toolkit:cpu", "1:1", "look")
     yield script(image_sending._NAME, "a", "--")
     yield script(image_sending._LOOK, "a")
     yield image_sending._LOAD

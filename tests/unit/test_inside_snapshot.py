@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,7 +170,53 @@ def junk_indexes(store: Path) -> None:
         file.write_text("{}")
 
 
-DAMAGES = [spoil_pack, cut_packs, drop_spares, edit_spare, junk_indexes]
+def sealed(path: Path, change: Callable[[Any], object]) -> None:
+    """Change a value of the store as a rank could, with the sum that makes it count."""
+    sealed_text = path.read_bytes().partition(b"\n")[2] if path.exists() else b""
+    if sealed_text:
+        value = json.loads(sealed_text)
+        change(value)
+        text = json.dumps(value).encode()
+        path.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+
+
+def forge_spare(store: Path) -> None:
+    """Put other code into a spare, and into its account the times that the kernel gave to that code."""
+    for spare in (store / "spares").iterdir():
+        train = spare / "code" / "train"
+        about = train.stat()
+        train.write_text("print(X)")
+        os.utime(train, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+        def note(index: Any, train: Path = train) -> None:
+            for row in index["rows"]:
+                if row[0] == "train":
+                    row[6] = train.stat().st_ctime_ns
+
+        sealed(spare / "index.json", note)
+
+
+def forge_trees(store: Path) -> None:
+    """Make the lists of trees name another content for a file, and spares go by these lists."""
+
+    def swap(tree: Any) -> None:
+        entries = {entry[0]: entry for entry in (tree[1] if isinstance(tree[0], int) else tree)}
+        entries["train"][3], entries["train"][5] = entries["lib/b"][3], entries["lib/b"][5]
+
+    for path in (store / "trees").glob("*.json"):
+        sealed(path, swap)
+    drop_spares(store)
+
+
+def link_spare(store: Path) -> None:
+    """Leave a second name for a file of a spare, and a link in the place of another one's folder."""
+    for spare in (store / "spares").iterdir():
+        os.link(spare / "code" / "train", store / f"train-of-{spare.name}")
+        (spare / "code").rename(store / f"code-of-{spare.name}")
+        (spare / "code").symlink_to(store / f"code-of-{spare.name}")
+
+
+DAMAGES = [spoil_pack, cut_packs, drop_spares, edit_spare, junk_indexes, forge_spare, forge_trees, link_spare]
 
 
 PAIRS = [*((one,) for one in DAMAGES), *itertools.combinations(DAMAGES, 2), tuple(DAMAGES)]
@@ -187,6 +235,17 @@ def test_a_damaged_store_never_gives_wrong_code(code: Code, damages: tuple[Damag
     code.settle()
     job, _ = code.send()
     assert same(job, code)
+
+
+@pytest.mark.parametrize("forge", [forge_spare, forge_trees, link_spare])
+def test_a_job_that_edits_the_store_does_not_choose_the_next_ones_code(code: Code, forge: Damage) -> None:
+    code.send()
+    code.settle()
+    forge(code.store)
+    job, _ = code.send()
+    assert same(job, code) and not (job / "code").is_symlink()
+    assert (job / "code" / "train").stat().st_nlink == 1
+    code.settle()
 
 
 def test_a_store_that_is_gone(code: Code) -> None:

@@ -109,11 +109,11 @@ def test_an_interrupted_report() -> None:
         (SendCode("a", "t", "c", "/jobs/1", "", CodeTree(), "s3cret"), ["no files to /jobs/1/code"]),
         (PullImage("a", "t", "x:1"), ["docker pull x:1"]),
         (
-            SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "x:1", "1:1"),
+            SendData("a", "t", "/set", Content("0" * 32, 1, 2_000, ()), "/scratch", "/account", "x:1", "1:1"),
             ["what is missing of /set (1 file, 2.0 kB; 000000000000) to /scratch, from host to host"],
         ),
         (
-            RemoveData("a", "t", "/scratch", "x:1", "1:1"),
+            RemoveData("a", "t", "/scratch", "/account", "x:1", "1:1"),
             ["what the toolkit wrote to /scratch, if nobody has changed it since"],
         ),
         (Fetch("a", "t", "c", "runs/demo"), ["to runs/demo"]),

@@ -31,10 +31,11 @@ class _Piece:
 
 @dataclass(frozen=True)
 class Need:
-    """What a host needs of a data set: shards by their numbers, and the folder into which they go."""
+    """The shards that a host needs, by their numbers; the folder into which they go, and its account."""
 
     numbers: frozenset[int]
     into: str
+    account: str
 
 
 class DataCargo:
@@ -69,7 +70,7 @@ class DataCargo:
         mine = (
             at for at, one in enumerate(stretches) if isinstance(one, _Piece) and one.number in own.numbers
         )
-        return {"into": own.into, "writes": list(mine)}
+        return {"into": own.into, "account": own.account, "writes": list(mine)}
 
     def prime(self, need: Hashable) -> None:
         """Files need no time to begin."""

@@ -20,12 +20,13 @@ TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$1 TOOLKIT_LOAD='docker load --quiet'
 export TOOLKIT_CLUSTER TOOLKIT_RELAY TOOLKIT_LOAD; shift
 exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))' "$@"
 """
-# The folder; the cluster; the image to fall back to, then USER:GROUP and the network of its container.
+# The folder and its account; the cluster; the image to fall back to, then USER:GROUP and the network of its
+# container.
 _START_IN = r"""
-folder=$1 cluster=$2 image=$3 user=$4 network=$5; shift 5; umask 022
+folder=$1 account=$2 cluster=$3 image=$4 user=$5 network=$6; shift 6; umask 022
 TOOLKIT_CLUSTER=$cluster; export TOOLKIT_CLUSTER
 no() { echo "{\"missing\": \"$1\"}"; exit; }
-mkdir -p "$folder" || exit
+mkdir -p "$folder" && (umask 077; mkdir -p "$account") || exit
 code='import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))'
 if command -v python3 >/dev/null && python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))'; then
   exec python3 -I -S -c "$code" "$@"
@@ -33,7 +34,7 @@ fi
 docker image inspect "$image" >/dev/null 2>&1 || no "it has no python3 of 3.8 or newer, and no image with one"
 exec docker run --rm -i --init --network "$network" --user "$user" --cap-drop ALL \
   --security-opt no-new-privileges --env TOOLKIT_CLUSTER --mount "type=bind,source=$folder,target=$folder" \
-  "$image" python3 -I -S -c "$code" "$@"
+  --mount "type=bind,source=$account,target=$account" "$image" python3 -I -S -c "$code" "$@"
 """
 
 
@@ -45,30 +46,25 @@ def relay_program(cluster: str, address: str) -> Command:
     return script(_START, cluster, address, _packed("relay", *_RELAY))
 
 
-def data_program(folder: str, cluster: str, image: str, user: str, *words: str) -> Command:
-    """Return the command that starts data_set.py on a data set's folder; see there for ``words``.
+def data_program(folder: str, account: str, cluster: str, image: str, user: str, word: str) -> Command:
+    """Return the command that starts data_set.py on a data set's folder; see there for ``word``.
 
     Args:
-        folder: made if it is not there.
+        folder, account: made if they are not there.
         cluster: by which `toolkit down` finds the program, should its connection hang.
         image: in whose container it runs where the host has no Python.
         user: the ssh user there, as ``uid:gid``.
     """
-    return script(_START_IN, folder, cluster, image, user, "none", *words, _packed("data_set", "data_folder"))
+    text = _packed("data_set", "data_folder")
+    return script(_START_IN, folder, account, cluster, image, user, "none", word, folder, account, text)
 
 
-def data_relay_program(folder: str, cluster: str, image: str, user: str, address: str) -> Command:
+def data_relay_program(
+    folder: str, account: str, cluster: str, image: str, user: str, address: str
+) -> Command:
     """Return the command that starts relay.py for a data set; arguments as above."""
-    return script(
-        _START_IN,
-        folder,
-        cluster,
-        image,
-        user,
-        "host",
-        address,
-        _packed("relay", *_RELAY, "data_folder", "unpack"),
-    )
+    text = _packed("relay", *_RELAY, "data_folder", "unpack")
+    return script(_START_IN, folder, account, cluster, image, user, "host", address, text)
 
 
 def _packed(name: str, *siblings: str) -> str:

@@ -1,15 +1,19 @@
 """Copies of a tree: made file by file, and brought from one tree to the next.
 
-A tree is a list of entries: path, kind, mode, size, mtime in nanoseconds, sha256 or a link's target. Kept of
-a copy are rows: the same and, behind it, the ctime and the inode that each file got.
+A tree is a list of entries: path, kind, mode, size, mtime in nanoseconds, sha256 or a link's target. Ranks
+can write where copies are kept, so nothing but its content tells that a copy is the tree.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
+import zlib
+from contextlib import suppress
 from typing import Any
 
-from packs import Packs
+from packs import PIECE, Packs
 
 
 def raw(path: str) -> bytes:
@@ -17,8 +21,21 @@ def raw(path: str) -> bytes:
     return path.encode("utf-8", "surrogateescape")
 
 
-def make(code: bytes, entry: list[Any], packs: Packs, folders: set[bytes]) -> list[Any]:
-    """Make one entry of a copy; returns it with the ctime and the inode that it got."""
+def bucket_of(path: str, number: int) -> int:
+    return zlib.crc32(raw(path)) % number
+
+
+def digest_of(entries: list[list[Any]], number: int) -> str:
+    """The identity of a tree; `toolkit/core/code.py` makes the same."""
+    hashes = [hashlib.sha256() for _ in range(number)]
+    for path, kind, mode, size, mtime, content in entries:
+        name = raw(path)
+        hashes[zlib.crc32(name) % number].update(name + raw(f"\0{kind} {mode:o} {size} {mtime} {content}\0"))
+    return hashlib.sha256(b"%d:" % number + b"".join(one.digest() for one in hashes)).hexdigest()
+
+
+def make(code: bytes, entry: list[Any], packs: Packs, folders: set[bytes]) -> None:
+    """Make one entry of a copy."""
     path, kind, mode, _, mtime, content = entry
     target = code + b"/" + raw(path)
     parent = os.path.dirname(target)
@@ -27,8 +44,7 @@ def make(code: bytes, entry: list[Any], packs: Packs, folders: set[bytes]) -> li
         folders.add(parent)
     if kind == "l":
         os.symlink(raw(content), target)
-        about = os.lstat(target)
-        return [*entry, about.st_ctime_ns, about.st_ino]
+        return
     descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode | 0o200)
     try:
         for data in packs.pieces(content):
@@ -38,21 +54,22 @@ def make(code: bytes, entry: list[Any], packs: Packs, folders: set[bytes]) -> li
         if not mode & 0o200:
             os.fchmod(descriptor, mode)
         os.utime(descriptor, ns=(mtime, mtime))
-        about = os.fstat(descriptor)
     except BaseException:
         os.unlink(target)
         raise
     finally:
         os.close(descriptor)
-    return [*entry, about.st_ctime_ns, about.st_ino]
 
 
-def survey(code: bytes, rows: list[Any], entries: list[list[Any]]) -> list[list[Any]]:
-    """Take out of a copy what is not of the tree or not as it was made; returns the entries that it lacks.
+def survey(code: bytes, entries: list[list[Any]]) -> list[list[Any]]:
+    """Remove from a copy what differs from the tree; return the entries that the copy lacks.
 
-    A file is as it was made when size, times, mode and inode are: nobody but the kernel sets a ctime.
+    Every file is read and compared by its sha256: mode, size and times prove nothing about a file in a
+    folder that ranks can write, and neither does a list that is kept beside it.
+
+    Raises:
+        OSError: the copy holds something that cannot be removed, or is no folder.
     """
-    known = {row[0]: row for row in rows}
     wanted = {entry[0]: entry for entry in entries}
     lacks = dict(wanted)
     inner: list[bytes] = []
@@ -61,20 +78,21 @@ def survey(code: bytes, rows: list[Any], entries: list[list[Any]]) -> list[list[
     def walk(folder: bytes) -> None:
         with os.scandir(folder) as found:
             for one in found:
-                about = one.stat(follow_symlinks=False)
                 if one.is_dir(follow_symlinks=False):
-                    if about.st_mode != 0o40755:
+                    if one.stat(follow_symlinks=False).st_mode != 0o40755:
                         os.chmod(one.path, 0o755)
                     walk(one.path)
                     inner.append(one.path)
                     continue
                 path = one.path[start:].decode("utf-8", "surrogateescape")
-                row, entry = known.get(path), wanted.get(path)
-                if row and row[:6] == entry and _as_made(row, about):
+                entry = wanted.get(path)
+                if entry and _is(one.path, entry):
                     del lacks[path]
                 else:
                     os.unlink(one.path)
 
+    if not stat.S_ISDIR(os.lstat(code).st_mode):
+        raise NotADirectoryError(code)
     walk(code)
     parents: set[str] = set()
     for path in wanted:
@@ -88,9 +106,24 @@ def survey(code: bytes, rows: list[Any], entries: list[list[Any]]) -> list[list[
     return [entry for path, entry in lacks.items()]
 
 
-def _as_made(row: list[Any], about: os.stat_result) -> bool:
-    if about.st_ctime_ns != row[6] or about.st_ino != row[7]:
-        return False
-    if row[1] == "l":
-        return about.st_mode & 0o170000 == 0o120000
-    return (about.st_mode, about.st_size, about.st_mtime_ns) == (0o100000 | row[2], row[3], row[4])
+def _is(path: bytes, entry: list[Any]) -> bool:
+    """Return whether a file or link is what the entry says."""
+    _, kind, mode, size, mtime, content = entry
+    with suppress(OSError):
+        if kind == "l":
+            return os.readlink(path) == raw(content)
+        # Without waiting for whoever writes into a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            about = os.fstat(descriptor)
+            if (about.st_mode, about.st_size, about.st_mtime_ns) != (0o100000 | mode, size, mtime):
+                return False
+            sha = hashlib.sha256()
+            while size and (data := os.read(descriptor, min(size, PIECE))):
+                sha.update(data)
+                size -= len(data)
+            # A file with a second name could be changed by that name later.
+            return about.st_nlink == 1 and sha.hexdigest() == content
+        finally:
+            os.close(descriptor)
+    return False

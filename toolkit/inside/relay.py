@@ -94,16 +94,18 @@ class Relay:
         cert: str,
         ca: str,
         into: str = "",
+        account: str = "",
         writes: Collection[int] = (),
     ) -> None:
         """Begin to listen and to load: each archive's first chunk, and the first that is not of it.
 
-        For a data set, ``into`` is its folder, and ``writes`` the numbers of the shards to be written there.
+        For a data set, ``into`` is its folder, ``account`` has what was written there, and ``writes`` are
+        the numbers of the shards to be written.
         """
         if into:
             import unpack
 
-            self.shelf = unpack.Shelf(into, writes, len(loads), self.put_away)
+            self.shelf = unpack.Shelf(into, account, writes, len(loads), self.put_away)
         self.server = tls(ssl.PROTOCOL_TLS_SERVER, key, cert, ca)
         self.client = tls(ssl.PROTOCOL_TLS_CLIENT, key, cert, ca)
         self.at = self.first = self.loaded = loads[0][0]

@@ -24,7 +24,7 @@ import time
 import zlib
 from typing import Any
 
-from copies import make, raw, survey
+from copies import bucket_of, digest_of, make, raw, survey
 from packs import PIECE, PackWriter, Spoiled
 from store import Store, Work, jobs_folder
 
@@ -79,19 +79,6 @@ class Caller:
         return data
 
 
-def bucket_of(path: str, number: int) -> int:
-    return zlib.crc32(raw(path)) % number
-
-
-def digest_of(entries: list[list[Any]], number: int) -> str:
-    """The identity of a tree; `toolkit/core/code.py` makes the same."""
-    hashes = [hashlib.sha256() for _ in range(number)]
-    for path, kind, mode, size, mtime, content in entries:
-        name = raw(path)
-        hashes[zlib.crc32(name) % number].update(name + raw(f"\0{kind} {mode:o} {size} {mtime} {content}\0"))
-    return hashlib.sha256(b"%d:" % number + b"".join(one.digest() for one in hashes)).hexdigest()
-
-
 class Snapshot:
     def __init__(self, caller: Caller, store: Store, ask: dict[str, Any], work: Work) -> None:
         self.caller, self.store, self.ask, self.work = caller, store, ask, work
@@ -100,26 +87,21 @@ class Snapshot:
 
     def make(self) -> None:
         """Make the copy, at `code`."""
-        rows = self.store.claim(self.tree, self.work.path + "/spare")
-        if rows is not None:
-            entries = [row[:6] for row in rows]
-            self.store.keep_tree(self.tree, None, self.number, self.ask["marks"])
-        else:
-            entries = self._entries()
+        entries = self._entries()
+        claimed = self.store.claim(self.tree, self.work.path + "/spare")
+        if not claimed:
             # Of a tree much unlike this one more would have to be taken away than is worth keeping.
             near, unlike = self.store.nearest(self.number, self.ask["marks"], MARK, self.store.spares())
-            if 2 * len(unlike) <= self.number:
-                rows = self.store.claim(near, self.work.path + "/spare")
-        lacks = entries
+            claimed = 2 * len(unlike) <= self.number and self.store.claim(near, self.work.path + "/spare")
+        lacks = list(entries)
         try:
-            if rows is not None:
-                lacks = survey(raw(self.code), rows, entries)
+            if claimed:
+                lacks = survey(raw(self.code), entries)
         except OSError:
-            rows = None  # somebody has put something into it that is not ours to remove
-        if rows is None:
+            claimed = False  # somebody has put something into it that is not ours to remove
+        if not claimed:
             self.code = self.work.path + "/fresh"
             os.mkdir(self.code)
-            lacks = list(entries)
         self._complete(entries, lacks)
 
     def _entries(self) -> list[list[Any]]:

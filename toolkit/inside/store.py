@@ -8,9 +8,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
-from copies import make, raw
+from copies import digest_of, make, raw
 from packs import Packs, PackWriter, Spoiled, load, save
 
 KEEP_TREES, KEEP_SPARES, KEEP_PACKS = 4, 2, 16
@@ -20,15 +21,6 @@ MOST_SPARE = 512 * 2**20  # bytes; above it, making a copy for nobody costs too 
 def jobs_folder() -> str:
     """Return the folder of all jobs in this container; read at each call, as root() in common.py is."""
     return os.environ.get("TOOLKIT_ROOT", "/run/toolkit") + "/jobs"
-
-
-def boot() -> str:
-    """What tells this start of the host from others; written data may be lost when it goes down."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 class Store:
@@ -46,15 +38,18 @@ class Store:
         return Packs(self.root + "/packs")
 
     def tree(self, digest: str) -> list[list[Any]] | None:
-        """The entries of a tree that is known here."""
-        entries: list[list[Any]] | None = load(f"{self.root}/trees/{digest}.json")
-        return entries
+        """The entries of a tree that is known here, if they are those of which the digest was made."""
+        with suppress(ValueError, TypeError):
+            number, entries = load(f"{self.root}/trees/{digest}.json")
+            if digest_of(entries, number) == digest:
+                return cast("list[list[Any]]", entries)
+        return None
 
     def keep_tree(self, digest: str, entries: list[list[Any]] | None, number: int, marks: str) -> None:
         """Remember a tree, and that it is in use; entries are None for one that is known."""
         stem = f"{self.root}/trees/{digest}"
         if entries is not None:
-            save(stem + ".json", entries)
+            save(stem + ".json", [number, entries])
         save(stem + ".marks", [number, marks])
 
     def nearest(
@@ -84,21 +79,15 @@ class Store:
         """The trees of which there is a spare."""
         return {name.partition("-")[0] for name in os.listdir(self.root + "/spares")}
 
-    def claim(self, digest: str, into: str) -> list[list[Any]] | None:
-        """Take a spare of this tree for oneself, as `into`; returns its rows, None when there is none."""
+    def claim(self, digest: str, into: str) -> bool:
+        """Take a spare of this tree for oneself, as `into`; False when there is none."""
         for name in os.listdir(self.root + "/spares"):
-            if name.partition("-")[0] != digest:
-                continue
-            try:
-                os.rename(f"{self.root}/spares/{name}", into)
-            except OSError:
-                continue  # another run was quicker
-            index = load(into + "/index.json")
-            if index and index["boot"] == boot() and os.path.isdir(into + "/code"):
-                rows: list[Any] = index["rows"]
-                return rows
-            shutil.rmtree(into, ignore_errors=True)
-        return None
+            if name.partition("-")[0] == digest:
+                # Else another run was quicker.
+                with suppress(OSError):
+                    os.rename(f"{self.root}/spares/{name}", into)
+                    return True
+        return False
 
     def shed(self) -> None:
         """Give the room of all spares back."""
@@ -148,10 +137,10 @@ def _make_spare(store: Store, digest: str) -> None:
         os.makedirs(spare + "/code")
         folders: set[bytes] = set()
         try:
-            rows = [make(raw(spare + "/code"), entry, packs, folders) for entry in entries]
+            for entry in entries:
+                make(raw(spare + "/code"), entry, packs, folders)
         except (Spoiled, KeyError):
             return  # the next run finds out, and asks for what is not there
-        save(spare + "/index.json", {"boot": boot(), "rows": rows})
         os.rename(spare, f"{store.root}/spares/{digest}-{os.urandom(4).hex()}")
 
 

@@ -7,13 +7,25 @@ entries. It counts as whole, and is never sent again, once all of it is on the d
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import BinaryIO
 
-from data_folder import JOURNAL, MARK, PART, Entry, Fault, Folder, shard_name, sync_disk, words_of
+from data_folder import (
+    JOURNAL,
+    MARK,
+    PART,
+    Entry,
+    Fault,
+    Folder,
+    parse_entries,
+    shard_line,
+    shard_name,
+    sync_disk,
+    whole_line,
+    words_of,
+)
 
 # Bytes and seconds after which what was unpacked is brought to the disk, all together: a call for every
 # file, or for every shard, would cost more than writing them.
@@ -30,15 +42,18 @@ class Shelf:
     """
 
     def __init__(
-        self, root: str, writes: Iterable[int], count: int, say: Callable[[int, int, str], None]
+        self,
+        root: str,
+        account: str,
+        writes: Iterable[int],
+        count: int,
+        say: Callable[[int, int, str], None],
     ) -> None:
-        os.umask(0o022)
-        self.folder = Folder(root, lock=True)
+        self.folder = Folder(root, account, lock=True)
         self.writes, self.left, self.say = set(writes), count, say
         self.total = max(self.folder.whole.values(), default=0)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.folder.path(MARK))
-        self.journal = _append(self.folder.path(JOURNAL))
+        self.folder.account.drop(MARK)
+        self.journal = _append(self.folder.account.open(JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND))
         os.umask(0)  # files and folders of the set say their modes themselves
         self.failed = ""
         self._turn = threading.Condition()
@@ -49,8 +64,8 @@ class Shelf:
     def open(self, number: int) -> Unpacking:
         return Unpacking(self, number, number in self.writes)
 
-    def note(self, line: str) -> None:
-        self.journal.write(f"{line}\n".encode())
+    def note(self, line: bytes) -> None:
+        self.journal.write(line)
         self.journal.flush()
 
     def unpacked(self, one: Unpacking) -> None:
@@ -81,7 +96,7 @@ class Shelf:
                     for one in good:
                         if one.shard not in self.folder.whole:
                             self.total += one.size
-                        self.note(f'{{"whole":"{one.shard}","bytes":{self.total}}}')
+                        self.note(whole_line(one.shard, self.total))
                         self.folder.whole[one.shard] = self.total
                     os.fdatasync(self.journal.fileno())
                 except OSError as error:
@@ -155,44 +170,51 @@ class Unpacking:
     def _unpack(self) -> Generator[None, bytes, None]:
         size = int.from_bytes((yield from self._take(4)), "big")
         text = yield from self._take(size)
-        entries = json.loads(text)
+        entries = parse_entries(text)
         shard, folder = shard_name(text), self.shelf.folder
         folder.begin(shard, entries)
-        self.shelf.note(f'{{"shard":"{shard}","entries":{text.decode()}}}')
+        self.shelf.note(shard_line(shard, text))
         # Before the first file has its name: what is ours must be known after a loss of power too.
         os.fdatasync(self.shelf.journal.fileno())
         for number, entry in enumerate(entries):
-            yield from self._put(folder, entry, f"{PART}{shard[:16]}-{number}")
+            try:
+                yield from self._put(folder, entry, f"{PART}{shard[:16]}-{number}")
+            except OSError as error:
+                # A name in a folder's descriptor says little to people.
+                raise OSError(error.errno, error.strerror, folder.path(entry[1])) from error
         self.shard = shard
 
-    def _put(self, folder: Folder, entry: Entry, name: str) -> Generator[None, bytes, None]:
+    def _put(self, folder: Folder, entry: Entry, part: str) -> Generator[None, bytes, None]:
         kind, path = entry[0], entry[1]
         if kind == "d":
-            os.chmod(folder.folder(path), entry[2] | 0o700)
+            file = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder.folder(path))
+            try:
+                os.fchmod(file, entry[2] | 0o700)
+            finally:
+                os.close(file)
             return
-        above = folder.folder(os.path.dirname(path))
-        part = os.path.join(above, name)
+        above = folder.folder(path.rpartition("/")[0])
         if kind == "l":
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
-            os.symlink(entry[2], part)
+                os.unlink(part, dir_fd=above)
+            os.symlink(entry[2], part, dir_fd=above)
             folder.replace(part, path)
             return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         if kind == "p":
-            file = os.open(folder.part_of(entry), flags, 0o600)
+            file = folder.open_part(entry)
             try:
                 os.lseek(file, entry[5], os.SEEK_SET)
                 yield from self._pour(file, entry[6])
             finally:
                 os.close(file)
             return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         # With its mode from the beginning: a call less for each of a great many files.
         try:
-            file = os.open(part, flags | os.O_EXCL, entry[2])
+            file = os.open(part, flags, entry[2], dir_fd=above)
         except FileExistsError:
-            os.unlink(part)  # of a try that was cut off
-            file = os.open(part, flags | os.O_EXCL, entry[2])
+            os.unlink(part, dir_fd=above)  # of a try that was cut off
+            file = os.open(part, flags, entry[2], dir_fd=above)
         try:
             yield from self._pour(file, entry[4])
             os.utime(file, ns=(entry[3], entry[3]))
@@ -201,9 +223,9 @@ class Unpacking:
         folder.replace(part, path)
 
 
-def _append(path: str) -> BinaryIO:
-    """Open a journal, less a last line that is cut short."""
-    file = open(path, "ab+")
+def _append(journal: int) -> BinaryIO:
+    """Return a journal to write to, less a last line that is cut short."""
+    file = os.fdopen(journal, "ab+")
     size = at = file.seek(0, os.SEEK_END)
     while at:
         step = min(at, 2**16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -17,24 +18,43 @@ from toolkit.protocol.frames import CELL, rows
 from toolkit.spec.inventory import DataSet, Inventory
 
 QUESTION = "data"
-# As toolkit/inside/data_folder.py writes them. The last line about a whole shard has the bytes of all that
-# were whole by then.
+# The account of each folder, as toolkit/inside/data_folder.py writes it. The journal's last line about a
+# whole shard has the bytes of all that were whole by then.
 _ASK = (
     CELL
     + r"""
-for folder in @folders@; do
+mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/.data/$(uname -n)"
+set -- @folders@
+while [ $# -gt 1 ]; do
+  folder=$1 account=$mine/$2; shift 2
   printf 'folder|%s\n' "$(cell "$folder")"
   [ -d "$folder" ] || continue
   echo there
-  if [ -f "$folder/.toolkit-data" ]; then
-    printf 'mark|%s\n' "$(cell "$(head -c 4096 "$folder/.toolkit-data")")"
-  elif [ -f "$folder/.toolkit-data.journal" ]; then
-    last=$(grep -a '^{"whole"' "$folder/.toolkit-data.journal" | tail -n 1 | head -c 4096)
+  [ -O "$account" ] || continue
+  [ -n "$(find "$folder/." ! -name . -prune -print | head -n 1)" ] || echo empty
+  if [ -f "$account/mark" ]; then
+    printf 'mark|%s\n' "$(cell "$(head -c 4096 "$account/mark")")"
+  elif [ -f "$account/journal" ]; then
+    last=$(grep -a '^{"whole"' "$account/journal" | tail -n 1 | head -c 4096)
     printf 'mark|%s\n' "$(cell "$last")"
   fi
 done
 """
 )
+
+
+def account_of(facts: Facts, folder: str) -> str:
+    """Return the folder on a host that says what was written to a data folder.
+
+    It is in the ssh user's state folder, where ranks and other users cannot write. It is not in a cluster's
+    part of that: it stays after `down`, as the data does, and clusters of one user may stage to one place.
+    A home may be shared by several hosts.
+    """
+    return f"{facts.state_dir.rsplit('/', 2)[0]}/.data/{facts.hostname}/{_account_name(folder)}"
+
+
+def _account_name(folder: str) -> str:
+    return hashlib.sha256(folder.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -76,7 +96,9 @@ class DataRow:
 
 def question(inventory: Inventory) -> tuple[tuple[str, str], ...]:
     """Return what hosts are asked beside the probe's questions, see ``toolkit.plan.probe``."""
-    folders = command(*(one.path for one in inventory.data)).line()
+    folders = command(
+        *(word for one in inventory.data for word in (one.path, _account_name(one.path)))
+    ).line()
     return ((QUESTION, _ASK.replace("@folders@", folders)),) if inventory.data else ()
 
 
@@ -93,15 +115,19 @@ class _Mark:
 def parse_held(text: str) -> dict[str, HeldData]:
     """Return by its folder what a host said about each data set; a mark that makes no sense is none."""
     found: dict[str, HeldData] = {}
-    folder = ""
+    folder, empty = "", False
     for word, cells in rows(text):
         if word == "folder" and len(cells) == 1:
-            folder = cells[0]
+            folder, empty = cells[0], False
             found[folder] = HeldData()
         elif word == "there" and folder:
             found[folder] = HeldData(True)
+        elif word == "empty":
+            empty = True
         elif word == "mark" and len(cells) == 1 and folder:
-            found[folder] = _held(cells[0])
+            held = _held(cells[0])
+            # Somebody has removed the folder, and another one is in its place.
+            found[folder] = HeldData(True) if empty and held.size else held
     return found
 
 
@@ -153,6 +179,7 @@ def _send_step(
         source,
         content,
         one.path,
+        account_of(facts, one.path),
         image,
         f"{facts.uid}:{facts.gid}",
         path.address,
@@ -180,6 +207,7 @@ def plan_remove(inventory: Inventory, facts: Mapping[str, Facts]) -> Plan:
             name,
             f"remove data {one.target}",
             one.path,
+            account_of(facts[name], one.path),
             inventory.image,
             f"{facts[name].uid}:{facts[name].gid}",
             keep=bool(ours(inventory.cluster, facts[name])),

@@ -117,6 +117,7 @@ class SendData:
         source: folder or file on this machine.
         content: what it holds, as the plan was made for.
         path: the folder on the host, made if it is not there.
+        account: the folder that says what was written to ``path``; only the ssh user can read or write it.
         image: in whose container the host's part runs where the host has no Python.
         user: the ssh user there, as ``uid:gid``.
         address, mbit, cluster: as in ``SendImage``.
@@ -127,6 +128,7 @@ class SendData:
     source: str
     content: Content
     path: str
+    account: str
     image: str
     user: str
     address: str = ""
@@ -139,13 +141,14 @@ class RemoveData:
     """Remove from a folder of a host what ``SendData`` wrote there, and nothing else.
 
     Args:
-        image, user, cluster: as in ``SendData``.
+        account, image, user, cluster: as in ``SendData``.
         keep: leave the folder itself: a container sees it, and would not see another one in its place.
     """
 
     host: str
     title: str
     path: str
+    account: str
     image: str
     user: str
     keep: bool = False

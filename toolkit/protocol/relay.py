@@ -56,12 +56,17 @@ class NoProgram:
 
 @dataclass(frozen=True)
 class DataSeen:
-    """A folder of a data set: numbers of missing shards, its mark, free bytes and files (-1: unknown)."""
+    """A folder of a data set: numbers of missing shards, its mark, free bytes and files (-1: unknown).
+
+    Args:
+        unknown: it holds something, and there is no account of what.
+    """
 
     missing: Annotated[tuple[Annotated[int, Number(0, 2**32)], ...], Items(1 << 22)]
     set: str
     free: Bytes
     inodes: Annotated[int, Number(-1)]
+    unknown: bool = False
 
 
 @dataclass(frozen=True)
