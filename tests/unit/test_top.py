@@ -268,6 +268,15 @@ def test_the_gauges_of_this_host_and_of_a_rank_on_it(here: World) -> None:
     here.call("stop.py", JOB)
 
 
+def test_no_more_processors_are_busy_than_there_are(inside: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's ticks and our clock are read at different moments."""
+    gauge = inside("gauge")
+    host = gauge.Host("eth0")
+    monkeypatch.setattr(host, "_rate", lambda name, value, now: 1e6)
+    cpu = host._cpu(0.0)
+    assert cpu["busy"] == cpu["cores"] == os.cpu_count()
+
+
 def test_a_rank_that_has_ended_is_no_rank(here: World) -> None:
     folder = here.job()
     (folder / "logs").mkdir()

@@ -50,7 +50,8 @@ class Host:
         busy = self._rate("busy", sum(ticks) - ticks[3] - ticks[4], now)
         return {
             "cores": cores,
-            "busy": None if busy is None else busy / TICKS_PER_S,
+            # The kernel counts at other moments than this clock reads.
+            "busy": None if busy is None else min(float(cores), busy / TICKS_PER_S),
             "load": os.getloadavg()[0],
         }
 
