@@ -99,6 +99,8 @@ def test_names_of_files_are_data(tmp_path: Path) -> None:
     jobs = tmp_path / ".local/state/toolkit/demo/gpu1/jobs"
     for name in ("a\nstate|0|demo|gpu1", "b|c", "-exec", "\x1b[31m", JOB):
         (jobs / name).mkdir(parents=True)
+    os.mkfifo(jobs / "b|c" / "status.json")
+    (jobs / "-exec" / "status.json").symlink_to("/dev/zero")
     (jobs / JOB / "status.json").write_text('{"state": "failed|0\nnow|5", "ended": 1|2|3}')
     said = subprocess.run(
         ["sh", "-c", STATES.text],
@@ -126,22 +128,45 @@ def test_what_is_no_name_of_an_entry_is_ignored(name: str) -> None:
 
 
 def test_processes_of_jobs_that_are_over_by_the_word_of_their_own_main() -> None:
-    main = container("other", "gpu1", "main")
-    rank = process(811, JOB, cluster="other")
-    there = seen("gpu2", ranks=rank, containers=(container("other", "gpu2", "worker"),))
+    main = container("demo", "gpu1", "main")
+    rank = process(811, JOB)
+    there = seen("gpu2", ranks=rank, containers=(container("demo", "gpu2", "worker"),))
     over = remains(seen("gpu1", containers=(main,)), there)
-    assert left(over).strays == (Stray("gpu2", JOB, (811,), "gpu1", "other"),)
-    alive = seen("gpu1", containers=(main,), ranks=process(700, JOB, "SUPERVISOR", "other"))
+    assert left(over).strays == (Stray("gpu2", JOB, (811,), "gpu1", "demo"),)
+    alive = seen("gpu1", containers=(main,), ranks=process(700, JOB, "SUPERVISOR"))
     assert left(remains(alive, there)).strays == ()
     # Its main is on none of these hosts, or is another person's: nobody can tell.
-    for others in ((), (container("other", "gpu1", "main", owner="bob"),)):
+    for others in ((), (container("demo", "gpu1", "main", owner="bob"),)):
         unknown = remains(seen("gpu1", containers=others), there)
         assert left(unknown).strays == ()
         (kept,) = unknown.kept(())
-        assert (kept.host, JOB in kept.what, "cluster other" in kept.why) == ("gpu2", True, True)
+        assert (kept.host, JOB in kept.what, "cluster demo" in kept.why) == ("gpu2", True, True)
     # A cluster without a container on the host has no job there.
     alone = remains(seen("gpu1"), seen("gpu2", ranks=rank))
-    assert left(alone).strays == (Stray("gpu2", JOB, (811,), "", "other"),)
+    assert left(alone).strays == (Stray("gpu2", JOB, (811,), "", "demo"),)
+
+
+@pytest.mark.parametrize(("cluster", "liar"), [("other", "gpu1"), ("other", "cpu3"), ("demo", "cpu3")])
+def test_a_host_that_says_that_it_is_main_is_not_believed(cluster: str, liar: str) -> None:
+    worker = container(cluster, "gpu2", "worker")
+    there = seen("gpu2", job(cluster, "gpu2"), ranks=process(811, JOB, cluster=cluster), containers=(worker,))
+    lies = seen(
+        liar,
+        job(cluster, liar, state="succeeded", ended="1"),
+        containers=(container(cluster, liar, "main"),),
+    )
+    found = remains(lies, there, days=1.0)
+    assert left(found).strays == () and left(found).jobs == ()
+
+
+def test_main_alone_says_when_a_job_has_ended() -> None:
+    main = container("demo", "gpu1", "main")
+    recent = job("demo", "gpu1", state="succeeded", ended=str(NOW - 3600))
+    forged = job("demo", "gpu2", state="succeeded", ended="1")
+    worker = container("demo", "gpu2", "worker")
+    hosts_ = (seen("gpu1", recent, containers=(main,)), seen("gpu2", forged, containers=(worker,)))
+    assert left(remains(*hosts_, days=9.0)).jobs == ()
+    assert [one.host for one in left(remains(*hosts_, days=0.01)).jobs] == ["gpu1", "gpu2"]
 
 
 def test_state_folders_of_clusters_without_a_container() -> None:
@@ -315,8 +340,8 @@ def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:
     for made in (old, young):
         (made / "code").mkdir(parents=True)
     jobs = (
-        OldJob("gpu1", "j1", str(old), "it ended 9 days ago", "gpu2", "demo"),
-        OldJob("gpu1", "j2", str(young), "its code never came whole", "gpu2", "demo", quiet=True),
+        OldJob("gpu1", "gc-old", str(old), "it ended 9 days ago", "gpu2", "demo"),
+        OldJob("gpu1", "gc-young", str(young), "its code never came whole", "gpu2", "demo", quiet=True),
     )
     assert [status for status, _ in carried_out(Leftovers({}, jobs=jobs))] == ["ok", "ok", "skipped"]
     assert not old.exists() and young.exists(), "its code may be coming"

@@ -29,7 +29,10 @@ for d in "$mine"/*/*; do
   for job in "$d"/jobs/*; do
     [ -d "$job" ] || continue
     sent=no; [ ! -e "$job/.sent" ] || sent=yes
-    state=; ended=; status=$(head -c 65536 "$job/status.json" 2>/dev/null | tr -d '\0\n')
+    state=; ended=; status=
+    # A rank can put a pipe or a link there.
+    [ ! -f "$job/status.json" ] || [ -L "$job/status.json" ] ||
+      status=$(timeout -s KILL 5 head -c 65536 "$job/status.json" 2>/dev/null | tr -d '\0\n')
     case $status in *'"state": "'*) state=${status#*'"state": "'}; state=${state%%'"'*} ;; esac
     case $status in *'"ended": '[0-9]*) ended=${status#*'"ended": '}; ended=${ended%%[!0-9]*} ;; esac
     printf 'job|%s|%s|%s|%s|' "$sent" "$(cell "$state")" "$ended" "$(newest "$job" "$job"/*)"
@@ -149,13 +152,19 @@ class Remains:
         return tuple(found)
 
     def _main_of(self, cluster: str) -> str:
-        """The host on which that cluster's main runs for this user; empty when none of these does."""
-        for seen in self.scene.seen.values():
-            for c in seen.facts.containers if seen.facts else ():
-                own = c.labels.get(LABEL_OWNER) == (seen.facts.user if seen.facts else "")
-                main = c.labels.get(LABEL_ROLE) == MAIN and c.labels.get(LABEL_CLUSTER) == cluster
-                if own and main and c.state == "running" and "looked" in seen.answer(MARKS):
-                    return seen.host
+        """Return the host on which this cluster's main runs for this user; empty for any other cluster.
+
+        The hosts file says which host that is: any host can say that it is the main of some cluster.
+        """
+        name = self.scene.inventory.main
+        seen = self.scene.seen.get(name, Seen(name))
+        if cluster != self.scene.inventory.cluster or seen.facts is None:
+            return ""
+        for c in seen.facts.containers:
+            own = c.labels.get(LABEL_OWNER) == seen.facts.user
+            main = c.labels.get(LABEL_ROLE) == MAIN and c.labels.get(LABEL_CLUSTER) == cluster
+            if own and main and c.state == "running" and "looked" in seen.answer(MARKS):
+                return name
         return ""
 
     def _strays(self) -> Iterator[Stray]:
@@ -173,11 +182,12 @@ class Remains:
     def _jobs(self) -> Iterator[OldJob]:
         alive = supervised(self.scene)
         ended = {
-            (folder.cluster, folder.job): (told(seen).clock - folder.ended) / 86400
+            (seen.host, folder.cluster, folder.job): (told(seen).clock - folder.ended) / 86400
             for seen in self.scene.seen.values()
             for folder in told(seen).jobs
             if folder.state in _FINAL and folder.ended
         }
+        in_parts = self.scene.inventory.in_parts
         for seen in self.scene.seen.values():
             here = told(seen)
             for folder in here.jobs:
@@ -185,7 +195,8 @@ class Remains:
                 if folder.job in alive or not main:
                     continue
                 about = (seen.host, folder.job, folder.path)
-                age = ended.get((folder.cluster, folder.job))
+                # By main's word alone, or that of each host where each has a supervisor of its own.
+                age = ended.get((seen.host if in_parts else main, folder.cluster, folder.job))
                 if not folder.sent and here.clock - folder.changed > QUIET * 60:
                     why = "its code never came whole, so it was never started"
                     yield OldJob(*about, why, main, folder.cluster, quiet=True)
