@@ -29,6 +29,7 @@ from toolkit.records import job_parts
 _PAUSES = (0.0, 5.0, 10.0)
 # As in toolkit/inside/common.py: a host of the job is gone.
 _EXIT_LOST = 69
+_MOST_LINE = 1 << 20  # bytes
 
 Sink = Callable[[bytes], None]
 # A host, and its part's status or what kept us from hearing it.
@@ -45,6 +46,9 @@ class _Lines:
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if newline:
             self._put(whole + newline)
+        if len(self._rest) > _MOST_LINE:  # passed on without its end: nothing is kept of an endless line
+            self._put(self._rest)
+            self._rest = b""
 
     def close(self) -> None:
         rest, self._rest = self._rest, b""

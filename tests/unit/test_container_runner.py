@@ -17,7 +17,7 @@ import pytest
 from tests.unit.hosts_here import HostHere
 from toolkit.core.command import Command, command, script
 from toolkit.core.result import TIMED_OUT, Result
-from toolkit.effects.runner import ContainerRunner, Sink
+from toolkit.effects.runner import ContainerRunner, Sink, _Announced
 from toolkit.effects.ssh import wire
 
 ACCIDENT = (
@@ -193,3 +193,13 @@ class Asked(Host):
         self.asked.append(command)
         self.limits.append(timeout or 0.0)
         return super().run(command, timeout)
+
+
+def test_little_is_kept_of_a_command_that_does_not_begin() -> None:
+    got, said = bytearray(), bytearray()
+    streams = _Announced(got.extend, said.extend)
+    for _ in range(1000):
+        streams.out(b"x" * 1000)
+        streams.err(b"y" * 1000)
+    streams.give()
+    assert not streams.begun and 0 < len(got) <= 1 << 17 and 0 < len(said) <= 1 << 17

@@ -16,6 +16,7 @@ import pytest
 from tests.unit.inside_world import PATIENCE_S
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.effects.ssh import MARK, _feed, _Framed, arriving, terminal_wire, wire
+from toolkit.errors import ToolkitError
 
 # Debian's names; what is a link to another one is tried once.
 _NAMES = ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93")
@@ -204,6 +205,14 @@ def test_what_a_login_shell_says_first_is_not_the_commands(size: int) -> None:
         framed(whole[start : start + size])
     assert framed.begun
     assert (framed.before, b"".join(got)) == (noise, said)
+
+
+def test_a_shell_that_prints_without_end_is_an_error_of_its_host() -> None:
+    framed = _Framed(lambda data: None, "gpu1")
+    with pytest.raises(ToolkitError, match="its login shell prints more than 128 KiB") as caught:
+        for _ in range(1000):
+            framed(b"x" * 1000)
+    assert caught.value.host == "gpu1" and len(framed.before) < 200_000
 
 
 def test_a_shell_that_runs_nothing_is_seen() -> None:

@@ -156,6 +156,7 @@ class ContainerRunner:
 
 # What a command prints afterwards, or its status, cannot make it look as if it had not begun.
 _BEGUN = "@@begun@@\n"
+_MOST_KEPT = 1 << 17  # bytes of each stream until then
 _ANNOUNCE = 'echo @@begun@@; exec "$@"'
 
 
@@ -175,6 +176,8 @@ class _Announced:
                 mark = _BEGUN.encode()
                 self.begun = self._kept_out.startswith(mark)
                 if not self.begun:
+                    # What does not begin with the mark never will, and of an engine's words the first count.
+                    self._kept_out = self._kept_out[:_MOST_KEPT]
                     return
                 data, self._kept_out = self._kept_out[len(mark) :], b""
                 self._pass_on()
@@ -184,7 +187,7 @@ class _Announced:
     def err(self, data: bytes) -> None:
         with self._lock:
             if not self._open:
-                self._kept_err += data
+                self._kept_err = (self._kept_err + data)[:_MOST_KEPT]
             elif self._err is not None:
                 self._err(data)
 

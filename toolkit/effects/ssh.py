@@ -33,6 +33,7 @@ _LATE_S = 15.0
 _DRAIN_S = 5.0  # for the end of standard error, once the command has ended
 _KILLED = 128 + 9
 _MOST_BYTES = 64 << 20  # that a command may print where its output is kept
+_MOST_BEFORE = 1 << 17  # that a login shell may print before a command
 _MOST_ERRORS = 1 << 20  # that are kept of standard error
 _AGAIN = "when the host is back, run the same command again: it goes on from what is there"
 
@@ -85,13 +86,18 @@ def _unpack(line: str) -> str:
 class _Framed:
     """Passes on what comes after the mark; what comes before it is kept in ``before``."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink, self.before, self.begun = sink, b"", False
+    def __init__(self, sink: Sink, host: str = "") -> None:
+        self._sink, self._host, self.before, self.begun = sink, host, b"", False
 
     def __call__(self, data: bytes) -> None:
         if not self.begun:
             self.before, mark, data = (self.before + data).partition(f"{MARK}\n".encode())
             self.begun = bool(mark)
+            if len(self.before) > _MOST_BEFORE:
+                what = f"its login shell prints more than {_MOST_BEFORE >> 10} KiB before a command begins"
+                raise ToolkitError(
+                    what, f"ssh {self._host} true: look at the start files of the shell", self._host
+                )
         if data:
             self._sink(data)
 
@@ -224,7 +230,7 @@ class SshRunner:
         def keep(data: bytes) -> None:
             errors.extend(data[: _MOST_ERRORS - len(errors)])
 
-        out, err = _Framed(sink), _Framed(said or keep)
+        out, err = _Framed(sink, self.name), _Framed(said or keep, self.name)
         # The host ends a late command. This limit is for a host that is silent, and for a process that
         # outlives the command, holds its output open and prints.
         deadline = None if timeout is None else start + timeout + _LATE_S
