@@ -127,16 +127,18 @@ def to_stderr(data: bytes) -> None:
     sys.stderr.buffer.flush()
 
 
-def rank_output(raw: bool) -> Callable[[bytes], None]:
-    """Return a sink for output of ranks and services: `to_stdout`, with a filter if a terminal shows it.
+def rank_output(raw: bool, errors: bool = False) -> Callable[[bytes], None]:
+    """Return a sink for output of programs in containers, with a filter if a terminal shows it.
 
     Args:
         raw: pass every byte to the terminal as well.
+        errors: to standard error in place of standard output.
     """
-    if raw or not sys.stdout.isatty():
-        return to_stdout
+    sink, stream = (to_stderr, sys.stderr) if errors else (to_stdout, sys.stdout)
+    if raw or not stream.isatty():
+        return sink
     shown = TerminalFilter()
-    return lambda data: to_stdout(shown.feed(data))
+    return lambda data: sink(shown.feed(data))
 
 
 def load(hosts: str) -> Inventory:

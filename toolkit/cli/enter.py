@@ -13,9 +13,11 @@ from toolkit.cli.common import (
     DEFAULT_HOSTS,
     HostsFile,
     Json,
+    Raw,
     Verbose,
     connect,
     put_json,
+    rank_output,
     say,
     to_stderr,
     to_stdout,
@@ -36,6 +38,7 @@ def execute(
     hosts: HostsFile = DEFAULT_HOSTS,
     everywhere: Annotated[bool, typer.Option("--all", help="On every host.")] = False,
     timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Seconds until it is ended.")] = "600",
+    raw: Raw = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -55,7 +58,7 @@ def execute(
     with connect(line.accept(inventory), verbose, names) as session:
         session.require_own()
         if len(names) == 1 and not as_json:
-            _end(session.run_inside(names[0], argv, seconds, to_stdout, to_stderr))
+            _end(session.run_inside(names[0], argv, seconds, rank_output(raw), rank_output(raw, errors=True)))
         results, errors = fan_out(names, lambda name: session.run_inside(name, argv, seconds))
     if as_json:
         told = ((name, done.status, done.stdout, done.stderr) for name, done in results.items())
@@ -63,8 +66,8 @@ def execute(
         put_json(rows + [{"host": n, "error": e.what, "fix": e.fix} for n, e in errors.items()])
     else:
         for name, done in results.items():
-            to_stdout(_named(name, done.stdout))
-            to_stderr(_named(name, done.stderr))
+            rank_output(raw)(_named(name, done.stdout))
+            rank_output(raw, errors=True)(_named(name, done.stderr))
         for error in errors.values():
             say(str(error))
     if len(names) == 1 and names[0] in results:
