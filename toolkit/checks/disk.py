@@ -12,6 +12,7 @@ from toolkit.core.finding import Finding
 from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import UnsafeState
 from toolkit.launchers import BY_AGENT
+from toolkit.protocol.frames import lines_of
 
 GIB, MIB = 2**30, 2**20
 # At the most: the containerd store keeps layers as they came beside the unpacked ones. With overlay2 it is
@@ -127,7 +128,7 @@ def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _home(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    over = [line for line in seen.answer(QUOTA).splitlines() if "*" in line]
+    over = [line for line in lines_of(seen.answer(QUOTA)) if "*" in line]
     home = place(seen, "home")
     if over:
         yield error(

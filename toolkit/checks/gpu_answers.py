@@ -8,6 +8,7 @@ from functools import wraps
 
 from toolkit.checks.model import HostJudge, Probe, Scene, Seen, fine
 from toolkit.core.finding import Finding
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
 
 # nvidia-smi answers nothing at all when it does not know one of the columns. These it has had since 418.
@@ -111,7 +112,7 @@ def answers(seen: Seen) -> Answers:
     """Return what the host said about its GPUs."""
     told: dict[str, list[str]] = {}
     rest: list[str] = []
-    for line in seen.answer(GPUS).splitlines():
+    for line in lines_of(seen.answer(GPUS)):
         word, _, after = line.partition(":")
         if word in _WORDS:
             told.setdefault(word, []).append(after)

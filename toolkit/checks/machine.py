@@ -10,6 +10,7 @@ from toolkit.checks.engine import engine_info
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
 from toolkit.core.finding import Finding
 from toolkit.core.image import image_arch
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import real, whole
 
 # What our scripts call on a host. Without base64, timeout or sh not even the first question is answered.
@@ -46,7 +47,7 @@ def files(seen: Seen) -> dict[str, list[str]]:
     ``missing`` are programs, ``container`` is there when the host is one.
     """
     found: dict[str, list[str]] = {}
-    for line in seen.answer(MACHINE).splitlines():
+    for line in lines_of(seen.answer(MACHINE)):
         name, _, rest = line.partition(":")
         found.setdefault(name, []).append(rest)
     return found

@@ -9,6 +9,7 @@ from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, wa
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 from toolkit.plan.ports import FIRST_MASTER_PORT, port_holder
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
 
 KERNEL = Probe(
@@ -23,13 +24,13 @@ for name in firewall-cmd ufw iptables; do command -v "$name"; done
 
 def kernel_settings(seen: Seen) -> dict[str, str]:
     """Return the kernel's settings below net.ipv4, such as ``conf/eth0/rp_filter``; empty when unknown."""
-    rows = (line.partition(":") for line in seen.answer(KERNEL).splitlines() if ":" in line)
+    rows = (line.partition(":") for line in lines_of(seen.answer(KERNEL)) if ":" in line)
     return {name: value.strip() for name, _, value in rows}
 
 
 def firewall_program(seen: Seen | None) -> str:
     """Return which program sets a host's firewall, by the name of its command; iptables when none is seen."""
-    names = [line.rpartition("/")[2] for line in seen.answer(KERNEL).splitlines()] if seen else []
+    names = [line.rpartition("/")[2] for line in lines_of(seen.answer(KERNEL))] if seen else []
     return next((name for name in ("firewall-cmd", "ufw") if name in names), "iptables")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked
 from toolkit.core.finding import Finding
+from toolkit.protocol.frames import lines_of
 
 # The engine itself looks at a mount's source before it looks for the image, and no engine has this one: so
 # it says whether it may, and makes nothing. In a folder it must be able to find a name. Our own folders are
@@ -45,7 +46,7 @@ done
 
 
 def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    lines = [line.split("|", 2) for line in seen.answer(SEES).splitlines()]
+    lines = [line.split("|", 2) for line in lines_of(seen.answer(SEES))]
     told = [(cells[0], cells[1], cells[2]) for cells in lines if len(cells) == 3]
     if not told:
         yield unchecked("the engine does not say what it may see")

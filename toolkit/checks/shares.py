@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from toolkit.checks.model import Probe, Seen
 from toolkit.checks.places import NETWORK
 from toolkit.core.container import Mount
+from toolkit.protocol.frames import lines_of
 from toolkit.spec import mount_fields
 
 # Each is looked at by a shell of its own, all at once: one whose server is gone answers nobody.
@@ -63,7 +64,7 @@ class CommonShare:
 
 def shares(seen: Seen) -> tuple[Share, ...]:
     """Return the network file systems that a host has mounted, and that answered."""
-    rows = [line.split("|") for line in seen.answer(SHARES).splitlines()]
+    rows = [line.split("|") for line in lines_of(seen.answer(SHARES))]
     return tuple(Share(*row) for row in rows if len(row) == 6)
 
 

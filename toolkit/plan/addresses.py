@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from toolkit.core.facts import Interface
 from toolkit.core.links import Route
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import hexadecimal, whole
 
 
@@ -19,7 +20,7 @@ def parse_interfaces(listed: str, routes: str, trie: str) -> tuple[Interface, ..
         routes, trie: /proc/net/route and /proc/net/fib_trie.
     """
     found = []
-    for line in listed.splitlines():
+    for line in lines_of(listed):
         words = line.split()
         if len(words) > 3 and words[2] == "inet":
             with suppress(ValueError):
@@ -35,7 +36,7 @@ def _from_proc(routes: str, trie: str) -> tuple[Interface, ...]:
     whose directly connected network (a route without a gateway) contains it.
     """
     networks = []
-    for line in routes.splitlines()[1:]:
+    for line in lines_of(routes)[1:]:
         words = line.split()
         if len(words) > 7 and hexadecimal(words[2]) == 0:
             target, mask = _v4(words[1]), hexadecimal(words[7])
@@ -43,7 +44,7 @@ def _from_proc(routes: str, trie: str) -> tuple[Interface, ...]:
                 networks.append((words[0], ipaddress.IPv4Network(f"{target}/{bin(mask).count('1')}", False)))
     own: list[str] = []
     last = ""
-    for line in trie.splitlines():
+    for line in lines_of(trie):
         words = line.replace("|--", "").split()
         if line.strip().startswith("|--") and words:
             last = words[0]
@@ -65,7 +66,7 @@ def parse_listeners(text: str) -> tuple[tuple[str, int], ...]:
     The format is in Linux' Documentation/networking/proc_net_tcp.rst.
     """
     found = set()
-    for line in text.splitlines():
+    for line in lines_of(text):
         words = line.split()
         if len(words) > 3 and words[3] == "0A":
             word, _, port = words[1].partition(":")
@@ -78,7 +79,7 @@ def parse_listeners(text: str) -> tuple[tuple[str, int], ...]:
 def parse_routes(text: str) -> tuple[Route, ...]:
     """Return the routes in /proc/net/route that lead somewhere."""
     found = []
-    for line in text.splitlines()[1:]:
+    for line in lines_of(text)[1:]:
         words = line.split()
         # RTF_UP alone counts; RTF_REJECT (0x200) leads nowhere.
         if len(words) > 7 and (hexadecimal(words[3]) or 0) & 0x201 == 1:

@@ -14,6 +14,7 @@ from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 from toolkit.plan.steps import Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
+from toolkit.protocol.frames import lines_of
 
 # How many images of one name `image prune` leaves on a host: today's, and the one to go back to.
 KEPT = 2
@@ -87,7 +88,7 @@ def parse_held(text: str) -> tuple[HeldImage, ...]:
     listed, _, rest = text.partition("=used\n")
     used, _, rest = rest.partition("=images\n")
     users: dict[str, list[str]] = {}
-    for line in used.splitlines():
+    for line in lines_of(used):
         image, _, name = line.partition(" ")
         users.setdefault(image_id(image), []).append(name.lstrip("/"))
     found = {image_id(item.id): item for item in json_list(ImageInspect, rest)}

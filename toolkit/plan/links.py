@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from toolkit.core.links import Gid, Link, LinkKind, RdmaPort
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import MOST, real, whole
 
 # sysfs answers from memory. grep names each file, reads them all in one process, and -s passes over what
@@ -65,7 +66,7 @@ def parse_links(links: str, shaping: str) -> tuple[Link, ...]:
 
 def _lines(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield name, path below it and value of lines such as ``./eth0/mtu:1500``."""
-    for line in text.splitlines():
+    for line in lines_of(text):
         path, _, value = line.partition(":")
         head, _, rest = path.removeprefix("./").partition("/")
         if path.startswith("./") and rest:
@@ -113,7 +114,7 @@ def _kind(said: dict[str, str]) -> LinkKind:
 def _limits(shaping: str) -> dict[str, float]:
     """Rates of root qdiscs in Mbit/s, from lines such as ``qdisc tbf 8001: dev eth0 root … rate 1Mbit …``."""
     found = {}
-    for line in shaping.splitlines():
+    for line in lines_of(shaping):
         words = line.split()
         rate = _RATE.search(line)
         number = real(rate[1]) if rate else None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from toolkit.core.facts import Gpu, Mig
 from toolkit.protocol.engine import EngineInfo
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
 
 # The query tells everything but the parts of a GPU that is split, which the list tells; the fields are such
@@ -77,7 +78,7 @@ def parse_smi(text: str) -> tuple[tuple[Gpu, ...], str]:
     gpus: dict[str, Gpu] = {}
     rest: list[str] = []
     split = ""
-    for line in (line.strip() for line in text.splitlines()):
+    for line in (line.strip() for line in lines_of(text)):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 5 and (index := whole(cells[0], _MOST)) is not None:
             # "[N/A]" or "[Not Supported]" where memory is shared with the processor.

@@ -12,6 +12,7 @@ from toolkit.network.choose import DataPath
 from toolkit.network.evidence import Answer, Evidence
 from toolkit.network.shared import Shared
 from toolkit.plan.ports import FIRST_MASTER_PORT, free_port
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
 
 # Seconds. TCP sends its first packet again after 1 s, so one packet may be lost without a false alarm.
@@ -93,7 +94,7 @@ def ways_command(ways: Ways) -> Command:
 
 def parse_ways(host: str, ways: Ways, text: str) -> Evidence:
     """Return what a host found out; nothing about what it had no program for."""
-    lines = [line.strip() for line in text.splitlines()]
+    lines = [line.strip() for line in lines_of(text)]
     routes = {}
     if "asked" in lines:
         found = {m[1]: m[2] for line in lines if (m := _ROUTE.match(line))}

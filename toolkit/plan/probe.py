@@ -22,7 +22,7 @@ from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
 from toolkit.protocol.decode import DecodeError, decode
 from toolkit.protocol.engine import ContainerInspect, EngineInfo, ImageInspect
-from toolkit.protocol.frames import framed_script
+from toolkit.protocol.frames import framed_script, lines_of
 from toolkit.protocol.hosts import Who
 from toolkit.protocol.numbers import whole
 
@@ -235,7 +235,7 @@ def _images(parts: Mapping[str, str], used: Collection[str]) -> tuple[ImageFacts
 
 
 def _free(text: str) -> int:
-    words = text.splitlines()[-1].split() if text else []
+    words = lines_of(text)[-1].split() if text else []
     return (whole(words[3], 2**53) or 0) * 1024 if len(words) > 3 else 0
 
 
@@ -251,7 +251,7 @@ def _who(text: str) -> Who:
 
 def _lines(text: str, section: str, names: Sequence[str]) -> dict[str, str]:
     """The lines of a section by name; more can follow."""
-    lines = text.splitlines()
+    lines = lines_of(text)
     if len(lines) < len(names):
         raise DecodeError(section, f"{len(lines)} lines, not {len(names)}")
     return dict(zip(names, lines, strict=False))

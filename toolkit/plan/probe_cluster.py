@@ -9,6 +9,7 @@ from toolkit.core.facts import ContainerFacts, Remembered
 from toolkit.core.image import image_id
 from toolkit.core.typed import Kind
 from toolkit.protocol.engine import ContainerConfig, ContainerInspect, ContainerState
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import MOST, whole
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
@@ -46,7 +47,7 @@ def begun(text: str, stat: str) -> float:
     Args:
         text: with a line ``btime SECONDS``; stat: what /proc/PID/stat says after the process's name.
     """
-    line = next((line for line in text.splitlines() if line.startswith("btime ")), "")
+    line = next((line for line in lines_of(text) if line.startswith("btime ")), "")
     boot = _number(line.split(), 1, _LATEST)
     ticks = _number(stat.split(), 19)
     return boot + ticks / _TICKS_PER_SECOND if boot and ticks else 0.0
@@ -66,7 +67,7 @@ def boot_time(text: str) -> float:
         text: ``btime SECONDS``, and ``1 (NAME) STATE …``, whose field 22 is in ticks since then (man 5 proc).
     """
     boot = ticks = 0
-    for line in text.splitlines():
+    for line in lines_of(text):
         words = line.rpartition(")")[2].split()
         if line.startswith("btime "):
             boot = _number(words, 1, _LATEST)
@@ -83,7 +84,7 @@ def remembered(text: str) -> Remembered:
     Lines whose key or address is not valid are left out.
     """
     addresses, keys, main_key = [], [], ""
-    for line in text.splitlines():
+    for line in lines_of(text):
         words = line.split()
         if len(words) == 2 and words[1] != "localhost" and Kind.ADDRESS.accepts(words[0]):
             addresses.append((words[1], words[0]))
@@ -97,5 +98,5 @@ def remembered(text: str) -> Remembered:
 
 def programs(text: str) -> tuple[tuple[str, str], ...]:
     """Return the lines of ``sha256sum`` as names and sums."""
-    lines = (line.split(maxsplit=1) for line in text.splitlines())
+    lines = (line.split(maxsplit=1) for line in lines_of(text))
     return tuple((words[1], words[0]) for words in lines if len(words) == 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from toolkit.core.facts import Claim, GpuProcess
 from toolkit.core.names import INSIDE
 from toolkit.plan.probe_cluster import begun
+from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
 
 # Its arguments say what a running job uses, in /proc, where every user of the host may read them.
@@ -46,7 +47,7 @@ say claims "$(claims)"
 def parse_processes(text: str) -> tuple[GpuProcess, ...]:
     """Return the lines of the section ``apps``."""
     found = []
-    for line in text.splitlines():
+    for line in lines_of(text):
         cells = line.split("|", 6)
         if len(cells) == 7 and (pid := whole(cells[1])) is not None:
             gpu, _, memory, user, container, job, program = cells
@@ -62,7 +63,7 @@ def parse_claims(text: str, boot: str) -> tuple[Claim, ...]:
         text: lines of the section ``claims``; of each the argv decides whether it is one.
         boot: with the line ``btime`` of /proc/stat.
     """
-    found = (_claim(line, boot) for line in text.splitlines())
+    found = (_claim(line, boot) for line in lines_of(text))
     return tuple(claim for claim in found if claim)
 
 

@@ -12,6 +12,7 @@ import stat
 
 from toolkit.core.facts import Facts, StateFolder
 from toolkit.errors import ToolkitError, UnsafeState
+from toolkit.protocol.frames import lines_of
 
 # Numbers alone, one line for each directory from the innermost outward, so that no directory's name can
 # forge an answer. "-" for one that does not exist. STATE_DIR itself may be behind a link, the others may not.
@@ -47,7 +48,7 @@ def parse_state_folders(host: str, state_dir: str, text: str) -> tuple[StateFold
     """
     found = []
     path = state_dir
-    for index, line in enumerate(text.splitlines()):
+    for index, line in enumerate(lines_of(text)):
         numbers = re.fullmatch(r"([0-9]{1,10}) ([0-9a-f]{1,8})", line)
         if numbers:
             found.append(StateFolder(path, int(numbers[1]), int(numbers[2], 16), outer=index >= _OWN))

@@ -58,6 +58,11 @@ def read_frames(data: bytes, nonce: str) -> dict[str, str]:
     raise FrameError("the last section is missing")
 
 
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a section, split at newlines only: a value can contain every other separator."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 # Define `cell VALUE`, which prints one value of a line whose values are separated by bars. A value with other
 # than harmless characters is sent as base64, so that a name with a newline or a bar in it is still one value.
 # Without single quotes, so that it can be part of a script in single quotes.
@@ -82,7 +87,7 @@ def read_cell(text: str) -> str:
 
 def rows(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Return the first word and the other values of each line ``WORD|VALUE|VALUE``."""
-    for line in text.split("\n"):
+    for line in lines_of(text):
         word, *cells = line.split("|")
         if word:
             yield word, tuple(map(read_cell, cells))

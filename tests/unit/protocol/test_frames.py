@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from toolkit.protocol.frames import CELL, FrameError, framed_script, read_cell, read_frames, rows
+import toolkit
+from toolkit.protocol.frames import CELL, FrameError, framed_script, lines_of, read_cell, read_frames, rows
 
 NONCE = "0123456789abcdef"
 END = f"\n{NONCE} end 0\n".encode()
@@ -115,3 +117,17 @@ def test_a_cell_that_is_not_of_ours_stays_as_it_is() -> None:
         "a",
         "\ufffd",
     ]
+
+
+def test_lines_end_at_newlines_only() -> None:
+    assert lines_of("") == [] and lines_of("a\n") == ["a"] and lines_of("a\n\nb") == ["a", "", "b"]
+    text = "a\x0bb\x0cc\x1cd\x85e\u2028f\rg"
+    assert lines_of(text) == [text]
+
+
+def test_no_parser_of_sections_splits_at_anything_else() -> None:
+    """``splitlines`` knows ten separators, and values of hosts can contain nine of them."""
+    reads_local_files = {"wheelhouse.py"}
+    for folder in ("plan", "checks"):
+        for path in sorted((Path(toolkit.__file__).parent / folder).glob("*.py")):
+            assert path.name in reads_local_files or ".splitlines(" not in path.read_text(), path
