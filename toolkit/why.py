@@ -108,7 +108,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
     _refuse_older(said)
     evidence = _evidence(job, {name: (one.seen, one.container) for name, one in said.items()})
     verdict, stalled = judge(evidence), ""
-    kept = _kept(said)
+    kept = _kept(said, "" if session.inventory.in_parts else main)
     if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, said):
         before = _evidence(replace(job, state="running"), {one.host: (one, "") for one in kept.hosts})
         stalled = kept.why or ""
@@ -119,12 +119,19 @@ def ask_why(session: Session, word: str = "") -> Answer:
     return Answer(masked_job(job, secrets), evidence, verdict, _known(_lines(job, said)), said, stalled)
 
 
-def _kept(said: Mapping[str, Said]) -> Kept | None:
-    """What watchdogs have kept: main's of all hosts, or each host's of its own part."""
-    found = [one.seen.kept for one in said.values() if one.seen.kept]
+def _kept(said: Mapping[str, Said], main: str) -> Kept | None:
+    """Return what watchdogs have kept.
+
+    Args:
+        main: the host whose watchdog speaks for all hosts; empty where each speaks for its own part alone.
+    """
+    if main:
+        return said[main].seen.kept if main in said else None
+    found = {name: one.seen.kept for name, one in said.items() if one.seen.kept}
     if not found:
         return None
-    return replace(found[0], hosts=tuple(host for kept in found for host in kept.hosts))
+    hosts = tuple(host for name, kept in found.items() for host in kept.hosts if host.host == name)
+    return replace(next(iter(found.values())), hosts=hosts)
 
 
 def _lasted(kept: Kept, said: Mapping[str, Said]) -> bool:

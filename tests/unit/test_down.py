@@ -152,10 +152,14 @@ def test_what_is_mounted_below_its_folder_is_not_removed(
 
 
 def test_containers_of_another_user_stay(engine: Path) -> None:
-    (engine / "containers").write_text("aaaa mallory\n")
+    name = f"toolkit-{CLUSTER}"
+    (engine / "containers").write_text(f"aaaa {name}-main mallory\n")
     assert run(engine).ok
     assert "rm --force" not in (engine / "log").read_text()
     # Those that do not say whose they are, as a hand may have made them, are ours by their cluster.
-    (engine / "containers").write_text("aaaa mallory\nbbbb alice\ncccc\n")
+    rows = (f"aaaa {name}-main mallory", f"bbbb {name}-worker alice", f"cccc {name}-service-x")
+    # The labels of this one came with its image.
+    rows = (*rows, "dddd my-notebook alice")
+    (engine / "containers").write_text("\n".join((*rows, "")))
     run(engine)
     assert "rm --force --volumes bbbb cccc" in (engine / "log").read_text()

@@ -14,12 +14,14 @@ import pytest
 
 from toolkit.core import local_writer
 from toolkit.core.command import Command, command
+from toolkit.core.local_writer import Destination, LocalWriter
 from toolkit.core.result import Result
 from toolkit.effects.runner import LocalRunner
 from toolkit.errors import ToolkitError
 from toolkit.execute import execute
 from toolkit.executors import executor_of, transfers
 from toolkit.executors.context import Context
+from toolkit.executors.transfers import _unpack
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 
 JOB = "20261120-211300-digits-a1b2"
@@ -243,3 +245,13 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolkitError, match=r"cannot write to .*saved: File exists") as caught:
         fetch(Runner(archive("job/x")), tmp_path / "saved")
     assert "toolkit down --no-save" in caught.value.fix
+
+
+def test_few_names_are_kept_of_what_was_not_requested(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for number in range(500):
+            tar.addfile(tarfile.TarInfo(f"../{number}"))
+    packed.seek(0)
+    with LocalWriter(Destination(tmp_path)) as writer:
+        assert _unpack(packed, writer, "gpu1") == (0, ["'../0'", "'../1'", "'../2'"], 497)

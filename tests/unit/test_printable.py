@@ -100,6 +100,7 @@ STREAMS = [
     ("a\x1b[31é\x1bé\x1b[0mb", "aéé\x1b[0mb"),
     ("a\x18b\x1ac\x1b[2\x18Jd\x1b]0;x\x18e", "abcJde"),
     ("a\x1b[" + "1;" * 200 + "mb", "ab"),
+    ("a\u202eb\u2066c", "a\ufffdb\ufffdc"),  # text that would be shown in another order
 ]
 
 

@@ -458,3 +458,14 @@ def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) ->
     sections = read_frames(done.stdout, NONCE)
     assert parse_facts("here", "demo", sections).state_dir == f"/the scratch/{me}/toolkit/demo/here"
     assert sections["place"] == f"/the scratch/{me}"
+
+
+@pytest.mark.parametrize("name", ["my-notebook", "toolkit-demo", "toolkit-other-main", "x-toolkit-demo-main"])
+def test_labels_of_an_image_make_no_container_one_of_a_cluster(name: str) -> None:
+    """Every container that is made from the image has them; its name is the user's choice."""
+    container = {**CONTAINER, "Name": f"/{name}"}
+    assert facts(containers=json.dumps([container])).containers == ()
+    labels = {"toolkit.cluster": "demo", "odd\u2028key": "x", "k" * 5000: "\x1b", "toolkit.digest": "0123"}
+    odd = {**CONTAINER, "Config": {"Labels": labels}}
+    (found,) = facts(containers=json.dumps([odd])).containers
+    assert found.labels == labels

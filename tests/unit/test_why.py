@@ -15,8 +15,9 @@ from toolkit.api import Session
 from toolkit.core.command import Command
 from toolkit.core.result import Result
 from toolkit.errors import NotReady, ToolkitError
+from toolkit.protocol.evidence import Inspected, InspectedNow, Kept
 from toolkit.show_why import why_json, why_text
-from toolkit.why import ask_why, bundle_files
+from toolkit.why import Said, _kept, ask_why, bundle_files
 
 JOB = "20261120-211300-digits-a1b2"
 NAMES = ("gpu1", "gpu2", "cpu3")
@@ -193,6 +194,20 @@ def test_what_the_watchdog_kept_explains_a_job_that_was_stopped() -> None:
         one["ranks"][0]["tail"] = "step 3\nstep 4\n"
     paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
     assert ask(paper).stalled == "", "it went on after that stall"
+
+
+def test_what_one_watchdog_kept_speaks_for_no_other_host() -> None:
+    """Main's speaks for all hosts; with a part of the job on each host, each for its own."""
+
+    def said(*hosts: str, of: str) -> Said:
+        kept = Kept(tuple(Inspected(name) for name in hosts), why=of)
+        return Said(InspectedNow(of, kept=kept))
+
+    told = {"gpu1": said("gpu1", of="gpu1"), "gpu2": said("gpu2", "gpu1", "cpu3", of="gpu2")}
+    for main, hosts in (("gpu1", ["gpu1"]), ("", ["gpu1", "gpu2"])):
+        kept = _kept(told, main)
+        assert kept is not None and [host.host for host in kept.hosts] == hosts
+    assert _kept({"gpu2": told["gpu2"]}, "gpu1") is None
 
 
 def test_known_errors_come_with_their_cures(monkeypatch: pytest.MonkeyPatch) -> None:

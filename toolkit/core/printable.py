@@ -77,7 +77,7 @@ class TerminalFilter:
     # A color sequence with more parameters is removed; no other sequence is held at all.
     LONGEST = 128
     # Control characters that do not pass, and bytes that a terminal without UTF-8 takes for such.
-    _CONTROL = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]")
+    _CONTROL = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udc9f]")
     _STRING_ENDS = re.compile("[\x07\n\r\x18\x1a\x1b\x80-\x9f]")
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class TerminalFilter:
 
     def _begin(self, letter: str) -> str:
         """Take a control character within text; return what stands for it."""
-        if letter >= "\udc80":
+        if letter >= "\u2000":  # a control of the direction of text, or a byte
             return "\ufffd"
         if letter == "\x1b":
             self._within = _Within.ESCAPE

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from toolkit.core.causes import cause_of, is_full, named_paths
+from toolkit.core.command import quoted
 from toolkit.core.result import Result
 from toolkit.core.room import Room, ask_room, parse_room, tightest
 from toolkit.effects.runner import Runner
@@ -48,7 +49,9 @@ def _full(said: str, words: str, runner: Runner, paths: Sequence[str]) -> Toolki
         return ToolkitError(f"over the disk quota: {words}", f"on {host}: quota -s; make room", host)
     if "read-only" in low:
         what = f"what is to be written to is read-only: {words}"
-        return ToolkitError(what, f"on {host}: findmnt {where}; dmesg tells of disks that failed", host)
+        return ToolkitError(
+            what, f"on {host}: {quoted('findmnt', where)}; dmesg tells of disks that failed", host
+        )
     if room is None and rooms:
         # What was written has been cleaned up; paths in an engine's words may be those inside a layer.
         room = next((one for one in rooms if one.path in paths), rooms[-1])
@@ -61,7 +64,7 @@ def _full(said: str, words: str, runner: Runner, paths: Sequence[str]) -> Toolki
 
 def room_fix(host: str, where: str) -> str:
     """Return what to do on a host where a file system is full."""
-    clean = f"make room on {where} (df -h {where}; docker system df; docker image prune)"
+    clean = f"make room on {where} ({quoted('df', '-h', where)}; docker system df; docker image prune)"
     return f"on {host}: {clean}, then run the same command again"
 
 

@@ -64,11 +64,11 @@ def _fetch(step: Fetch, context: Context, collect: Command, writer: LocalWriter,
         if not packed.tell():
             return Verdict("skipped", "no jobs")
         try:
-            count, skipped = _unpack(packed, writer, step.host)
+            count, skipped, others = _unpack(packed, writer, step.host)
         except ToolkitError as error:
             raise _or_without(error, step.host) from error
-    more = f" and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-    left_out = f"left out, as no job has them: {', '.join(skipped[:_SHOWN])}{more}" if skipped else ""
+    more = f" and {others} more" if others else ""
+    left_out = f"left out, as no job has them: {', '.join(skipped)}{more}" if skipped else ""
     if not count:
         return Verdict("skipped", left_out or "no jobs")
     return Verdict("ok", "; ".join(filter(None, (f"{counted(count, 'file')} in {step.into}", left_out))))
@@ -78,13 +78,21 @@ def _or_without(error: ToolkitError, host: str) -> ToolkitError:
     return ToolkitError(error.what, f"{error.fix}; {_WITHOUT}" if error.fix else _WITHOUT, host)
 
 
-def _unpack(packed: IO[bytes], writer: LocalWriter, host: str) -> tuple[int, list[str]]:
-    """Write the files of the archive; return their number, and the names that are not those of job files."""
-    count, skipped = 0, []
+def _unpack(packed: IO[bytes], writer: LocalWriter, host: str) -> tuple[int, list[str], int]:
+    """Write the files of the archive.
+
+    Returns:
+        Their number; some names that are not those of job files, and the number of the others.
+    """
+    count, others = 0, 0
+    skipped: list[str] = []
     for member in _members(packed):
         name = _local_name(member, host)
         if not name:
-            skipped.append(ascii(member.name))
+            if len(skipped) < _SHOWN:
+                skipped.append(ascii(member.name))
+            else:
+                others += 1
             continue
         file, left = writer.create(name), member.size
         packed.seek(member.offset_data)
@@ -96,7 +104,7 @@ def _unpack(packed: IO[bytes], writer: LocalWriter, host: str) -> tuple[int, lis
             left -= len(data)
         file.commit()
         count += 1
-    return count, skipped
+    return count, skipped, others
 
 
 def _local_name(member: tarfile.TarInfo, host: str) -> str:

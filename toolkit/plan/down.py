@@ -18,8 +18,9 @@ from toolkit.spec.inventory import Inventory
 _OWN = r"""
 own() {
   docker ps -a --no-trunc --filter "label=toolkit.cluster=$1" \
-    --format '{{.ID}} {{.Label "toolkit.owner"}}' | while read -r id owner; do
-    [ "${owner:-$2}" != "$2" ] || echo "$id"
+    --format '{{.ID}} {{.Names}} {{.Label "toolkit.owner"}}' | while read -r id name owner; do
+    # An image can bring the label, and not the name.
+    case $name in "toolkit-$1-"*) [ "${owner:-$2}" != "$2" ] || echo "$id" ;; esac
   done
 }
 """

@@ -19,7 +19,7 @@ from toolkit.plan import links, probe_uses, state_folders
 from toolkit.plan.addresses import parse_interfaces, parse_listeners, parse_routes
 from toolkit.plan.applied import parse_applied
 from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
-from toolkit.plan.probe_cluster import boot_time, container_facts, programs, remembered
+from toolkit.plan.probe_cluster import boot_time, container_facts, is_named_as_labeled, programs, remembered
 from toolkit.protocol.decode import DecodeError, decode
 from toolkit.protocol.engine import ContainerInspect, EngineInfo, ImageInspect
 from toolkit.protocol.frames import framed_script, lines_of
@@ -155,7 +155,8 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         info = EngineInfo()
     ssh = parts["ssh"].split()
     gpus, gpu_trouble = parse_smi(parts["gpus"])
-    containers = tuple(map(container_facts, json_list(ContainerInspect, parts["containers"])))
+    listed = map(container_facts, json_list(ContainerInspect, parts["containers"]))
+    containers = tuple(filter(is_named_as_labeled, listed))
     return Facts(
         host=host,
         user=who.user,

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 from toolkit.core.facts import ContainerFacts, Remembered
 from toolkit.core.image import image_id
+from toolkit.core.names import LABEL_CLUSTER, container_name
 from toolkit.core.typed import Kind
 from toolkit.protocol.engine import ContainerConfig, ContainerInspect, ContainerState
 from toolkit.protocol.frames import lines_of
@@ -15,6 +16,14 @@ from toolkit.protocol.numbers import MOST, whole
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
 _TICKS_PER_SECOND = 100
 _LATEST = 10**11  # seconds since the epoch
+
+
+def is_named_as_labeled(container: ContainerFacts) -> bool:
+    """Return whether a container has a name of the cluster that its label names.
+
+    An image can bring labels, and every container made from it has them; a name it cannot bring.
+    """
+    return container.name.startswith(container_name(container.labels.get(LABEL_CLUSTER, ""), ""))
 
 
 def container_facts(item: ContainerInspect) -> ContainerFacts:

@@ -202,12 +202,14 @@ def _decode(kind: Any, value: object, path: str, limits: tuple[object, ...]) -> 
         pairs = zip(items, value, strict=True)
         return tuple(_decode(item, one, f"{path}[{number}]", ()) for number, (item, one) in enumerate(pairs))
     if origin is dict:
-        item = get_args(kind)[1]
+        word, item = get_args(kind)
         if not isinstance(value, dict):
             raise DecodeError(path, f"not an object: {_shown(value)}")
         _count(value, path, limits)
         return {
-            cast(str, _decode(str, name, f"{path} key", ())): _decode(item, one, f"{path}.{_shown(name)}", ())
+            cast(str, _decode(word, name, f"{path} key", ())): _decode(
+                item, one, f"{path}.{_shown(name)}", ()
+            )
             for name, one in value.items()
         }
     if is_dataclass(kind):

@@ -14,7 +14,7 @@ from toolkit.protocol.decode import Key, Number, OrEmpty, Text
 Any_ = Annotated[str, Text(most=1 << 20, any=True)]
 Texts = tuple[Any_, ...]
 Bytes = Annotated[int, Number(0)]
-_Labels = dict[str, Any_]
+_Labels = dict[Any_, Any_]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class EngineInfo:
     root: Annotated[Any_, Key("DockerRootDir")] = ""
     security_options: Annotated[Texts | None, Key("SecurityOptions")] = None
     default_runtime: Annotated[Any_, Key("DefaultRuntime")] = ""
-    runtimes: Annotated[dict[str, object] | None, Key("Runtimes")] = None
+    runtimes: Annotated[dict[Any_, object] | None, Key("Runtimes")] = None
     logging_driver: Annotated[Any_, Key("LoggingDriver")] = ""
     cgroup_driver: Annotated[Any_, Key("CgroupDriver")] = ""
     cgroup_version: Annotated[Any_, Key("CgroupVersion")] = ""
@@ -162,7 +162,7 @@ class ImageConfig:
     user: Annotated[Any_ | None, Key("User"), OrEmpty()] = None
     labels: Annotated[_Labels | None, Key("Labels"), OrEmpty()] = None
     stop_signal: Annotated[Any_ | None, Key("StopSignal"), OrEmpty()] = None
-    volumes: Annotated[dict[str, object] | None, Key("Volumes"), OrEmpty()] = None
+    volumes: Annotated[dict[Any_, object] | None, Key("Volumes"), OrEmpty()] = None
 
 
 @dataclass(frozen=True)

@@ -346,7 +346,7 @@ def ranks(text: str) -> object:
     said = why._look_on(session, world.JOB_ID, HOST, ("s3cret",))
     job = parse_status(world.JOB_ID, Status("running"))
     found = why._evidence(job, {HOST: (said.seen, said.container)})
-    kept = why._kept({HOST: said})
+    kept = why._kept({HOST: said}, HOST)
     verdict = judge(found)
     files = why.bundle_files(why.Answer(job, found, verdict, (), {HOST: said}), "", {})
     assert all(name.count("/") <= 2 and ".." not in name for name in files)
