@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import toolkit
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
@@ -387,3 +389,16 @@ def test_the_line_of_the_all_reduce() -> None:
     lines = ["[gpu1 0] warming up", "[gpu1 0] all-reduce over 2 ranks: 3.0, correct", "more"]
     assert allreduce_line(lines) == "all-reduce over 2 ranks: 3.0, correct"
     assert allreduce_line(["[gpu1 0] nothing"]) == ""
+
+
+def test_every_container_of_a_moment_is_confined() -> None:
+    """SECURITY.md says so of all containers on the hosts."""
+    # A command for people; and the rendering of all containers of a cluster, which has tests of its own.
+    others = ("checks/inside.py", "render/docker.py")
+    for path in sorted(Path(toolkit.__file__).parent.rglob("*.py")):
+        name = str(path.relative_to(Path(toolkit.__file__).parent))
+        if name.startswith("lab/") or name in others:  # the lab's containers behave as hosts
+            continue
+        for match in re.finditer(r'"docker", "run"|docker run --', path.read_text()):
+            around = path.read_text()[match.start() : match.start() + 300]
+            assert "*CONFINED" in around or "@confined@" in around, (name, around)

@@ -13,6 +13,13 @@ from toolkit.core.names import LABEL_DIGEST, LABEL_VERSION
 # Labels that say something about a container and decide nothing.
 _REMARKS = (LABEL_DIGEST, LABEL_VERSION)
 
+# What every container is started with that runs a program of an image for a moment: nothing more than the
+# program needs, and a fork bomb ends in the container.
+CONFINED = (
+    *("--init", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+    *("--pids-limit", "4096"),
+)
+
 
 @dataclass(frozen=True)
 class Mount:

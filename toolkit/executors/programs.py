@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from toolkit.core.command import Command, script
+from toolkit.core.container import CONFINED
 
 _INSIDE = Path(__file__).resolve().parent.parent / "inside"
 # What relay.py imports, each after what it imports itself.
@@ -32,10 +33,10 @@ if command -v python3 >/dev/null && python3 -c 'import sys; sys.exit(sys.version
   exec python3 -I -S -c "$code" "$@"
 fi
 docker image inspect "$image" >/dev/null 2>&1 || no "it has no python3 of 3.8 or newer, and no image with one"
-exec docker run --rm -i --init --network "$network" --user "$user" --cap-drop ALL \
-  --security-opt no-new-privileges --env TOOLKIT_CLUSTER --mount "type=bind,source=$folder,target=$folder" \
+exec docker run --rm -i --network "$network" --user "$user" @confined@ \
+  --env TOOLKIT_CLUSTER --mount "type=bind,source=$folder,target=$folder" \
   --mount "type=bind,source=$account,target=$account" "$image" python3 -I -S -c "$code" "$@"
-"""
+""".replace("@confined@", " ".join(CONFINED))
 
 
 def relay_program(cluster: str, address: str) -> Command:

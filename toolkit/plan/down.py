@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from toolkit.core.command import Command, quoted, script
+from toolkit.core.container import CONFINED
 from toolkit.core.facts import Facts
 from toolkit.core.names import JOBS, LABEL_PORT
 from toolkit.plan.ownership import ours
@@ -137,7 +138,7 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
             mount = f"type=bind,source={jobs},target={JOBS},readonly"
             # A cluster that never got as far as a job may have an image in which nothing runs.
             look = ("sh", "-c", '[ "$(ls -A "$1" 2>/dev/null)" ] || exit 0; shift; exec "$@"', "sh", jobs)
-            run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", *facts.as_user)
+            run = ("docker", "run", "--rm", "--network", "none", *CONFINED, *facts.as_user)
             steps.append(Fetch(facts.host, title, (*look, *run, "--mount", mount, image), save_to))
         else:
             empty = script(

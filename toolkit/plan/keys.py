@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from toolkit.core.command import Ref, script
+from toolkit.core.container import CONFINED
 from toolkit.core.names import MAIN, WORKER
 from toolkit.core.typed import Kind
 from toolkit.plan.layout import Layout, Place
@@ -32,8 +33,7 @@ def key_step(layout: Layout, place: Place) -> Step:
     key = f"{place.state}/conf/{name}"
     comment = f"{layout.inventory.cluster}/{place.name}"
     in_container = (
-        *("docker", "run", "--rm", "--network", "none", *place.facts.as_user),
-        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("docker", "run", "--rm", "--network", "none", *CONFINED, *place.facts.as_user),
         *("--mount", f"type=bind,source={place.state}/conf,target=/keys"),
         # ssh-keygen asks who it runs as.
         *("--mount", f"type=bind,source={place.state}/etc/passwd,target=/etc/passwd,readonly"),

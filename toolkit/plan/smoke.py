@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.core.command import script
+from toolkit.core.container import CONFINED
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.names import INSIDE, container_name
 from toolkit.core.report import Outcome, Report
@@ -48,7 +49,7 @@ def plan_gpu_smoke(layout: Layout) -> Plan:
 
 def _smi_steps(layout: Layout, place: Place) -> tuple[Run, ...]:
     facts, own = place.facts, cluster_container(layout, place)
-    run = ("docker", "run", "--rm", "--network", "none", "--cap-drop", "ALL", *facts.as_user)
+    run = ("docker", "run", "--rm", "--network", "none", *CONFINED, *facts.as_user)
     env = (
         token
         for name, value in own.env
