@@ -49,7 +49,11 @@ class Streaming(Host):
         argv = command.within("/usr/bin/env", f"FAKE_DOCKER={self.state}", f"PATH={path}").argv
         words = ["/bin/sh" if word == "sh" else str(word) for word in argv]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(words, **pipes) as process:  # type: ignore[call-overload]
+        # What could not be written to a program that has died is written once more at the end.
+        with (
+            contextlib.suppress(BrokenPipeError),
+            subprocess.Popen(words, **pipes) as process,  # type: ignore[call-overload]
+        ):
             self.relays.append(process)
             feeder = threading.Thread(target=self._feed, args=(process, source), daemon=True)
             feeder.start()
