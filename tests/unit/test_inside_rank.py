@@ -319,6 +319,36 @@ def test_a_child_saves_in_the_grace_of_the_whole_job_though_its_rank_is_gone(wor
     assert b"terms 1\n" in (world.folder() / "logs" / "rank-0.log").read_bytes()
 
 
+def test_the_last_words_of_a_child_that_has_just_ended_are_kept(world: World) -> None:
+    gone, log = world.root / "gone", world.root / "log"
+    program = world.driver(
+        f"""
+import os, time
+from pathlib import Path
+import child
+from lines import Stream
+from logs import Log
+
+gone = Path({str(gone)!r})
+words = ["sh", "-c", f"(sleep 1; printf 'last words\\n'; : >{{gone}}) & exit 0"]
+log = Log(Path({str(log)!r}), 1 << 20)
+rank = child.Child(words, "/", dict(os.environ), Path("/nonexistent"))
+assert rank.copy((Stream(1, b""), Stream(2, b"")), log, 1.0) == 0
+
+def alive_in(group):  # it ends between the reading of its output and this look
+    while not gone.exists():
+        time.sleep(0.01)
+    return []
+
+child.alive_in = alive_in
+rank.end_group(1.0, Path("/nonexistent"))
+"""
+    )
+    status, out, err = world.call(program)
+    assert (status, out) == (0, b"last words\n"), err.decode()
+    assert log.read_bytes() == b"last words\n"
+
+
 def test_a_log_that_cannot_be_written_is_the_reason_of_the_rank(world: World) -> None:
     world.job()
     (world.folder() / "logs" / "rank-0.log").mkdir(parents=True)

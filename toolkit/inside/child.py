@@ -184,6 +184,7 @@ class Child:
             output.pump(IDLE_S / 4)
             self.watch(grace)
             left = alive_in(process.pid)
+        output.drain(DRAIN_S)  # what the last of them printed before it ended
         output.close()
         process.wait()
 
@@ -220,6 +221,12 @@ class Output:
         for stream in self._streams:
             if stream.pending and time.monotonic() > self._heard[stream] + IDLE_S:
                 write_lines(stream.out, stream.flush())
+
+    def drain(self, seconds: float) -> None:
+        """Copy what is in the pipes already; for at most this time, as a process may print without end."""
+        until = time.monotonic() + seconds
+        while self.is_open and self._selector.select(0) and time.monotonic() < until:
+            self.pump(0)
 
     def close(self) -> None:
         """Show the line that has begun, and stop reading."""
