@@ -94,9 +94,9 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
     (
         Fault(
             "cluster-name",
-            f"set -- foreign; {_IMPORT}; docker create --name theirs --label toolkit.cluster=checked"
-            f" --label toolkit.owner=mallory {TINY} x",
-            f"docker rm theirs; docker image rm {TINY}",
+            f"set -- foreign; {_IMPORT}; docker create --name toolkit-checked-theirs"
+            f" --label toolkit.cluster=checked --label toolkit.owner=mallory {TINY} x",
+            f"docker rm toolkit-checked-theirs; docker image rm {TINY}",
             "of user mallory is there already",
         ),
     ),
