@@ -1,4 +1,4 @@
-"""Which texts of hosts are values that other hosts may be given."""
+"""Types of texts of hosts that are passed on to other hosts."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _let_in(scene: Scene, pair: Pair) -> str:
 
 
 def _told(scene: Scene) -> dict[str, dict[str, dict[str, Tried]]]:
-    """What came of connections from inside containers, between hosts that have an address for ranks."""
+    """Results of connections from inside containers, between hosts that have an address for ranks."""
     return {
         name: {host: ports for host, ports in looked.report.pairs.items() if host in scene.paths}
         for name, looked in scene.inside.items()

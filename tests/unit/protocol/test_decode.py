@@ -1,4 +1,4 @@
-"""What the decoder accepts, and how it refuses everything else."""
+"""Values that the decoder accepts, and its errors for everything else."""
 
 from __future__ import annotations
 
