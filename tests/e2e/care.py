@@ -10,7 +10,10 @@ practice cluster again where a difference remains.
 from __future__ import annotations
 
 import difflib
+import fcntl
+import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +25,8 @@ import yaml
 
 from tests.e2e import waiting
 from tests.e2e.world import CLUSTERS, STARTED, Toolkit, outer, sh
-from toolkit.errors import ToolkitError
-from toolkit.lab.manage import lab_down, lab_up
+from toolkit.errors import LabError, ToolkitError
+from toolkit.lab.manage import lab_down, lab_names, lab_up
 from toolkit.lab.spec import LabSpec
 
 # What a test can change on a host and a later test can stumble over. Interfaces and mounts of Docker's own
@@ -262,3 +265,30 @@ class Care:
 
 
 CARE = Care()
+
+
+@contextmanager
+def practice_cluster(spec: LabSpec, keep: bool = False) -> Iterator[None]:
+    """Bring up a practice cluster that belongs to this test run; remove it at the end unless `keep` is set.
+
+    A run that was killed cannot remove its cluster, so what exists under the name is removed first. A lock
+    tells such a leftover from the cluster of a run that still works: the kernel releases it with the process.
+
+    Raises:
+        LabError: another test run uses a practice cluster of this name.
+    """
+    path = Path(tempfile.gettempdir()) / f"toolkit-tests-{os.getuid()}-{spec.name}.lock"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fix = "wait until that run has ended, or choose another name: TOOLKIT_TEST_LAB=NAME"
+            raise LabError(f"another test run uses practice cluster {spec.name}", fix) from None
+        if not keep and spec.name in lab_names():
+            lab_down(spec.name)
+        lab_up(spec, print)
+        try:
+            yield
+        finally:
+            if not keep:
+                lab_down(spec.name)

@@ -6,15 +6,15 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.e2e.care import CARE
+from tests.e2e.care import CARE, practice_cluster
 from tests.e2e.world import CARDS, LAB, LASTING, Toolkit, containers
-from toolkit.lab.manage import lab_down, lab_up
 from toolkit.lab.spec import LabSpec
 
 # Host by host: engine 26 with overlay2, engine 20.10 with overlay2, engine 26 with the containerd store.
@@ -114,20 +114,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(line)
 
 
+@contextmanager
+def tended(spec: LabSpec, keep: bool) -> Iterator[None]:
+    """Bring up a practice cluster whose hosts are repaired after a failed test."""
+    with practice_cluster(spec, keep):
+        CARE.adopt(spec)
+        try:
+            yield
+        finally:
+            CARE.release(spec.name)
+
+
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a lab of three hosts; TOOLKIT_KEEP_LAB=1 leaves it for the next run."""
     keep = os.environ.get("TOOLKIT_KEEP_LAB") == "1"
     folder = Path(".lab", LAB).resolve() if keep else tmp_path_factory.mktemp("lab")
-    spec = LabSpec(LAB, str(folder), hosts=3, engines=ENGINES)
-    lab_up(spec, print)
-    CARE.adopt(spec)
-    try:
+    with tended(LabSpec(LAB, str(folder), hosts=3, engines=ENGINES), keep):
         yield folder
-    finally:
-        CARE.release(LAB)
-        if not keep:
-            lab_down(LAB)
 
 
 @pytest.fixture(scope="session")
@@ -136,14 +140,8 @@ def cards(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[To
     keep = os.environ.get("TOOLKIT_KEEP_LAB") == "1"
     place = Path(".lab", CARDS).resolve() if keep else tmp_path_factory.mktemp("cards")
     spec = LabSpec(CARDS, str(place), hosts=2, engines=("new", "old"), management="100mbit")
-    lab_up(spec, print)
-    CARE.adopt(spec)
-    try:
+    with tended(spec, keep):
         yield Toolkit(place / "hosts.yaml", folder)
-    finally:
-        CARE.release(CARDS)
-        if not keep:
-            lab_down(CARDS)
 
 
 def hosts_file(lab: Path, to: Path, cluster: str, names: tuple[str, ...]) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.care import practice_cluster
 from toolkit.errors import LabError, MissingTool
 from toolkit.lab import build
 from toolkit.lab.engine import LabEngine
@@ -114,17 +115,25 @@ def test_a_labs_life(name: str, tmp_path: Path) -> None:
     assert lab_down(name).changes == 0
 
 
-def test_images_of_the_hosts_can_outlive_a_lab(name: str, tmp_path: Path) -> None:
+def test_a_test_run_replaces_the_cluster_of_a_killed_one_and_no_other(name: str, tmp_path: Path) -> None:
+    lab_up(LabSpec(name, str(tmp_path / "of-a-killed-run"), hosts=1))
     spec = LabSpec(name, str(tmp_path / "lab"), hosts=1)
-    lab_up(spec)
+    with practice_cluster(spec):
+        assert not (tmp_path / "of-a-killed-run").exists()
+        with pytest.raises(LabError, match="another test run uses"), practice_cluster(spec):
+            pass
+        assert lab_status(name).ok
+        _images_of_the_hosts_can_outlive_it(name, spec)
+    assert traces(name) == []
+
+
+def _images_of_the_hosts_can_outlive_it(name: str, spec: LabSpec) -> None:
     box = f"toolkit-lab-{name}-box1"
     docker("exec", box, "sh", "-c", "tar -C /etc -c hostname | docker import - kept:1")
     lab_down(name, keep_images=True)
     assert len(traces(name)) == 1
     lab_up(spec)
     assert docker("exec", box, "docker", "images", "-q", "kept:1")
-    lab_down(name)
-    assert traces(name) == []
 
 
 def test_a_failure_leaves_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

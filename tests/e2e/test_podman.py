@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import waiting
+from tests.e2e.care import practice_cluster
 from tests.e2e.world import LAB, Toolkit, interrupt, outer, sh
-from toolkit.lab.manage import lab_down, lab_up
 from toolkit.lab.spec import LabSpec
 
 pytestmark = [pytest.mark.lab, pytest.mark.rare]
@@ -29,11 +29,8 @@ def podman(host: str, words: str) -> str:
 def pod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toolkit]:
     place, work = tmp_path_factory.mktemp("pod"), tmp_path_factory.mktemp("pod-work")
     shutil.copytree(Path("examples"), work / "examples")
-    lab_up(LabSpec(NAME, str(place), hosts=2, engines=("podman",)), print)
-    try:
+    with practice_cluster(LabSpec(NAME, str(place), hosts=2, engines=("podman",))):
         yield Toolkit(place / "hosts.yaml", work)
-    finally:
-        lab_down(NAME)
 
 
 def test_a_cluster_s_life_without_docker(pod: Toolkit) -> None:
