@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +14,8 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import hosts
-from tests.unit.inside_world import PATIENCE_S, until_seen
+from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
+from toolkit.core.names import LABEL_PORT
 from toolkit.core.report import Report
 from toolkit.execute import execute
 from toolkit.plan import down as plan_module
@@ -21,6 +23,7 @@ from toolkit.plan.down import plan_down
 from toolkit.plan.steps import Plan
 from toolkit.show import report_text
 
+# Processes are looked for on the whole machine: another run of these tests must not meet this one.
 CLUSTER = f"down-{os.getpid():x}"
 PART = f"toolkit-part:{world.IMAGE.identity}-a1b2-3"
 
@@ -56,11 +59,19 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def plan(folder: Path) -> Plan:
-    inventory = replace(world.inventory(), cluster=CLUSTER)
+def plan(folder: Path, port: int = 0) -> Plan:
+    """The plan for one host, where the cluster has a container if it had a port."""
     state = folder / "state folder" / "toolkit" / CLUSTER / "gpu2"
     state.mkdir(parents=True, exist_ok=True)
-    return plan_down(inventory, {"gpu2": world.facts("gpu2", state_dir=str(state))})
+    return plan_of(state, port)
+
+
+def plan_of(state: Path, port: int = 0) -> Plan:
+    worker = world.running(CLUSTER, "gpu2", "worker")
+    worker = replace(worker, labels={**worker.labels, LABEL_PORT: str(port)})
+    containers = (worker,) if port else ()
+    facts = world.facts("gpu2", state_dir=str(state), containers=containers)
+    return plan_down(replace(world.inventory(), cluster=CLUSTER), {"gpu2": facts})
 
 
 def outcomes(report: Report) -> dict[str, str]:
@@ -71,17 +82,6 @@ def run(folder: Path) -> Report:
     return execute(plan(folder), hosts("gpu2"))
 
 
-@contextmanager
-def process(*argv: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    started = subprocess.Popen(argv, env={**os.environ, **env}, start_new_session=True)
-    try:
-        until_seen(started)
-        yield started
-    finally:
-        started.kill()
-        started.wait()
-
-
 def test_everything_goes_and_a_second_time_there_is_nothing_to_do(engine: Path) -> None:
     (engine / "parts").write_text(f"{PART}\nsomebody/else:1\n")
     report = run(engine)
@@ -90,19 +90,17 @@ def test_everything_goes_and_a_second_time_there_is_nothing_to_do(engine: Path) 
         f"rmi {PART}" in (engine / "log").read_text() and "rmi somebody" not in (engine / "log").read_text()
     )
     assert not (engine / "state folder").exists() or not list((engine / "state folder").iterdir())
-    state = str(engine / "state folder" / "toolkit" / CLUSTER / "gpu2")
-    facts = {"gpu2": world.facts("gpu2", state_dir=state)}
-    again = execute(plan_down(replace(world.inventory(), cluster=CLUSTER), facts), hosts("gpu2"))
+    again = execute(plan_of(engine / "state folder" / "toolkit" / CLUSTER / "gpu2"), hosts("gpu2"))
     assert again.ok and again.changes == 0, again
     assert outcomes(again)["proof"] == "ok" and "nothing to change" in report_text(again)
 
 
 def test_processes_outside_of_containers_end_and_others_stay(engine: Path) -> None:
     with (
-        process("sleep", "300", TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1") as rank,
-        process("sleep", "300", TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_RELAY=CLUSTER) as relay,
-        process("sleep", "300", TOOLKIT_CLUSTER=f"{CLUSTER}x", TOOLKIT_JOB="j1") as neighbour,
-        process("sleep", "300", NOT_TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1") as stranger,
+        sleeping(TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1") as rank,
+        sleeping(TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_RELAY=CLUSTER) as relay,
+        sleeping(TOOLKIT_CLUSTER=f"{CLUSTER}x", TOOLKIT_JOB="j1") as neighbour,
+        sleeping(NOT_TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1") as stranger,
     ):
         report = run(engine)
         assert report.ok, report
@@ -111,11 +109,56 @@ def test_processes_outside_of_containers_end_and_others_stay(engine: Path) -> No
 
 
 def test_a_process_that_only_has_the_clusters_name_is_told_and_not_ended(engine: Path) -> None:
-    with process("sleep", "300", TOOLKIT_CLUSTER=CLUSTER) as shell:
+    with sleeping(TOOLKIT_CLUSTER=CLUSTER) as shell:
         report = run(engine)
         (failed,) = report.failures
         assert failed.phase == "proof" and f"process {shell.pid};" in failed.detail
         assert shell.poll() is None
+
+
+@only_root
+@pytest.mark.parametrize("setuid", [False, True])
+def test_processes_of_other_users_neither_end_nor_count(engine: Path, setuid: bool) -> None:
+    of_other = {"setuid": True} if setuid else {"user": OTHER}
+    with (
+        sleeping(TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1", **of_other) as rank,
+        sleeping(TOOLKIT_CLUSTER=CLUSTER, **of_other) as shell,
+    ):
+        report = run(engine)
+        assert report.ok, report
+        assert outcomes(report)["processes"] == "skipped" and (rank.poll(), shell.poll()) == (None, None)
+
+
+# Listens on a port that the kernel chooses, as the user of its argument, until its standard input ends.
+_LISTENS = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def listener(user: int) -> Iterator[int]:
+    """A port of this machine on which a process of a user listens."""
+    argv = (sys.executable, "-ISc", _LISTENS, str(user))
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.communicate()
+
+
+def test_a_listener_on_the_port_of_the_cluster_is_reported(engine: Path) -> None:
+    with listener(os.getuid()) as port:
+        (failed,) = execute(plan(engine, port), hosts("gpu2")).failures
+    assert failed.phase == "proof" and f"a listener on port {port};" in failed.detail
+
+
+@only_root
+def test_a_listener_of_another_user_does_not_count(engine: Path) -> None:
+    with listener(OTHER) as port:
+        assert execute(plan(engine, port), hosts("gpu2")).ok
 
 
 # As the client that loads an image, and the program that passes one on, look among processes.

@@ -8,7 +8,7 @@ from toolkit.core.command import Command, quoted, script
 from toolkit.core.container import CONFINED
 from toolkit.core.facts import Facts
 from toolkit.core.names import JOBS, LABEL_PORT
-from toolkit.plan.ownership import ours
+from toolkit.plan.ownership import OWN_PROCESSES, ours
 from toolkit.plan.parts import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.protocol.numbers import whole
@@ -35,13 +35,16 @@ _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
 
 # By their mark, which is read anew before each signal, and never by a name. Its containers are gone by now:
 # what is left ran outside of them, or is the receiver of an image whose sender died with the line open.
-_MARKED = r"""
+_MARKED = (
+    OWN_PROCESSES
+    + r"""
 left() {
-  grep -lszFx "TOOLKIT_CLUSTER=$1" /proc/[0-9]*/environ | while read -r file; do
+  with_variable "TOOLKIT_CLUSTER=$1" | while read -r file; do
     ! grep -qsz '^TOOLKIT_\(JOB\|RELAY\)=' "$file" || echo "${file%/environ}"
   done
 }
 """
+)
 _END = f"""{_MARKED}
 for signal in TERM 0 0 0 0 KILL KILL; do
   for p in $(left "$1"); do kill -$signal "${{p#/proc/}}" 2>/dev/null; done
@@ -73,10 +76,10 @@ rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0
 """
 
-# Every process of a cluster's container carries TOOLKIT_CLUSTER in its environment. The kernel shows it for
-# our own processes; those of others are not ours. Arguments: cluster, user, folder, port, identities.
+# Every process of a cluster's container has TOOLKIT_CLUSTER in its environment and runs as the SSH user, who
+# also owns the listener. Arguments: cluster, user, folder, port, identities.
 _PROOF = (
-    f"""{_OWN}{MOUNTS}{PARTS}"""
+    f"""{_OWN}{MOUNTS}{OWN_PROCESSES}{PARTS}"""
     + r"""
 left=''
 docker version >/dev/null || exit 1
@@ -85,12 +88,12 @@ ids=$(own "$1" "$2")
 [ ! -e "$3" ] || left="$left files: $3;"
 on=$(mounts "$3")
 [ -z "$on" ] || left="$left mounts: $on;"
-for file in $(grep -lszFx "TOOLKIT_CLUSTER=$1" /proc/[0-9]*/environ); do
+for file in $(with_variable "TOOLKIT_CLUSTER=$1"); do
   file=${file#/proc/}; left="$left process ${file%/environ};"
 done
-port=$(printf ':%04X' "$4")
-found=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ state _; do
-  case "$at $state" in *"$port 0A") echo "$at" ;; esac
+port=$(printf ':%04X' "$4") me=$(id -u)
+found=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ state _ _ _ uid _; do
+  case "$at $state $uid" in *"$port 0A $me") echo "$at" ;; esac
 done)
 [ "$4" = 0 ] || [ -z "$found" ] || left="$left a listener on port $4;"
 shift 4
