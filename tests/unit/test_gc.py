@@ -20,6 +20,7 @@ from toolkit.checks.remains import IMAGES, STATES, Remains, removable, told
 from toolkit.core.facts import ContainerFacts
 from toolkit.execute import execute
 from toolkit.plan.fix import Leftovers, OldJob, State, Stray, plan_fix
+from toolkit.plan.images import HeldImage
 from toolkit.plan.steps import Run
 
 JOB = world.JOB_ID
@@ -320,6 +321,17 @@ def test_processes_of_another_user_neither_end_nor_keep_anything(tmp_path: Path,
         assert stranger.poll() is None
     assert {o.phase: o.status for o in report.outcomes}["processes"] == "skipped"
     assert not old.exists() and not keys.exists()
+
+
+def test_parts_of_an_image_that_this_user_receives_stay(tmp_path: Path, engine: Path) -> None:
+    name = f"toolkit-part:{MARKED}-a1b2-3"
+    image = HeldImage("sha256:1", MARKED, (name,), 1, 0.0, (), part_of=MARKED)
+    found = Leftovers({}, parts={"gpu1": (image,)})
+    with sleeping(TOOLKIT_RELAY=MARKED) as relay:
+        (stays,) = execute(plan_fix("gc", found), hosts("gpu1")).outcomes
+    assert stays.status == "not run" and stays.detail.endswith(f"runs as pid {relay.pid}")
+    assert stays.fix == "toolkit gc, once that transfer has ended"
+    assert [status for status, _ in carried_out(found)] == ["ok"]
 
 
 def state(folder: Path) -> State:

@@ -55,10 +55,17 @@ done
 """
 _NONE_MARKED = f'{_MARKED}test -z "$(left "$1")"'
 
-_REMOVE_PARTS = f"""{PARTS}
-for name in $(parts "$@"); do docker rmi "$name" >/dev/null || exit; done
+# Arguments: identities.
+_IDLE_PARTS = f"""{PARTS}
+idle=$(for identity; do
+  names=$(parts "$identity") || exit
+  [ -n "$(doubt "$identity")" ] || echo $names
+done) || exit
 """
-_NO_PARTS = f'{PARTS}test -z "$(parts "$@")"'
+_REMOVE_PARTS = f"""{_IDLE_PARTS}
+for name in $idle; do docker rmi "$name" >/dev/null || exit; done
+"""
+_NO_PARTS = f'{_IDLE_PARTS}test -z "$idle"'
 
 # The kernel writes blanks in its table of mounts as numbers.
 MOUNTS = r"""
@@ -79,7 +86,7 @@ exit 0
 # Every process of a cluster's container has TOOLKIT_CLUSTER in its environment and runs as the SSH user, who
 # also owns the listener. Arguments: cluster, user, folder, port, identities.
 _PROOF = (
-    f"""{_OWN}{MOUNTS}{OWN_PROCESSES}{PARTS}"""
+    f"""{_OWN}{MOUNTS}{PARTS}"""
     + r"""
 left=''
 docker version >/dev/null || exit 1
@@ -97,9 +104,16 @@ found=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ stat
 done)
 [ "$4" = 0 ] || [ -z "$found" ] || left="$left a listener on port $4;"
 shift 4
-names=$(parts "$@")
-[ -z "$names" ] || left="$left parts of an image: $names;"
+doubts=''
+for identity; do
+  names=$(parts "$identity") || exit 1
+  [ -n "$names" ] || continue
+  doubt=$(doubt "$identity")
+  if [ -n "$doubt" ]; then doubts=${doubts:+$doubts; }$doubt
+  else left="$left parts of an image: $(echo $names);"; fi
+done
 [ -z "$left" ] || { echo "still there:$left" >&2; exit 1; }
+[ -z "$doubts" ] || refuse "$doubts"
 """
 )
 
@@ -205,5 +219,6 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
         # A second cluster may listen on the same port at another address: then its listener is no remnant.
         script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
         fix=f"on {facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
+        unsure="toolkit down, once that transfer has ended",
         proof=True,
     )

@@ -85,8 +85,10 @@ exit 0
 _OLD_HALVES = 'find "$1" -name "*.toolkit-new" -type f -cmin "+$2"'
 _REMOVE_HALVES = f"{_OLD_HALVES} -delete"
 _NO_HALVES = f'test -z "$({_OLD_HALVES} 2>/dev/null | head -c 1)"'
+# $1 the image's identity, then names of its parts.
 _REMOVE_PART = rf"""{PARTS}
-[ -n "$(parts "$1")" ] || exit 0
+doubt=$(doubt "$1")
+[ -z "$doubt" ] || refuse "$doubt"
 shift
 for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
 """
@@ -246,5 +248,6 @@ def _part_steps(parts: Mapping[str, Iterable[HeldImage]]) -> Iterator[Step]:
                 f"remove image {names[0]}",
                 script(_REMOVE_PART, image.part_of, *names),
                 unless=script(_NO_PART, *names),
+                unsure="toolkit gc, once that transfer has ended",
                 why=f"a part of {image.part_of}, which never arrived",
             )
