@@ -255,7 +255,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
     def advance(done: int, total: int) -> None:
         listen(StepProgress(step.host, step.title, done, total))
 
-    fix, cause = "", FailureCause.OTHER
+    cause = FailureCause.OTHER
     try:
         verdict = _foreseen(number, step, context, progress) or executor_of(type(step))(
             step, context, advance
@@ -264,13 +264,13 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         lost = isinstance(error, Unreachable)
         if progress.interrupted.wait(_INTERRUPT_S if lost else 0):
             return None
-        verdict, fix = Verdict("failed", error.what), error.fix
+        verdict = Verdict("failed", error.what, fix=error.fix)
         cause = error.cause if isinstance(error, KnownFailure) else cause
     except OSError as error:
         if progress.interrupted.is_set():
             return None
         # Of this machine: a full disk, a file that has gone.
-        verdict, fix = Verdict("failed", f"on this machine: {error}"), ""
+        verdict = Verdict("failed", f"on this machine: {error}")
     seconds = round(time.monotonic() - start, 3)
     if verdict.status in ("ok", "failed") or seconds > _STALE_S:
         progress.foreseen = {}
@@ -281,7 +281,7 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
         verdict.status,
         seconds,
         verdict.detail,
-        fix,
+        verdict.fix,
         verdict.output,
         verdict.amounts,
         isinstance(step, Run) and step.proof,

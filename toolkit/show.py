@@ -123,8 +123,7 @@ def outcome_line(outcome: Outcome) -> str:
     line = f"{_SIGN[outcome.status]:>8}  {outcome.host}: {outcome.step}{detail}  {outcome.seconds:.1f} s"
     if outcome.status == "failed":
         line += f"\n          {outcome.detail}"
-        line += f"\n          fix: {outcome.fix}" if outcome.fix else ""
-    return line
+    return line + (f"\n          fix: {outcome.fix}" if outcome.fix else "")
 
 
 def report_text(report: Report) -> str:
@@ -149,6 +148,8 @@ def report_text(report: Report) -> str:
                 lines.append(f"  {host}: interrupted at {first.step}")
             elif first.detail:
                 lines.append(f"  {host}: not done: {first.step}: {first.detail}")
+                if first.fix:
+                    lines.append(f"      fix: {first.fix}")
             else:
                 lines.append(f"  {host}: stopped before {first.step}")
         else:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
 # Sweeps look at the whole machine: a job of its own for each test process, so that two checkouts do not meet.
 JOB = f"20261120-211300-digits-{os.getpid() % 0x10000:04x}"
@@ -283,6 +285,40 @@ def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
 def until_seen(process: subprocess.Popen[Any]) -> None:
     """Wait until /proc has the variables of a new process, which is a moment after Popen has returned."""
     wait_for(Path(f"/proc/{process.pid}/environ").read_bytes)
+
+
+# Another user of this machine, whom nothing else belongs to.
+OTHER = 65534
+
+only_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root starts processes of other users, and reads their environment"
+)
+
+
+@contextmanager
+def sleeping(
+    *argv: str, user: int | None = None, setuid: bool = False, **env: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run `sleep 300` with these variables.
+
+    Args:
+        argv: the words of its command line, if others than those.
+        user: who runs it; this user by default.
+        setuid: let it be of OTHER, with the rights of this user.
+    """
+    words = argv or ("sleep", "300")
+    program = "/usr/bin/setpriv" if setuid else "/usr/bin/sleep"
+    words = ("setpriv", "--ruid", str(OTHER), *words) if setuid else words
+    started = subprocess.Popen(
+        words, executable=program, env={"PATH": "/usr/bin:/bin", **env}, user=user, start_new_session=True
+    )
+    try:
+        until_seen(started)
+        wait_for(lambda: Path(f"/proc/{started.pid}/comm").read_text() != "setpriv\n")
+        yield started
+    finally:
+        started.kill()
+        started.wait()
 
 
 def is_alive(pid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,22 +14,25 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import hosts
-from tests.unit.inside_world import PATIENCE_S, until_seen
-from toolkit.core.report import Report
+from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
+from toolkit.core.names import LABEL_PORT
+from toolkit.core.report import PlanFailed, Report, refuse_failed
 from toolkit.execute import execute
 from toolkit.plan import down as plan_module
 from toolkit.plan.down import plan_down
 from toolkit.plan.steps import Plan
 from toolkit.show import report_text
 
+# Processes are looked for on the whole machine: another run of these tests must not meet this one.
 CLUSTER = f"down-{os.getpid():x}"
-PART = f"toolkit-part:{world.IMAGE.identity}-a1b2-3"
+IDENTITY = f"{os.getpid():016x}"
+PART = f"toolkit-part:{IDENTITY}-a1b2-3"
 
 _DOCKER = r"""#!/bin/sh
 echo "$*" >>@log
 case $1 in
 ps) cat @containers ;;
-images) case $* in *toolkit.part=0123456789abcdef*) cat @parts ;; esac ;;
+images) case $* in *toolkit.part=IDENTITY*) cat @parts ;; esac ;;
 rmi) : >@parts ;;
 rm) : >@containers ;;
 esac
@@ -37,30 +41,31 @@ esac
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of what a stand-in for docker has: ``containers``, ``parts``; ``log`` is its past.
-
-    Whether images are on their way is looked for in ``proc`` there: this machine may be somebody's host.
-    """
+    """A folder of what a stand-in for docker has: ``containers``, ``parts``; ``log`` is its past."""
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
-    program.write_text(_DOCKER.replace("@", f"{tmp_path}/"))
+    program.write_text(_DOCKER.replace("@", f"{tmp_path}/").replace("IDENTITY", IDENTITY))
     program.chmod(0o755)
     for name in ("containers", "parts", "log"):
         (tmp_path / name).write_text("")
-    for name in ("_REMOVE_PARTS", "_NO_PARTS", "_PROOF"):
-        text = getattr(plan_module, name)
-        own = text.replace("zli[b]; .*' /proc/[0-9]*", f"zli[b]; .*' {tmp_path}/proc/[0-9]*")
-        assert own != text
-        monkeypatch.setattr(plan_module, name, own)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     return tmp_path
 
 
-def plan(folder: Path) -> Plan:
-    inventory = replace(world.inventory(), cluster=CLUSTER)
+def plan(folder: Path, port: int = 0) -> Plan:
+    """The plan for one host, where the cluster has a container if it had a port."""
     state = folder / "state folder" / "toolkit" / CLUSTER / "gpu2"
     state.mkdir(parents=True, exist_ok=True)
-    return plan_down(inventory, {"gpu2": world.facts("gpu2", state_dir=str(state))})
+    return plan_of(state, port)
+
+
+def plan_of(state: Path, port: int = 0) -> Plan:
+    worker = world.running(CLUSTER, "gpu2", "worker")
+    worker = replace(worker, labels={**worker.labels, LABEL_PORT: str(port)})
+    image = replace(world.NAMED, identity=IDENTITY)
+    containers = (worker,) if port else ()
+    facts = world.facts("gpu2", state_dir=str(state), images=(image,), containers=containers)
+    return plan_down(replace(world.inventory(), cluster=CLUSTER), {"gpu2": facts})
 
 
 def outcomes(report: Report) -> dict[str, str]:
@@ -71,17 +76,6 @@ def run(folder: Path) -> Report:
     return execute(plan(folder), hosts("gpu2"))
 
 
-@contextmanager
-def process(*argv: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    started = subprocess.Popen(argv, env={**os.environ, **env}, start_new_session=True)
-    try:
-        until_seen(started)
-        yield started
-    finally:
-        started.kill()
-        started.wait()
-
-
 def test_everything_goes_and_a_second_time_there_is_nothing_to_do(engine: Path) -> None:
     (engine / "parts").write_text(f"{PART}\nsomebody/else:1\n")
     report = run(engine)
@@ -90,19 +84,17 @@ def test_everything_goes_and_a_second_time_there_is_nothing_to_do(engine: Path) 
         f"rmi {PART}" in (engine / "log").read_text() and "rmi somebody" not in (engine / "log").read_text()
     )
     assert not (engine / "state folder").exists() or not list((engine / "state folder").iterdir())
-    state = str(engine / "state folder" / "toolkit" / CLUSTER / "gpu2")
-    facts = {"gpu2": world.facts("gpu2", state_dir=state)}
-    again = execute(plan_down(replace(world.inventory(), cluster=CLUSTER), facts), hosts("gpu2"))
+    again = execute(plan_of(engine / "state folder" / "toolkit" / CLUSTER / "gpu2"), hosts("gpu2"))
     assert again.ok and again.changes == 0, again
     assert outcomes(again)["proof"] == "ok" and "nothing to change" in report_text(again)
 
 
 def test_processes_outside_of_containers_end_and_others_stay(engine: Path) -> None:
     with (
-        process("sleep", "300", TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1") as rank,
-        process("sleep", "300", TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_RELAY=CLUSTER) as relay,
-        process("sleep", "300", TOOLKIT_CLUSTER=f"{CLUSTER}x", TOOLKIT_JOB="j1") as neighbour,
-        process("sleep", "300", NOT_TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1") as stranger,
+        sleeping(TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1") as rank,
+        sleeping(TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_RELAY=IDENTITY) as relay,
+        sleeping(TOOLKIT_CLUSTER=f"{CLUSTER}x", TOOLKIT_JOB="j1") as neighbour,
+        sleeping(NOT_TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1") as stranger,
     ):
         report = run(engine)
         assert report.ok, report
@@ -111,26 +103,108 @@ def test_processes_outside_of_containers_end_and_others_stay(engine: Path) -> No
 
 
 def test_a_process_that_only_has_the_clusters_name_is_told_and_not_ended(engine: Path) -> None:
-    with process("sleep", "300", TOOLKIT_CLUSTER=CLUSTER) as shell:
+    with sleeping(TOOLKIT_CLUSTER=CLUSTER) as shell:
         report = run(engine)
         (failed,) = report.failures
         assert failed.phase == "proof" and f"process {shell.pid};" in failed.detail
         assert shell.poll() is None
 
 
-# As the client that loads an image, and the program that passes one on, look among processes.
-SENDS = ("docker\0load\0", "python3\0-I\0-S\0-c\0import base64, sys, zlib; exec(x)\0box1\0")
+@only_root
+@pytest.mark.parametrize("setuid", [False, True])
+def test_processes_of_other_users_neither_end_nor_count(engine: Path, setuid: bool) -> None:
+    of_other = {"setuid": True} if setuid else {"user": OTHER}
+    with (
+        sleeping(TOOLKIT_CLUSTER=CLUSTER, TOOLKIT_JOB="j1", **of_other) as rank,
+        sleeping(TOOLKIT_CLUSTER=CLUSTER, **of_other) as shell,
+    ):
+        report = run(engine)
+        assert report.ok, report
+        assert outcomes(report)["processes"] == "skipped" and (rank.poll(), shell.poll()) == (None, None)
 
 
-@pytest.mark.parametrize("cmdline", [*SENDS, "sh\0-c\0docker load; import base64, sys, zlib;\0"])
-def test_parts_stay_while_any_image_is_on_its_way(engine: Path, cmdline: str) -> None:
+# Listens on a port that the kernel chooses, as the user of its argument, until its standard input ends.
+_LISTENS = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def listener(user: int) -> Iterator[int]:
+    """A port of this machine on which a process of a user listens."""
+    argv = (sys.executable, "-ISc", _LISTENS, str(user))
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.communicate()
+
+
+def test_a_listener_on_the_port_of_the_cluster_is_reported(engine: Path) -> None:
+    with listener(os.getuid()) as port:
+        (failed,) = execute(plan(engine, port), hosts("gpu2")).failures
+    assert failed.phase == "proof" and f"a listener on port {port};" in failed.detail
+
+
+@only_root
+def test_a_listener_of_another_user_does_not_count(engine: Path) -> None:
+    with listener(OTHER) as port:
+        assert execute(plan(engine, port), hosts("gpu2")).ok
+
+
+def test_parts_stay_while_this_user_receives_the_image(engine: Path) -> None:
     (engine / "parts").write_text(f"{PART}\n")
-    (engine / "proc" / "12").mkdir(parents=True)
-    (engine / "proc" / "12" / "cmdline").write_text(cmdline)
-    report = run(engine)
-    stay = cmdline in SENDS
-    assert report.ok and outcomes(report)["images"] == ("skipped" if stay else "ok")
-    assert (engine / "parts").read_text() == (f"{PART}\n" if stay else "")
+    with sleeping(TOOLKIT_CLUSTER=f"{CLUSTER}x", TOOLKIT_RELAY=IDENTITY) as relay:
+        report = run(engine)
+    assert outcomes(report)["images"] == "skipped" and (engine / "parts").read_text() == f"{PART}\n"
+    (proof,) = (one for one in report.outcomes if one.phase == "proof")
+    why = f"cannot tell whether parts of image {IDENTITY} are left over"
+    assert proof.status == "not run" and why in proof.detail and proof.detail.endswith(f"pid {relay.pid}")
+    assert not report.ok and not report.failures
+    text = report_text(report)
+    assert why in text and "fix: toolkit down, once that transfer has ended" in text
+    with pytest.raises(PlanFailed, match=why):
+        refuse_failed(report)
+    again = run(engine)
+    assert again.ok and outcomes(again)["images"] == "ok" and (engine / "parts").read_text() == ""
+
+
+def test_what_is_left_fails_although_parts_are_in_doubt(engine: Path) -> None:
+    (engine / "parts").write_text(f"{PART}\n")
+    with (
+        sleeping(TOOLKIT_RELAY=IDENTITY),
+        sleeping(TOOLKIT_CLUSTER=CLUSTER) as shell,
+    ):
+        (failed,) = run(engine).failures
+    assert failed.phase == "proof" and f"process {shell.pid};" in failed.detail
+
+
+@pytest.mark.parametrize(
+    ("argv", "user", "env"),
+    [
+        (("load", "300"), None, {}),
+        ((), None, {"TOOLKIT_RELAY": f"{IDENTITY}0"}),
+        pytest.param((), OTHER, {"TOOLKIT_RELAY": IDENTITY}, marks=only_root),
+        pytest.param(("load", "300"), OTHER, {}, marks=only_root),
+    ],
+)
+def test_parts_go_whatever_else_runs(
+    engine: Path, argv: tuple[str, ...], user: int | None, env: dict[str, str]
+) -> None:
+    (engine / "parts").write_text(f"{PART}\n")
+    with sleeping(*argv, user=user, **env):
+        report = run(engine)
+    assert report.ok and outcomes(report)["images"] == "ok" and (engine / "parts").read_text() == ""
+
+
+def test_parts_that_the_engine_does_not_list_are_no_proof(engine: Path) -> None:
+    with (engine / "bin" / "docker").open("a") as file:
+        file.write('[ "$1" != images ] || { echo "engine is busy" >&2; exit 1; }\n')
+    (failed,) = run(engine).failures
+    assert failed.phase == "images" and "engine is busy" in failed.detail
 
 
 def test_what_is_mounted_below_its_folder_is_not_removed(

@@ -54,11 +54,11 @@ def ours() -> Iterator[Command]:
     yield probe_command("toolkit:cpu", "demo", "gpu1", "0" * 16)
     yield ask_holdings()
     yield ask_room("/x")
-    yield programs.relay_program("demo", "10.0.0.2")
+    yield programs.relay_program("demo", "0123", "10.0.0.2")
+    yield programs.load_program("demo", "0123")
     yield programs.data_program("/x", "/y", "demo", "toolkit:cpu", "1:1", "look")
     yield script(image_sending._NAME, "a", "--")
     yield script(image_sending._LOOK, "a")
-    yield image_sending._LOAD
     yield script(images._PULL, "a")
 
 

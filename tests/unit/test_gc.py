@@ -14,12 +14,13 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import marks, process
 from tests.unit.hosts_here import hosts
-from tests.unit.inside_world import PATIENCE_S, until_seen
+from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
 from toolkit.checks.model import Scene, Seen
 from toolkit.checks.remains import IMAGES, STATES, Remains, removable, told
 from toolkit.core.facts import ContainerFacts
 from toolkit.execute import execute
 from toolkit.plan.fix import Leftovers, OldJob, State, Stray, plan_fix
+from toolkit.plan.images import HeldImage
 from toolkit.plan.steps import Run
 
 JOB = world.JOB_ID
@@ -247,6 +248,7 @@ def test_parts_of_images_that_wait_for_nobody() -> None:
 
 # Marks are seen on the whole machine: another run of these tests must not meet this one.
 MARKED = f"g{os.getpid():x}"
+GONE = f"gone-{os.getpid():x}"
 
 
 @pytest.fixture
@@ -264,15 +266,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def rank() -> Iterator[subprocess.Popen[bytes]]:
     """A process of a job of a cluster that nothing else here belongs to."""
-    started = subprocess.Popen(
-        ["sleep", "300"], env={**os.environ, "TOOLKIT_CLUSTER": "gone", "TOOLKIT_JOB": MARKED}
-    )
-    try:
-        until_seen(started)
+    with sleeping(TOOLKIT_CLUSTER=GONE, TOOLKIT_JOB=MARKED) as started:
         yield started
-    finally:
-        started.kill()
-        started.wait()
 
 
 def carried_out(found: Leftovers) -> list[tuple[str, str]]:
@@ -283,10 +278,10 @@ def carried_out(found: Leftovers) -> list[tuple[str, str]]:
 def test_a_cluster_that_has_come_back_keeps_its_processes(
     engine: Path, rank: subprocess.Popen[bytes]
 ) -> None:
-    found = Leftovers({}, (Stray("gpu2", MARKED, (rank.pid,), "", "gone"),))
+    found = Leftovers({}, (Stray("gpu2", MARKED, (rank.pid,), "", GONE),))
     engine.write_text("aaaa\n")
     ((status, detail),) = carried_out(found)
-    assert status == "failed" and "cluster gone runs" in detail and rank.poll() is None
+    assert status == "failed" and f"cluster {GONE} runs" in detail and rank.poll() is None
     engine.write_text("")
     assert carried_out(found) == [("ok", "")] and rank.wait(PATIENCE_S) == -15
     assert carried_out(found)[0][0] == "skipped"
@@ -295,22 +290,52 @@ def test_a_cluster_that_has_come_back_keeps_its_processes(
 def test_a_job_that_runs_by_mains_word_keeps_its_processes(
     rank: subprocess.Popen[bytes], engine: Path
 ) -> None:
-    found = Leftovers({}, (Stray("gpu2", MARKED, (rank.pid,), "gpu1", "gone"),))
-    env = {**os.environ, "TOOLKIT_SUPERVISOR": MARKED}
-    supervisor = subprocess.Popen(["sleep", "300"], env=env)
-    try:
-        until_seen(supervisor)
+    found = Leftovers({}, (Stray("gpu2", MARKED, (rank.pid,), "gpu1", GONE),))
+    with sleeping(TOOLKIT_SUPERVISOR=MARKED):
         assert [status for status, _ in carried_out(found)] == ["ok", "failed"] and rank.poll() is None
         # Main is gone since: nobody says that the job is over.
         report = execute(plan_fix("gc", found), hosts("gpu2"))
         assert not report.ok and rank.poll() is None
-    finally:
-        supervisor.kill()
-        supervisor.wait()
+
+
+@only_root
+def test_a_process_of_another_user_is_no_supervisor(rank: subprocess.Popen[bytes], engine: Path) -> None:
+    found = Leftovers({}, (Stray("gpu2", MARKED, (rank.pid,), "gpu1", GONE),))
+    with sleeping(user=OTHER, TOOLKIT_SUPERVISOR=MARKED):
+        assert [status for status, _ in carried_out(found)] == ["ok", "ok"]
+    assert rank.wait(PATIENCE_S) == -15
+
+
+@only_root
+def test_processes_of_another_user_neither_end_nor_keep_anything(tmp_path: Path, engine: Path) -> None:
+    old, keys = tmp_path / "jobs" / "old", tmp_path / "keys"
+    old.mkdir(parents=True)
+    keys.mkdir()
+    job = OldJob("gpu1", MARKED, str(old), "it ended 9 days ago", "gpu2", GONE)
+    found = Leftovers(
+        {}, (Stray("gpu2", MARKED, (1,), "", GONE),), jobs=(job,), states=(state(keys),), at_once=True
+    )
+    with sleeping(user=OTHER, TOOLKIT_CLUSTER=GONE, TOOLKIT_JOB=MARKED) as stranger:
+        report = execute(plan_fix("gc", found), hosts("gpu1", "gpu2"))
+        assert report.ok, report
+        assert stranger.poll() is None
+    assert {o.phase: o.status for o in report.outcomes}["processes"] == "skipped"
+    assert not old.exists() and not keys.exists()
+
+
+def test_parts_of_an_image_that_this_user_receives_stay(tmp_path: Path, engine: Path) -> None:
+    name = f"toolkit-part:{MARKED}-a1b2-3"
+    image = HeldImage("sha256:1", MARKED, (name,), 1, 0.0, (), part_of=MARKED)
+    found = Leftovers({}, parts={"gpu1": (image,)})
+    with sleeping(TOOLKIT_RELAY=MARKED) as relay:
+        (stays,) = execute(plan_fix("gc", found), hosts("gpu1")).outcomes
+    assert stays.status == "not run" and stays.detail.endswith(f"runs as pid {relay.pid}")
+    assert stays.fix == "toolkit gc, once that transfer has ended"
+    assert [status for status, _ in carried_out(found)] == ["ok"]
 
 
 def state(folder: Path) -> State:
-    return State("gpu1", "gone", str(folder), records=1)
+    return State("gpu1", GONE, str(folder), records=1)
 
 
 def test_a_state_folder_goes_unless_somebody_makes_it_just_now(tmp_path: Path, engine: Path) -> None:
@@ -332,7 +357,7 @@ def test_a_state_folder_of_a_cluster_at_work_stays(
     made = tmp_path / "toolkit/gone/gpu1"
     made.mkdir(parents=True)
     ((status, detail),) = carried_out(Leftovers({}, states=(state(made),), at_once=True))
-    assert (status, detail.endswith("cluster gone is at work")) == ("failed", True) and made.exists()
+    assert (status, detail.endswith(f"cluster {GONE} is at work")) == ("failed", True) and made.exists()
 
 
 def test_folders_of_jobs_go(tmp_path: Path, engine: Path) -> None:

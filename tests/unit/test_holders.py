@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster_world import facts, gpu, running
-from tests.unit.inside_world import until_seen
+from tests.unit.inside_world import OTHER, only_root, sleeping, until_seen
 from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
 from toolkit.errors import NotReady
 from toolkit.plan.holders import Holder, holders, refuse_held
@@ -82,6 +82,22 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
     assert (claim.job, claim.cluster, claim.owner, claim.user) == ("j1", "demo", "mal lory", me)
     assert (claim.slots, claim.gpus, told[other.pid].gpus) == ((0, 1), ("GPU-0", "GPU-1"), ())
     assert abs(claim.since - time.time()) < 60
+
+
+@only_root
+def test_the_job_of_a_process_of_another_user_is_not_read(tmp_path: Path) -> None:
+    smi = tmp_path / "nvidia-smi"
+    with sleeping(user=OTHER, TOOLKIT_JOB="j1") as other, sleeping(TOOLKIT_JOB="j1") as mine:
+        smi.write_text(f"#!/bin/sh\necho 'GPU-0, {other.pid}, 512'\necho 'GPU-0, {mine.pid}, 512'\n")
+        smi.chmod(0o755)
+        done = subprocess.run(
+            ["sh", "-c", framed_script(QUESTIONS, NONCE)],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        )
+    found = parse_processes(read_frames(done.stdout, NONCE)["apps"])
+    assert {process.pid: process.job for process in found} == {other.pid: "", mine.pid: "j1"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from toolkit.core.report import Outcome
 from toolkit.core.result import Result
 from toolkit.effects.layer_reader import Unreadable, verified
 from toolkit.execute import execute
+from toolkit.executors.programs import load_program, relay_program
 from toolkit.plan.steps import Phase, Plan, SendImage
 
 
@@ -231,6 +233,20 @@ def test_no_room_is_said_before_anything_travels(
         outcome = one(sender, host)
         assert outcome.status == "failed" and f"while it is loaded it takes {needed}" in outcome.detail
         assert "make room on /small" in outcome.fix and host.loads() == []
+
+
+def test_programs_that_receive_an_image_have_its_identity_as_a_variable(tmp_path: Path) -> None:
+    for name in ("docker", "python3"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "{name} $1 $TOOLKIT_CLUSTER $TOOLKIT_RELAY"\n')
+        program.chmod(0o755)
+    for subject, words in (
+        (load_program("demo", "0123"), "docker load demo 0123"),
+        (relay_program("demo", "0123", "10.0.0.2"), "python3 -I demo 0123"),
+    ):
+        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        done = subprocess.run(subject.argv, capture_output=True, text=True, check=True, env=path)
+        assert done.stdout.splitlines()[-1] == words
 
 
 def test_a_sum_is_checked_before_the_last_bytes_come() -> None:

@@ -12,21 +12,20 @@ from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
 from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
 from toolkit.plan.fix import Stray
-from toolkit.plan.ownership import ours, services_of
+from toolkit.plan.ownership import OWN_PROCESSES, ours, services_of
 from toolkit.plan.standing import UP, fix_of
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.numbers import whole
 
-# Every process of a job has these in its environment. Only processes of the ssh user count: root may read the
-# environment of everybody. One grep reads them all, because a busy host has thousands.
+# Every process of a job has these in its environment. One grep reads them all: a busy host has thousands.
 MARKS = Probe(
     "marks",
-    CELL
+    OWN_PROCESSES
+    + CELL
     + r"""
 tags='^TOOLKIT_\(CLUSTER\|JOB\|SUPERVISOR\)='
-tagged=$(grep -aslz "$tags" /proc/[0-9]*/environ)
-[ -z "$tagged" ] ||
-  find $tagged -maxdepth 0 -user "$(id -u)" -exec grep -asHz "$tags" {} + 2>/dev/null | tr '\0\n' '\n '
+printf '%s\n' /proc/[0-9]*/environ | xargs grep -aslz "$tags" | of_this_user |
+  xargs -r grep -asHz "$tags" | tr '\0\n' '\n '
 mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
 for d in "$mine"/*/*; do
   [ -d "$d" ] || continue

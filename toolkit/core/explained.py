@@ -35,14 +35,15 @@ docker is not installed | user … may not use docker | the docker engine is not
 does not answer | docker is Podman under another name there | podman is not installed | would stop or spoil
 a job | main does not say that job | a cluster named … of user … is there already | somebody else took the
 port in the meantime | is held by | the engine, being root, may not enter our folders in | the engine, being
-root, may not see | the state directory is not safe | belongs to somebody else | is not ours to remove | its
-main does not say that job | the engine may not set the limit | the engine has no means to give a container
-GPUs | could not select device driver | failed to discover GPU vendor from CDI | CDI is switched off in the
-engine | the engine's CDI specification does not name these GPUs | its specification names no | docker there
-cannot give GPUs to containers | a folder to be mounted is not there | the docker engine may not enter a
-folder to be mounted, as on NFS with root_squash | the image has gone from the host | the image lacks | the
-image has no /usr/sbin/sshd | the image … has no | the docker engine there may not raise limits | killed on
-the host, perhaps because it has run out of memory | the host is out of memory | ended with status
+root, may not see | the state directory is not safe | belongs to somebody else | is not ours to remove |
+cannot tell whether parts of image | its main does not say that job | the engine may not set the limit | the
+engine has no means to give a container GPUs | could not select device driver | failed to discover GPU
+vendor from CDI | CDI is switched off in the engine | the engine's CDI specification does not name these
+GPUs | its specification names no | docker there cannot give GPUs to containers | a folder to be mounted is
+not there | the docker engine may not enter a folder to be mounted, as on NFS with root_squash | the image
+has gone from the host | the image lacks | the image has no /usr/sbin/sshd | the image … has no | the docker
+engine there may not raise limits | killed on the host, perhaps because it has run out of memory | the host
+is out of memory | ended with status
 """,
     "data": """
 is not whole in | is another than other hosts have | is there already and is not the toolkit's | has changed

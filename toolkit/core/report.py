@@ -26,7 +26,7 @@ class Outcome:
     """One step on one host.
 
     Args:
-        detail: for people; of a step that was not run, why its targets are missing.
+        detail: for people; of a step that was not run, why its targets are missing or what cannot be told.
         output: what the step was asked to read.
         amounts: what it moved: of an image ``bytes`` that came in, ``from_here`` those of them that this
             machine sent, ``layers`` in them, ``of`` how many, and ``transfer_ms`` from when the hosts had
@@ -141,8 +141,9 @@ class PlanFailed(ToolkitError):
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        lines = "".join(f"\n  {one.host}: {one.step}: {one.detail}" for one in report.failures)
-        fixes = dict.fromkeys(one.fix for one in report.failures if one.fix)
+        told = [one for one in report.outcomes if one.status == "failed" or one.fix]
+        lines = "".join(f"\n  {one.host}: {one.step}: {one.detail}" for one in told)
+        fixes = dict.fromkeys(one.fix for one in told if one.fix)
         super().__init__(f"{report.title} failed{lines}", "; ".join(fixes))
 
 

@@ -13,7 +13,7 @@ from toolkit.core.typed import Kind
 from toolkit.errors import ToolkitError
 from toolkit.executors.context import Advance, Context, Verdict, reason, text_of
 from toolkit.executors.failures import failure
-from toolkit.plan.steps import Run, Stamp, WaitFor
+from toolkit.plan.steps import CANNOT_TELL, Run, Stamp, WaitFor
 
 # Statuses of our own wrapper scripts, out of the range that docker and common programs use.
 _SKIPPED, _DEAD, _LATE = 213, 214, 215
@@ -35,6 +35,8 @@ def run(step: Run, context: Context, advance: Advance) -> Verdict:
     if result.status in step.again:
         detail = f"at the second try; the first one said: {reason(result)}"
         result = runner.run(whole, step.timeout)
+    if step.unsure and result.status == CANNOT_TELL:
+        return Verdict("not run", reason(result), fix=step.unsure)
     skipped = step.unless is not None and result.status == _SKIPPED
     if result.status != 0 and not skipped:
         raise failure(result, runner, step.fix or _by_hand(step.host, subject), known=step.failures)

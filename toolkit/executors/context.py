@@ -46,6 +46,7 @@ class Verdict:
     detail: str = ""
     output: str = ""
     amounts: tuple[tuple[str, int], ...] = ()
+    fix: str = ""
 
 
 @dataclass

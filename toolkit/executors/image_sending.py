@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.core.answers import answer_of
-from toolkit.core.command import Command, command, script
+from toolkit.core.command import Command, script
 from toolkit.core.image import image_facts
 from toolkit.core.image_parts import Group, ImageParts, groups_of, held, lacking, room_needed
 from toolkit.core.image_store import Holdings, ask_holdings, parse_holdings
@@ -24,7 +24,7 @@ from toolkit.errors import ImageError, ToolkitError, Unreachable
 from toolkit.executors.cargo import ImageCargo
 from toolkit.executors.context import Advance, Verdict, counted
 from toolkit.executors.failures import failure, room_fix
-from toolkit.executors.programs import relay_program
+from toolkit.executors.programs import load_program, relay_program
 from toolkit.executors.relay import LEAST, Relay
 from toolkit.plan.steps import SendImage
 from toolkit.protocol.engine import ImageInspect
@@ -34,7 +34,6 @@ _LEAST_ROOM = 0.95
 
 _AGAIN = "run the same command again"
 
-_LOAD = command("docker", "load", "--quiet")
 # The second line is there only when all of it is: `docker image inspect` alone also knows an image of the
 # containerd store whose blobs are not all there, and `docker images` does not.
 _LOOK = 'docker image inspect "$1" && docker images --quiet --no-trunc "$1"'
@@ -146,7 +145,7 @@ class Sending:
         """Take part in the transfer to all; return the image's name so far, empty where it did not come."""
         assert self.shared is not None
         relay, cargo = self.shared.relay, self.shared.cargo
-        program = relay_program(self.step.cluster, self.step.address)
+        program = relay_program(self.step.cluster, self.step.identity, self.step.address)
         brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
         if isinstance(brought, str):
             self.way = f", not over other hosts: {brought}"
@@ -220,7 +219,8 @@ class Sending:
             self.advance(self.sent, max(self.total, self.sent))
 
         said: list[bytes] = []
-        result = self.runner.stream(_LOAD, said.append, counted(chunks, report))
+        load = load_program(self.step.cluster, self.step.identity)
+        result = self.runner.stream(load, said.append, counted(chunks, report))
         return result, b"".join(said).decode(errors="replace")
 
     def _ask(self, question: Command) -> str:

@@ -6,7 +6,7 @@ import base64
 import zlib
 from pathlib import Path
 
-from toolkit.core.command import Command, script
+from toolkit.core.command import Command, command, script
 from toolkit.core.container import CONFINED
 
 _INSIDE = Path(__file__).resolve().parent.parent / "inside"
@@ -16,9 +16,10 @@ _START = r"""
 no() { echo "{\"missing\": \"$1\"}"; exit; }
 command -v python3 >/dev/null || no "it has no python3"
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' || no "its python3 is older than 3.8"
-# By these `toolkit down` finds it, should the connection hang that it lives on.
-TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$1 TOOLKIT_LOAD='docker load --quiet'
-export TOOLKIT_CLUSTER TOOLKIT_RELAY TOOLKIT_LOAD; shift
+# By these `toolkit down` finds it, should the connection hang that it lives on, and keeps from removing parts
+# of the image that it receives.
+TOOLKIT_CLUSTER=$1 TOOLKIT_RELAY=$2 TOOLKIT_LOAD='docker load --quiet'
+export TOOLKIT_CLUSTER TOOLKIT_RELAY TOOLKIT_LOAD; shift 2
 exec python3 -I -S -c 'import base64, sys, zlib; exec(zlib.decompress(base64.b64decode(sys.argv.pop())))' "$@"
 """
 # The folder and its account; the cluster; the image to fall back to, then USER:GROUP and the network of its
@@ -39,12 +40,18 @@ exec docker run --rm -i --network "$network" --user "$user" @confined@ \
 """.replace("@confined@", " ".join(CONFINED))
 
 
-def relay_program(cluster: str, address: str) -> Command:
+def relay_program(cluster: str, identity: str, address: str) -> Command:
     """Return the command that starts relay.py for an image, under the host's own Python.
 
     It prints ``{"missing": …}`` where there is none. Address: where other hosts reach it.
     """
-    return script(_START, cluster, address, _packed("relay", *_RELAY))
+    return script(_START, cluster, identity, address, _packed("relay", *_RELAY))
+
+
+def load_program(cluster: str, identity: str) -> Command:
+    """Return the command that loads an archive of this image, with the variables that relay.py has too."""
+    variables = (f"TOOLKIT_CLUSTER={cluster}", f"TOOLKIT_RELAY={identity}")
+    return command("env", *variables, "docker", "load", "--quiet")
 
 
 def data_program(folder: str, account: str, cluster: str, image: str, user: str, word: str) -> Command:

@@ -8,7 +8,7 @@ from toolkit.core.command import Command, quoted, script
 from toolkit.core.container import CONFINED
 from toolkit.core.facts import Facts
 from toolkit.core.names import JOBS, LABEL_PORT
-from toolkit.plan.ownership import ours
+from toolkit.plan.ownership import OWN_PROCESSES, ours
 from toolkit.plan.parts import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.protocol.numbers import whole
@@ -35,13 +35,16 @@ _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
 
 # By their mark, which is read anew before each signal, and never by a name. Its containers are gone by now:
 # what is left ran outside of them, or is the receiver of an image whose sender died with the line open.
-_MARKED = r"""
+_MARKED = (
+    OWN_PROCESSES
+    + r"""
 left() {
-  grep -lszFx "TOOLKIT_CLUSTER=$1" /proc/[0-9]*/environ | while read -r file; do
+  with_variable "TOOLKIT_CLUSTER=$1" | while read -r file; do
     ! grep -qsz '^TOOLKIT_\(JOB\|RELAY\)=' "$file" || echo "${file%/environ}"
   done
 }
 """
+)
 _END = f"""{_MARKED}
 for signal in TERM 0 0 0 0 KILL KILL; do
   for p in $(left "$1"); do kill -$signal "${{p#/proc/}}" 2>/dev/null; done
@@ -52,10 +55,17 @@ done
 """
 _NONE_MARKED = f'{_MARKED}test -z "$(left "$1")"'
 
-_REMOVE_PARTS = f"""{PARTS}
-for name in $(parts "$@"); do docker rmi "$name" >/dev/null || exit; done
+# Arguments: identities.
+_IDLE_PARTS = f"""{PARTS}
+idle=$(for identity; do
+  names=$(parts "$identity") || exit
+  [ -n "$(doubt "$identity")" ] || echo $names
+done) || exit
 """
-_NO_PARTS = f'{PARTS}test -z "$(parts "$@")"'
+_REMOVE_PARTS = f"""{_IDLE_PARTS}
+for name in $idle; do docker rmi "$name" >/dev/null || exit; done
+"""
+_NO_PARTS = f'{_IDLE_PARTS}test -z "$idle"'
 
 # The kernel writes blanks in its table of mounts as numbers.
 MOUNTS = r"""
@@ -73,8 +83,8 @@ rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
 exit 0
 """
 
-# Every process of a cluster's container carries TOOLKIT_CLUSTER in its environment. The kernel shows it for
-# our own processes; those of others are not ours. Arguments: cluster, user, folder, port, identities.
+# Every process of a cluster's container has TOOLKIT_CLUSTER in its environment and runs as the SSH user, who
+# also owns the listener. Arguments: cluster, user, folder, port, identities.
 _PROOF = (
     f"""{_OWN}{MOUNTS}{PARTS}"""
     + r"""
@@ -85,18 +95,25 @@ ids=$(own "$1" "$2")
 [ ! -e "$3" ] || left="$left files: $3;"
 on=$(mounts "$3")
 [ -z "$on" ] || left="$left mounts: $on;"
-for file in $(grep -lszFx "TOOLKIT_CLUSTER=$1" /proc/[0-9]*/environ); do
+for file in $(with_variable "TOOLKIT_CLUSTER=$1"); do
   file=${file#/proc/}; left="$left process ${file%/environ};"
 done
-port=$(printf ':%04X' "$4")
-found=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ state _; do
-  case "$at $state" in *"$port 0A") echo "$at" ;; esac
+port=$(printf ':%04X' "$4") me=$(id -u)
+found=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ state _ _ _ uid _; do
+  case "$at $state $uid" in *"$port 0A $me") echo "$at" ;; esac
 done)
 [ "$4" = 0 ] || [ -z "$found" ] || left="$left a listener on port $4;"
 shift 4
-names=$(parts "$@")
-[ -z "$names" ] || left="$left parts of an image: $names;"
+doubts=''
+for identity; do
+  names=$(parts "$identity") || exit 1
+  [ -n "$names" ] || continue
+  doubt=$(doubt "$identity")
+  if [ -n "$doubt" ]; then doubts=${doubts:+$doubts; }$doubt
+  else left="$left parts of an image: $(echo $names);"; fi
+done
 [ -z "$left" ] || { echo "still there:$left" >&2; exit 1; }
+[ -z "$doubts" ] || refuse "$doubts"
 """
 )
 
@@ -202,5 +219,6 @@ def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -
         # A second cluster may listen on the same port at another address: then its listener is no remnant.
         script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
         fix=f"on {facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
+        unsure="toolkit down, once that transfer has ended",
         proof=True,
     )

@@ -14,6 +14,7 @@ from toolkit.core.facts import ContainerFacts
 from toolkit.core.typed import Kind
 from toolkit.plan.down import MOUNTS
 from toolkit.plan.images import HeldImage
+from toolkit.plan.ownership import OWN_PROCESSES
 from toolkit.plan.parts import PARTS
 from toolkit.plan.steps import Phase, Plan, Run, Step
 
@@ -29,12 +30,9 @@ _IS_GONE = '! docker container inspect "$1"'
 
 # Of the jobs named, those without a supervisor on this host. No job's id holds a slash, so none is taken for
 # another.
-_OVER = r"""
+_OVER = rf"""{OWN_PROCESSES}
 over=
-for job; do
-  grep -qszFx "TOOLKIT_SUPERVISOR=$job" /proc/[0-9]*/environ
-  [ $? -eq 0 ] || over="$over/$job/"
-done
+for job; do [ -n "$(with_variable "TOOLKIT_SUPERVISOR=$job")" ] || over="$over/$job/"; done
 printf 'over: %s\n' "$over"
 """
 # $1 the job, $2 its cluster, $3 what main has just said about jobs that are over. Without a main that can
@@ -46,8 +44,8 @@ case ${3-} in *"/$1/"*) ;; '')
 *) echo "main does not say that job $1 is over" >&2; exit 1 ;; esac
 """
 # The mark is read anew before each signal.
-_END = rf"""{_IS_OVER}
-left() {{ grep -lszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ; }}
+_END = rf"""{OWN_PROCESSES}{_IS_OVER}
+left() {{ with_variable "TOOLKIT_JOB=$1"; }}
 for signal in TERM 0 0 0 0 KILL KILL; do
   for file in $(left "$1"); do
     pid=${{file#/proc/}}
@@ -58,11 +56,11 @@ for signal in TERM 0 0 0 0 KILL KILL; do
 done
 [ -z "$(left "$1")" ] || {{ echo "still alive: $(left "$1" | tr '\n' ' ')" >&2; exit 1; }}
 """
-_NONE_LEFT = '! grep -qszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ'
+_NONE_LEFT = f'{OWN_PROCESSES}test -z "$(with_variable "TOOLKIT_JOB=$1")"'
 
 # $4 the folder.
-_REMOVE_JOB = rf"""{_IS_OVER}
-! grep -qszFx "TOOLKIT_JOB=$1" /proc/[0-9]*/environ || {{ echo "processes of it run here" >&2; exit 1; }}
+_REMOVE_JOB = rf"""{OWN_PROCESSES}{_IS_OVER}
+[ -z "$(with_variable "TOOLKIT_JOB=$1")" ] || {{ echo "processes of it run here" >&2; exit 1; }}
 rm -rf "$4"
 """
 # $2 minutes that it must not have changed for; 0 for any.
@@ -72,10 +70,10 @@ _STAYS = r"""
 """
 
 # $1 the folder, $2 its cluster. A container of that cluster, whosever, may be about to use it.
-_REMOVE_STATE = rf"""{MOUNTS}
+_REMOVE_STATE = rf"""{OWN_PROCESSES}{MOUNTS}
 ids=$(docker ps -aq --filter "label=toolkit.cluster=$2") || exit 1
 [ -z "$ids" ] || {{ echo "cluster $2 has a container again" >&2; exit 1; }}
-! grep -qszFx "TOOLKIT_CLUSTER=$2" /proc/[0-9]*/environ || {{ echo "cluster $2 is at work" >&2; exit 1; }}
+[ -z "$(with_variable "TOOLKIT_CLUSTER=$2")" ] || {{ echo "cluster $2 is at work" >&2; exit 1; }}
 on=$(mounts "$1")
 [ -z "$on" ] || {{ echo "what is mounted at $on is not ours to remove" >&2; exit 1; }}
 rm -rf "$1" || exit 1
@@ -87,8 +85,10 @@ exit 0
 _OLD_HALVES = 'find "$1" -name "*.toolkit-new" -type f -cmin "+$2"'
 _REMOVE_HALVES = f"{_OLD_HALVES} -delete"
 _NO_HALVES = f'test -z "$({_OLD_HALVES} 2>/dev/null | head -c 1)"'
+# $1 the image's identity, then names of its parts.
 _REMOVE_PART = rf"""{PARTS}
-[ -n "$(parts "$1")" ] || exit 0
+doubt=$(doubt "$1")
+[ -z "$doubt" ] || refuse "$doubt"
 shift
 for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
 """
@@ -248,5 +248,6 @@ def _part_steps(parts: Mapping[str, Iterable[HeldImage]]) -> Iterator[Step]:
                 f"remove image {names[0]}",
                 script(_REMOVE_PART, image.part_of, *names),
                 unless=script(_NO_PART, *names),
+                unsure="toolkit gc, once that transfer has ended",
                 why=f"a part of {image.part_of}, which never arrived",
             )

@@ -1,4 +1,4 @@
-"""Whose containers are on a host: this cluster's, or another user's under the same name."""
+"""Whose containers and processes are on a host: this cluster's and user's, or those of other users."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from collections.abc import Iterator
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, container_name
 from toolkit.errors import NotReady
+
+# Functions of shell. ``with_variable`` prints the path of the environment of each process of this user that
+# has the variable NAME=VALUE. ``of_this_user`` reduces such paths on standard input to those of this user.
+# Root can read the environment of every process, so the owner decides which processes count. All four user
+# ids must be this user's, because a setuid program has the variables of its caller. xargs, because the paths
+# of all processes do not always fit on one command line.
+OWN_PROCESSES = r"""
+with_variable() { printf '%s\n' /proc/[0-9]*/environ | xargs grep -lszFx -e "$1" | of_this_user; }
+of_this_user() {
+  uid=$(id -u)
+  ids=$(printf 'Uid:\t%s\t%s\t%s\t%s' "$uid" "$uid" "$uid" "$uid")
+  sed 's/environ$/status/' | xargs -r grep -lsxF -e "$ids" | sed 's/status$/environ/'
+}
+"""
 
 
 def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit.core.facts import Claim, GpuProcess
 from toolkit.core.names import INSIDE
+from toolkit.plan.ownership import OWN_PROCESSES
 from toolkit.plan.probe_cluster import begun
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
@@ -13,7 +14,9 @@ LEASE = str(INSIDE / "lease.py")
 
 # A process that ended meanwhile is left out; where /proc hides those of others, kill still knows them.
 # The innermost container is the last to be named by the control group's path.
-QUESTIONS = r"""
+QUESTIONS = (
+    OWN_PROCESSES
+    + r"""
 owner_of() {
   owner=$(stat -c %U "$1" 2>/dev/null)
   [ "$owner" != UNKNOWN ] || owner=$(stat -c %u "$1" 2>/dev/null)
@@ -24,10 +27,11 @@ timeout -k 2 10 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --forma
   2>/dev/null | while IFS=' ,' read -r gpu pid memory _; do
   case $pid in ''|*[!0-9]*) continue ;; esac
   case $(kill -0 "$pid" 2>&1) in *[Nn]'o such process'*) continue ;; esac
-  owner_of "/proc/$pid"; name=
+  owner_of "/proc/$pid"; name= job=
   read -r name 2>/dev/null <"/proc/$pid/comm"
   inside=$(sed -n 's/.*\([0-9a-f]\{64\}\).*/\1/p' "/proc/$pid/cgroup" 2>/dev/null | head -n 1)
-  job=$(tr '\0\n' '\n ' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
+  [ -z "$(echo "/proc/$pid/environ" | of_this_user)" ] ||
+    job=$(tr '\0\n' '\n ' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
   printf '%s|%s|%s|%s|%s|%s|%s\n' "$gpu" "$pid" "$memory" "$owner" "$inside" "$job" "$name"
 done
 }
@@ -42,6 +46,7 @@ done
 }
 say claims "$(claims)"
 """.replace("@lease@", LEASE)
+)
 
 
 def parse_processes(text: str) -> tuple[GpuProcess, ...]:

@@ -20,7 +20,11 @@ from toolkit.plan.transfers import (
     StartJob,
 )
 
+# Exit status of a command that cannot tell whether there is something to do; see ``Run.unsure``.
+CANNOT_TELL = 216
+
 __all__ = [
+    "CANNOT_TELL",
     "Failure",
     "Fetch",
     "File",
@@ -68,6 +72,7 @@ class Run:
             commands that may be repeated from the beginning. The output decides nothing.
         failures: ways to fail that are known beforehand; the first that fits counts.
         fix: what to tell a person to do when it fails otherwise.
+        unsure: what to tell a person to do when it exits with CANNOT_TELL. The step is then not run.
         why: what makes it necessary, where that is not plain from the title.
         known: what ``reads`` prints, where the facts say already that there is nothing to do.
         proof: it looks whether all is well and alters nothing, so it is no change.
@@ -84,6 +89,7 @@ class Run:
     again: tuple[int, ...] = ()
     failures: tuple[Failure, ...] = ()
     fix: str = ""
+    unsure: str = ""
     why: str = ""
     known: str | None = None
     proof: bool = False

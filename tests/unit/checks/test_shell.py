@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
 from tests.unit.hosts_here import hosts
-from tests.unit.inside_world import PATIENCE_S, until_seen
+from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from toolkit.checks import host_probes
 from toolkit.checks.gpu_answers import GPUS, answers
 from toolkit.checks.leftovers import MARKS, marked, state_folders
@@ -198,22 +197,11 @@ def test_marked_processes_and_state_folders_are_found(
     assert (own.cluster, own.job, own.supervisor) == ("demo", job, "")
 
 
-@contextmanager
-def sleeping(user: int | None = None, **env: str) -> Iterator[int]:
-    """A process with these variables, and perhaps of another user."""
-    with subprocess.Popen(["sleep", "300"], env={"PATH": "/usr/bin:/bin", **env}, user=user) as process:
-        try:
-            until_seen(process)
-            yield process.pid
-        finally:
-            process.kill()
-
-
 def test_a_variable_is_one_value_whatever_it_contains(tmp_path: Path) -> None:
     forged = "demo\n/proc/1/environ:TOOLKIT_SUPERVISOR=j\nstate|old|gpu1\nlooked"
-    with sleeping(TOOLKIT_CLUSTER=forged, TOOLKIT_JOB="j\nTOOLKIT_SUPERVISOR=j") as pid:
+    with sleeping(TOOLKIT_CLUSTER=forged, TOOLKIT_JOB="j\nTOOLKIT_SUPERVISOR=j") as process:
         seen = ask(MARKS, tmp_path)
-    (own,) = (one for one in marked(seen) if one.pid == pid)
+    (own,) = (one for one in marked(seen) if one.pid == process.pid)
     assert (own.cluster, own.job, own.supervisor) == (
         forged.replace("\n", " "),
         "j TOOLKIT_SUPERVISOR=j",
@@ -222,13 +210,15 @@ def test_a_variable_is_one_value_whatever_it_contains(tmp_path: Path) -> None:
     assert 1 not in {one.pid for one in marked(seen)} and state_folders(seen) == {}
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root starts processes of others, and reads their environment"
-)
+@only_root
 def test_processes_of_others_do_not_count(tmp_path: Path) -> None:
-    with sleeping(65534, TOOLKIT_SUPERVISOR="j") as other, sleeping(TOOLKIT_SUPERVISOR="j") as mine:
+    with (
+        sleeping(user=OTHER, TOOLKIT_SUPERVISOR="j") as other,
+        sleeping(setuid=True, TOOLKIT_SUPERVISOR="j") as setuid,
+        sleeping(TOOLKIT_SUPERVISOR="j") as mine,
+    ):
         found = {one.pid for one in marked(ask(MARKS, tmp_path))}
-    assert mine in found and other not in found
+    assert mine.pid in found and not {other.pid, setuid.pid} & found
 
 
 def test_names_and_targets_of_links_are_data(tmp_path: Path) -> None:
