@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -283,6 +284,29 @@ def test_words_of_hosts_are_escaped(
     out, err = capsys.readouterr()
     assert not re.search("[^\n\t -~]", out + err)
     assert SHOWN in out + err
+
+
+@for_each(
+    "code",
+    [
+        "fail()",
+        "thread = threading.Thread(target=fail); thread.start(); thread.join(); raise OSError",
+        "x = type('X', (), {'__del__': lambda self: fail()})(); del x; raise OSError",
+    ],
+)
+def test_a_traceback_is_escaped_and_keeps_its_lines(code: str) -> None:
+    program = (
+        "import threading, toolkit.__main__, toolkit.cli.app\n"
+        f"def fail(): raise ValueError({HOSTILE!r})\n"
+        f"def run():\n {code}\n"
+        "toolkit.cli.app.main = run\n"
+        "toolkit.__main__.main()\n"
+    )
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=PACKAGE.parent, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert f"ValueError: {SHOWN}\n" in done.stderr and not re.search("[^\n -~]", done.stderr)
 
 
 def test_json_holds_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
