@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +68,42 @@ SAVE = process(
     target="/out/model.pt",
 )
 MPI_BUSY = process(own(3, "comm.Allreduce(a, b)"), cpu=1.0, state="R")
+
+
+@for_each(
+    ("text", "saves"),
+    [
+        ("torch.save(state, path)", True),
+        ("save_model(x)", True),
+        ("trainer._dump_state", True),
+        ("write_Checkpoint = 3", True),
+        ("x.dump", True),
+        ("x = save(y)", False),
+        ("x.save + 1", False),
+        ("resave(x)", False),
+        ("handle.write(saved)", False),
+    ],
+)
+def test_a_write_within_a_function_that_saves_is_a_checkpoint(text: str, saves: bool) -> None:
+    found = doing(seen(1, process(own(12, text), call="write", target="/out/model.pt")))
+    assert found.kind == "file" and ("checkpoint" in found.what) == saves
+
+
+@for_each("piece", ["_save", "dump.", "save(", "Iwait.", ".get", "a", ".", "with lock", "comm."])
+def test_a_line_of_source_takes_time_in_proportion_to_its_length(piece: str) -> None:
+    def seconds(letters: int) -> float:
+        slowest = 1e-4
+        for call in ("write", "futex", ""):
+            line = (piece * letters)[:letters] + " "
+            started = time.process_time()
+            doing(seen(1, process(own(12, line), call=call)))
+            slowest = max(slowest, time.process_time() - started)
+        return slowest
+
+    few = min(seconds(1000) for _ in range(3))
+    many = min(seconds(8000) for _ in range(2))
+    # In proportion: 8 times. By the square: 64 times.
+    assert many < 24 * few, f"{few:.4f} s, then {many:.4f} s"
 
 
 @for_each(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -117,6 +118,25 @@ def test_dumps_of_this_job_come_along(world: World) -> None:
     assert inspect(world, JOB, **env)["ranks"][0]["dumps"] == {"comm_lib_trace_rank_0": "ZHVtcA=="}
     os.utime(cache / "comm_lib_trace_rank_0", (900, 900))
     assert inspect(world, JOB, **env)["ranks"][0]["dumps"] == {}, "an earlier job's"
+
+
+def test_a_secret_within_a_dump_is_masked_by_its_host(world: World) -> None:
+    env = {"MY_TOKEN": "tok-12345", "TORCH_FR_DUMP_TEMP_FILE": str(world.root / "fr_")}
+    rank_of(world, SLEEPER, env=env)
+    folder = world.folder()
+    (folder / "record.json").write_text("{}")
+    os.utime(folder / "record.json", (1000, 1000))
+    (world.root / "fr_0").write_bytes(b"\x8c\x09tok-12345\0")
+    # As an earlier toolkit kept it.
+    dumps = {"fr_0": base64.b64encode(b"\0\x09tok-12345").decode(), "damaged": "tok-12345"}
+    (folder / "evidence").mkdir()
+    (folder / "evidence" / "1.json").write_text(
+        json.dumps({"at": 1.0, "hosts": [{"host": "gpu1", "ranks": [{"rank": 0, "dumps": dumps}]}]})
+    )
+    said = inspect(world, JOB)
+    assert base64.b64decode(said["ranks"][0]["dumps"]["fr_0"]) == b"\x8c\x09*********\0"
+    kept = said["kept"]["hosts"][0]["ranks"][0]["dumps"]
+    assert [*kept] == ["fr_0"] and base64.b64decode(kept["fr_0"]) == b"\0\x09*********"
 
 
 def test_after_a_restart_its_own_hosts_and_ends_count(world: World) -> None:

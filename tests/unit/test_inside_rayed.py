@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .inside_world import Load, host_entry
+from .inside_world import Load, host_entry, memory_file
 
 HOSTS = [
     host_entry(slots=2, taken=[0, 1]),
@@ -72,12 +72,9 @@ def test_rays_workers_have_no_place_of_ours_but_all_else(rayed: Any, monkeypatch
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TOOLKIT_RANK"} & {*env}
 
 
-def test_the_token_stands_in_a_file_of_ours_alone(
-    rayed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(rayed, "temporary_folder", lambda job_id: tmp_path)
-    for _ in range(2):  # an attempt after the first one finds the file of the one before
-        env = rayed.token_env(JOB, VARIABLES["token"])
-        path = Path(env["RAY_AUTH_TOKEN_PATH"])
-        assert path.read_text() == "t0ken" and path.stat().st_mode & 0o777 == 0o600
+def test_ray_reads_its_token_in_memory(rayed: Any, tmp_path: Path) -> None:
+    env = rayed.token_env(JOB)
     assert env["RAY_AUTH_MODE"] == "token" and "t0ken" not in env.values()
+    # The lease makes it, see test_the_token_of_a_launcher_is_in_memory_alone.
+    path = Path(env["RAY_AUTH_TOKEN_PATH"])
+    assert path == memory_file(tmp_path / "jobs" / JOB["id"], "token") and not path.exists()

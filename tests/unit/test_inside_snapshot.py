@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import itertools
 import json
@@ -245,6 +246,131 @@ def test_a_job_that_edits_the_store_does_not_choose_the_next_ones_code(code: Cod
     job, _ = code.send()
     assert same(job, code) and not (job / "code").is_symlink()
     assert (job / "code" / "train").stat().st_nlink == 1
+    code.settle()
+
+
+def replaced(path: Path, by: str) -> None:
+    """Put something else into the place of a file or folder."""
+    if by == "unreadable":
+        path.chmod(0)
+        return
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if by == "folder":
+        (path / "deep" / "er").mkdir(parents=True)
+        (path / "deep").chmod(0)
+    elif by == "file":
+        path.write_text("")
+    elif by == "link":
+        path.symlink_to("/dev/zero")
+    elif by == "dangling link":
+        path.symlink_to(path.parent / "nowhere")
+    elif by == "pipe":
+        os.mkfifo(path)
+
+
+PLACES = {
+    "the store": "",
+    "the packs": "packs",
+    "the trees": "trees",
+    "the spares": "spares",
+    "the lock": "lock",
+    "another lock": "busy",
+    "an index": "packs/*.json",
+    "a pack": "packs/*.pack",
+    "a tree": "trees/*.json",
+    "the marks of a tree": "trees/*.marks",
+    "a spare": "spares/*",
+}
+FOLDERS = {"the store", "the packs", "the trees", "the spares", "a spare"}
+KINDS = ["folder", "file", "link", "pipe", "unreadable"]
+DAMAGED = [(place, by) for place in PLACES for by in KINDS if by != "folder" or place not in FOLDERS]
+# An empty file in these places is as good as none.
+UNSEEN = {"the lock", "another lock", "an index", "a pack", "a tree", "the marks of a tree"}
+
+
+@pytest.mark.parametrize(("place", "by"), [*DAMAGED, ("the store", "dangling link")])
+def test_a_run_replaces_a_store_that_a_rank_has_damaged(code: Code, place: str, by: str) -> None:
+    code.send()
+    code.settle()
+    paths = [*code.store.glob(PLACES[place])] if PLACES[place] else [code.store]
+    assert paths
+    for path in paths:
+        replaced(path, by)
+    job, verdict = code.send()
+    assert same(job, code)
+    # Only what is no damage at all goes without a warning.
+    seen = not (by == "file" and place in UNSEEN)
+    assert ("the code store was damaged and has been replaced: " in verdict.detail) == seen
+    if seen:
+        assert str(code.store) in verdict.detail
+    code.settle()
+    job, verdict = code.send()
+    assert same(job, code) and "damaged" not in verdict.detail, "once"
+    code.settle()
+    names = {path.name for path in (code.root / "jobs").iterdir()}
+    assert names == {".code", "job-1", "job-2", "job-3"} and not code.store.is_symlink()
+
+
+def overflow(store: Path) -> None:
+    """Give an index places that no file has, and the marks of trees a number that no tree has."""
+
+    def change(rows: Any) -> None:
+        rows[0][1:] = [2**70, -1]
+
+    for path in (store / "packs").glob("*.json"):
+        sealed(path, change)
+    for path in (store / "trees").glob("*.marks"):
+        sealed(path, lambda marks: marks.append("more"))
+    drop_spares(store)
+
+
+def other_types(store: Path) -> None:
+    """Write values of other types, with sums that make them count."""
+    for number, path in enumerate([*store.glob("packs/*.json"), *store.glob("trees/*")]):
+        text = json.dumps([{"a": 1}, [[1, 2, 3]], [2**40, [None]], [0, "xyz"], 3][number % 5]).encode()
+        path.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+    drop_spares(store)
+
+
+def nested(store: Path) -> None:
+    """Nest a value and a spare deeper than Python follows."""
+    text = b"[" * 100_000
+    for path in [*store.glob("packs/*.json"), *store.glob("trees/*")]:
+        path.write_bytes(hashlib.sha256(text).hexdigest().encode() + b"\n" + text)
+    for spare in (store / "spares").iterdir():
+        subprocess.run(["mkdir", "-p", "d/" * 1500], cwd=spare / "code", check=True)
+
+
+@pytest.mark.parametrize("damage", [overflow, other_types, nested])
+def test_values_that_no_toolkit_wrote_do_not_stop_a_run(code: Code, damage: Damage) -> None:
+    code.send()
+    code.settle()
+    damage(code.store)
+    for _ in range(2):
+        job, _ = code.send()
+        assert same(job, code)
+        code.settle()
+    assert not [*code.store.glob("new-*")]
+
+
+def test_a_lock_that_a_rank_holds_does_not_stop_a_run(
+    code: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "programs"
+    shutil.copytree(INSIDE, programs)
+    text = (programs / "store.py").read_text()
+    assert "LOCK_S = 45.0" in text
+    (programs / "store.py").write_text(text.replace("LOCK_S = 45.0", "LOCK_S = 0.1"))
+    code.send()
+    code.settle()
+    monkeypatch.setattr("tests.unit.code_here.INSIDE", programs)
+    with (code.store / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        job, verdict = code.send()
+    assert same(job, code) and "lock has been held" in verdict.detail
     code.settle()
 
 

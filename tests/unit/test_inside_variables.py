@@ -81,6 +81,25 @@ def test_a_job_that_is_stopped_or_loses_a_program_leaves_none(world: World, prog
     wait_for(lambda: world.holders(SECRET) == [])
 
 
+@pytest.mark.parametrize("end", ["success", "a lease is killed"])
+def test_the_token_of_a_launcher_is_in_memory_alone(world: World, end: str) -> None:
+    token = "t0ken-of-ray"
+    world.start("supervisor.py", JOB, **two_hosts(world, token=token, grace=0.1))
+    wait_for(lambda: world.log().count(b"has") == 2)
+    links = [memory_file(root / "jobs" / JOB, "token") for root in (world.root, world.root / "hosts/gpu2")]
+    for link in links:
+        assert link.read_text() == token and link.stat().st_mode & 0o777 == 0o600
+        assert link.is_symlink() and link.stat().st_nlink == 0
+    assert not [path for path in world.holders(token) if world.root in path.parents]
+    if end == "success":
+        (world.folder() / "code" / "go-on").touch()
+    else:
+        os.kill(int(links[1].readlink().parts[2]), signal.SIGKILL)
+    wait_for(lambda: has_ended(world))
+    wait_for(lambda: world.holders(token) == [])
+    wait_for(lambda: not links[0].is_symlink())  # gpu2 is not swept in this world
+
+
 def context_of(world: World) -> Context:
     """Return a context in which the container of gpu1 is the world's folder."""
     return Context({"gpu1": ContainerHere(world.root)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import tarfile
 from pathlib import Path
 
@@ -43,6 +44,35 @@ def test_values_are_masked_wherever_they_stand() -> None:
     value = {"a": ["x s3cr3t-value y", 3], "b": {"c": "only line two here"}, "my_token": "zz"}
     shown = {"a": ["x *** y", 3], "b": {"c": "only *** here"}, "my_token": "***"}
     assert masked(value, secrets) == shown
+
+
+@for_each(
+    ("data", "shown"),
+    [
+        (b"\x80\x04\x8c\x0es3cr3t-value\0\xff", b"\x80\x04\x8c\x0e************\0\xff"),
+        (b"\0HF_TOKEN=abcdef\0x", b"\0HF_TOKEN=******\0x"),
+        (b"\0postgres://me:pw@db/x\xff", b"\0postgres://me:**@db/x\xff"),
+        ("\0pass\xe9wort\0".encode(), b"\0**********\0"),
+        (b"\0key=true key=1 \xe9", b"\0key=true key=1 \xe9"),
+        (bytes(range(256)), bytes(range(256))),
+    ],
+)
+def test_dumps_are_masked_within_their_base64_and_keep_their_length(data: bytes, shown: bytes) -> None:
+    secrets = secret_values(["s3cr3t-value", "pass\xe9wort"])
+    # At each place in the groups of three bytes that base64 has.
+    for at in range(3):
+        dumps = {"fr_0": base64.b64encode(b"-" * at + b"\0" + data).decode()}
+        answer = {"ranks": [{"dumps": dumps}], "kept": {"hosts": [{"ranks": [{"dumps": dumps}]}]}}
+        wanted = {"fr_0": base64.b64encode(b"-" * at + b"\0" + shown).decode()}
+        expected = {"ranks": [{"dumps": wanted}], "kept": {"hosts": [{"ranks": [{"dumps": wanted}]}]}}
+        assert masked(answer, secrets) == expected
+
+
+def test_what_a_host_calls_a_dump_can_be_anything() -> None:
+    assert masked({"dumps": {"a": "TOKEN=abc", "b": 3, "c": None}}) == {
+        "dumps": {"a": "TOKEN=***", "b": 3, "c": None}
+    }
+    assert masked({"dumps": ["TOKEN=abc"]}) == {"dumps": ["TOKEN=***"]}
 
 
 def test_a_bundle_is_whole_and_private_or_not_there(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 import toolkit
 from tests.unit.each import for_each
-from toolkit.cli import common, get, progress, top
+from toolkit.cli import common, enter, get, progress, top
 from toolkit.cli.failure import tell
 from toolkit.core.finding import Finding
 from toolkit.core.job_status import JobStatus
@@ -101,6 +102,14 @@ STREAMS = [
     ("a\x18b\x1ac\x1b[2\x18Jd\x1b]0;x\x18e", "abcJde"),
     ("a\x1b[" + "1;" * 200 + "mb", "ab"),
     ("a\u202eb\u2066c", "a\ufffdb\ufffdc"),  # text that would be shown in another order
+    # Hidden text, however it is written; the 8 of a color is none.
+    ("a\x1b[8mb\x1b[1;8mc\x1b[0008md\x1b[8:1me\x1b[4:8mf\x1b[;8;m\x9b8mg", "abcdefg"),
+    ("a\x1b[38;5;8;8mb\x1b[38;5:1;8mc\x1b[38:5;8md\x1b[48;2;8;8;8;08me\x1b[264m\x1b[65544mf", "abcdef"),
+    ("a\x1b[38;8mb\x1b[38;5mc\x1b[38;2;8;8md\x1b[48;3;8me\x1b[58mf\x1b[138;5;8mg", "abcdefg"),
+    (
+        "a\x1b[38;5;8mb\x1b[1;48;2;8;8;8;4mc\x1b[58:2::8:8:8md\x1b[4:3me\x1b[28m\x1b[97;107mf\x1b[038;05;8mg",
+        None,
+    ),
 ]
 
 
@@ -178,7 +187,7 @@ class _Stdout(io.TextIOWrapper):
 @for_each(
     ("terminal", "raw", "shown"),
     [
-        (True, False, b"a\x1b[31mb"),
+        (True, False, b"a\x1b[31m\x1b[0m\x1b[31mb\x1b[0m"),
         (True, True, b"a\x1b[31m\x1b[2Jb"),
         (False, False, b"a\x1b[31m\x1b[2Jb"),
     ],
@@ -191,6 +200,43 @@ def test_output_of_ranks_is_filtered_on_a_terminal_alone(
     sink(b"a\x1b[31m\x1b[")
     sink(b"2Jb")
     assert out.kept.getvalue() == shown
+
+
+@for_each(
+    ("first", "second", "shown"),
+    [
+        (b"a\x1b[31;7;5mb", b"c\x1b[0md\n", b"a\x1b[31;7;5mb\x1b[0m|\x1b[31;7;5mc\x1b[0md\n\x1b[0m"),
+        (b"a\x1b[3", b"1mb", b"a|\x1b[31mb\x1b[0m"),
+        (b"\x1b[1;8mhidden\n", b"b\n", b"hidden\n|b\n"),
+        (b"\x1b[1m\x1b[31ma\x1b[1mb", b"c", b"\x1b[1m\x1b[31ma\x1b[1mb\x1b[0m|\x1b[31m\x1b[1mc\x1b[0m"),
+        (b"\x1b[1ma\x1b[0;31mb", b"c", b"\x1b[1ma\x1b[0;31mb\x1b[0m|\x1b[0;31mc\x1b[0m"),
+        (b"\x1b[38;5;0ma", b"\x1b[2J", b"\x1b[38;5;0ma\x1b[0m|"),
+        (b"\x1b[31ma\x1b[mb", b"c", b"\x1b[31ma\x1b[mb|c"),
+    ],
+)
+def test_colors_of_ranks_do_not_apply_to_text_of_toolkit(
+    first: bytes, second: bytes, shown: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", out := _Stdout(terminal=True))
+    monkeypatch.setattr(sys, "stderr", out)
+    sink = common.rank_output(raw=False)
+    sink(first)
+    common.ask("|")
+    sink(second)
+    assert out.kept.getvalue() == shown
+
+
+def test_the_name_in_front_of_a_line_has_no_color_of_the_line_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", out := _Stdout(terminal=True))
+    enter._put_named("gpu1", "\x1b[30;40ma\nb", raw=False)
+    assert out.kept.getvalue() == b"[gpu1] \x1b[30;40ma\n\x1b[0m[gpu1] b\n"
+
+
+def test_colors_that_are_never_reset_take_no_memory() -> None:
+    stream = TerminalFilter()
+    for red in range(1000):
+        stream.piece(b"\x1b[38;2;%d;0;0mx" % red)
+    assert len(stream.piece(b"x")) < 1000
 
 
 # What toolkit prints itself
@@ -238,6 +284,29 @@ def test_words_of_hosts_are_escaped(
     out, err = capsys.readouterr()
     assert not re.search("[^\n\t -~]", out + err)
     assert SHOWN in out + err
+
+
+@for_each(
+    "code",
+    [
+        "fail()",
+        "thread = threading.Thread(target=fail); thread.start(); thread.join(); raise OSError",
+        "x = type('X', (), {'__del__': lambda self: fail()})(); del x; raise OSError",
+    ],
+)
+def test_a_traceback_is_escaped_and_keeps_its_lines(code: str) -> None:
+    program = (
+        "import threading, toolkit.__main__, toolkit.cli.app\n"
+        f"def fail(): raise ValueError({HOSTILE!r})\n"
+        f"def run():\n {code}\n"
+        "toolkit.cli.app.main = run\n"
+        "toolkit.__main__.main()\n"
+    )
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=PACKAGE.parent, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert f"ValueError: {SHOWN}\n" in done.stderr and not re.search("[^\n -~]", done.stderr)
 
 
 def test_json_holds_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:

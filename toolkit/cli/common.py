@@ -130,6 +130,8 @@ def to_stderr(data: bytes) -> None:
 def rank_output(raw: bool, errors: bool = False) -> Callable[[bytes], None]:
     """Return a sink for output of programs in containers, with a filter if a terminal shows it.
 
+    The filter ends colors with each piece of output, so that they do not apply to text of toolkit.
+
     Args:
         raw: pass every byte to the terminal as well.
         errors: to standard error in place of standard output.
@@ -138,7 +140,7 @@ def rank_output(raw: bool, errors: bool = False) -> Callable[[bytes], None]:
     if raw or not stream.isatty():
         return sink
     shown = TerminalFilter()
-    return lambda data: sink(shown.feed(data))
+    return lambda data: sink(shown.piece(data))
 
 
 def load(hosts: str) -> Inventory:

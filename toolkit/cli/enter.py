@@ -66,8 +66,8 @@ def execute(
         put_json(rows + [{"host": n, "error": e.what, "fix": e.fix} for n, e in errors.items()])
     else:
         for name, done in results.items():
-            rank_output(raw)(_named(name, done.stdout))
-            rank_output(raw, errors=True)(_named(name, done.stderr))
+            _put_named(name, done.stdout, raw)
+            _put_named(name, done.stderr, raw, errors=True)
         for error in errors.values():
             say(str(error))
     if len(names) == 1 and names[0] in results:
@@ -76,8 +76,11 @@ def execute(
         raise typer.Exit(1)
 
 
-def _named(host: str, text: str) -> bytes:
-    return "".join(f"[{host}] {line}\n" for line in text.splitlines()).encode(errors="replace")
+def _put_named(host: str, text: str, raw: bool, errors: bool = False) -> None:
+    """Print each line of a host's output behind the host's name."""
+    for line in text.splitlines():
+        # A sink for each line: colors of one line do not apply to the name in front of the next.
+        rank_output(raw, errors)(f"[{host}] {line}\n".encode(errors="replace"))
 
 
 def _split(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from toolkit.cli.common import put_json, say
@@ -34,6 +38,26 @@ def tell(error: ToolkitError, as_json: bool) -> None:
     say("\ninterrupted" if _bare_interrupt(error) else text)
     if as_json:
         put_json(error_json(error))
+
+
+def escape_tracebacks() -> None:
+    """Let the tracebacks of unexpected exceptions be printed by ``say``, those of threads as well.
+
+    An exception's message can hold text of a host.
+    """
+    sys.excepthook = _tell_unexpected
+    threading.excepthook = sys.unraisablehook = _tell_ignored
+
+
+def _tell_unexpected(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    say("".join(traceback.format_exception(kind, error, trace)))
+
+
+def _tell_ignored(of: threading.ExceptHookArgs | sys.UnraisableHookArgs) -> None:
+    if of.exc_type is not SystemExit:  # which ends a thread, and is no error
+        _tell_unexpected(of.exc_type, of.exc_value, of.exc_traceback)
 
 
 def explained_at(text: str) -> str:

@@ -51,7 +51,11 @@ _NET_CALLS = frozenset((
     "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "recvfrom", "recvmsg",
     "sendto", "sendmsg", "connect", "accept", "accept4",
 ))  # fmt: skip
-_SAVES = re.compile(r"checkpoint|(^|[._])(save|dump)\w*(\(|$)", re.IGNORECASE)
+_CHECKPOINT = re.compile("checkpoint", re.IGNORECASE)
+# A word, what is in front of it, and whether it is called or last. One expression for these and _SAVE would
+# search the rest of a word again from each of its parts.
+_WORD = re.compile(r"(^|\.)?(\w+)(\(|$)?")
+_SAVE = re.compile(r"[._](?:save|dump)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -216,10 +220,21 @@ def _file(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: s
         return None
     what = "a pipe" if process.target.startswith("pipe:") else process.target or "a file"
     saves = process.call not in ("read", "readv", "pread64") and any(
-        _SAVES.search(frame.name) or _SAVES.search(frame.text) for frame in process.frames
+        _saves(frame.name) or _saves(frame.text) for frame in process.frames
     )
     saving = ", in the middle of a checkpoint" if saves else ""
     return Doing("file", f"{word} {what} and is held up there{saving}{_at(place)}", "", place)
+
+
+def _saves(text: str) -> bool:
+    """Return whether a function or a line has a name as of saving: ``torch.save(``, ``dump_state``."""
+    if _CHECKPOINT.search(text):
+        return True
+    for word in _WORD.finditer(text):
+        named = word[2] if word[1] is None else f".{word[2]}"
+        if word[3] is not None and _SAVE.search(named):
+            return True
+    return False
 
 
 def _lock(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: str) -> Doing | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -20,6 +21,7 @@ _PAIR = re.compile(
 _BEARER = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/-]{8,}=*", re.IGNORECASE)
 # user:password@host of an address.
 _ADDRESS = re.compile(r"(?P<head>://[^\s/:@]{1,60}:)[^\s/@]{1,200}(?=@)")
+_PRINTED = re.compile(rb"[\t -~]{4,}")
 _PLAIN = frozenset(("true", "false", "none", "null", "auto", '"none"', '"null"'))
 
 
@@ -54,6 +56,34 @@ def masked_text(text: str, secrets: Collection[str] = ()) -> str:
     return _ADDRESS.sub(rf"\g<head>{MASK}", text)
 
 
+def masked_bytes(data: bytes, secrets: Collection[str] = ()) -> bytes:
+    """Return binary data without what ``masked_text`` masks, with a ``*`` for each byte of it.
+
+    The data keeps its length, so that formats with lengths stay valid.
+
+    >>> masked_bytes(b"\\0\\x10HF_TOKEN=abc\\0")
+    b'\\x00\\x10HF_TOKEN=***\\x00'
+    """
+    for secret in secrets:
+        value = secret.encode("utf-8", "surrogateescape")
+        data = data.replace(value, b"*" * len(value))
+    return _PRINTED.sub(_starred, data)
+
+
+def _starred(match: re.Match[bytes]) -> bytes:
+    text = match[0].decode("ascii")
+    for pattern in (_PAIR, _BEARER, _ADDRESS):
+        text = pattern.sub(_stars, text)
+    return text.encode("ascii")
+
+
+def _stars(match: re.Match[str]) -> str:
+    head = match["head"]
+    if match.re is _PAIR and _hide(match) == match[0]:
+        return match[0]
+    return head + "*" * (len(match[0]) - len(head))
+
+
 def _hide(match: re.Match[str]) -> str:
     value = match["value"]
     if value.lower() in _PLAIN or value.isdigit():
@@ -63,7 +93,7 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def masked(value: Any, secrets: Collection[str] = ()) -> Any:
-    """Return the same JSON value with all its texts masked."""
+    """Return the same JSON value with all its texts and dumps masked."""
     if isinstance(value, str):
         return masked_text(value, secrets)
     if isinstance(value, dict):
@@ -76,4 +106,17 @@ def masked(value: Any, secrets: Collection[str] = ()) -> Any:
 def _entry(key: str, value: Any, secrets: Collection[str]) -> Any:
     if isinstance(value, str) and value and SECRET_NAME.search(key):
         return MASK
+    if key == "dumps" and isinstance(value, dict):
+        return {name: _dump(each, secrets) for name, each in value.items()}
     return masked(value, secrets)
+
+
+def _dump(value: Any, secrets: Collection[str]) -> Any:
+    """Return a dump in base64 with its bytes masked; what is no base64 is text."""
+    if not isinstance(value, str):
+        return masked(value, secrets)
+    try:
+        data = base64.b64decode(value, validate=True)
+    except ValueError:
+        return masked_text(value, secrets)
+    return base64.b64encode(masked_bytes(data, secrets)).decode()

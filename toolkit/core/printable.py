@@ -13,6 +13,13 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 _BREAKS = re.compile("[\n\t]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _COLOR = re.compile("\x1b\\[[0-9;:]*m")
+_RESET = "\x1b[0m"
+# Within a color sequence (SGR): a color with its values, 38;5;N, 38;2;R;G;B or 38:…, which are no codes.
+_VALUES = re.compile("(?<![0-9:])0*[345]8(?:;0*5;[0-9]*|;0*2(?:;[0-9]*){3}|:[0-9:]*)(?![0-9:])")
+_DEFAULT_COLOR = "39"
+# Codes of SGR that do not pass: conceal, and colors without their values, which terminals read differently.
+_REFUSED = frozenset((8, 38, 48, 58))
+_LAST_CODE = 107  # terminals that compute with fewer bits take 264 for 8
 
 
 def printable(text: str) -> str:
@@ -70,12 +77,14 @@ class TerminalFilter:
     """Filters output of ranks on its way to a terminal: text and colors pass, other sequences are removed.
 
     Carriage return, newline, tab and backspace pass, because progress bars use them. Other control characters
-    are removed. A newline or a carriage return ends every sequence, so that an unterminated one hides at most
-    the rest of its line.
+    are removed, and color sequences that conceal text. A newline or a carriage return ends every sequence, so
+    that an unterminated one hides at most the rest of its line.
     """
 
     # A color sequence with more parameters is removed; no other sequence is held at all.
     LONGEST = 128
+    # Color sequences that are repeated at the start of a piece.
+    MOST_OPEN = 16
     # Control characters that do not pass, and bytes that a terminal without UTF-8 takes for such.
     _CONTROL = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udc9f]")
     _STRING_ENDS = re.compile("[\x07\n\r\x18\x1a\x1b\x80-\x9f]")
@@ -85,6 +94,20 @@ class TerminalFilter:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._within = _Within.TEXT
         self._parameters = ""
+        # Color sequences since the last reset, each once, the latest last. A dict, for its order.
+        self._open: dict[str, None] = {}
+
+    def piece(self, data: bytes) -> bytes:
+        """Return ``feed(data)`` as a piece that leaves the terminal without colors.
+
+        Open colors are reset at its end and set again at the start of the next piece, so that other text can
+        be printed between two pieces at any time.
+        """
+        before = "".join(self._open).encode()
+        shown = self.feed(data)
+        if not shown:
+            return b""
+        return before + shown + (_RESET.encode() if before or self._open else b"")
 
     def feed(self, data: bytes) -> bytes:
         """Return what to show of the next bytes; a sequence may begin in one call and end in another."""
@@ -140,6 +163,22 @@ class TerminalFilter:
         else:
             color = f"\x1b[{self._parameters}{letter}"
             if self._within is _Within.CONTROL and len(color) <= self.LONGEST and _COLOR.fullmatch(color):
-                shown.append(color)
+                shown.append(self._color(color))
             self._within = _Within.TEXT
         return 1
+
+    def _color(self, color: str) -> str:
+        """Take a color sequence; return it, or nothing if a terminal could conceal text because of it."""
+        codes = _VALUES.sub(_DEFAULT_COLOR, self._parameters).split(";")
+        numbers = [int(number or "0") for code in codes for number in code.split(":")]
+        if max(numbers) > _LAST_CODE or not _REFUSED.isdisjoint(numbers):
+            return ""
+        resets = [not code.strip("0") for code in codes]
+        if any(resets):
+            self._open.clear()
+        if not all(resets):
+            self._open.pop(color, None)
+            self._open[color] = None
+            if len(self._open) > self.MOST_OPEN:
+                del self._open[next(iter(self._open))]
+        return color

@@ -37,10 +37,12 @@ def send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
             raise ToolkitError(last.refused, last.fix, step.host)
         raise failure(result, desk.runner, paths=[step.target])
     amounts = (("bytes", desk.sent - before), ("content", talk.content))
-    if not step.source:
-        return Verdict("ok", amounts=amounts)
-    new = f"{size(talk.content)} of {size(step.tree.total)}" if talk.content else "nothing new"
-    return Verdict("ok", new, amounts=amounts)
+    details = []
+    if step.source:
+        details = [f"{size(talk.content)} of {size(step.tree.total)}" if talk.content else "nothing new"]
+    if last.damage:
+        details.append(f"warning: the code store was damaged and has been replaced: {last.damage}")
+    return Verdict("ok", "; ".join(details), amounts=amounts)
 
 
 def start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:

@@ -112,8 +112,7 @@ def serve(caller: Caller, ask: dict[str, Any]) -> None:
     if ask["do"] == "jobs":
         caller.say(jobs=list_jobs(jobs_folder()))
     elif ask["do"] == "code":
-        make_folder(caller, ask)
-        caller.say(done=True)
+        caller.say(done=True, damage=make_folder(caller, ask))
         if ask["tree"]:
             make_spare(ask["tree"])
     elif ask["do"] == "start":

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 PIECE = 2**20
+MOST = 2**28  # bytes of a value
 
 
 class Spoiled(Exception):
     """A pack does not hold what its index says."""
+
+
+def open_file(path: str, flags: int) -> int:
+    """Open a file where ranks can write, without following a link or waiting for the other end of a pipe.
+
+    Raises:
+        OSError: it cannot be opened, or is no file.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no file", path)
+    return descriptor
 
 
 def save(path: str, value: object) -> None:
@@ -32,8 +49,8 @@ def save(path: str, value: object) -> None:
 
 def load(path: str) -> Any:
     """A value that `save` wrote, None where there is none or it is not as it was written."""
-    with suppress(OSError, ValueError), open(path, "rb") as file:
-        head, _, text = file.read().partition(b"\n")
+    with suppress(OSError, ValueError, RecursionError), open(path, "rb", opener=open_file) as file:
+        head, _, text = file.read(MOST).partition(b"\n")
         if hashlib.sha256(text).hexdigest().encode() == head:
             return json.loads(text)
     return None
@@ -50,7 +67,7 @@ class Packs:
         for name in sorted(os.listdir(folder)):
             stem, _, ending = name.partition(".")
             if ending == "json":
-                self.indexes[stem] = load(f"{folder}/{name}") or []
+                self.indexes[stem] = _rows(load(f"{folder}/{name}"))
                 for content, offset, size in self.indexes[stem]:
                     self.where[content] = (stem, offset, size)
 
@@ -60,7 +77,7 @@ class Packs:
         sha = hashlib.sha256()
         with suppress(OSError):
             if stem not in self._open:
-                self._open[stem] = os.open(f"{self.folder}/{stem}.pack", os.O_RDONLY | os.O_CLOEXEC)
+                self._open[stem] = open_file(f"{self.folder}/{stem}.pack", os.O_RDONLY)
             while size:
                 data = os.pread(self._open[stem], min(size, PIECE), offset)
                 if not data:
@@ -75,10 +92,21 @@ class Packs:
     def drop(self, stem: str) -> None:
         """Remove a pack; what it held is asked for when it is needed."""
         for ending in ("json", "pack"):
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.unlink(f"{self.folder}/{stem}.{ending}")
         self.indexes.pop(stem, None)
         self.where = {content: place for content, place in self.where.items() if place[0] != stem}
+
+
+def _rows(index: Any) -> list[Any]:
+    """Return the rows of an index: content, offset, size; none of one that no PackWriter made."""
+    rows = index if isinstance(index, list) else []
+    for row in rows:
+        if not isinstance(row, list) or [type(cell) for cell in row] != [str, int, int]:
+            return []
+        if not (0 <= row[1] < 2**62 and 0 <= row[2] < 2**62):
+            return []
+    return rows
 
 
 class PackWriter:

@@ -4,7 +4,7 @@
     rayed.py JOB driver COMMAND...  becomes the command once all nodes are there
 
 Nodes and drivers know each other by the job's token (RAY_AUTH_MODE, Ray 2.52 and later): without it, whoever
-reaches a node's ports could run programs there.
+reaches a node's ports could run programs there. Ray reads the token at a path, which leads to memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from common import (
 )
 from logs import last_lines
 from rank import Place, rank_env
-from variables import Variables, require
+from variables import Variables, require, token_path
 
 READY_S = 90.0  # for all nodes to be there; a busy host takes 20 s to start one
 LOOK_S = 0.3
@@ -47,7 +47,7 @@ def main() -> int:
         fail(EXIT_USAGE, "usage: rayed.py JOB node | rayed.py JOB driver COMMAND...")
     job, host = load_job(sys.argv[1]), load_host()
     variables = require(job, host["host"])
-    known = token_env(job, variables["token"])
+    known = token_env(job)
     if sys.argv[2] == "node":
         return serve(job, host, variables, known)
     for name, value in QUIET.items():
@@ -65,13 +65,9 @@ def head_of(job: Job) -> str:
     return f"{job['master_address']}:{job['master_port']}"
 
 
-def token_env(job: Job, token: str) -> dict[str, str]:
-    """What lets a process of this host into the job's Ray; the token itself stands in no environment."""
-    path = temporary_folder(job["id"]) / "ray-token"
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(token)
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+def token_env(job: Job) -> dict[str, str]:
+    """Return what lets a process of this host into the job's Ray; the token itself is in no environment."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path(job_folder(job["id"])))}
 
 
 def node_argv(job: Job, host: HostFile) -> list[str]:

@@ -8,7 +8,7 @@ counts them. What is here already is found by digests, bucket by bucket, so that
     entries, then packed JSON          ->
                                        <-    needs: ranges of entries whose contents are not here
     the contents, nothing between      ->
-                                       <-    done, or refused with fix
+                                       <-    done, with what was damaged here; or refused with fix
 
 The job's folder appears whole, under its own name, or not at all.
 """
@@ -97,7 +97,7 @@ class Snapshot:
         try:
             if claimed:
                 lacks = survey(raw(self.code), entries)
-        except OSError:
+        except (OSError, RecursionError):
             claimed = False  # somebody has put something into it that is not ours to remove
         if not claimed:
             self.code = self.work.path + "/fresh"
@@ -211,8 +211,8 @@ def finish(ask: dict[str, Any], work: Work, code: str) -> None:
         raise
 
 
-def make_folder(caller: Caller, ask: dict[str, Any]) -> None:
-    """Make one job's folder.
+def make_folder(caller: Caller, ask: dict[str, Any]) -> str:
+    """Make one job's folder. Return what was damaged in the store, which is then a new one; else empty.
 
     Raises:
         Refused: with what to do about it.
@@ -231,4 +231,5 @@ def make_folder(caller: Caller, ask: dict[str, Any]) -> None:
                 code = snapshot.code
             finish(ask, work, code)
     finally:
-        store.lock.close()
+        store.close()
+    return store.damage

@@ -1,21 +1,26 @@
 """What a host keeps of the code of jobs: packs of contents, lists of trees, spare copies of the last trees.
 
-Nothing in here is ever executed, and a job gets files that nobody else has.
+Nothing in here is ever executed, and a job gets files that nobody else has. Ranks can write in here: what
+they damage is found by its content where it is used, and by its kind when the store is opened.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
+import stat
+import time
 from contextlib import suppress
 from typing import Any, cast
 
 from copies import digest_of, make, raw
-from packs import Packs, PackWriter, Spoiled, load, save
+from packs import Packs, PackWriter, Spoiled, load, open_file, save
 
 KEEP_TREES, KEEP_SPARES, KEEP_PACKS = 4, 2, 16
 MOST_SPARE = 512 * 2**20  # bytes; above it, making a copy for nobody costs too much room
+MOST_BUCKETS = 2**20
+LOCK_S = 45.0  # for who tidies up; a rank that holds the lock never gives it back
+_FOLDERS = ("packs", "trees", "spares")
 
 
 def jobs_folder() -> str:
@@ -23,26 +28,78 @@ def jobs_folder() -> str:
     return os.environ.get("TOOLKIT_ROOT", "/run/toolkit") + "/jobs"
 
 
+class Damaged(OSError):
+    """Something in the store is not as toolkit makes it."""
+
+
 class Store:
-    """The store beside the jobs; held open, nothing that is in it is taken away by others."""
+    """The store beside the jobs; while it is held, no other program tidies it up.
+
+    A store that is damaged is replaced by an empty one: the caller has all that was in it.
+
+    Args:
+        damage: what was damaged; empty for a store that was not replaced.
+    """
 
     def __init__(self) -> None:
         self.root = jobs_folder() + "/.code"
-        os.makedirs(self.root, mode=0o700, exist_ok=True)
-        for name in ("packs", "trees", "spares"):
-            os.makedirs(f"{self.root}/{name}", exist_ok=True)
-        self.lock = open(self.root + "/lock", "a")  # noqa: SIM115 - held for as long as this lives
-        fcntl.flock(self.lock, fcntl.LOCK_SH)
+        self.damage = ""
+        os.makedirs(jobs_folder(), exist_ok=True)
+        # Only one program at a time replaces a store.
+        door = os.open(jobs_folder(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _wait_for(door, fcntl.LOCK_EX)
+            try:
+                self.lock = self._hold()
+            except Damaged as error:
+                self.damage = str(error)
+                old = f"{jobs_folder()}/.code-{os.urandom(8).hex()}"
+                os.rename(self.root, old)
+                self.lock = self._hold()
+                remove(old)
+        finally:
+            os.close(door)
+
+    def _hold(self) -> int:
+        """Make the store if there is none, and hold its lock; return the lock's descriptor.
+
+        Raises:
+            Damaged: with what is wrong.
+        """
+        folders = [self.root, *(f"{self.root}/{name}" for name in _FOLDERS)]
+        for folder in folders:
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            _check(folder, stat.S_IFDIR, 0o700)
+        for name in ("lock", "busy"):
+            with suppress(FileNotFoundError):
+                _check(f"{self.root}/{name}", stat.S_IFREG, 0o600)
+        for folder in folders[1:]:
+            kind, mode = (stat.S_IFDIR, 0o700) if folder.endswith("/spares") else (stat.S_IFREG, 0o400)
+            for name in os.listdir(folder):
+                with suppress(FileNotFoundError):  # another run has taken it
+                    _check(f"{folder}/{name}", kind, mode)
+        lock = open_file(self.root + "/lock", os.O_RDWR | os.O_CREAT)
+        if not _wait_for(lock, fcntl.LOCK_SH):
+            os.close(lock)
+            raise Damaged(f"{self.root}/lock has been held for {LOCK_S:.0f} s")
+        return lock
+
+    def close(self) -> None:
+        """Let others tidy up."""
+        os.close(self.lock)
 
     def packs(self) -> Packs:
         return Packs(self.root + "/packs")
 
     def tree(self, digest: str) -> list[list[Any]] | None:
         """The entries of a tree that is known here, if they are those of which the digest was made."""
-        with suppress(ValueError, TypeError):
-            number, entries = load(f"{self.root}/trees/{digest}.json")
-            if digest_of(entries, number) == digest:
-                return cast("list[list[Any]]", entries)
+        kept = load(f"{self.root}/trees/{digest}.json")
+        if _types(kept) == [int, list] and 0 < kept[0] <= MOST_BUCKETS and all(map(_is_entry, kept[1])):
+            number, entries = kept
+            with suppress(ValueError):  # a character that no path has
+                if digest_of(entries, number) == digest:
+                    return cast("list[list[Any]]", entries)
         return None
 
     def keep_tree(self, digest: str, entries: list[list[Any]] | None, number: int, marks: str) -> None:
@@ -63,9 +120,12 @@ class Store:
             if ending != "marks" or (among is not None and digest not in among):
                 continue
             kept = load(f"{self.root}/trees/{name}")
-            if not kept or kept[0] != number:
+            if _types(kept) != [int, str] or kept[0] != number:
                 continue
-            own = bytes.fromhex(kept[1])
+            try:
+                own = bytes.fromhex(kept[1])
+            except ValueError:
+                continue
             unlike = [
                 i
                 for i in range(number)
@@ -92,7 +152,7 @@ class Store:
     def shed(self) -> None:
         """Give the room of all spares back."""
         for name in os.listdir(self.root + "/spares"):
-            shutil.rmtree(f"{self.root}/spares/{name}", ignore_errors=True)
+            remove(f"{self.root}/spares/{name}")
 
     def room(self) -> int:
         about = os.statvfs(self.root)
@@ -110,14 +170,70 @@ class Work:
         return self
 
     def __exit__(self, *about: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove(self.path)
+
+
+def _check(path: str, kind: int, mode: int) -> None:
+    about = os.lstat(path).st_mode
+    if stat.S_IFMT(about) != kind:
+        raise Damaged(f"{path} is no {'folder' if kind == stat.S_IFDIR else 'file'}")
+    if about & mode != mode:
+        raise Damaged(f"{path} has the mode {stat.S_IMODE(about):04o}")
+
+
+def _wait_for(lock: int, how: int) -> bool:
+    """Take a lock; return False if another program holds it all the time."""
+    until = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(lock, how | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+
+
+def remove(path: str) -> None:
+    """Remove what is at a path where ranks can write, as far as it can be removed.
+
+    Unlike shutil.rmtree it enters folders without permissions, and folders that are nested very deep.
+    """
+    with suppress(OSError):
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+            return
+    left, folders = [path], []
+    while left:
+        folder = left.pop()
+        with suppress(OSError):
+            os.chmod(folder, 0o700)
+            folders.append(folder)
+            for one in os.scandir(folder):
+                if one.is_dir(follow_symlinks=False):
+                    left.append(one.path)
+                else:
+                    os.unlink(one.path)
+    for folder in reversed(folders):
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
+def _types(value: Any) -> list[type]:
+    return [type(each) for each in value] if isinstance(value, list) else []
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether this is an entry of a tree, as copies.py has them."""
+    return _types(entry) == [str, str, int, int, int, str]
 
 
 def prepare(digest: str) -> None:
     """Make a spare of the tree for the next run, and take away what has become too much."""
     store = Store()
-    with open(store.root + "/busy", "a") as busy:
-        fcntl.flock(busy, fcntl.LOCK_EX)
+    with open(store.root + "/busy", "a", opener=open_file) as busy:
+        if not _wait_for(busy.fileno(), fcntl.LOCK_EX):
+            return
         if digest in _by_use(store)[:KEEP_SPARES] and digest not in store.spares():
             _make_spare(store, digest)
         try:
@@ -159,7 +275,7 @@ def _tidy(store: Store) -> None:
     """Take away old trees and what only they needed; to be called by who holds the store alone."""
     for name in os.listdir(store.root):
         if name.startswith("new-"):
-            shutil.rmtree(f"{store.root}/{name}", ignore_errors=True)
+            remove(f"{store.root}/{name}")
     trees, kept = store.root + "/trees", _by_use(store)[:KEEP_TREES]
     for name in os.listdir(trees):
         if name.partition(".")[0] not in kept:
@@ -172,7 +288,7 @@ def _tidy_spares(store: Store, kept: list[str]) -> None:
     spares = os.listdir(store.root + "/spares")
     by_use = [name for digest in kept for name in spares if name.startswith(digest)]
     for name in set(spares) - set(by_use[:KEEP_SPARES]):
-        shutil.rmtree(f"{store.root}/spares/{name}", ignore_errors=True)
+        remove(f"{store.root}/spares/{name}")
 
 
 def _tidy_packs(store: Store, kept: list[str]) -> None:

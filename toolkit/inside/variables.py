@@ -59,7 +59,7 @@ def part_of(variables: AllVariables, host: str) -> Variables:
 
 
 def keep(folder: Path, variables: Variables) -> None:
-    """Keep a host's variables in its memory for as long as this process lives.
+    """Keep a host's variables in its memory for as long as this process lives; the token also on its own.
 
     Args:
         folder: the job's own.
@@ -67,13 +67,19 @@ def keep(folder: Path, variables: Variables) -> None:
     Raises:
         OSError: the container has no such memory, or no room in it.
     """
-    link = _link(folder)
+    if variables["token"]:
+        _hold(folder, token_path(folder), variables["token"].encode())
+    # Last: who finds the variables finds the token too.
+    _hold(folder, _link(folder), json.dumps(variables).encode())
+
+
+def _hold(folder: Path, link: Path, data: bytes) -> None:
+    """Keep data in a file without a name, and leave a link to it."""
     if link.parent == folder:
         raise OSError(errno.ENODEV, "/dev/shm is not writable")
     path = link.with_name(f"{link.name}.{os.urandom(4).hex()}")
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     path.unlink()  # before anything is written: no crash leaves a value behind
-    data = json.dumps(variables).encode()
     while data:
         data = data[os.write(file, data) :]
     link.unlink(missing_ok=True)  # of a lease that was killed
@@ -86,9 +92,10 @@ def kept(folder: Path) -> Variables | None:
 
 
 def forget(folder: Path) -> None:
-    """Remove the link to a job's variables: no rank that starts now finds them."""
-    with suppress(OSError):
-        _link(folder).unlink()
+    """Remove the links to a job's variables: no rank that starts now finds them."""
+    for link in (_link(folder), token_path(folder)):
+        with suppress(OSError):
+            link.unlink()
 
 
 def require(job: Job, host: str) -> Variables:
@@ -110,6 +117,11 @@ def require(job: Job, host: str) -> Variables:
             )
         time.sleep(LOOK_S)
     return found
+
+
+def token_path(folder: Path) -> Path:
+    """Return the path at which a launcher's daemons read the job's token."""
+    return in_memory(folder, "token")
 
 
 def _link(folder: Path) -> Path:

@@ -20,6 +20,7 @@ class Heard:
         jobs: the jobs that the host lists.
         buckets, needs: the parts of the code that the host asks for.
         done: the request has been carried out.
+        damage: what was damaged in the host's store of code, which was replaced; empty for nothing.
         started, forgot: ids of jobs.
         host, command: a program that the launcher starts on another host.
         begun: whether a rank of the job has begun on the host.
@@ -32,6 +33,7 @@ class Heard:
     buckets: Annotated[tuple[_Index, ...], Items(1 << 24)] | None = None
     needs: Annotated[tuple[tuple[_Index, _Index], ...], Items(1 << 24)] | None = None
     done: bool = False
+    damage: Line = ""
     started: Line = ""
     forgot: Line = ""
     host: str = ""
