@@ -63,6 +63,22 @@ class Parts:
         over = [state for state in FINAL if state != "lost"]
         return tuple(host for host, status in self.statuses.items() if status.state not in over)
 
+    @property
+    def taken(self) -> dict[str, tuple[int, ...]]:
+        """The slots that the job holds, by host.
+
+        Only the host itself can report its own slots as taken. A confirmed list also counts for hosts that
+        have not begun: mpirun starts its daemons after the supervisor on main.
+        """
+        whole = self.status
+        begins = self.confirmed and not whole.final
+
+        def holds(host: str) -> bool:
+            status = self.statuses.get(host)
+            return begins if status is None else status.state not in FINAL
+
+        return {host: slots for host, slots in whole.hosts if holds(host)}
+
 
 def all_parts(session: Session, ask: Callable[[str], Sequence[JobRow]]) -> list[Parts]:
     """Return all jobs of the cluster, oldest first.

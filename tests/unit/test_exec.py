@@ -514,6 +514,29 @@ def test_main_alone_reports_on_a_job_that_was_started_over_ssh() -> None:
     session: Any = Reporting(gpu1=old, gpu2=reported("failed", "gpu1", "gpu2", code=9, transport="ssh"))
     (parts,) = records.job_parts(session)
     assert (parts.status.state, [*parts.statuses]) == ("running", ["gpu1"])
+    assert parts.taken == {"gpu1": (0,), "gpu2": (0,)}
+
+
+@for_each(
+    ("rows", "taken"),
+    [
+        # mpirun has not started its daemon there yet.
+        ({"gpu1": reported("starting", "gpu1", "gpu2")}, {"gpu1": (0,), "gpu2": (0,)}),
+        ({"gpu1": reported("succeeded", "gpu1", "gpu2", code=0)}, {}),
+        # Nobody can take the slots of hosts that know nothing of the job.
+        ({"cpu3": reported("running", "gpu2", "cpu3", launcher="torchrun")}, {"cpu3": (0,)}),
+        (
+            {
+                "gpu2": reported("succeeded", "gpu2", launcher="torchrun", code=0),
+                "cpu3": reported("running", "gpu2", "cpu3", launcher="torchrun"),
+            },
+            {"cpu3": (0,)},
+        ),
+    ],
+)
+def test_a_host_takes_no_slots_of_others(rows: dict[str, JobRow], taken: dict[str, tuple[int, ...]]) -> None:
+    session: Any = Reporting(**rows)
+    assert {host: slots for one in records.taken_slots(session) for host, slots in one.slots.items()} == taken
 
 
 # Inside
