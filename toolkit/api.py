@@ -6,7 +6,7 @@ with Session.open(load_inventory("hosts.yaml")) as session:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -44,6 +44,10 @@ class Session(Connected):
         super().__init__(inventory, trace)
         self.lost_ports: set[int] = set()
         self._evidence: Evidence | None = None
+        # The hosts of the jobs that were started from here, by job: see ``toolkit.parts``.
+        self.started: dict[str, tuple[str, ...]] = {}
+        self.warn: Callable[[Finding], None] = lambda finding: None
+        self._warned: set[tuple[str, str]] = set()
 
     # What is and what is to be
 
@@ -110,6 +114,13 @@ class Session(Connected):
 
         for facts in self.facts.values():
             refuse_foreign(self.inventory.cluster, facts)
+
+    def warn_once(self, finding: Finding) -> None:
+        """Pass on a finding unless one of this check on this host was passed on before."""
+        key = finding.check, finding.host
+        if key not in self._warned:
+            self._warned.add(key)
+            self.warn(finding)
 
     # Plans
 

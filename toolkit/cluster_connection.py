@@ -60,6 +60,7 @@ class Connection:
         self.warn = warn
         self.trace = trace
         self.met = met
+        self._started: dict[str, tuple[str, ...]] = {}
 
     @property
     def name(self) -> str:
@@ -78,6 +79,7 @@ class Connection:
             questions, desks, meanwhile: see ``Session.open``.
         """
         session = Session.open(self.inventory, hosts, self.trace, questions, desks, meanwhile)
+        session.warn, session.started = self.warn, self._started
         self.met(session)
         return session
 

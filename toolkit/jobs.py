@@ -60,6 +60,8 @@ def start(session: Session, plan: Plan, listen: Listener) -> Report:
         raise Interrupted("interrupted; the job was not started") from error
     if not session.inventory.in_parts:
         session.desks.leave(but=session.inventory.main)
+    else:
+        session.started[_job_of(plan)] = tuple(dict.fromkeys(step.host for step in plan.steps))
     ours = [o for o in report.outcomes if o.phase != "connect"]
     if failed := [o for o in ours if o.status != "ok"]:
         lines = "".join(f"\n  {o.host}: {o.detail or o.status}" for o in failed)

@@ -27,7 +27,7 @@ from toolkit.plan.layout import Layout
 from toolkit.plan.ports import master_port
 from toolkit.plan.programs import require_programs
 from toolkit.plan.steps import Plan, SendCode
-from toolkit.records import job_statuses, taken_slots
+from toolkit.records import taken_slots
 from toolkit.request import Request, check_request, chosen_hosts, start_of
 from toolkit.spec.inventory import Inventory
 
@@ -53,7 +53,7 @@ def make_job(session: Session, request: Request) -> Job:
     require_launcher(layout, start.launcher, request.elastic)
     require_running(layout, concerned)
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
-    running = () if request.share else taken_slots(job_statuses(session))
+    running = () if request.share else taken_slots(session)
     try:
         hosts = take_slots(rooms(layout, chosen), request.ranks, running)
     except ValueError as error:

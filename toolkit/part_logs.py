@@ -146,9 +146,12 @@ def follow_parts(
         None when it has not ended after so many seconds.
 
     Raises:
+        NotReady: the records of its hosts contradict each other, so that a failure of one must end no other.
         Unreachable: no host answers any more.
     """
     parts, told = _parts(session, job), Told()
+    if parts.disputed:
+        raise NotReady(f"cannot follow {job}: {parts.disputed}", f"toolkit logs {job}")
     lock, left = threading.Lock(), set(parts.statuses)
     if parts.silent and sink is not None:
         # No reason to end the rest: it may be this machine alone that does not reach them.

@@ -46,15 +46,19 @@ def job_statuses(session: Session) -> list[JobStatus]:
     """Return the same as ``known_jobs``, but none when main does not run."""
     # Only the jobs of this toolkit's own are asked for at desks: `run` goes on with no others.
     if session.inventory.in_parts:
-        try:
-            return [parts.status for parts in job_parts(session, desks=True)]
-        except (NotReady, Unreachable):
-            return []
+        return [parts.status for parts in _parts_at_desks(session)]
     try:
         session.container(session.inventory.main)
     except (ToolkitError, KeyError):
         return []
     return _parse(_asked_at_desk(session, session.inventory.main))
+
+
+def _parts_at_desks(session: Session) -> list[Parts]:
+    try:
+        return job_parts(session, desks=True)
+    except (NotReady, Unreachable):
+        return []
 
 
 def running_jobs(session: Session) -> list[str]:
@@ -106,9 +110,14 @@ def newest_job(session: Session, running: bool = False) -> JobStatus:
     return next((one for one in reversed(known) if running and not one.final), known[-1])
 
 
-def taken_slots(jobs: Sequence[JobStatus]) -> tuple[Taken, ...]:
-    """Return what the jobs that run have taken."""
-    return tuple(Taken(job.id, job.owner, dict(job.hosts)) for job in jobs if not job.final)
+def taken_slots(session: Session) -> tuple[Taken, ...]:
+    """Return what the jobs that run have taken; none when main does not run, or none of the hosts does."""
+    if not session.inventory.in_parts:
+        return tuple(
+            Taken(job.id, job.owner, dict(job.hosts)) for job in job_statuses(session) if not job.final
+        )
+    taken = [(parts, parts.taken) for parts in _parts_at_desks(session)]
+    return tuple(Taken(parts.id, parts.record.owner or "", slots) for parts, slots in taken if slots)
 
 
 def _asked_at_desk(session: Session, host: str) -> Sequence[JobRow]:

@@ -33,9 +33,10 @@ def job_report(session: Session, job: str) -> JobReport:
     """
     status = job_status(session, job)
     main = session.inventory.main
-    own = [] if session.inventory.in_parts else [main]
-    # Those of earlier attempts, too; any host may have been one.
-    names = list(dict.fromkeys([*own, *(name for name, _ in status.hosts), *session.inventory.names]))
+    own = [name for name, _ in status.hosts]
+    # Those of earlier attempts, too; any host may have been one. A job in parts has no earlier attempts.
+    names = [*own, main] if session.inventory.in_parts else [main, *own, *session.inventory.names]
+    names = list(dict.fromkeys(names))
     silent = {name: session.errors[name].what for name in names if name in session.errors}
     secrets = secrets_of(session)
 

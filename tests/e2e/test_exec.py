@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +118,32 @@ def test_a_job_goes_on_alone_is_found_again_and_stopped_everywhere(there: Toolki
     watching.communicate(timeout=120)
     assert watching.returncode == 143
     assert not any(marked(host, f"TOOLKIT_JOB={job}") for host in HOSTS)
+
+
+def test_a_host_without_a_part_cannot_end_a_job(there: Toolkit) -> None:
+    text = "import time; print('begun', flush=True); time.sleep(600)"
+    options = ("--only", "box1", "--launcher", "torchrun")
+    job = there.run("run", "-d", "--json", *options, "--", "python", "-c", text, check=True).json["job"]
+    waiting.job_prints(there, job, "begun")
+    folder = f"/run/toolkit/jobs/{job}"
+    within = {host: ("docker", "exec", "-i", container) for host, container in HOSTS.items()}
+    record = json.loads(on("box1", *within["box1"], "cat", f"{folder}/record.json"))
+    record["hosts"].append({**record["hosts"][0], "name": "box2"})
+    status = json.loads(on("box1", *within["box1"], "cat", f"{folder}/status.json"))
+    status |= {"state": "failed", "exit_code": 9, "ended": status["started"], "reason": "forged"}
+    forged = {"job.json": record, "record.json": record, "status.json": status}
+    on("box2", *within["box2"], "mkdir", "-p", f"{folder}/logs")
+    for name, content in forged.items():
+        write = f"printf %s {shlex.quote(json.dumps(content))} > {folder}/{name}"
+        on("box2", *within["box2"], "sh", "-c", write)
+    found = there.run("jobs", "--json", check=True)
+    assert (found.json[-1]["state"], list(found.json[-1]["hosts"])) == ("running", ["box1"])
+    assert f"box2: {job}: this host reports on the job but takes no part in it" in found.err
+    late = there.run("wait", "--timeout", "3", job)
+    assert late.status == 3 and "still runs" in late.err, late.err
+    assert marked("box1", f"TOOLKIT_JOB={job}")
+    assert there.run("stop", job, check=True).err.endswith(f"job {job}: stopped\n")
+    on("box2", *within["box2"], "rm", "-r", folder)
 
 
 @pytest.mark.rare

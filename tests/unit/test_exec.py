@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,18 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
-from toolkit import part_logs
+from toolkit import api, jobs, part_logs, records
+from toolkit.cli.common import cluster_of
+from toolkit.cluster_connection import Connection
 from toolkit.core.code import CodeTree
+from toolkit.core.command import Command
+from toolkit.core.finding import Finding
 from toolkit.core.job_status import shifted, together
-from toolkit.errors import BadInput, Unreachable
+from toolkit.core.report import Report
+from toolkit.core.result import Result
+from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable
 from toolkit.executors.code import start_daemons
+from toolkit.following import follow
 from toolkit.launching import Start, without_ssh
 from toolkit.logs import Excerpt
 from toolkit.parts import Parts, all_parts
@@ -230,10 +238,11 @@ def test_times_and_leftovers_are_those_of_all() -> None:
 class Met:
     """What of a session tells which hosts are asked."""
 
-    def __init__(self, silent: tuple[str, ...] = ()) -> None:
+    def __init__(self) -> None:
         self.inventory = world.inventory(TEXT)
-        self.errors = dict.fromkeys(silent)
-        self.facts = {name: None for name in self.inventory.names if name not in silent}
+        self.errors = dict[str, Any]()
+        self.facts: dict[str, Any] = dict.fromkeys(self.inventory.names)
+        self.started = dict[str, tuple[str, ...]]()
 
 
 def test_a_limit_that_is_over_ends_no_part_of_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,6 +304,239 @@ def test_a_job_of_many_parts_is_one_job_with_all_its_hosts() -> None:
     session.facts = {"gpu1": None}
     (parts,) = all_parts(session, ask)
     assert isinstance(parts, Parts) and parts.statuses.keys() == {"gpu1"}
+
+
+# Hosts that report on a job in which they take no part
+
+
+def reported(
+    state: str,
+    *hosts: str,
+    code: int | None = None,
+    launcher: str = "mpirun",
+    transport: str = "exec",
+    job: str = JOB,
+) -> JobRow:
+    """A row by whose record these hosts take part in the job."""
+    entries = [host_entry(name=host) for host in hosts]
+    record = {"owner": "alice", "launcher": launcher, "transport": transport, "hosts": entries}
+    return JobRow(job, code is None, part(state, code), decode(Record, record), time.time())
+
+
+class Reporting:
+    """A session whose hosts report these jobs; the part on each host succeeds once it is followed."""
+
+    def __init__(self, **rows: JobRow) -> None:
+        self.inventory = world.inventory(TEXT)
+        self.rows = rows
+        self.facts: dict[str, Any] = dict.fromkeys(self.inventory.names)
+        self.errors = dict[str, ToolkitError]()
+        self.closed = False
+        self.warned = list[Finding]()
+        self.followed, self.ended = list[str](), list[str]()
+        self.ends = dict[str, Status]()
+        self.desks = SimpleNamespace(
+            leave=lambda but="": None,
+            ask=lambda host, *about: SimpleNamespace(jobs=self._listed(host)),
+        )
+        self.started = dict[str, tuple[str, ...]]()
+
+    def _listed(self, host: str) -> tuple[JobRow, ...]:
+        return (self.rows[host],) if host in self.rows else ()
+
+    def warn_once(self, finding: Finding) -> None:
+        self.warned.append(finding)
+
+    def require_own(self) -> None:
+        pass
+
+    def require_some(self) -> None:
+        pass
+
+    def container(self, host: str) -> Any:
+        if host in self.errors:
+            raise self.errors[host]
+        return SimpleNamespace(
+            name=host,
+            run=lambda ask, seconds: self._run(host, ask),
+            stream=lambda ask, sink: self._stream(host),
+        )
+
+    def _run(self, host: str, ask: Command) -> Result:
+        if "/run/toolkit/inside/stop.py" in ask.argv:
+            self.ended.append(host)
+            return Result(0, json.dumps(plain(part("stopped", 143))))
+        return Result(0, json.dumps([plain(one) for one in self._listed(host)]))
+
+    def _stream(self, host: str) -> Result:
+        self.followed.append(host)
+        ended = self.ends.get(host, part("succeeded", 0))
+        return Result(0, "", json.dumps({"status": plain(ended), "now": time.time()}))
+
+
+def plain(value: Any) -> Any:
+    """A value of toolkit.protocol as JSON has it."""
+    return json.loads(json.dumps(asdict(value)))
+
+
+def silent(session: Reporting, *hosts: str) -> None:
+    for host in hosts:
+        session.errors[host] = Unreachable(f"{host} does not answer", "", host)
+        del session.facts[host]
+
+
+def follow_job(session: Any) -> Any:
+    return follow(session, JOB, lambda data: None)
+
+
+FORGED = reported("failed", "gpu1", "gpu2", "cpu3", code=9)
+
+
+def test_no_host_that_was_not_started_on_can_end_a_job() -> None:
+    torchrun = reported("running", "gpu2", launcher="torchrun")
+    forged = reported("failed", "gpu2", "cpu3", code=9, launcher="torchrun")
+    session: Any = Reporting(gpu2=torchrun, cpu3=forged, gpu1=forged)
+    session.started, session.ends = {JOB: ("gpu2",)}, {"cpu3": part("failed", 9, cause=RANK)}
+    ended = follow_job(session)
+    assert (ended.state, ended.exit_code, dict(ended.hosts)) == ("succeeded", 0, {"gpu2": (0,)})
+    assert (session.followed, session.ended) == (["gpu2"], [])
+    assert {(one.host, one.subject) for one in session.warned} == {("gpu1", JOB), ("cpu3", JOB)}
+
+
+def test_a_start_keeps_the_hosts_of_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = make_layout(world.inventory(TEXT), world.facts_when_up(), None)
+    job = replace(world.job("torchrun", world.job().hosts[1:]), transport="exec")
+    plan = plan_job(place, job, "", CodeTree())
+    # Later sessions of the same Cluster know it, too: `run` returns before the job has ended.
+    monkeypatch.setattr(api.Session, "open", lambda inventory, *more: api.Session(inventory))
+    monkeypatch.setattr(api.Session, "execute", lambda *given: Report("run", ()))
+    monkeypatch.setattr(jobs, "remember_job", lambda *about: None)
+    warned = list[Finding]()
+    cluster = Connection(world.inventory(TEXT), warn=warned.append)
+    first = cluster.connect()
+    monkeypatch.setattr(first.desks, "tell", lambda *about: None)
+    jobs.start(first, plan, lambda event: None)
+    later = cluster.connect()
+    assert later.started == {job.id: ("gpu2", "cpu3")}
+    finding = Finding("jobs", "warning", "it is ignored", "", "gpu1", JOB)
+    for _ in range(2):
+        later.warn_once(finding)
+    assert warned == [finding]
+
+
+def test_a_command_prints_what_a_session_warns_of(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = Finding("jobs", "warning", "the report is ignored", "remove cpu3", "cpu3", JOB)
+    cluster_of(world.inventory(TEXT), False).warn(finding)
+    assert capsys.readouterr().err == f"warning: cpu3: {JOB}: the report is ignored\n  fix: remove cpu3\n"
+
+
+def test_main_s_record_lists_the_hosts_that_count() -> None:
+    running = reported("running", "gpu1", "gpu2")
+    for forged in (FORGED, reported("failed", "cpu3", code=9), reported("failed", "gpu1", "gpu2", code=9)):
+        session: Any = Reporting(gpu1=running, gpu2=running, cpu3=forged)
+        assert (before := records.job_status(session, JOB)).state == "running"
+        assert dict(before.hosts).keys() == {"gpu1", "gpu2"}
+        session.ends = {"cpu3": part("failed", 9, cause=RANK)}
+        ended = follow_job(session)
+        assert (ended.state, ended.exit_code) == ("succeeded", 0)
+        assert (sorted(session.followed), session.ended) == (["gpu1", "gpu2"], [])
+        assert {one.host for one in session.warned} == {"cpu3"}
+        jobs.stop(session, JOB)
+        assert set(session.ended) == {"gpu1", "gpu2"}
+
+
+def test_a_host_of_the_job_still_ends_the_others() -> None:
+    running = reported("running", "gpu1", "gpu2")
+    over = threading.Event()
+
+    class Waiting(Reporting):
+        def _run(self, host: str, ask: Command) -> Result:
+            said = super()._run(host, ask)
+            if self.ended:
+                over.set()
+            return said
+
+        def _stream(self, host: str) -> Result:
+            assert host == "gpu2" or over.wait(PATIENCE_S)
+            return super()._stream(host)
+
+    session: Any = Waiting(gpu1=running, gpu2=running)
+    session.ends = {"gpu1": part("stopped", 143), "gpu2": part("failed", 7, cause=RANK)}
+    assert (follow_job(session).exit_code, session.ended, session.warned) == (7, ["gpu1"], [])
+
+
+def test_without_main_the_hosts_of_a_job_confirm_each_other() -> None:
+    running = reported("running", "gpu2", "cpu3", launcher="torchrun")
+    session: Any = Reporting(gpu2=running, cpu3=running)
+    assert follow_job(session).state == "succeeded" and sorted(session.followed) == ["cpu3", "gpu2"]
+    running = reported("running", "gpu1", "gpu2")
+    # A record without the host that has it counts for nothing, whatever else it lists.
+    session = Reporting(gpu2=running, cpu3=reported("failed", "gpu1", "gpu2", code=9))
+    silent(session, "gpu1")
+    ended = follow_job(session)
+    assert (ended.state, ended.reason) == ("unknown", "nothing answers there: gpu1")
+    assert (session.followed, session.ended) == (["gpu2"], [])
+
+
+def test_no_part_ends_as_records_contradict_each_other() -> None:
+    for forged in (FORGED, reported("failed", "cpu3", code=9)):
+        session: Any = Reporting(gpu2=reported("running", "gpu1", "gpu2"), cpu3=forged)
+        silent(session, "gpu1")
+        words = "gpu2 and cpu3 have different records of it"
+        found = records.job_status(session, JOB)
+        assert (found.state, found.reason) == ("running", words)
+        assert dict(found.hosts) == {"gpu2": (0,), "cpu3": (0,)}
+        with pytest.raises(NotReady, match=f"cannot follow {JOB}: {words}"):
+            follow_job(session)
+        assert (session.followed, session.ended) == ([], [])
+        session.rows["gpu2"] = reported("succeeded", "gpu1", "gpu2", code=0)
+        found = records.job_status(session, JOB)
+        assert (found.state, found.exit_code, found.reason) == ("unknown", None, words)
+        # A person who ends the job means it wherever it may run.
+        session.rows["gpu2"] = reported("running", "gpu1", "gpu2")
+        jobs.stop(session, JOB)
+        assert set(session.ended) == {"gpu2"}
+
+
+def test_a_job_that_only_others_are_said_to_have_is_none() -> None:
+    session: Any = Reporting(cpu3=reported("running", "gpu1", "gpu2", launcher="torchrun"))
+    assert records.known_jobs(session) == [] and records.running_jobs(session) == [JOB]
+
+
+def test_main_without_ranks_takes_part_in_what_it_starts() -> None:
+    session: Any = Reporting(gpu1=reported("running", "gpu2"), gpu2=reported("running", "gpu2"))
+    (parts,) = records.job_parts(session)
+    assert parts.statuses.keys() == {"gpu1", "gpu2"} and parts.confirmed and not session.warned
+
+
+def test_main_alone_reports_on_a_job_that_was_started_over_ssh() -> None:
+    old = reported("running", "gpu1", "gpu2", transport="ssh")
+    session: Any = Reporting(gpu1=old, gpu2=reported("failed", "gpu1", "gpu2", code=9, transport="ssh"))
+    (parts,) = records.job_parts(session)
+    assert (parts.status.state, [*parts.statuses]) == ("running", ["gpu1"])
+    assert parts.taken == {"gpu1": (0,), "gpu2": (0,)}
+
+
+@for_each(
+    ("rows", "taken"),
+    [
+        # mpirun has not started its daemon there yet.
+        ({"gpu1": reported("starting", "gpu1", "gpu2")}, {"gpu1": (0,), "gpu2": (0,)}),
+        ({"gpu1": reported("succeeded", "gpu1", "gpu2", code=0)}, {}),
+        # Nobody can take the slots of hosts that know nothing of the job.
+        ({"cpu3": reported("running", "gpu2", "cpu3", launcher="torchrun")}, {"cpu3": (0,)}),
+        (
+            {
+                "gpu2": reported("succeeded", "gpu2", launcher="torchrun", code=0),
+                "cpu3": reported("running", "gpu2", "cpu3", launcher="torchrun"),
+            },
+            {"cpu3": (0,)},
+        ),
+    ],
+)
+def test_a_host_takes_no_slots_of_others(rows: dict[str, JobRow], taken: dict[str, tuple[int, ...]]) -> None:
+    session: Any = Reporting(**rows)
+    assert {host: slots for one in records.taken_slots(session) for host, slots in one.slots.items()} == taken
 
 
 # Inside

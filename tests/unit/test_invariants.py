@@ -139,7 +139,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     monkeypatch.setattr(toolkit.api.Session, "open", opened)
     monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
     monkeypatch.setattr("toolkit.execute.execute", recorder)
-    monkeypatch.setattr(toolkit.making, "job_statuses", lambda session: [])
+    monkeypatch.setattr("toolkit.records.job_statuses", lambda session: [])
     monkeypatch.setattr(toolkit.jobs, "running_jobs", lambda session: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.
     monkeypatch.setattr(toolkit.making, "job_id", lambda *parts: world.JOB_ID)

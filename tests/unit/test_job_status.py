@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from tests.unit import cluster_world as world
+from toolkit.api import Session
 from toolkit.cli.moments import since
 from toolkit.core.job_status import JobStatus, parse_status
 from toolkit.core.names import job_word
@@ -53,9 +54,10 @@ def test_a_job_of_an_earlier_toolkit_has_no_slots_by_number() -> None:
     assert parse_status("x", status).ranks == 0
 
 
-def test_only_jobs_that_run_hold_slots() -> None:
-    jobs = [job(), job(alive=False)]
-    assert taken_slots(jobs) == (Taken(world.JOB_ID, "alice", {"gpu1": (0, 2), "gpu2": (3,)}),)
+def test_only_jobs_that_run_hold_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.records.job_statuses", lambda session: [job(), job(alive=False)])
+    session = Session(world.inventory())
+    assert taken_slots(session) == (Taken(world.JOB_ID, "alice", {"gpu1": (0, 2), "gpu2": (3,)}),)
 
 
 def test_jobs_as_a_table_and_as_json() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import toolkit.making
 from tests.unit import cluster_world as world
 from toolkit.api import Session
 from toolkit.errors import BadInput, NotReady, Unreachable
@@ -34,7 +33,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         for name in gone:
             del session.facts[name]
             session.errors[name] = Unreachable(f"{name} does not answer", "", name)
-        monkeypatch.setattr(toolkit.making, "job_statuses", lambda session: jobs)
+        monkeypatch.setattr("toolkit.records.job_statuses", lambda session: jobs)
         return make_job(session, request)
 
     return made

@@ -16,7 +16,7 @@ import pytest
 
 import toolkit.reports
 from tests.golden import check_golden, without_style
-from tests.unit.cluster_world import facts
+from tests.unit.cluster_world import EXEC, HOSTS, facts
 from tests.unit.cluster_world import inventory as world_inventory
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, wait_for
 from toolkit.core.curves import Curve
@@ -322,6 +322,19 @@ def test_secrets_of_the_file_and_of_command_lines_are_masked(monkeypatch: pytest
     report = toolkit.reports.job_report(session, "j1")  # type: ignore[arg-type]
     text = report_html(report, "", None, None) + json.dumps(report.as_json())
     assert "s3cret" not in text and "abc" not in text and "HF_TOKEN=***" in text
+
+
+def test_a_host_without_a_part_is_not_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = world_inventory(f"{HOSTS}{EXEC}")
+    record = {**host_says("gpu2", 0, 0.0)["record"], "transport": "exec", "hosts": [{"name": "gpu2"}]}
+    told = {name: host_says(name, number, 0.0) for number, name in enumerate(("gpu2", "cpu3"))}
+    told["gpu1"] = host_says("gpu1", 0, 0.0, record=None)
+    status = parse_status("j1", decode(Status, {"state": "failed"}), True, decode(Record, record))
+    session = SimpleNamespace(inventory=inventory, errors={}, facts={name: facts(name) for name in told})
+    monkeypatch.setattr(toolkit.reports, "job_status", lambda *_: status)
+    monkeypatch.setattr(toolkit.reports, "_ask", lambda session, name, job: (5070.0, told[name]))
+    report = toolkit.reports.job_report(session, "j1")  # type: ignore[arg-type]
+    assert [rank.host for rank in report.ranks] == ["gpu2"]
 
 
 def assert_self_contained(text: str) -> None:

@@ -167,8 +167,12 @@ def cluster_of(inventory: Inventory, verbose: bool) -> Cluster:
     from toolkit.cluster import Cluster
 
     if not verbose:
-        return Cluster(inventory)
-    return Cluster(inventory, trace=trace, met=_say_timings)
+        return Cluster(inventory, warn=_warn_of)
+    return Cluster(inventory, warn=_warn_of, trace=trace, met=_say_timings)
+
+
+def _warn_of(finding: Finding) -> None:
+    warn((finding,))
 
 
 def _say_timings(session: Session) -> None:

@@ -71,28 +71,30 @@ cannot tell which of its addresses the other hosts reach | data_address … is n
 """,
     "jobs": """
 needs ssh, and transport is | nobody listens any more: what started the job went away before its ranks had
-begun | ended, as the job has failed on another host | nothing answers there: | cannot end … on …, which
-does not answer | the launcher has asked for nothing on | no running container on | container … does not run
-| slots are needed and … are free | slot … of … was taken by job … a moment ago | is lost: | stood still for
-… s, and the job's ranks have been ended | the job was not started | cannot read the code to send | the code
-to send changes | was changed while it was sent | got shorter while it was sent | big files go to every host
-with the code | of code go to every host | the folder of job … is there already | cannot be read back as it
-was written | job … has no | job … has written nothing to | these differ from what would come, and nothing
-was brought | is a symbolic link, and no file is written through it | lists a file that was not requested |
-sends more than | the answer of give.py is not valid | a larger file has taken its place since it was listed
-| reports a job whose id is not valid | it has not answered for … s | its container has not answered for … s
-| lost sight of | ended with exit code | was killed for lack of memory | was killed by | its lease sent a
-line that is not of the protocol | its lease failed | the supervisor failed | needs … open files for …
-hosts, and the hard limit of its container is | has no room for the job's records in | vanished: its rank.py
-was killed | restart … of … by … itself, on | goes with torch's CUDA build alone | starts ranks itself, and
-would do so once for every rank | ranks does the same work | was built without | the image has no Accelerate
-| the image has no Ray | Ray on … did not listen at | did not join | Horovod with Gloo meets at an HTTP
-server on main | restart … of … in … s | given up after | no restart: | and --min-hosts is | no rank has
-printed for … s | the program that reads it was ended | the launcher made a world of … ranks, the job asked
-for | cannot start | cannot say that nothing is left on | the supervisor was lost | the supervisor is gone
-and has left no result | the containers on … would be made anew | cannot write | is there already; another
-name, please | no stacks on …: the image has no py-spy | is not there: the cluster was made by an older
-toolkit | is the end of … job ids | no job has run on this cluster | there is no job
+begun | ended, as the job has failed on another host | nothing answers there: | this host reports on the job
+but takes no part in it; the report is ignored | have different records of it | cannot follow | cannot end …
+on …, which does not answer | the launcher has asked for nothing on | no running container on | container …
+does not run | slots are needed and … are free | slot … of … was taken by job … a moment ago | is lost: |
+stood still for … s, and the job's ranks have been ended | the job was not started | cannot read the code to
+send | the code to send changes | was changed while it was sent | got shorter while it was sent | big files
+go to every host with the code | of code go to every host | the folder of job … is there already | cannot be
+read back as it was written | job … has no | job … has written nothing to | these differ from what would
+come, and nothing was brought | is a symbolic link, and no file is written through it | lists a file that
+was not requested | sends more than | the answer of give.py is not valid | a larger file has taken its place
+since it was listed | reports a job whose id is not valid | it has not answered for … s | its container has
+not answered for … s | lost sight of | ended with exit code | was killed for lack of memory | was killed by
+| its lease sent a line that is not of the protocol | its lease failed | the supervisor failed | needs …
+open files for … hosts, and the hard limit of its container is | has no room for the job's records in |
+vanished: its rank.py was killed | restart … of … by … itself, on | goes with torch's CUDA build alone |
+starts ranks itself, and would do so once for every rank | ranks does the same work | was built without |
+the image has no Accelerate | the image has no Ray | Ray on … did not listen at | did not join | Horovod
+with Gloo meets at an HTTP server on main | restart … of … in … s | given up after | no restart: | and
+--min-hosts is | no rank has printed for … s | the program that reads it was ended | the launcher made a
+world of … ranks, the job asked for | cannot start | cannot say that nothing is left on | the supervisor was
+lost | the supervisor is gone and has left no result | the containers on … would be made anew | cannot write
+| is there already; another name, please | no stacks on …: the image has no py-spy | is not there: the
+cluster was made by an older toolkit | is the end of … job ids | no job has run on this cluster | there is
+no job
 """,
     "services": """
 not ready after … s; last words | the cluster's image does nothing by itself | is asked on the first of its

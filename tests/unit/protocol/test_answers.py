@@ -513,6 +513,7 @@ class Hosts:
         self.texts = texts
         self.facts: dict[str, object] = dict.fromkeys(texts)
         self.errors: dict[str, ToolkitError] = {}
+        self.started: dict[str, tuple[str, ...]] = {}
         names = tuple(texts)
         self.inventory = SimpleNamespace(main=names[0], names=names, answering=names, in_parts=True)
 
@@ -527,7 +528,8 @@ ODD_LISTS = ("", "nonsense", "[1]", "{}", '[{"id": "x"}]', '[{"id": "../x", "ali
 
 @for_each("text", ODD_LISTS)
 def test_a_host_with_an_odd_list_of_jobs_stops_no_other(text: str) -> None:
-    session: Any = Hosts(gpu1=text, gpu2=json.dumps(ROWS))
+    both = {**RECORD, "hosts": [{"name": "gpu1"}, {"name": "gpu2"}]}
+    session: Any = Hosts(gpu1=text, gpu2=json.dumps([{**ROWS[0], "record": both}]))
     assert records.running_jobs(session) == [world.JOB_ID]
     (found,) = records.job_parts(session)
     assert tuple(found.statuses) == ("gpu2",) and found.silent == ("gpu1",)
