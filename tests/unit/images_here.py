@@ -15,6 +15,7 @@ import pytest
 from tests.unit import fake_docker
 from tests.unit.hosts_here import HostHere
 from toolkit.core.command import Command
+from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
 from toolkit.core.image_parts import ImageParts, Layer, digest, metadata
 from toolkit.core.names import PART_REPOSITORY, identity_reference
@@ -57,7 +58,7 @@ class Sender:
 
     # As toolkit.effects.engine.Engine
 
-    def image(self, name: str) -> ImageFacts | None:
+    def image(self, name: str, engine: str = DOCKER) -> ImageFacts | None:
         known = ImageFacts(
             digest(self.config), self.identity, self.parts.diff_ids, size=sum(map(len, self.layers))
         )
@@ -84,7 +85,7 @@ class Sender:
     def reader(self, client: object, image: str, diff_ids: Sequence[str]) -> Sender:
         return self
 
-    def describe(self, identity: str) -> ImageParts:
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
         if self.unreadable:
             raise Unreadable("the engine keeps layers with zfs")
         return self.parts

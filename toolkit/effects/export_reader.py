@@ -19,6 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Annotated
 
+from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
 from toolkit.core.image_parts import ImageParts, Layer
 from toolkit.core.room import size as size_text
@@ -58,8 +59,11 @@ class ExportReader:
         self._places: dict[str, tuple[int, int]] = {}  # offset and length of each member
         self._names: tuple[str, ...] = ()
 
-    def describe(self, identity: str) -> ImageParts:
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
         """Export the image and return what it consists of.
+
+        Args:
+            engine: of the cluster's hosts.
 
         Raises:
             Unreadable: with the reason.
@@ -68,7 +72,7 @@ class ExportReader:
             self._export()
             (manifest,) = decode_json(tuple[_Manifest, ...], self._small("manifest.json"))
             config = self._small(manifest.config)
-            if config_identity(load_json(config)) != identity:
+            if config_identity(load_json(config), engine) != identity:
                 raise Unreadable("the engine exported another image")
             self._names = manifest.layers
             pairs = zip(self._image.diff_ids, self._names, strict=True)
