@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -158,6 +159,8 @@ def use(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> Sender:
     monkeypatch.setattr(image_source, "LayerReader", Reader)
     monkeypatch.setattr(image_source, "built_images", lambda: sender.built)
     monkeypatch.setattr(image_source.Engine, "connect", lambda: sender)
+    # An export would leave its folder in this user's cache.
+    monkeypatch.setenv("TMPDIR", tempfile.gettempdir())
     return sender
 
 
