@@ -86,7 +86,7 @@ class Session(Connected):
         from toolkit.effects.engine import Engine
 
         engine = Engine.find()
-        return engine.image(self.inventory.image) if engine else None
+        return engine.image(self.inventory.image, self.inventory.engine) if engine else None
 
     @property
     def evidence(self) -> Evidence:

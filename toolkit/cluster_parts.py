@@ -122,9 +122,9 @@ class ImagePart(_Part):
 
     def rows(self) -> tuple[ImageRow, ...]:
         """Return what every host holds of the image, and what else of ours it keeps."""
-        from toolkit.images import QUESTION, list_images
+        from toolkit.images import QUESTIONS, list_images
 
-        with self._cluster.connect(questions=(QUESTION,)) as session:
+        with self._cluster.connect(questions=QUESTIONS) as session:
             return list_images(session)
 
     def prune(self) -> Report:
@@ -133,9 +133,9 @@ class ImagePart(_Part):
         Raises:
             PlanFailed: on some host; carries the report.
         """
-        from toolkit.images import QUESTION, prune_plan
+        from toolkit.images import QUESTIONS, prune_plan
 
-        with self._cluster.connect(questions=(QUESTION,)) as session:
+        with self._cluster.connect(questions=QUESTIONS) as session:
             return refuse_failed(session.execute(prune_plan(session), self._cluster.listen))
 
     def send(self) -> Report:

@@ -35,13 +35,13 @@ from toolkit.plan.image import (
     plan_image,
     wheelhouses_of,
 )
-from toolkit.plan.images import QUESTION, HeldImage, ImageRow, image_rows, parse_held, plan_prune
+from toolkit.plan.images import QUESTIONS, HeldImage, ImageRow, image_rows, parse_held, plan_prune
 from toolkit.plan.layout import reference_image
 from toolkit.plan.steps import Plan
 from toolkit.plan.wheelhouse import TORCH_CPU_INDEX, beside_torch
 
 __all__ = [
-    "QUESTION",
+    "QUESTIONS",
     "ImageRecipe",
     "build",
     "known_flavour",
@@ -127,7 +127,7 @@ def build(subject: ImageBuild, notify: Notify) -> int:
 
 
 def list_images(session: Session) -> tuple[ImageRow, ...]:
-    """Return what every host of the file holds of ours; the session was opened with ``QUESTION``."""
+    """Return what every host of the file holds of ours; the session was opened with ``QUESTIONS``."""
     wanted, name = _wanted(session), session.inventory.image
     identity, diff_ids = (wanted.identity, wanted.diff_ids) if wanted else ("", ())
     held = _held(session)
@@ -143,7 +143,7 @@ def list_images(session: Session) -> tuple[ImageRow, ...]:
 
 
 def prune_plan(session: Session) -> Plan:
-    """Return the plan that removes images which nobody needs; the session was opened with ``QUESTION``."""
+    """Return the plan that removes images which nobody needs; the session was opened with ``QUESTIONS``."""
     session.require_some()
     wanted = _wanted(session)
     return plan_prune(_held(session), wanted.identity if wanted else "")
@@ -154,7 +154,7 @@ def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
     for host in session.facts:
         try:
             with answer_of(host, "the images that it has"):
-                found[host] = parse_held(session.replies[host].sections.get(QUESTION[0], ""))
+                found[host] = parse_held(session.replies[host].sections)
         except ToolkitError as error:
             session.errors[host] = error
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 from tests.unit import fake_docker
 from tests.unit.hosts_here import HostHere
 from toolkit.core.command import Command
+from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
 from toolkit.core.image_parts import ImageParts, Layer, digest, metadata
 from toolkit.core.names import PART_REPOSITORY, identity_reference
@@ -57,7 +59,7 @@ class Sender:
 
     # As toolkit.effects.engine.Engine
 
-    def image(self, name: str) -> ImageFacts | None:
+    def image(self, name: str, engine: str = DOCKER) -> ImageFacts | None:
         known = ImageFacts(
             digest(self.config), self.identity, self.parts.diff_ids, size=sum(map(len, self.layers))
         )
@@ -84,7 +86,7 @@ class Sender:
     def reader(self, client: object, image: str, diff_ids: Sequence[str]) -> Sender:
         return self
 
-    def describe(self, identity: str) -> ImageParts:
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
         if self.unreadable:
             raise Unreadable("the engine keeps layers with zfs")
         return self.parts
@@ -157,6 +159,8 @@ def use(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> Sender:
     monkeypatch.setattr(image_source, "LayerReader", Reader)
     monkeypatch.setattr(image_source, "built_images", lambda: sender.built)
     monkeypatch.setattr(image_source.Engine, "connect", lambda: sender)
+    # An export would leave its folder in this user's cache.
+    monkeypatch.setenv("TMPDIR", tempfile.gettempdir())
     return sender
 
 

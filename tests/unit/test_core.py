@@ -16,8 +16,9 @@ from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.core.command import command
 from toolkit.core.container import Container, Mount, Ulimit
+from toolkit.core.engines import PODMAN
 from toolkit.core.facts import Interface
-from toolkit.core.image import image_facts, image_identity
+from toolkit.core.image import config_identity, image_facts, image_identity
 from toolkit.core.json_text import json_list
 from toolkit.core.names import LABEL_DIGEST, container_user, job_id
 from toolkit.core.report import Outcome, Report
@@ -34,6 +35,11 @@ CONFIG: dict[str, Any] = {
     "Labels": None,
     "Volumes": None,
 }
+CHECK = {"Test": ["CMD", "true"], "Interval": 7, "Timeout": 3, "StartPeriod": 5, "Retries": 4}
+OTHER_CHECKS: tuple[tuple[str, Any], ...] = (
+    ("Test", ["CMD-SHELL", "true"]),
+    *(("Interval", 8), ("Timeout", 8), ("StartPeriod", 8), ("Retries", 8)),
+)
 IMAGE: dict[str, Any] = {
     "Id": "sha256:" + "1" * 64,
     "RepoTags": ["toolkit:cpu"],
@@ -54,7 +60,10 @@ def changed(**config: Any) -> dict[str, Any]:
 
 
 @for_each("empty", [None, [], {}, ""])
-@for_each("key", ["Entrypoint", "Labels", "Volumes", "WorkingDir", "User", "StopSignal"])
+@for_each(
+    "key",
+    ["Entrypoint", "Labels", "Volumes", "WorkingDir", "User", "StopSignal", "ExposedPorts", "Healthcheck"],
+)
 def test_engines_of_all_ages_agree_on_what_is_empty(key: str, empty: object) -> None:
     absent = {k: v for k, v in CONFIG.items() if k != key}
     assert identity(changed(**{key: empty})) == identity({**IMAGE, "Config": absent}) == identity(IMAGE)
@@ -79,10 +88,62 @@ def test_what_engines_add_of_their_own_does_not_count() -> None:
         changed(Entrypoint=["sh"]),
         changed(User="1000"),
         changed(Labels={"a": "b"}),
+        changed(WorkingDir="/x"),
+        changed(StopSignal="SIGINT"),
+        changed(Volumes={"/data": {}}),
+        changed(ExposedPorts={"80/tcp": {}}),
+        *(changed(Healthcheck={**CHECK, key: value}) for key, value in OTHER_CHECKS),
+        changed(Healthcheck={"Test": ["NONE"]}),
     ],
 )
 def test_what_a_container_would_notice_counts(other: dict[str, Any]) -> None:
-    assert identity(other) != identity(IMAGE)
+    assert identity(other) not in (identity(IMAGE), identity(changed(Healthcheck=CHECK)))
+
+
+def test_an_image_without_ports_and_health_check_keeps_its_identity() -> None:
+    """Ports and health checks did not count at first; a cluster that is up keeps its containers."""
+    assert identity(changed(Volumes={"/data": {}})) == "39c88bc5c3d61d34"
+
+
+def test_a_port_is_the_same_port_with_its_protocol_written_out() -> None:
+    assert identity(changed(ExposedPorts={"80": {}})) == identity(changed(ExposedPorts={"80/tcp": {}}))
+    assert identity(changed(ExposedPorts={"80": {}})) != identity(changed(ExposedPorts={"80/udp": {}}))
+
+
+# One image with every field that a Dockerfile sets, as engines inspect it, and its config file. Podman had it
+# in the OCI format, and in Docker's.
+RECORDED = Path(__file__).with_name("image_inspect")
+DOCKERS = ("docker-20.10", "docker-26.1", "docker-26.1-containerd")
+PODMANS = ("podman-5.4", "podman-5.4-docker-format")
+# Fields of the config that do not count; ``toolkit.core.image`` gives the reason for each.
+NOT_COUNTED = {
+    *("Hostname", "Domainname", "AttachStdin", "AttachStdout", "AttachStderr", "Tty", "OpenStdin"),
+    *("StdinOnce", "Image", "Shell", "OnBuild"),
+}
+
+
+def recorded(name: str) -> Any:
+    return json.loads((RECORDED / f"{name}.json").read_text())
+
+
+def test_an_image_has_one_identity_on_all_engines_and_in_its_config_file() -> None:
+    config = recorded("config")
+    inspected = {name: decode(ImageInspect, recorded(name)[0]) for name in (*DOCKERS, *PODMANS)}
+    docker = {name: image_identity(inspected[name]) for name in DOCKERS}
+    assert set(docker.values()) == {config_identity(config)}, docker
+    # The identity for hosts with Podman, which reports a health check in one of the two formats alone.
+    podman = {name: image_identity(inspected[name], PODMAN) for name in (*DOCKERS, *PODMANS)}
+    assert set(podman.values()) == {config_identity(config, PODMAN)}, podman
+    assert {image_identity(inspected[name]) for name in PODMANS} == set(podman.values())
+    assert config_identity(config) != config_identity(config, PODMAN)
+
+
+@for_each("name", (*DOCKERS, *PODMANS))
+def test_every_field_that_an_engine_reports_counts_or_is_left_out_for_a_reason(name: str) -> None:
+    image = recorded(name)[0]
+    for key in image["Config"]:
+        without = {**image, "Config": {k: v for k, v in image["Config"].items() if k != key}}
+        assert (identity(without) == identity(image)) == (key in NOT_COUNTED), key
 
 
 def test_image_facts() -> None:

@@ -31,7 +31,7 @@ PART = f"toolkit-part:{IDENTITY}-a1b2-3"
 _DOCKER = r"""#!/bin/sh
 echo "$*" >>@log
 case $1 in
-ps) cat @containers ;;
+ps) case $* in *json*) cat @containers ;; *) sed 's/"//g; s/\\n/\n/g' @containers ;; esac ;;
 images) case $* in *toolkit.part=IDENTITY*) cat @parts ;; esac ;;
 rmi) : >@parts ;;
 rm) : >@containers ;;
@@ -41,7 +41,10 @@ esac
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of what a stand-in for docker has: ``containers``, ``parts``; ``log`` is its past."""
+    """A folder of what a stand-in for docker has: ``containers``, ``parts``; ``log`` is its past.
+
+    Labels in ``containers`` are JSON, and are printed plain if the format does not ask for JSON.
+    """
     program = tmp_path / "bin" / "docker"
     program.parent.mkdir()
     program.write_text(_DOCKER.replace("@", f"{tmp_path}/").replace("IDENTITY", IDENTITY))
@@ -227,13 +230,15 @@ def test_what_is_mounted_below_its_folder_is_not_removed(
 
 def test_containers_of_another_user_stay(engine: Path) -> None:
     name = f"toolkit-{CLUSTER}"
-    (engine / "containers").write_text(f"aaaa {name}-main mallory\n")
+    (engine / "containers").write_text(f'aaaa {name}-main "mallory"\n')
     assert run(engine).ok
     assert "rm --force" not in (engine / "log").read_text()
     # Those that do not say whose they are, as a hand may have made them, are ours by their cluster.
-    rows = (f"aaaa {name}-main mallory", f"bbbb {name}-worker alice", f"cccc {name}-service-x")
+    rows = (f'aaaa {name}-main "mallory"', f'bbbb {name}-worker "alice"', f'cccc {name}-service-x ""')
     # The labels of this one came with its image.
-    rows = (*rows, "dddd my-notebook alice")
+    rows = (*rows, 'dddd my-notebook "alice"')
+    # The label of this one contains what looks like the row of another container.
+    rows = (*rows, f'eeee {name}-main "mallory\\nffff {name}-main alice"')
     (engine / "containers").write_text("\n".join((*rows, "")))
     run(engine)
-    assert "rm --force --volumes bbbb cccc" in (engine / "log").read_text()
+    assert "rm --force --volumes bbbb cccc" in (engine / "log").read_text().splitlines()

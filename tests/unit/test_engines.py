@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.frames_here import NONCE, framed
 from toolkit.core.command import Command, command, script
 from toolkit.core.engine_info import parse_info
 from toolkit.core.engines import PODMAN, spoken
@@ -52,7 +53,7 @@ def ours() -> Iterator[Command]:
     for plan in world.plans().values():
         yield from commands_of(plan)
     yield probe_command("toolkit:cpu", "demo", "gpu1", "0" * 16)
-    yield ask_holdings()
+    yield ask_holdings("0" * 16)
     yield ask_room("/x")
     yield programs.relay_program("demo", "0123", "10.0.0.2")
     yield programs.load_program("demo", "0123")
@@ -109,7 +110,7 @@ def test_what_podman_says_of_itself() -> None:
     assert info.security_options == ("name=rootless",) and info.cgroup_version == "1"
     assert parse_info('{"ServerVersion": "26.1"}') == EngineInfo("26.1", engine="docker")
     assert parse_info("nothing") is None
-    assert parse_holdings("podman overlay\n@@images@@\n@@images@@\n").store == "podman"
+    assert parse_holdings(framed(NONCE, driver="podman overlay"), NONCE).store == "podman"
 
 
 def test_what_stands_where_another_engine_was_meant() -> None:

@@ -16,7 +16,7 @@ from tests.unit.checks.recorded import marks, process
 from tests.unit.hosts_here import hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
 from toolkit.checks.model import Scene, Seen
-from toolkit.checks.remains import IMAGES, STATES, Remains, removable, told
+from toolkit.checks.remains import STATES, Remains, removable, told
 from toolkit.core.facts import ContainerFacts
 from toolkit.execute import execute
 from toolkit.plan.fix import Leftovers, OldJob, State, Stray, plan_fix
@@ -230,8 +230,7 @@ def test_parts_of_images_that_wait_for_nobody() -> None:
 
     def parts(*images: str) -> list[str]:
         one = seen("gpu1")
-        text = f"=used\n=images\n[{','.join(images)}]"
-        host = replace(one, answers={**one.answers, IMAGES.name: text})
+        host = replace(one, answers={**one.answers, "images-held": f"[{','.join(images)}]"})
         found = left(remains(host)).parts
         assert found is not None
         return [image.names[0] for image in found["gpu1"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from tests.unit.cluster_world import facts, gpu, running
 from tests.unit.inside_world import OTHER, only_root, sleeping, until_seen
 from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
 from toolkit.errors import NotReady
+from toolkit.plan import probe_uses
 from toolkit.plan.holders import Holder, holders, refuse_held
 from toolkit.plan.probe_uses import LEASE, QUESTIONS, parse_claims, parse_processes
-from toolkit.protocol.frames import framed_script, read_frames
+from toolkit.protocol.frames import CELL, framed_script, read_frames
 from toolkit.show_gpus import gpus_json, gpus_text
 
 SINCE = 1795204800.0  # 2026-11-20 20:00 UTC
@@ -40,11 +42,14 @@ def held(said: Facts) -> list[list[str]]:
 # The question
 
 
-def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path) -> None:
+def test_the_question_in_a_real_shell_finds_processes_and_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lease = tmp_path / "lease.py"
     lease.write_text("import time\ntime.sleep(60)\n")
-    argv = [str(lease), "j1", "--cluster", "demo", "--owner", "mal lory", "--slots", "0,1", "--gpus"]
-    mine = subprocess.Popen([sys.executable, *argv, "GPU-0,GPU-1"], env={"TOOLKIT_JOB": "j1"})
+    owner = "mal\tlory\nclaim|1|bob|S|x"
+    argv = [str(lease), "j1", "--cluster", "demo", "--owner", owner, "--slots", "0,1", "--gpus"]
+    mine = subprocess.Popen([sys.executable, *argv, "GPU-0,GPU-1"], env={"TOOLKIT_JOB": "j1|x"})
     other = subprocess.Popen([sys.executable, *argv, ""])
     # It names the program and is none: the path must be what Python runs.
     decoy = subprocess.Popen(["sh", "-c", "read line; :", str(lease), "j9"], stdin=subprocess.PIPE)
@@ -59,7 +64,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
             until_seen(process)
         text = QUESTIONS.replace(LEASE, str(lease))
         done = subprocess.run(
-            ["sh", "-c", framed_script(text, NONCE)],
+            ["sh", "-c", framed_script(CELL + text, NONCE)],
             capture_output=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
@@ -70,16 +75,17 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(tmp_path: Path)
             process.communicate()
     assert done.stderr == b""
     sections = read_frames(done.stdout, NONCE)
-    apps, claims = sections["apps"], sections["claims"].replace(str(lease), LEASE)
+    apps, claims = sections["apps"], sections["claims"]
+    monkeypatch.setattr(probe_uses, "LEASE", str(lease))
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
     found = [(p.gpu, p.pid, p.memory_mib, p.user, p.job) for p in parse_processes(apps)]
-    assert found == [("GPU-0", mine.pid, 512, me, "j1"), ("GPU-1", other.pid, 0, me, "")]
+    assert found == [("GPU-0", mine.pid, 512, me, "j1|x"), ("GPU-1", other.pid, 0, me, "")]
     assert all(process.program.startswith("python") for process in parse_processes(apps))
     boot = next(x for x in Path("/proc/stat").read_text().splitlines() if x.startswith("btime"))
     told = {claim.pid: claim for claim in parse_claims(claims, boot)}
     assert told.keys() == {mine.pid, other.pid}
     claim = told[mine.pid]
-    assert (claim.job, claim.cluster, claim.owner, claim.user) == ("j1", "demo", "mal lory", me)
+    assert (claim.job, claim.cluster, claim.owner, claim.user) == ("j1", "demo", owner, me)
     assert (claim.slots, claim.gpus, told[other.pid].gpus) == ((0, 1), ("GPU-0", "GPU-1"), ())
     assert abs(claim.since - time.time()) < 60
 
@@ -91,7 +97,7 @@ def test_the_job_of_a_process_of_another_user_is_not_read(tmp_path: Path) -> Non
         smi.write_text(f"#!/bin/sh\necho 'GPU-0, {other.pid}, 512'\necho 'GPU-0, {mine.pid}, 512'\n")
         smi.chmod(0o755)
         done = subprocess.run(
-            ["sh", "-c", framed_script(QUESTIONS, NONCE)],
+            ["sh", "-c", framed_script(CELL + QUESTIONS, NONCE)],
             capture_output=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
@@ -103,15 +109,15 @@ def test_the_job_of_a_process_of_another_user_is_not_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "argv",
     [
-        f"grep\t-slzFx\t{LEASE}\tj",
-        f"python3\t-u\t{LEASE}\tj1",
-        f"python3\t/tmp/other.py\t{LEASE}",
-        f"python3\t{LEASE}\t",
+        f"grep\0-slzFx\0{LEASE}\0j",
+        f"python3\0-u\0{LEASE}\0j1",
+        f"python3\0/tmp/other.py\0{LEASE}",
+        f"python3\0{LEASE}\0",
         "",
     ],
 )
 def test_what_only_looks_like_a_claim(argv: str) -> None:
-    assert parse_claims(f"12|bob|S 1|{argv}", "") == ()
+    assert parse_claims(f"claim|12|bob|S 1|={base64.b64encode(argv.encode()).decode()}", "") == ()
     assert parse_claims("no line of ours\nx|y", "") == ()
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import tarfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.golden import check_golden
 from tests.unit.each import for_each
+from tests.unit.frames_here import NONCE, framed
 from toolkit.core.image import config_identity
 from toolkit.core.image_parts import (
     JOINED,
@@ -25,9 +28,10 @@ from toolkit.core.image_parts import (
     part_config,
     room_needed,
 )
-from toolkit.core.image_store import parse_holdings
+from toolkit.core.image_store import ask_holdings, parse_holdings
 from toolkit.effects.image_archive import archive, archive_size
 from toolkit.errors import ImageError
+from toolkit.protocol.decode import DecodeError
 
 LAYERS = (b"base " * 300, b"", b"middle " * 2000, b"", b"top")
 CONFIG = {"architecture": "amd64", "os": "linux", "created": "2026-01-02T03:04:05Z", "config": {"User": "u"}}
@@ -149,16 +153,44 @@ ROOMS = """/var/lib/containerd
 """
 
 
+_DOCKER = r"""#!/bin/sh
+case $* in
+*DriverStatus*) echo '[["Backing Filesystem","extfs"]]' ;;
+*DockerRootDir*) printf '%s\n' "$ROOT" ;;
+"images "*) echo sha256:a ;;
+*) printf '%s\n' '["sha256:a"] ["toolkit-part:0123-aaaa-1"]' ;;
+esac
+"""
+
+
+def test_what_a_host_calls_its_folders_is_one_value(tmp_path: Path) -> None:
+    """The engine's folder has a name that looks like the next parts of the answer."""
+    root = tmp_path / f"a\n@@images@@\n{NONCE} images 4\nb\n@@images@@"
+    root.mkdir(parents=True)
+    (tmp_path / "docker").write_text(_DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    argv = [str(token) for token in ask_holdings(NONCE).argv]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ROOT": str(root)}
+    done = subprocess.run(argv, env=env, capture_output=True, check=True)
+    found = parse_holdings(done.stdout, NONCE)
+    assert (found.store, found.chains) == ("overlay2", (("sha256:a",),))
+    assert found.room and found.room.path == str(root) and found.room.total > 0
+
+
 def test_what_a_host_holds() -> None:
-    text = (
-        "banner\n[[driver]]\n@@images@@\n"
+    images = (
         '["sha256:a","sha256:b"] ["x:1","toolkit-part:0123-aaaa-2"]\n'
-        'null null\n["sha256:c"] ["toolkit-part:4567-bbbb-1"]\n@@images@@\n' + ROOMS
+        'null null\n["sha256:c"] ["toolkit-part:4567-bbbb-1"]\n'
     )
-    found = parse_holdings(text)
+    data = b"banner\n" + framed(NONCE, driver="[[driver]]", images=images, room=ROOMS)
+    found = parse_holdings(data, NONCE)
     assert found.store == "overlay2" and found.room and found.room.mount == "/b"
     assert found.chains == (("sha256:a", "sha256:b"), (), ("sha256:c",))
     assert found.parts_of("0123") == ("toolkit-part:0123-aaaa-2",) and len(found.parts) == 2
-    other = parse_holdings(text.replace("[[driver]]", '[["driver-type","io.containerd.snapshotter.v1"]]'))
+    driver = '[["driver-type","io.containerd.snapshotter.v1"]]'
+    other = parse_holdings(framed(NONCE, driver=driver, images=images, room=ROOMS), NONCE)
     assert other.store == "containerd" and other.room and other.room.mount == "/a"
-    assert parse_holdings("").room is None and parse_holdings("").chains == ()
+    bare = parse_holdings(framed(NONCE), NONCE)
+    assert bare.room is None and bare.chains == ()
+    with pytest.raises(DecodeError, match="the last section is missing"):
+        parse_holdings(data[:-1], NONCE)

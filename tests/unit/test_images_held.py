@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
+from tests.unit.frames_here import NONCE
 from toolkit.api import Reply, Session
 from toolkit.core.names import LABEL_PART, identity_reference, part_name
 from toolkit.errors import Unreachable
 from toolkit.images import list_images, prune_plan
-from toolkit.plan.images import QUESTION, HeldImage, image_rows, parse_held, plan_prune
+from toolkit.plan.images import QUESTIONS, HeldImage, image_rows, parse_held, plan_prune
 from toolkit.plan.probe import parse_facts, probe_command
 from toolkit.plan.steps import Plan, Run
+from toolkit.protocol.frames import read_frames
 from toolkit.show import images_text, plan_text
 
 LAYERS = tuple(f"sha256:{letter * 64}" for letter in "abcd")
+NAMES = [name for name, _ in QUESTIONS]
 
 
 def image(name: str, **changes: Any) -> HeldImage:
@@ -45,9 +50,9 @@ def inspected(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def answer(images: list[dict[str, Any]], listed: str, used: str = "") -> str:
+def answer(images: list[dict[str, Any]], listed: str, used: str = "") -> dict[str, str]:
     ids = "\n".join(f"sha256:{name * 64}" for name in listed)
-    return f"{ids}\n=used\n{used}=images\n{json.dumps(images, indent=2)}"
+    return dict(zip(NAMES, (ids, used, json.dumps(images, indent=2)), strict=True))
 
 
 def test_what_a_host_says() -> None:
@@ -60,7 +65,7 @@ def test_what_a_host_says() -> None:
             inspected("c", RepoTags=None, Metadata={"LastTagTime": "0001-01-01T00:00:00Z"}, Config=None),
         ],
         "ab",
-        f"sha256:{'a' * 64} /toolkit-demo-main\nsha256:{'a' * 64} /a user's own\n",
+        f"by|sha256:{'a' * 64}|/toolkit-demo-main\nby|sha256:{'a' * 64}|/a user's own\n",
     )
     a, b, c = parse_held(said)
     assert (a.names, a.users, a.whole, a.line) == (
@@ -72,7 +77,36 @@ def test_what_a_host_says() -> None:
     assert (a.since, a.size, a.diff_ids, a.part_of) == (1770001445.5, 5, LAYERS, "")
     assert (b.part_of, b.own_names, b.verified) == ("9" * 16, (part,), False)
     assert (c.names, c.whole, c.since, c.users) == ((), False, 1767323045.123, ())
-    assert parse_held("") == parse_held(answer([], "")) == ()
+    assert parse_held({}) == parse_held(answer([], "")) == ()
+
+
+_DOCKER = r"""#!/bin/sh
+case $* in
+"images "*) echo sha256:@a ;;
+"ps "*) echo 0123 ;;
+"inspect "*) printf '%s\n' 'sha256:@a /a|b' ;;
+"image inspect i:1 sha256:@a") cat "$HOME/inspected" ;;
+esac
+"""
+
+
+def test_the_question_in_a_real_shell(tmp_path: Path) -> None:
+    label = "x\n=used\n=images\n[]"
+    for name in ("docker", "inspected"):
+        text = _DOCKER.replace("@a", "a" * 64)
+        content = text if name == "docker" else json.dumps([inspected("a", Config={"Labels": {"y": label}})])
+        (tmp_path / name).write_text(content)
+    (tmp_path / "docker").chmod(0o755)
+    command = probe_command("i:1", "demo", "gpu1", NONCE, QUESTIONS)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run([str(word) for word in command.argv], env=env, capture_output=True, check=True)
+    (found,) = parse_held(read_frames(done.stdout, NONCE))
+    assert (found.id, found.names, found.users, found.whole) == (
+        f"sha256:{'a' * 64}",
+        ("a:1",),
+        ("a|b",),
+        True,
+    )
 
 
 def rows(*held: HeldImage, identity: str = "a" * 16) -> list[tuple[str, str, str, int]]:
@@ -126,6 +160,14 @@ def test_what_never_goes(change: dict[str, Any]) -> None:
     assert pruned(*newer, image("c", since=1.0), wanted="c" * 16) == []
 
 
+def test_an_image_goes_with_the_names_of_all_its_identities() -> None:
+    """An earlier version of toolkit made another identity of the same image."""
+    names = tuple(map(identity_reference, ("f" * 16, "c" * 16)))
+    newer = [image(letter, created=float(age)) for age, letter in ((3, "a"), (2, "b"))]
+    (step,) = plan_prune({"gpu1": (*newer, image("c", names=names))}, "").steps
+    assert isinstance(step, Run) and set(names) <= set(step.command.argv)
+
+
 def test_parts_go() -> None:
     parts = [image(n, names=(part_name("a" * 16, "abcd", int(n)),), part_of="a" * 16) for n in "12"]
     assert pruned(*parts) == [f"{'a' * 16}-abcd-{n}" for n in "12"]
@@ -150,7 +192,7 @@ def test_hosts_that_do_not_answer_have_their_row() -> None:
     session = Session(world.inventory())
     session.local_image = world.IMAGE
     session.facts = {"gpu1": world.facts()}
-    session.replies = {"gpu1": Reply({QUESTION[0]: answer([], "")}, 0, 0)}
+    session.replies = {"gpu1": Reply(answer([], ""), 0, 0)}
     session.errors = {"gpu2": Unreachable("off", "", "gpu2")}
     found = list_images(session)
     assert [(row.host, row.state, row.note) for row in found] == [

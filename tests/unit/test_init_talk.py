@@ -40,7 +40,7 @@ from toolkit.spec.ssh_aliases import parse_aliases
 from toolkit.trust import ShownKey
 
 NEEDS_SSH = pytest.mark.skipif(not shutil.which("ssh"), reason="there is no ssh program on this machine")
-NFS = "nfs4|nas:/export/data|rwx|128|1048576:1000|/data\n"
+NFS = "share|nfs4|nas:/export/data|rwx|128|1048576:1000|/data\n"
 
 
 # What is found in ~/.ssh/config

@@ -8,7 +8,7 @@ from functools import wraps
 
 from toolkit.checks.model import HostJudge, Probe, Scene, Seen, fine
 from toolkit.core.finding import Finding
-from toolkit.protocol.frames import lines_of
+from toolkit.protocol.frames import CELL, lines_of, rows
 from toolkit.protocol.numbers import whole
 
 # nvidia-smi answers nothing at all when it does not know one of the columns. These it has had since 418.
@@ -24,7 +24,8 @@ _OLD = f"{_ALWAYS},clocks_throttle_reasons.active"
 # A driver in trouble can make nvidia-smi hang: then it is asked no second time.
 GPUS = Probe(
     "gpu-health",
-    rf"""
+    CELL
+    + rf"""
 for d in /sys/bus/pci/devices/*; do
   read -r vendor <"$d/vendor" && [ "$vendor" = 0x10de ] || continue
   read -r class <"$d/class"
@@ -40,13 +41,16 @@ out=$(smi --query-gpu={_NEW} --format=csv,nounits)
 case $? in 124|137) echo "no answer within 20 s"; exit ;; esac
 case $out in *"not a valid field"*) out=$(smi --query-gpu={_OLD} --format=csv,nounits) ;; esac
 printf '%s\n' "$out"
-smi --query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv,noheader,nounits |
-while IFS=, read -r gpu pid memory name; do
+# Not process_name: a process chooses it, and nvidia-smi prints a newline in it as it is.
+smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits |
+while IFS=, read -r gpu pid memory; do
   pid=${{pid# }}
   case $gpu in GPU-*) ;; *) continue ;; esac
-  state=gone; rest=
+  state=gone; rest=; name=
   read -r line 2>/dev/null <"/proc/$pid/stat" && rest=${{line##*) }} && state=${{rest%% *}}
-  echo "app:$gpu,$pid,$memory,$state,$(stat -c %U "/proc/$pid" 2>/dev/null),$name"
+  read -r name 2>/dev/null <"/proc/$pid/comm"
+  printf 'app|%s|%s|%s|%s|' "$(cell "$gpu")" "$(cell "$pid")" "$(cell "${{memory# }}")" "$(cell "$state")"
+  printf '%s|%s\n' "$(cell "$(stat -c %U "/proc/$pid" 2>/dev/null)")" "$(cell "$name")"
 done
 smi --query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure --format=csv,noheader |
 grep '^GPU-' | named rows
@@ -105,23 +109,25 @@ class Answers:
         return self.other.get(word, ())
 
 
-_WORDS = ("pci", "app", "rows", "fabric", "chars", "tool", "cdi", "module", "kernel", "running", "log")
+_WORDS = ("pci", "rows", "fabric", "chars", "tool", "cdi", "module", "kernel", "running", "log")
 
 
 def answers(seen: Seen) -> Answers:
     """Return what the host said about its GPUs."""
     told: dict[str, list[str]] = {}
     rest: list[str] = []
+    apps: list[App] = []
     for line in lines_of(seen.answer(GPUS)):
         word, _, after = line.partition(":")
-        if word in _WORDS:
+        if line.startswith("app|"):
+            apps += (app for _, cells in rows(line) if (app := _app(cells)))
+        elif word in _WORDS:
             told.setdefault(word, []).append(after)
         elif line.strip():
             rest.append(line.strip())
     cards, trouble = _table(rest)
     pci = tuple((bus, driver) for bus, _, driver in (line.partition(" ") for line in told.get("pci", ())))
-    apps = tuple(app for app in map(_app, told.get("app", ())) if app)
-    return Answers(cards, trouble, pci, apps, {word: tuple(lines) for word, lines in told.items()})
+    return Answers(cards, trouble, pci, tuple(apps), {word: tuple(lines) for word, lines in told.items()})
 
 
 def _table(lines: list[str]) -> tuple[tuple[Mapping[str, str], ...], str]:
@@ -139,12 +145,9 @@ def _table(lines: list[str]) -> tuple[tuple[Mapping[str, str], ...], str]:
     return tuple(cards), " ".join(other)
 
 
-def _app(line: str) -> App | None:
-    cells = [cell.strip() for cell in line.split(",", 5)]
+def _app(cells: tuple[str, ...]) -> App | None:
     pid = whole(cells[1]) if len(cells) == 6 else None
-    if pid is None:
-        return None
-    return App(cells[0], pid, cells[2], cells[3], cells[4], cells[5])
+    return None if pid is None else App(cells[0], pid, *cells[2:])
 
 
 def unwanted(seen: Seen, scene: Scene) -> bool:

@@ -30,7 +30,7 @@ look() {
   while read -r device folder type options _; do
     case $real/ in "${folder%/}"/*)
       if [ ${#folder} -ge $longest ]; then
-        longest=${#folder}; on="$type|$device|${options%%,lowerdir=*}"
+        longest=${#folder}; on="$type|$(cell "$device")|$(cell "${options%%,lowerdir=*}")"
       fi ;;
     esac
   done </proc/self/mounts

@@ -9,7 +9,7 @@ from toolkit.checks.leftovers import MARKS, abandoned, is_name, marked, state_ba
 from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.plan.fix import QUIET, Leftovers, OldJob, State, Stray
-from toolkit.plan.images import QUESTION, HeldImage, parse_held
+from toolkit.plan.images import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
 
@@ -43,8 +43,7 @@ halves() { find "$mine" -name '*.toolkit-new' -type f -cmin +@quiet@ -print0 2>/
 printf 'halves|%s\n' "$(halves | tr -dc '\0' | wc -c)"
 """.replace("@quiet@", str(QUIET)),
 )
-IMAGES = Probe(*QUESTION)
-PROBES = (MARKS, STATES, IMAGES)
+PROBES = (MARKS, STATES, *(Probe(*question) for question in QUESTIONS))
 _FINAL = ("succeeded", "failed", "stopped", "timeout")
 
 
@@ -236,7 +235,7 @@ def _runs(seen: Seen, cluster: str) -> bool:
 def _dead_parts(seen: Seen) -> Iterator[HeldImage]:
     """Parts of images to which nothing has been added for long; they say not whose they are."""
     try:
-        images = parse_held(seen.answer(IMAGES))
+        images = parse_held(seen.answers)
     except DecodeError:  # an odd answer of an engine names nothing that could be removed
         return
     newest: dict[str, float] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked
 from toolkit.core.finding import Finding
-from toolkit.protocol.frames import lines_of
+from toolkit.protocol.frames import CELL, rows
 
 # The engine itself looks at a mount's source before it looks for the image, and no engine has this one: so
 # it says whether it may, and makes nothing. In a folder it must be able to find a name. Our own folders are
@@ -14,7 +14,9 @@ from toolkit.protocol.frames import lines_of
 # What a container of ours that runs has been given, the engine sees; ``$said`` is what it says of containers.
 SEES = Probe(
     "engine-sees",
-    r"""
+    CELL
+    + r"""
+told() { printf '%s|%s|%s\n' "$1" "$2" "$(cell "$3")"; }
 csv() { printf '"source=%s"' "$(printf '%s' "$1" | sed 's/"/""/g')"; }
 seen=$(printf '%s\n' "$said" |
   sed -n '/"Running": true/,/"Running": false/s/^ *"Source": "\(.*\)",$/|\1|/p')
@@ -22,14 +24,14 @@ look() {
   mount="type=bind,$(csv "$3"),target=/x"
   said=$(timeout -s KILL 10 docker create --pull never --mount "$mount" toolkit.local/none:none x 2>&1)
   case $said in
-    *"mount config"*ermission\ denied*) echo "shut|$1|$2" ;;
-    *"mount config"*|*"o such image"*) echo "open|$1|$2" ;;
+    *"mount config"*ermission\ denied*) told shut "$1" "$2" ;;
+    *"mount config"*|*"o such image"*) told open "$1" "$2" ;;
   esac
 }
 there="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
 while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
 case $seen in
-  *"|$there/conf|"*) echo "open|state|$there" ;;
+  *"|$there/conf|"*) told open state "$there" ;;
   *)
     look state "$there" "$there/toolkit-looks"
     if [ -d "$HOME/.ssh" ] && [ "$(stat -c %d "$HOME/.ssh")" = "$(stat -c %d "$there")" ]; then
@@ -38,7 +40,7 @@ case $seen in
 esac
 shift 4
 for source; do
-  case $seen in *"|$source|"*) echo "open|mount|$source"; continue ;; esac
+  case $seen in *"|$source|"*) told open mount "$source"; continue ;; esac
   ! timeout -s KILL 5 test -e "$source" || look mount "$source" "$source"
 done
 """,
@@ -46,8 +48,7 @@ done
 
 
 def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
-    lines = [line.split("|", 2) for line in lines_of(seen.answer(SEES))]
-    told = [(cells[0], cells[1], cells[2]) for cells in lines if len(cells) == 3]
+    told = [(word, *cells) for word, cells in rows(seen.answer(SEES)) if len(cells) == 2]
     if not told:
         yield unchecked("the engine does not say what it may see")
     shut = dict.fromkeys((role, path) for word, role, path in told if word == "shut")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolkit.checks.model import Probe, Seen
 from toolkit.checks.places import NETWORK
 from toolkit.core.container import Mount
-from toolkit.protocol.frames import lines_of
+from toolkit.protocol.frames import CELL, rows
 from toolkit.spec import mount_fields
 
 # Each is looked at by a shell of its own, all at once: one whose server is gone answers nobody.
@@ -16,16 +16,17 @@ SHARES = Probe(
     "shares",
     rf"""
 look='
+@cell@
   may=; [ ! -r "$3" ] || may=r; [ ! -w "$3" ] || may=${{may}}w; [ ! -x "$3" ] || may=${{may}}x
   inode=$(stat -L -c %i -- "$3") && size=$(stat -f -c %S:%b -- "$3") || exit
-  printf "%s|%s|%s|%s|%s|%s\n" "$1" "$2" "$may" "$inode" "$size" "$3"
+  printf "share|%s|%s|%s|%s|%s|%s\n" "$1" "$(cell "$2")" "$may" "$inode" "$size" "$(cell "$3")"
 '
 while read -r device folder type _; do
   case $type in {"|".join(sorted(NETWORK))}) ;; *) continue ;; esac
   timeout -s KILL 3 sh -c "$look" sh "$type" "$device" "$folder" 2>/dev/null &
 done </proc/self/mounts
 wait
-""",
+""".replace("@cell@", CELL.strip()),
 )
 
 # The image's or the system's own, as a whole; below them a system keeps what it needs.
@@ -64,8 +65,8 @@ class CommonShare:
 
 def shares(seen: Seen) -> tuple[Share, ...]:
     """Return the network file systems that a host has mounted, and that answered."""
-    rows = [line.split("|") for line in lines_of(seen.answer(SHARES))]
-    return tuple(Share(*row) for row in rows if len(row) == 6)
+    found = (cells for word, cells in rows(seen.answer(SHARES)) if word == "share" and len(cells) == 6)
+    return tuple(Share(*cells) for cells in found)
 
 
 def common_shares(hosts: Sequence[Seen]) -> tuple[CommonShare, ...]:

@@ -164,11 +164,11 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """
     from dataclasses import asdict
 
-    from toolkit.images import QUESTION, list_images
+    from toolkit.images import QUESTIONS, list_images
     from toolkit.show import images_text
 
     inventory = load(hosts)
-    with connect(inventory, verbose, questions=(QUESTION,)) as session:
+    with connect(inventory, verbose, questions=QUESTIONS) as session:
         rows = list_images(session)
     if as_json:
         put_json({"image": inventory.image, "rows": [asdict(row) for row in rows]})
@@ -186,8 +186,8 @@ def prune(
 
     Never one that a container is made from, running or not, and never one with a name that you gave it.
     """
-    from toolkit.images import QUESTION, prune_plan
+    from toolkit.images import QUESTIONS, prune_plan
 
-    with connect(load(hosts), verbose, questions=(QUESTION,)) as session:
+    with connect(load(hosts), verbose, questions=QUESTIONS) as session:
         report = carry_out(session, prune_plan(session), dry_run, as_json, verbose)
     exit_with(report)

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.core.command import Command, script
+from toolkit.protocol.frames import CELL, lines_of, read_cell
 from toolkit.protocol.numbers import MOST, whole
 
 # For each path, and for where the engine keeps images: the path, then bytes and inodes of its file system.
 # A path that is not there yet counts as the nearest folder above it that is.
-ASK_ROOM = r"""
+ASK_ROOM = (
+    CELL
+    + r"""
 root=$(timeout 10 docker info --format '{{.DockerRootDir}}' 2>/dev/null ||
   timeout 10 docker info --format '{{.Store.GraphRoot}}' 2>/dev/null)
 [ ! -e /var/lib/containerd ] || set -- "$@" /var/lib/containerd
@@ -18,9 +21,11 @@ for path in "$@" "$root"; do
   [ -n "$path" ] || continue
   place=$path
   until [ -e "$place" ]; do place=${place%/*}; [ -n "$place" ] || place=/; done
-  printf '%s\n' "$path"; df -Pk "$place" | tail -n 1; df -Pi "$place" | tail -n 1
+  blocks=$(df -Pk "$place" | tail -n 1); inodes=$(df -Pi "$place" | tail -n 1)
+  printf '%s\n%s\n%s\n' "$(cell "$path")" "$(cell "$blocks")" "$(cell "$inodes")"
 done
 """
+)
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,8 @@ def ask_room(*paths: str) -> Command:
 
 
 def parse_room(text: str) -> tuple[Room, ...]:
-    """Return what df said of each path; what cannot be read is left out."""
-    lines = text.splitlines()
+    """Return what df printed for each path; what cannot be read is left out."""
+    lines = [*map(read_cell, lines_of(text))]
     found = []
     for path, in_bytes, in_files in zip(lines[::3], lines[1::3], lines[2::3], strict=False):
         # POSIX: file system, blocks, used, available, capacity, mount point (which may hold blanks).

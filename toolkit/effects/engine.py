@@ -13,6 +13,7 @@ import docker.errors
 import requests.exceptions
 from docker.context import ContextAPI
 
+from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, image_facts
 from toolkit.errors import ImageError, MissingTool
 from toolkit.protocol.decode import DecodeError, decode
@@ -81,14 +82,17 @@ class Engine:
             return str(self.client.version().get("Version", ""))
         return ""
 
-    def image(self, reference: str) -> ImageFacts | None:
+    def image(self, reference: str, engine: str = DOCKER) -> ImageFacts | None:
         """Return the image of that name, None when the engine has none.
+
+        Args:
+            engine: of the cluster's hosts.
 
         Raises:
             ImageError: the engine does not answer properly.
         """
         try:
-            return image_facts(decode(ImageInspect, self.client.api.inspect_image(reference)))
+            return image_facts(decode(ImageInspect, self.client.api.inspect_image(reference)), engine)
         except docker.errors.ImageNotFound:
             return None
         except (docker.errors.DockerException, requests.exceptions.RequestException, DecodeError) as error:

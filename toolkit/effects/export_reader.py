@@ -1,7 +1,8 @@
 """Layers of an image out of the archive that this machine's engine exports.
 
-Nothing of the image runs for it. The archive is written to a file without a name first, because the engine
-gives the layers in an order of its own, and hosts want only those that they lack.
+Nothing of the image runs for it. The archive is written to a file first, because the engine gives the layers
+in an order of its own, and hosts need only those that they lack. The file has no name while it has content,
+so the system frees it even if this process is killed.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Annotated
 
+from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
 from toolkit.core.image_parts import ImageParts, Layer
 from toolkit.core.room import size as size_text
+from toolkit.effects.image_build import default_cache
 from toolkit.effects.layer_reader import Unreadable
 from toolkit.protocol.decode import Items, Key, decode_json, load_json
 
@@ -40,26 +43,37 @@ class _Manifest:
     layers: Annotated[tuple[str, ...], Key("Layers"), Items(1000)]
 
 
+def _export_folder() -> Path:
+    """Return TMPDIR if it is set, else a folder in toolkit's cache: the system's /tmp is often memory."""
+    if chosen := os.environ.get("TMPDIR"):
+        return Path(chosen)
+    try:
+        folder = Path(default_cache(os.environ), "exports")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # the user has no home, or cannot write there
+        return Path(tempfile.gettempdir())
+    return folder
+
+
 class ExportReader:
     """Reads the layers of one image from what ``docker save`` writes of it.
 
     Args:
         save: yields the archive.
         image: as the engine reports it.
-        folder: for the file; the system's folder for such files if absent.
     """
 
-    def __init__(
-        self, save: Callable[[str], Iterator[bytes]], image: ImageFacts, folder: Path | None = None
-    ) -> None:
+    def __init__(self, save: Callable[[str], Iterator[bytes]], image: ImageFacts) -> None:
         self._save, self._image = save, image
-        self._folder = folder or Path(tempfile.gettempdir())
         self._file: IO[bytes] | None = None
         self._places: dict[str, tuple[int, int]] = {}  # offset and length of each member
         self._names: tuple[str, ...] = ()
 
-    def describe(self, identity: str) -> ImageParts:
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
         """Export the image and return what it consists of.
+
+        Args:
+            engine: of the cluster's hosts.
 
         Raises:
             Unreadable: with the reason.
@@ -68,7 +82,7 @@ class ExportReader:
             self._export()
             (manifest,) = decode_json(tuple[_Manifest, ...], self._small("manifest.json"))
             config = self._small(manifest.config)
-            if config_identity(load_json(config)) != identity:
+            if config_identity(load_json(config), engine) != identity:
                 raise Unreadable("the engine exported another image")
             self._names = manifest.layers
             pairs = zip(self._image.diff_ids, self._names, strict=True)
@@ -100,10 +114,10 @@ class ExportReader:
         self._file = None
 
     def _export(self) -> None:
-        needed = int(self._image.size * _SPARE)
-        if shutil.disk_usage(self._folder).free < needed:
-            raise Unreadable(f"{self._folder} has no room for its export, which takes {size_text(needed)}")
-        self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 (closed by `close`)
+        needed, folder = int(self._image.size * _SPARE), _export_folder()
+        if shutil.disk_usage(folder).free < needed:
+            raise Unreadable(f"{folder} has no room for its export, which takes {size_text(needed)}")
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by `close`)
         for piece in self._save(self._image.id):
             self._file.write(piece)
         self._file.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from contextlib import suppress
 
+from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts
 from toolkit.core.image_parts import Group, ImageParts
 from toolkit.effects.built_images import built_images
@@ -20,13 +21,14 @@ class ImageSource:
 
     Args:
         image: as the engine reports it.
+        on: the engine of the cluster's hosts.
 
     Attributes:
         parts: its config and layers; None when they cannot be read one by one.
         why_whole: the reason for that.
     """
 
-    def __init__(self, engine: Engine, image: ImageFacts) -> None:
+    def __init__(self, engine: Engine, image: ImageFacts, on: str = DOCKER) -> None:
         self._engine, self.image = engine, image
         self.why_whole = ""
         self.parts: ImageParts | None = None
@@ -37,20 +39,21 @@ class ImageSource:
         if image.id in built_images():
             self._reader = LayerReader(engine.client, image.id, image.diff_ids)
             with suppress(Unreadable):
-                self.parts = self._reader.describe(image.identity)
+                self.parts = self._reader.describe(image.identity, on)
                 return
             self._reader = ExportReader(engine.save, image)
         try:
-            self.parts = self._reader.describe(image.identity)
+            self.parts = self._reader.describe(image.identity, on)
         except (Unreadable, ImageError) as error:
             self.give_up(error.what)
 
     @classmethod
-    def open(cls, reference: str, identity: str, known: str) -> ImageSource:
+    def open(cls, reference: str, identity: str, known: str, on: str) -> ImageSource:
         """Return the image that this machine's engine knows by that Id, or by that name.
 
         Args:
             known: Id of the image when the plan was made; the name may mean another one since.
+            on: the engine of the cluster's hosts.
 
         Raises:
             MissingTool: no engine answers.
@@ -58,9 +61,9 @@ class ImageSource:
         """
         engine = Engine.connect()
         for name in (known, reference):
-            image = engine.image(name) if name else None
+            image = engine.image(name, on) if name else None
             if image is not None and image.identity == identity:
-                return cls(engine, image)
+                return cls(engine, image, on)
         raise ImageError(f"{reference} is not the image that the plan was made for", "run the command again")
 
     def give_up(self, why: str) -> None:

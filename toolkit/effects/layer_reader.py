@@ -23,6 +23,7 @@ import requests.exceptions
 from docker.types import Mount
 from docker.utils.socket import read as read_socket
 
+from toolkit.core.engines import DOCKER
 from toolkit.core.image import config_identity
 from toolkit.core.image_parts import ImageParts, Layer
 from toolkit.errors import ImageError
@@ -80,8 +81,11 @@ class LayerReader:
         self._mounts: list[Mount] = []
         self._running: set[_Output] = set()
 
-    def describe(self, identity: str) -> ImageParts:
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
         """Return what the image consists of; finds out on the way how its layers can be read.
+
+        Args:
+            engine: of the cluster's hosts.
 
         Raises:
             Unreadable: with the reason.
@@ -93,7 +97,7 @@ class LayerReader:
                 with self._run("describe") as output:
                     said = decode_json(LayersSeen, _line(output))
                 config = base64.b64decode(said.config)
-                if config_identity(load_json(config)) != identity:
+                if config_identity(load_json(config), engine) != identity:
                     raise Unreadable("its config is not that of the image")
                 pairs = zip(self._diff_ids, said.sizes, strict=True)
                 return ImageParts(config, tuple(Layer(diff_id, size) for diff_id, size in pairs))

@@ -224,14 +224,18 @@ class Sending:
         return result, b"".join(said).decode(errors="replace")
 
     def _ask(self, question: Command) -> str:
+        return self._answer(question).stdout
+
+    def _answer(self, question: Command) -> Result:
         answer = self.runner.run(question, 120)
         if not answer.ok:
             raise failure(answer, self.runner)
-        return answer.stdout
+        return answer
 
     def _holdings(self) -> Holdings:
         with answer_of(self.step.host, "the images that it has"):
-            return parse_holdings(self._ask(ask_holdings()))
+            nonce = secrets.token_hex(8)
+            return parse_holdings(self._answer(ask_holdings(nonce)).raw, nonce)
 
     def _require_room(self, holdings: Holdings, needed: int) -> None:
         room, host = holdings.room, self.step.host

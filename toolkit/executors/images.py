@@ -38,7 +38,9 @@ def _source(step: SendImage, context: Context) -> ImageSource:
         ImageError: the engine has another image under this name than the plan was made for.
     """
     key = (ImageSource, step.identity)
-    return context.share(key, lambda: ImageSource.open(step.reference, step.identity, step.image))
+    return context.share(
+        key, lambda: ImageSource.open(step.reference, step.identity, step.image, context.engine)
+    )
 
 
 def _shipment(step: SendImage, context: Context, source: ImageSource, parts: ImageParts) -> Shipment:

@@ -19,9 +19,10 @@ from toolkit.spec.inventory import Inventory
 _OWN = r"""
 own() {
   docker ps -a --no-trunc --filter "label=toolkit.cluster=$1" \
-    --format '{{.ID}} {{.Names}} {{.Label "toolkit.owner"}}' | while read -r id name owner; do
-    # An image can bring the label, and not the name.
-    case $name in "toolkit-$1-"*) [ "${owner:-$2}" != "$2" ] || echo "$id" ;; esac
+    --format '{{.ID}} {{.Names}} {{json (.Label "toolkit.owner")}}' | while read -r id name owner; do
+    # An image can bring the label, and not the name. As JSON, a label with a newline is still one line.
+    case $name in "toolkit-$1-"*) ;; *) continue ;; esac
+    case $owner in '""'|"\"$2\"") echo "$id" ;; esac
   done
 }
 """

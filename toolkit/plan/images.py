@@ -14,22 +14,24 @@ from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 from toolkit.plan.steps import Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
-from toolkit.protocol.frames import lines_of
+from toolkit.protocol.frames import CELL, rows
 
 # How many images of one name `image prune` leaves on a host: today's, and the one to go back to.
 KEPT = 2
 
 # As in the probe, $1 is the image's name in the hosts file. `docker images` lists whole images alone.
-QUESTION = (
-    "images-held",
-    r"""
-ids=$(docker images --quiet --all --no-trunc | sort -u)
-printf '%s\n' "$ids" =used
+QUESTIONS = (
+    ("images-listed", "docker images --quiet --all --no-trunc"),
+    (
+        "images-used",
+        CELL
+        + r"""
 used=$(docker ps --all --quiet --no-trunc)
-[ -z "$used" ] || docker inspect --type container --format '{{.Image}} {{.Name}}' $used
-echo =images
-docker image inspect "$1" $ids
+[ -z "$used" ] || docker inspect --type container --format '{{.Image}} {{.Name}}' $used |
+  while read -r image name; do printf 'by|%s|%s\n' "$image" "$(cell "$name")"; done
 """,
+    ),
+    ("images-held", 'docker image inspect "$1" $(docker images --quiet --all --no-trunc | sort -u)'),
 )
 
 
@@ -79,19 +81,21 @@ def _is_part(name: str) -> bool:
     return name.startswith(f"{PART_REPOSITORY}:")
 
 
-def parse_held(text: str) -> tuple[HeldImage, ...]:
-    """Return the images that a host named in answer to ``QUESTION``, all that it has.
+def parse_held(parts: Mapping[str, str]) -> tuple[HeldImage, ...]:
+    """Return the images that a host named in answer to ``QUESTIONS``, all that it has.
+
+    Args:
+        parts: content of each section, by its name.
 
     Raises:
         DecodeError: what it said of one is no answer of an engine.
     """
-    listed, _, rest = text.partition("=used\n")
-    used, _, rest = rest.partition("=images\n")
+    listed, used, inspected = (parts.get(name, "") for name, _ in QUESTIONS)
     users: dict[str, list[str]] = {}
-    for line in lines_of(used):
-        image, _, name = line.partition(" ")
-        users.setdefault(image_id(image), []).append(name.lstrip("/"))
-    found = {image_id(item.id): item for item in json_list(ImageInspect, rest)}
+    for word, cells in rows(used):
+        if word == "by" and len(cells) == 2:
+            users.setdefault(image_id(cells[0]), []).append(cells[1].lstrip("/"))
+    found = {image_id(item.id): item for item in json_list(ImageInspect, inspected)}
     return tuple(
         replace(_held_image(item), users=tuple(sorted(users.get(id_, ()))), whole=id_ in listed.split())
         for id_, item in sorted(found.items())

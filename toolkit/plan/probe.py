@@ -22,7 +22,7 @@ from toolkit.plan.nvidia import SMI, parse_cdi, parse_smi
 from toolkit.plan.probe_cluster import boot_time, container_facts, is_named_as_labeled, programs, remembered
 from toolkit.protocol.decode import DecodeError, decode
 from toolkit.protocol.engine import ContainerInspect, EngineInfo, ImageInspect
-from toolkit.protocol.frames import framed_script, lines_of
+from toolkit.protocol.frames import CELL, framed_script, lines_of, read_cell
 from toolkit.protocol.hosts import Who
 from toolkit.protocol.numbers import whole
 
@@ -32,7 +32,8 @@ _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 # Each section is a call of `say`, see ``toolkit.protocol.frames``. What contains `case` is a function first:
 # old shells end a command substitution at its first bracket.
 _SCRIPT = (
-    r"""
+    CELL
+    + r"""
 say begun "$(date +%s.%N)"
 # fish without a locale, as sshd starts it, hands on a home with other letters than ASCII garbled.
 [ -d "$HOME" ] || HOME=$(getent passwd "$(id -u)" | cut -d: -f6)
@@ -43,7 +44,7 @@ export XDG_STATE_HOME
 groups=$(id -Gnz 2>/dev/null | tr '\0' '\t')
 [ -n "$groups" ] || groups=$(id -Gn | tr ' ' '\t')
 say who "$(id -un; id -u; id -g; id -G
-  printf '%s\n' "$groups" "$HOME" "${XDG_STATE_HOME:-$HOME/.local/state}")"
+  printf '%s\n' "$groups" "$(cell "$HOME")" "$(cell "${XDG_STATE_HOME:-$HOME/.local/state}")")"
 say machine "$(uname -n; uname -m)"
 say ssh "$SSH_CONNECTION"
 engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
@@ -247,7 +248,8 @@ def _who(text: str) -> Who:
     # Groups without a name, or names that cannot be told apart: then the ids stand for them.
     groups = list(map(list, zip(ids, names if len(names) == len(ids) else map(str, ids), strict=True)))
     numbers = {"uid": whole(lines["uid"]), "gid": whole(lines["gid"]), "groups": groups}
-    return decode(Who, {**lines, **numbers}, "who")
+    places = {name: read_cell(lines[name]) for name in ("home", "state")}
+    return decode(Who, {**lines, **places, **numbers}, "who")
 
 
 def _lines(text: str, section: str, names: Sequence[str]) -> dict[str, str]:

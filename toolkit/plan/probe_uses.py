@@ -6,12 +6,13 @@ from toolkit.core.facts import Claim, GpuProcess
 from toolkit.core.names import INSIDE
 from toolkit.plan.ownership import OWN_PROCESSES
 from toolkit.plan.probe_cluster import begun
-from toolkit.protocol.frames import lines_of
+from toolkit.protocol.frames import rows
 from toolkit.protocol.numbers import whole
 
 # Its arguments say what a running job uses, in /proc, where every user of the host may read them.
 LEASE = str(INSIDE / "lease.py")
 
+# The probe defines `cell`.
 # A process that ended meanwhile is left out; where /proc hides those of others, kill still knows them.
 # The innermost container is the last to be named by the control group's path.
 QUESTIONS = (
@@ -32,7 +33,8 @@ timeout -k 2 10 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --forma
   inside=$(sed -n 's/.*\([0-9a-f]\{64\}\).*/\1/p' "/proc/$pid/cgroup" 2>/dev/null | head -n 1)
   [ -z "$(echo "/proc/$pid/environ" | of_this_user)" ] ||
     job=$(tr '\0\n' '\n ' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
-  printf '%s|%s|%s|%s|%s|%s|%s\n' "$gpu" "$pid" "$memory" "$owner" "$inside" "$job" "$name"
+  printf 'app|%s|%s|%s|%s|' "$(cell "$gpu")" "$pid" "$(cell "$memory")" "$(cell "$owner")"
+  printf '%s|%s|%s\n' "$inside" "$(cell "$job")" "$(cell "$name")"
 done
 }
 say apps "$(apps)"
@@ -40,8 +42,9 @@ claims() {
 for f in $(grep -slzFx @lease@ /proc/[0-9]*/cmdline 2>/dev/null); do
   line=; read -r line 2>/dev/null <"${f%/cmdline}/stat" || continue
   pid=${f#/proc/}; owner_of "${f%/cmdline}"
-  printf '%s|%s|%s|' "${pid%/*}" "$owner" "${line##*) }"
-  tr '\0\n' '\t ' 2>/dev/null <"$f"; echo
+  # A variable holds no zero bytes, so the command line is encoded as it is.
+  printf 'claim|%s|%s|%s|=%s\n' "${pid%/*}" "$(cell "$owner")" "${line##*) }" \
+    "$(base64 2>/dev/null <"$f" | tr -d '\n')"
 done
 }
 say claims "$(claims)"
@@ -52,9 +55,8 @@ say claims "$(claims)"
 def parse_processes(text: str) -> tuple[GpuProcess, ...]:
     """Return the lines of the section ``apps``."""
     found = []
-    for line in lines_of(text):
-        cells = line.split("|", 6)
-        if len(cells) == 7 and (pid := whole(cells[1])) is not None:
+    for word, cells in rows(text):
+        if word == "app" and len(cells) == 7 and (pid := whole(cells[1])) is not None:
             gpu, _, memory, user, container, job, program = cells
             # "[N/A]" and "[Not Supported]" are how drivers say that they do not know.
             found.append(GpuProcess(gpu, pid, whole(memory) or 0, user, program, container, job))
@@ -68,20 +70,16 @@ def parse_claims(text: str, boot: str) -> tuple[Claim, ...]:
         text: lines of the section ``claims``; of each the argv decides whether it is one.
         boot: with the line ``btime`` of /proc/stat.
     """
-    found = (_claim(line, boot) for line in lines_of(text))
+    found = (_claim(cells, boot) for word, cells in rows(text) if word == "claim" and len(cells) == 4)
     return tuple(claim for claim in found if claim)
 
 
-def _claim(line: str, boot: str) -> Claim | None:
-    cells = line.split("|", 3)
-    pid = whole(cells[0])
-    if len(cells) != 4 or pid is None:
+def _claim(cells: tuple[str, ...], boot: str) -> Claim | None:
+    pid, user, stat, argv = whole(cells[0]), *cells[1:]
+    words = argv.split("\0")
+    if pid is None or len(words) < 3 or words[1] != LEASE or not words[2]:
         return None
-    _, user, stat, argv = cells
-    words = argv.split("\t")
-    if len(words) < 3 or not words[0].rpartition("/")[2].startswith("python") or words[1] != LEASE:
-        return None
-    if not words[2]:
+    if not words[0].rpartition("/")[2].startswith("python"):
         return None
     said = dict(zip(words[3::2], words[4::2], strict=False))
     return Claim(

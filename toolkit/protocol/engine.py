@@ -149,10 +149,22 @@ class ContainerInspect:
 
 
 @dataclass(frozen=True)
-class ImageConfig:
-    """The part of an image's config that decides how a container from it behaves.
+class Healthcheck:
+    """The health check of an image; times in nanoseconds, 0 for the engine's default."""
 
-    Engines of different ages write what is absent as null, "", [] or {}.
+    test: Annotated[Texts | None, Key("Test"), OrEmpty()] = None
+    interval: Annotated[int, Key("Interval")] = 0
+    timeout: Annotated[int, Key("Timeout")] = 0
+    start_period: Annotated[int, Key("StartPeriod")] = 0
+    retries: Annotated[int, Key("Retries")] = 0
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """The part of an image's config that engines apply to a container made from the image.
+
+    Engines of different ages write what is absent as null, "", [] or {}. ``toolkit.core.image`` gives the
+    reason for each field that is left out.
     """
 
     env: Annotated[Texts | None, Key("Env"), OrEmpty()] = None
@@ -163,6 +175,8 @@ class ImageConfig:
     labels: Annotated[_Labels | None, Key("Labels"), OrEmpty()] = None
     stop_signal: Annotated[Any_ | None, Key("StopSignal"), OrEmpty()] = None
     volumes: Annotated[dict[Any_, object] | None, Key("Volumes"), OrEmpty()] = None
+    exposed_ports: Annotated[dict[Any_, object] | None, Key("ExposedPorts"), OrEmpty()] = None
+    healthcheck: Annotated[Healthcheck | None, Key("Healthcheck"), OrEmpty()] = None
 
 
 @dataclass(frozen=True)

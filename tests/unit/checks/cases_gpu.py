@@ -23,7 +23,7 @@ def _xid(code: int, words: str) -> str:
     return f"log:[ 8843.308145] NVRM: Xid (PCI:0000:21:00): {code}, pid=4711, name=python, {words}\n"
 
 
-_APP = "app:GPU-1,811, 20312,S,bob, /usr/bin/python3\n"
+_APP = "app|GPU-1|811|20312|S|bob|python3\n"
 _OURS = marks("gpu2", process(811, JOB_ID))
 _RUNS = scene(gpu_health=gpus(tail=TAIL + _APP), marks=_OURS)
 _ONE = _RUNS.seen["gpu1"]
@@ -79,7 +79,7 @@ CASES = (
     Case("gpu-throttle", "ok", _card(clocks_event_reasons__active="0x0000000000000004")),
     Case("gpu-throttle", "not checked", _card(clocks_event_reasons__active="[N/A]"), "does not say"),
     Case("gpu-busy", "warning", _tail(_APP), "python3 (pid 811, user bob) holds 20312 MiB"),
-    Case("gpu-busy", "warning", _tail(_APP.replace(",S,", ",D,")), "hangs in the driver"),
+    Case("gpu-busy", "warning", _tail(_APP.replace("|S|", "|D|")), "hangs in the driver"),
     Case("gpu-busy", "warning", _RUNS, f"holds 20312 MiB for job {JOB_ID}, which is over"),
     Case(
         "gpu-busy",

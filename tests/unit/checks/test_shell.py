@@ -124,7 +124,8 @@ _SMI = r"""#!/bin/sh
 case $1 in
 --query-gpu=*reset_status*) cat {new} ;;
 --query-gpu=*throttle*) cat {old} ;;
---query-compute-apps=*) echo "GPU-0, {pid}, 20312, /usr/bin/python3, with a comma" ;;
+--query-compute-apps=*process_name*) printf '%s\n' "GPU-0, {pid}, 20312, a|b, c" "GPU-1, 1, 5, forged" ;;
+--query-compute-apps=*) echo "GPU-0, {pid}, 20312" ;;
 --query-remapped-rows=*) echo "GPU-0, No, No"; echo "GPU-1, Yes, No" ;;
 *) exit 2 ;;
 esac
@@ -136,9 +137,17 @@ def smi(tmp_path: Path) -> Iterator[Path]:
     """A folder with a stand-in for nvidia-smi that prints what is in ``new`` and ``old`` there."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
-    program.write_text(_SMI.format(new=tmp_path / "new", old=tmp_path / "old", pid=os.getpid()))
-    program.chmod(0o755)
-    yield tmp_path
+    # nvidia-smi would print its name, here "a|b, c" and a line that looks like another process.
+    named = tmp_path / "a|b, c"
+    shutil.copy(shutil.which("sleep") or "", named)
+    with subprocess.Popen([named, "300"]) as process:
+        until_seen(process)
+        program.write_text(_SMI.format(new=tmp_path / "new", old=tmp_path / "old", pid=process.pid))
+        program.chmod(0o755)
+        try:
+            yield tmp_path
+        finally:
+            process.kill()
 
 
 def test_a_driver_that_knows_all_columns_is_asked_once(smi: Path) -> None:
@@ -147,7 +156,7 @@ def test_a_driver_that_knows_all_columns_is_asked_once(smi: Path) -> None:
     assert [c["reset_status.reset_required"] for c in told.cards] == ["No", "No"]
     assert (told.trouble, told.said("rows")) == ("", ("GPU-0, No, No", "GPU-1, Yes, No"))
     (app,) = told.apps
-    assert (app.gpu, app.memory.strip(), app.name) == ("GPU-0", "20312", "/usr/bin/python3, with a comma")
+    assert (app.gpu, app.memory, app.name) == ("GPU-0", "20312", "a|b, c")
     assert app.state in "RSD" and app.user
     assert told.said("running") == (os.uname().release,)
 

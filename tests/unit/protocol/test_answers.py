@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from tests.unit import cluster_world as world
 from tests.unit import test_engines, test_images_held, test_probe, test_tuning
 from tests.unit.checks import cases_network
 from tests.unit.each import for_each
+from tests.unit.frames_here import NONCE, framed
 from tests.unit.protocol.mutations import odd_json, odd_lines
 from toolkit import following, images, part_logs, parts, records, why
 from toolkit.checks import CHECKS, STAGES, inside, reach
@@ -96,13 +98,14 @@ IMAGE: dict[str, Any] = {
     "RepoDigests": ["a@sha256:b"],
 }
 _STAT = " ".join(map(str, range(1, 21)))
+_CLAIM = base64.b64encode(f"python3\0{LEASE}\0j1\0--slots\x000,1\0".encode()).decode()
 MORE_SECTIONS = {
     "links": "./eth0/operstate:up\n./eth0/carrier:1\n./eth0/speed:1000\n./eth0/mtu:1500\n./eth0/type:1\n",
     "shaping": "qdisc tbf 8001: dev eth0 root refcnt 2 rate 1.5Mbit burst 32Kb\n",
     "rdma": "./mlx5_0/ports/1/state:4: ACTIVE\n./mlx5_0/ports/1/rate:100 Gb/sec (4X EDR)\n"
     "./mlx5_0/ports/1/gids/3:0000:0000:0000:0000:0000:ffff:0a4d:0002\n",
-    "apps": f"GPU-1a|123|512|alice|{'c' * 64}|j1|python\n",
-    "claims": f"77|alice|S {_STAT}|python3\t{LEASE}\tj1\t--slots\t0,1\n",
+    "apps": f"app|GPU-1a|123|512|alice|{'c' * 64}|j1|python\n",
+    "claims": f"claim|77|alice|S {_STAT}|={_CLAIM}\n",
 }
 LISTENING, LOOKED = '{"ports": {}}', '{"pairs": {}, "now": 1.0}'
 LOOK = {
@@ -268,13 +271,14 @@ def ways(text: str) -> object:
 
 def images_of_host(text: str) -> object:
     with answer_of(HOST, ASKED):
-        return parse_held(f"sha256:{'a' * 64}\n=used\n=images\n{text}")
+        return parse_held({"images-listed": f"sha256:{'a' * 64}\n", "images-held": text})
 
 
 def holdings(text: str) -> object:
     layers, comma, names = text[1:-1].partition("], [")
     with answer_of(HOST, ASKED):
-        return parse_holdings(f"[]\n@@images@@\n{layers}] [{names}\n@@images@@\n" if comma else text)
+        images = f"{layers}] [{names}" if comma else text
+        return parse_holdings(framed(NONCE, driver="[]", images=images, room=""), NONCE)
 
 
 def looked(text: str) -> object:

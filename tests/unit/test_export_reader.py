@@ -1,0 +1,77 @@
+"""Where the export of an image is written on this machine, and what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.inside_world import PATIENCE_S
+from toolkit.core.image import ImageFacts
+from toolkit.effects.export_reader import ExportReader
+from toolkit.effects.layer_reader import Unreadable
+
+IMAGE = ImageFacts("sha256:1", "0" * 16, ())
+
+
+def folders_of_export() -> set[Path]:
+    """Export an image and return the folders of open files without a name meanwhile."""
+    found: set[Path] = set()
+
+    def save(reference: str) -> Iterator[bytes]:
+        yield b"x"
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+                target = entry.readlink()
+                if target.name.endswith(" (deleted)"):
+                    found.add(target.parent)
+
+    with pytest.raises(Unreadable):  # one byte is no archive
+        ExportReader(save, IMAGE).describe("0" * 16)
+    return found
+
+
+def test_an_export_is_written_to_the_cache_unless_tmpdir_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    exports = tmp_path / "cache" / "toolkit" / "exports"
+    assert exports in folders_of_export() and list(exports.iterdir()) == []
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert tmp_path in folders_of_export()
+
+
+_EXPORTS = """
+import sys
+from toolkit.core.image import ImageFacts
+from toolkit.effects.export_reader import ExportReader
+
+def save(reference):
+    yield b"x" * 2**20
+    print("exports", flush=True)
+    sys.stdin.read()
+
+ExportReader(save, ImageFacts("sha256:1", "0" * 16, ())).describe("0" * 16)
+"""
+
+
+def test_a_killed_export_leaves_no_file(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+    with subprocess.Popen(
+        [sys.executable, "-c", _EXPORTS],
+        env={**env, "XDG_CACHE_HOME": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == b"exports\n"
+        finally:
+            process.kill()
+    assert process.wait(PATIENCE_S) == -9
+    assert list((tmp_path / "toolkit" / "exports").iterdir()) == []
