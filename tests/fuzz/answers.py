@@ -32,6 +32,7 @@ from typing import Any
 import paramiko
 import typer.main
 
+import toolkit.effects.engine
 from tests.fuzz import changes
 from tests.fuzz.paper_hosts import UNKNOWN, Change, Clock, PaperLink, Talk, hang_up, in_place_of_hosts
 from tests.fuzz.sandbox import Contact, Hang, Sandbox
@@ -49,10 +50,9 @@ from tests.fuzz.sound_answers import (
 )
 from toolkit.cli import app as cli
 from toolkit.cluster import Cluster
-from toolkit.effects.engine import Engine
 from toolkit.effects.ssh_config import Target
 from toolkit.effects.ssh_errors import explain
-from toolkit.errors import ToolkitError
+from toolkit.errors import MissingTool, ToolkitError
 
 SECONDS = 20  # real ones that a command may take
 SPENT_S = 16.0  # by the clock, that a command may take beyond its own limit; see ``toolkit.effects.ssh``
@@ -286,7 +286,6 @@ class Box(Sandbox):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, dict(FILES))
         self.outside: list[str] = []
-        self.stacks = ""
 
     def _change(self, path: Any) -> None:
         if isinstance(path, int):
@@ -312,7 +311,6 @@ class Ended:
     out: str
     err: str
     error: BaseException | None = None
-    stacks: str = ""
     over: list[str] = field(default_factory=list)  # commands that took longer than their limit
     heard: dict[str, int] = field(default_factory=dict)  # how many answers of each host were changed
 
@@ -327,7 +325,7 @@ def run(case: Case, box: Box) -> Ended:
     ended = Ended(0, "", "")
     box.outside = []
     try:
-        with _stacks(ended), _without_engine(), in_place_of_hosts(hosts), box.watched(SECONDS):
+        with _without_engine(), in_place_of_hosts(hosts), box.watched(SECONDS):
             try:
                 if case.verb in METHODS:
                     METHODS[case.verb](Cluster("hosts.yaml", warn=lambda finding: None))
@@ -359,25 +357,17 @@ def run(case: Case, box: Box) -> Ended:
 @contextmanager
 def _without_engine() -> Iterator[None]:
     """Let this machine have no container engine."""
-    kept = Engine.__dict__["find"]
-    changed: Any = Engine
-    changed.find = classmethod(lambda cls: None)
+
+    def no_client(timeout: float) -> Any:
+        raise MissingTool("no Docker engine answers on this machine", "start one")
+
+    changed: Any = toolkit.effects.engine
+    kept = changed.connect_client
+    changed.connect_client = no_client
     try:
         yield
     finally:
-        changed.find = kept
-
-
-@contextmanager
-def _stacks(ended: Ended) -> Iterator[None]:
-    """Keep the stacks of all threads when an exception stands for a hang."""
-    try:
-        yield
-    except Hang:
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for number, frame in sys._current_frames().items():
-            ended.stacks += f"\nthread {names.get(number)}\n{''.join(traceback.format_stack(frame)[-8:])}"
-        raise
+        changed.connect_client = kept
 
 
 def judge(case: Case, box: Box) -> str:
@@ -402,7 +392,7 @@ def _judge(case: Case, ended: Ended, box: Box) -> None:
     if isinstance(ended.error, Contact):
         raise Broken(f"contacts the world: {box.contacts}") from ended.error
     if isinstance(ended.error, Hang):
-        raise Broken(f"hangs{ended.stacks}") from ended.error
+        raise Broken(f"hangs{ended.error.stacks}") from ended.error
     if ended.error is not None:
         raise Broken(f"ends with {type(ended.error).__name__}: {str(ended.error)[:300]}") from ended.error
     shown = ended.out + ended.err

@@ -32,6 +32,7 @@ _REAL = time.monotonic, time.time
 # However long its limit is by the clock, a thread waits until this process has been idle for some slices of
 # real time, and at most for a number of slices.
 _SLICE_S, _IDLE_SLICES, _MOST_SLICES, _IDLE_S = 0.06, 3, 60, 0.002
+_ENDLESS = ("silent", "drops", "flood")  # paces of answers that have no end
 # A command without a deadline ends with its connection after this time of silence or noise.
 _LOST_S = 900.0
 # Seconds by the clock that a command may take beyond the limit that its channel has.
@@ -276,7 +277,7 @@ class Channel:
         if begins:
             self.put(_BEGUN.encode())
         self._say = Say(self, change)
-        if self._pace not in ("silent", "drops", "flood"):
+        if self._pace not in _ENDLESS:
             self._do(self._talk.begin, self._say)
 
     def put(self, data: bytes) -> None:
@@ -310,7 +311,7 @@ class Channel:
                 if self._status is not None:
                     self.status_event.set()
                     return b""
-                if self._pace in ("silent", "drops", "flood"):
+                if self._pace in _ENDLESS:
                     data = self._endless(nbytes)
                     if data:
                         return data
@@ -351,11 +352,11 @@ class Channel:
         with self._changed:
             if self._closed or self._link.broken or self._status is not None:
                 raise OSError("the channel is closed")
-        if self._talk is not None and self._say is not None and not self._pace:
+        if self._talk is not None and self._say is not None and self._pace not in _ENDLESS:
             self._do(self._talk.hear, data, self._say)
 
     def shutdown_write(self) -> None:
-        if self._talk is not None and self._say is not None and not self._pace:
+        if self._talk is not None and self._say is not None and self._pace not in _ENDLESS:
             self._do(self._talk.close, self._say)
 
     def _do(self, action: Callable[..., None], *words: Any) -> None:
