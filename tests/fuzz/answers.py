@@ -137,6 +137,8 @@ VERBS = (*LINES, *METHODS)
 STATES = ("up", "up", "up", "busy", "busy", "down")
 # Verbs that go on with the other hosts if one of them answers nonsense.
 _EACH = frozenset(("status", "check", "image ls", "data ls", "top", "down", "gc", "exec", "image prune"))
+# Verbs that write files of the hosts here.
+_BRINGING = frozenset(("down", "api down", "get", "api job.get"))
 # Verbs that pass output of ranks on: what is no text may be bytes, and progress bars use \r and \b.
 _OUTPUT = frozenset(("run", "attach", "logs", "exec", "shell", "bench scaling", "bench network", "smoke"))
 FILES = {
@@ -190,7 +192,8 @@ def make(rng: random.Random, verbs: tuple[str, ...] = VERBS) -> Case:
     words = rng.choice(LINES[verb]) if verb in LINES else ()
     hosts = rng.choice(((rng.choice(NAMES),), (rng.choice(NAMES),), NAMES))
     share = rng.choice((1.0, 0.5, 0.3, 0.15))
-    return Case(verb, words, changes.some(rng), hosts, share, rng.choice(STATES), str(rng.random()))
+    kind = "archive" if verb in _BRINGING and rng.random() < 0.3 else changes.some(rng)
+    return Case(verb, words, kind, hosts, share, rng.choice(STATES), str(rng.random()))
 
 
 class CasedHosts:

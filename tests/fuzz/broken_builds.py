@@ -67,7 +67,7 @@ CLIENTS = (
         "core/local_writer.py",
         'any(part in ("", ".", "..")',
         'any(part in ("", ".")',
-        "writes",
+        "owned",
         ("down", "api down"),
     ),
     Client(
