@@ -38,7 +38,7 @@ _LOST_S = 900.0
 # Seconds by the clock that a command may take beyond the limit that its channel has.
 _SLACK_S = 2.0
 # Pieces of endless output: of a command that has a deadline, and of one that has none.
-_MOST_PIECES, _PIECES = 12_000, 200
+_MOST_PIECES, _PIECES = 12_000, 60
 
 
 class Clock:
