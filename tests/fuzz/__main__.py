@@ -1,9 +1,11 @@
-"""usage: python -m tests.fuzz [-n NUMBER] [--seed SEED] [--first NUMBER] [--kind files|lines|schedules]"""
+"""Try random input.
+
+usage: python -m tests.fuzz [-n NUMBER] [--seed SEED] [--first NUMBER] [--kind KIND] [--jobs NUMBER]
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import tempfile
@@ -13,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import command_lines, hosts_files, schedules
+from tests.fuzz import answers, command_lines, hosts_files, schedules
 
-KINDS = ("files", "lines", "schedules")
+KINDS = ("files", "lines", "schedules", "answers")
 _MOST_FAILURES = 10
 
 # From seed and number to what was tried and how it ended.
@@ -29,21 +31,30 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--kind", choices=KINDS, help="one kind alone")
+    parser.add_argument("--jobs", type=int, default=2, help="processes for answers, which take longest")
     given = parser.parse_args()
     failures = 0
+    if given.kind in (None, "answers"):
+        failures += _answers(given.n, given.seed, given.first, given.jobs)
     with tempfile.TemporaryDirectory(prefix="toolkit-fuzz-") as folder:
-        _settle(Path(folder).resolve())
-        for kind in KINDS:
+        answers.settle(Path(folder).resolve() / "box")
+        for kind in KINDS[:-1]:
             if given.kind in (None, kind):
                 failures += _run(kind, given.n, given.seed, given.first, Path(folder).resolve())
     return 1 if failures else 0
 
 
-def _settle(folder: Path) -> None:
-    """Nothing of this machine's settings may change what comes out."""
-    for name in [n for n in os.environ if n.startswith(("TOOLKIT_", "_TOOLKIT", "XDG_"))]:
-        del os.environ[name]
-    os.environ |= {"HOME": str(folder / "box"), "COLUMNS": "100"}
+def _answers(count: int, seed: int, first: int, jobs: int) -> int:
+    """Judge answers of hosts, in processes of their own, and print a table; return how many cases failed."""
+    start = time.monotonic()
+    tally = answers.in_processes(seed, first, count, jobs)
+    seconds = time.monotonic() - start
+    print("".join(tally.failures) + answers.table(tally))
+    outcomes: Counter[str] = Counter()
+    for (_, _, outcome), number in tally.counts.items():
+        outcomes[outcome] += number
+    _sum_up("answers", seed, seconds, outcomes)
+    return len(tally.failures)
 
 
 def _run(kind: str, count: int, seed: int, first: int, folder: Path) -> int:
@@ -64,11 +75,15 @@ def _run(kind: str, count: int, seed: int, first: int, folder: Path) -> int:
             _tell(kind, seed, number, subject, error)
             if failures == _MOST_FAILURES:
                 break
-    seconds = time.monotonic() - start
-    told = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common())
-    total = sum(outcomes.values())
-    print(f"fuzz {kind}: seed {seed}, {total} tried in {seconds:.1f} s ({total / seconds:.0f}/s): {told}")
+    _sum_up(kind, seed, time.monotonic() - start, outcomes)
     return failures
+
+
+def _sum_up(kind: str, seed: int, seconds: float, outcomes: Counter[str]) -> None:
+    ended = ", ".join(f"{n} {outcome}" for outcome, n in outcomes.most_common())
+    total = sum(outcomes.values())
+    rate = f"{total / seconds:.0f}/s"
+    print(f"fuzz {kind}: seed {seed}, {total} tried in {seconds:.1f} s ({rate}): {ended}", flush=True)
 
 
 def _files() -> Try:

@@ -1,12 +1,17 @@
-"""Builds of toolkit/inside that are broken on purpose, one for each invariant, and the schedules that notice.
+"""Builds that are broken on purpose, and the random input that notices.
+
+Builds of toolkit/inside are broken in one invariant each, and schedules notice. Builds of the client are
+broken in its decoder, its filter, its local writer or its limits, and answers of hosts notice.
 
 python -m tests.fuzz.broken_builds
 """
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +20,7 @@ from typing import NamedTuple
 from tests.fuzz import schedules
 
 SEED = 2
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Build(NamedTuple):
@@ -35,6 +41,90 @@ BUILDS = (
     Build(5, "records.py", "return min(enumerate(records), key", "return max(enumerate(records), key"),
     Build(6, "variables.py", "path.unlink()  # before", "pass  # before"),
 )
+
+
+class Client(NamedTuple):
+    """A change of one line of the client, words of the report that notices it, and verbs that reach it."""
+
+    file: str
+    old: str
+    new: str
+    words: str
+    verbs: tuple[str, ...]
+    cases: int = 400
+
+
+CLIENTS = (
+    Client("protocol/decode.py", "if len(text) > _DIGITS:", "if not text:", "ValueError", ("status", "jobs")),
+    Client(
+        "core/printable.py",
+        '_UNSAFE = re.compile("[\\x00-\\x08\\x0b-\\x1f',
+        '_UNSAFE = re.compile("[',
+        "control characters",
+        ("status", "check"),
+    ),
+    Client(
+        "core/local_writer.py",
+        'any(part in ("", ".", "..")',
+        'any(part in ("", ".")',
+        "owned",
+        ("down", "api down"),
+    ),
+    Client(
+        "effects/ssh.py", "if left <= 0:", "if left <= -1e9:", "outlives its limit", ("status", "exec", "gc")
+    ),
+    Client(
+        "effects/ssh.py",
+        "_MOST_BYTES = 64 << 20",
+        "_MOST_BYTES = 64 << 30",
+        "memory grew",
+        ("status", "jobs"),
+    ),
+    Client("effects/fanout.py", "errors[key] = error", "raise", "reports nothing of", ("status", "image ls")),
+)
+
+_CASES = """
+import json, sys
+from tests.fuzz.answers import many
+seed, cases, verbs = json.loads(sys.argv[1])
+print(json.dumps(many(seed, range(cases), tuple(verbs), most=1).failures))
+"""
+
+
+def notice_client(build: Client, verbs: tuple[str, ...] | None = None) -> tuple[str, str]:
+    """Return the case that notices a build of the client, and the first line of its report.
+
+    Args:
+        verbs: those of the build by default.
+
+    Raises:
+        LookupError: none notices it, or the line is not in the source.
+    """
+    with tempfile.TemporaryDirectory(prefix="toolkit-broken-") as folder:
+        for path in ROOT.iterdir():
+            if path.name != "toolkit" and not path.name.startswith("."):
+                Path(folder, path.name).symlink_to(path)
+        shutil.copytree(
+            ROOT / "toolkit", Path(folder, "toolkit"), ignore=shutil.ignore_patterns("__pycache__")
+        )
+        file = Path(folder, "toolkit", build.file)
+        text = file.read_text()
+        if text.count(build.old) != 1:
+            raise LookupError(f"{build.file} has {text.count(build.old)} times: {build.old}")
+        file.write_text(text.replace(build.old, build.new))
+        words = json.dumps([SEED, build.cases, verbs or build.verbs])
+        done = subprocess.run(
+            [sys.executable, "-c", _CASES, words], cwd=folder, capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        raise LookupError(f"the cases cannot be run: {done.stderr[-2000:]}")
+    for failure in json.loads(done.stdout):
+        first = next(line for line in failure.splitlines() if line.startswith("--- broken"))
+        if build.words in first:
+            case = first.partition("number ")[2].partition(":")[0]
+            return case, first
+        raise LookupError(f"{build.file}, {build.new}: something else is noticed: {first}")
+    raise LookupError(f"no case of {build.cases} notices {build.new} in {build.file}")
 
 
 def notice(build: Build) -> tuple[int, str]:
@@ -73,6 +163,13 @@ def main() -> int:
         except LookupError as error:
             code = 1
             print(f"invariant {build.invariant}: {error}", flush=True)
+    for client in CLIENTS:
+        try:
+            case, first = notice_client(client)
+            print(f"{client.file}, {client.new}: case {case}: {first}", flush=True)
+        except LookupError as error:
+            code = 1
+            print(error, flush=True)
     return code
 
 

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +40,14 @@ class Contact(BaseException):
 
 
 class Hang(BaseException):
-    """The command took too long."""
+    """The command took too long; ``stacks`` shows where its threads are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        self.stacks = ""
+        for number, frame in sys._current_frames().items():
+            self.stacks += f"\n{names.get(number)}\n{''.join(traceback.format_stack(frame)[-8:])}"
 
 
 def _join_others(known: set[threading.Thread]) -> None:

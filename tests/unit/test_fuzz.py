@@ -44,6 +44,44 @@ def test_every_verb_is_tried() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_answers_of_hosts_break_nothing() -> None:
+    done = python("-m", "tests.fuzz", "-n", "100", "--kind", "answers")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"fuzz answers: seed 1, 100 tried .* [1-9]\d* refused", done.stdout)
+    assert re.search(r"[1-9]\d* ignored", done.stdout)
+
+
+def test_a_client_that_loses_the_other_hosts_is_noticed() -> None:
+    code = (
+        "from tests.fuzz.broken_builds import CLIENTS, notice_client\n"
+        "print(notice_client(next(one for one in CLIENTS if one.file == 'effects/fanout.py'))[1])"
+    )
+    done = python("-c", code)
+    assert "reports nothing of" in done.stdout, done.stderr
+
+
+def test_sound_hosts_suit_the_commands(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from tests.fuzz import answers\n"
+        f"box = Path({str(tmp_path / 'box')!r})\n"
+        "answers.settle(box)\n"
+        "answers.check_sound(answers.sandbox(box))"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_verb_is_tried_against_answers_of_hosts() -> None:
+    code = (
+        "from tests.fuzz.answers import LINES, WITHOUT_HOSTS\n"
+        "from tests.unit.docs_check import verbs\n"
+        "assert set(LINES) | WITHOUT_HOSTS == set(verbs()), (set(LINES) | WITHOUT_HOSTS) ^ set(verbs())"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_guard_sees_what_a_command_would_do(tmp_path: Path) -> None:
     code = f"""
 import os, socket, subprocess, time

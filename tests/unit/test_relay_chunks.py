@@ -1,15 +1,21 @@
-"""A relay's chunks on one host: what it takes in, how long it keeps it, and when it waits."""
+"""A relay's chunks on one host: what it takes in, how long it keeps it, when it waits, and who feeds it."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tests.unit.inside_world import INSIDE
+from tests.unit.inside_world import INSIDE, PATIENCE_S
+from toolkit.core.command import Command, command
+from toolkit.core.result import Result
+from toolkit.effects.runner import Sink
+from toolkit.errors import Unreachable
+from toolkit.executors.relay_member import Member
 
 
 @pytest.fixture
@@ -107,3 +113,30 @@ def test_only_the_source_may_give_and_only_what_is_known(relay) -> None:  # type
     made.source = mine
     assert made.may_keep(mine)
     assert not made.may_keep(other)
+
+
+class Lost:
+    """A host whose connection breaks while its relay is fed."""
+
+    name = "gpu1"
+
+    def __init__(self) -> None:
+        self.feeder: threading.Thread | None = None
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        raise AssertionError("nothing is asked of it")
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        self.feeder = threading.Thread(target=list, args=(source,), daemon=True)
+        self.feeder.start()
+        raise Unreachable("the connection was lost", "again", self.name)
+
+
+def test_what_feeds_a_relay_ends_with_its_connection() -> None:
+    host = Lost()
+    member = Member(host, "10.0.0.1", 0, lambda done, whole: None, lambda event: None)
+    with pytest.raises(Unreachable, match="lost"):
+        member.start(command("relay"))
+    assert host.feeder is not None
+    host.feeder.join(PATIENCE_S)
+    assert not host.feeder.is_alive()

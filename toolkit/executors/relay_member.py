@@ -124,6 +124,7 @@ class Member:
         except Exception as error:
             self.fail(error)
         finally:
+            self.close()  # what feeds it would wait for more
             self.ended.set()
             self._ready.set()
             self.finished.set()
