@@ -13,12 +13,14 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.data_here import listing, make_hosts, remove, send
+from tests.unit.inside_world import Load
 from toolkit.connected import Reply
 from toolkit.core import shards
 from toolkit.core.shards import LEAST, MOST, PIECE, Content, Entry, pack
@@ -378,6 +380,19 @@ def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path
     assert json.loads((account(root) / "mark").read_text())["set"] == "x"
     assert {path.stat().st_mode & 0o777 for path in account(root).iterdir()} == {0o600}
     assert listing(root) == listing(source)
+
+
+def test_shards_go_to_the_disk_together(inside: Load) -> None:
+    """All that are left, or many bytes; what waits for neither is written after some time."""
+    unpack = inside("unpack")
+    small, large = SimpleNamespace(size=10), SimpleNamespace(size=unpack.SYNC_BYTES - 10)
+
+    def due(left: int, *waiting: object) -> bool:
+        return bool(unpack.Shelf._due(SimpleNamespace(left=left, _waiting=waiting)))
+
+    assert due(1, small) and due(2, small, small)
+    assert not due(2, small) and not due(2, large)
+    assert due(3, small, large)
 
 
 def test_a_journal_that_is_cut_short_is_gone_on_with(tmp_path: Path, source: Path) -> None:
