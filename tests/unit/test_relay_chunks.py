@@ -137,12 +137,15 @@ def test_progress_is_reported_when_it_changes_and_again_while_busy(relay, monkey
             made.busy = lambda: busy
 
     monkeypatch.setattr(relay.time, "monotonic", lambda: now)
-    made.changed, made.say = Turns(), lambda **what: said.append((now, what["at"], what["busy"]))
+    made.changed, made.say = Turns(), lambda **what: said.append((now, what))
     with pytest.raises(Ended):
         made.report()
+    whole = {"limit": relay.AHEAD, "wire": made.came}
     assert said == [
-        *((1000.0, 3, False), (1009.0, 4, False)),
-        *((1009.0, 4, True), (1011.0 + half, 4, True)),
+        (1000.0, {"at": 3, "busy": False, **whole}),
+        (1009.0, {"at": 4, "busy": False, **whole}),
+        (1009.0, {"at": 4, "busy": True, **whole}),
+        (1011.0 + half, {"at": 4, "busy": True, **whole}),
     ]
 
 
