@@ -382,6 +382,13 @@ def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path
     assert listing(root) == listing(source)
 
 
+def test_a_folder_keeps_its_mode_and_its_owner_may_write_there(tmp_path: Path, source: Path) -> None:
+    (source / "closed").mkdir(mode=0o550)
+    root = tmp_path / "root"
+    assert unpack(root, source) == [[0, 0, ""]]
+    assert (root / "closed").stat().st_mode & 0o777 == 0o750
+
+
 def test_shards_go_to_the_disk_together(inside: Load) -> None:
     """All that are left, or many bytes; what waits for neither is written after some time."""
     unpack = inside("unpack")
