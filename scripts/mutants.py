@@ -3,15 +3,21 @@
     python scripts/mutants.py [-n NUMBER] [--seed SEED] [--only FILE] [--results FILE]
 
 A change turns a comparison, removes `not`, swaps `and` and `or`, or adds 1 to a number. It is made in a copy
-of the tree. There the test files run that are nearest to the module by imports, and then all unit tests. A
+of the tree. First, one run of all unit tests records which tests enter the function of each change, also in
+programs that tests start. For a change, only these tests run, the nearest to the module by imports first. All
+unit tests run if the change is outside functions, or if something other than a test entered the function. A
 run continues where another with the same results file was interrupted. Tests that compare source text are
 left out: those that fail when each module only has one more comment, and those of the broken builds.
+
+This file is also the plugin of pytest that does its part of this.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import inspect
 import json
 import os
 import random
@@ -22,9 +28,9 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("toolkit/inside", "toolkit/executors", "toolkit/effects", "toolkit/cli", "toolkit/render")
@@ -41,8 +47,13 @@ TURNED: dict[type[ast.cmpop], tuple[bytes, bytes]] = {
     ast.NotIn: (b"not in", b"in"),
 }
 KINDS = ("comparison", "not", "and/or", "number")
-NEAREST = 5  # test files that run first
+FEW = 50  # tests that run in one process
+NEAREST = 5  # files of tests that run before all
 RUN_S = 900.0  # for one run of tests; a test that waits forever has noticed the change
+FIRST_S = 3600.0  # for the run that records
+ALL = "tests/unit"
+# For the plugin: files with a test on each line, those that run (absent to record) and those that failed.
+CHOSEN, FAILED = "MUTANTS_CHOSEN", "MUTANTS_FAILED"
 
 
 class Mutant(NamedTuple):
@@ -144,6 +155,20 @@ def sample(count: int, seed: int, only: str = "") -> list[Mutant]:
     return list(chosen.values())
 
 
+def entry_of(text: str, line: int) -> int:
+    """Return the line of the first statement of the function that contains a line, 0 outside functions."""
+    found = 0
+    for node in ast.walk(ast.parse(text)):  # outer functions come before inner ones
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            if body:
+                start = min(
+                    [body[0].lineno, *(word.lineno for word in getattr(body[0], "decorator_list", ()))]
+                )
+                found = start if start <= line <= (node.end_lineno or 0) else found
+    return found
+
+
 def imports() -> dict[str, set[str]]:
     """Return for every file of toolkit and tests the files that it names by imports or as programs."""
     files = {
@@ -194,74 +219,180 @@ def nearest_tests(path: str, named: dict[str, set[str]]) -> list[str]:
         order = 0 if base == twin else 1 if inside and base == "test_schedules.py" else 3 - named_so
         return order, distance[name], (ROOT / name).stat().st_size, name
 
-    return sorted(tests, key=rank)[:NEAREST]
+    return sorted(tests, key=rank)
+
+
+def mutants_entered(prefix: str) -> None:
+    """Write the name of the test that runs into a file. Functions get this for the run that records."""
+    import os
+    import posix  # tests replace functions of os
+    import zlib
+
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").encode()
+    try:
+        file = posix.open(f"{prefix}-{zlib.crc32(test)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    posix.write(file, test)
+    posix.close(file)
+
+
+def pytest_configure() -> None:
+    """In the run that records, let no cache hide from a test that it needs a function."""
+    if CHOSEN in os.environ:
+        return
+    real: Any = functools.lru_cache
+
+    def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
+        if callable(maxsize):
+            return lru_cache()(maxsize)
+
+        def decorate(function: Any) -> Any:
+            own = str(getattr(function, "__module__", "")).startswith(("toolkit.", "tests."))
+            return real(0 if own else maxsize, typed)(function)
+
+        return decorate
+
+    vars(functools).update(lru_cache=lru_cache, cache=lru_cache(None))
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Run the chosen tests alone."""
+    if path := os.environ.get(CHOSEN):
+        chosen = set(Path(path).read_text().splitlines())
+        without = [each for each in items if not {each.nodeid, _file(each.nodeid), ALL} & chosen]
+        config.hook.pytest_deselected(items=without)
+        items[:] = [each for each in items if each not in without]
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Name the tests that failed, in full."""
+    if report.failed:
+        with Path(os.environ[FAILED]).open("a") as file:
+            file.write(f"{report.nodeid}\n")
 
 
 class Copy:
     """A copy of the tree in which one change at a time is tried."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.entered = folder / "tree", folder / "entered"
+        self.chosen, self.failed = folder / "chosen", folder / "failed"
+        self.entered.mkdir()
         self.left_out: list[str] = []
         names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
         for name in filter(None, names.decode().split("\0")):
             if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name)
 
-    def prepare(self) -> None:
-        """Find the tests that fail although nothing is changed but source text."""
+    def prepare(self, chosen: Sequence[Mutant]) -> dict[str, set[str]]:
+        """Return the tests, or files of tests, that can notice each change.
+
+        Leave out the tests that compare source text from then on.
+        """
         paths = [self.folder / path.relative_to(ROOT) for path in acting()]
-        right = [path.read_bytes() for path in paths]
-        for path, text in zip(paths, right, strict=True):
-            path.write_bytes(text + b"# One more line.\n")
+        right = {path: path.read_bytes() for path in paths}
+        entries = {each.name: entry_of((self.folder / each.path).read_text(), each.line) for each in chosen}
         try:
-            self.left_out = self.failures("tests/unit")
+            for path, text in right.items():
+                path.write_bytes(text + b"# One more line.\n")
+                self._record(path, chosen, entries)
+            failed = self.failures(None, limit=FIRST_S)
+            for path, text in right.items():
+                path.write_bytes(text + b"# One more line.\n")
+            if strange := [each for each in failed if "::" not in each]:
+                sys.exit(f"mutants: the unit tests cannot run without a change: {strange[0]}")
+            self.left_out = self.failures(failed) if failed else []
         finally:
-            for path, text in zip(paths, right, strict=True):
+            for path, text in right.items():
                 path.write_bytes(text)
         for test in self.left_out:
             print(f"left out, as it compares source text: {test}", flush=True)
+        found = {}
+        for index, each in enumerate(chosen):
+            names = {path.read_text() for path in self.entered.glob(f"{index}-*")}
+            known = entries[each.name] and all((self.folder / _file(name)).is_file() for name in names)
+            # Results of a test's setup can be shared by its file. A test that failed can have entered more.
+            tests = {_file(name) if " (setup" in name else name.rpartition(" (")[0] for name in names}
+            found[each.name] = tests.union(failed) if known else {ALL}
+        return found
 
-    def failures(self, *words: str) -> list[str]:
-        """Run tests; return those that failed, or one line about a run that did not end properly."""
-        argv = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider"]
-        argv += ["-n", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal", "-p", "no:randomly"]
-        argv += ["-k", "not broken_build", *(f"--deselect={test}" for test in self.left_out)]
-        env = {**os.environ, "PYTHONPATH": str(self.folder)}
+    def _record(self, path: Path, chosen: Sequence[Mutant], entries: dict[str, int]) -> None:
+        """Let the functions of the changes of a file record the tests that enter them."""
+        lines = path.read_text().splitlines(keepends=True)
+        here = [index for index, each in enumerate(chosen) if self.folder / each.path == path]
+        for line, index in sorted(((entries[chosen[index].name], index) for index in here), reverse=True):
+            if line:
+                indent = lines[line - 1][: -len(lines[line - 1].lstrip())]
+                lines.insert(line - 1, f"{indent}mutants_entered({f'{self.entered}/{index}'!r})\n")
+        if not here:
+            return
+        first = next(
+            node.lineno
+            for node in ast.parse("".join(lines)).body
+            if not isinstance(node, ast.Expr) and getattr(node, "module", "") != "__future__"
+        )
+        lines.insert(first - 1, inspect.getsource(mutants_entered))
+        path.write_text("".join(lines))
+
+    def failures(self, tests: Collection[str] | None, *words: str, limit: float = RUN_S) -> list[str]:
+        """Run tests or files of tests, in this order; return those that failed, or why the run did not end.
+
+        Args:
+            tests: None runs all and records.
+        """
+        few = tests is not None and len(tests) <= FEW and all("::" in test for test in tests)
+        argv = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider"]
+        argv += ["-p", "no:randomly", "-p", "mutants", "-k", "not broken_build"]
+        argv += [] if few else ["-n", str(2 * (os.cpu_count() or 1)), "--dist", "worksteal"]
+        argv += [f"--deselect={test}" for test in self.left_out]
+        self.failed.write_text("")
+        env = {**os.environ, "PYTHONPATH": f"{self.folder}:{self.folder}/scripts", FAILED: str(self.failed)}
+        if tests is not None:
+            self.chosen.write_text("\n".join(tests))
+            env[CHOSEN] = str(self.chosen)
         with subprocess.Popen(
-            [*argv, *words],
+            [*argv, *words, *dict.fromkeys(map(_file, tests or [ALL]))],
             cwd=self.folder,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            text=True,
         ) as process:
             try:
-                out, _ = process.communicate(timeout=RUN_S)
+                process.wait(limit)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                return [f"no end within {RUN_S:.0f} s"]
-        found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", out, re.MULTILINE)
-        # 5 means that no test was chosen.
+                return [f"no end within {limit:.0f} s"]
+        # A process of tests names a failed test too. 5 means that no test was chosen.
+        found = list(dict.fromkeys(self.failed.read_text().splitlines()))
         return found or ([] if process.returncode in (0, 5) else [f"pytest exited with {process.returncode}"])
 
-    def noticed_by(self, mutant: Mutant, tests: Sequence[str]) -> str:
+    def noticed_by(self, mutant: Mutant, *groups: Sequence[str]) -> str:
         """Return the test that fails with a change, empty when none does."""
         path = self.folder / mutant.path
         right = path.read_bytes()
         path.write_bytes(right[: mutant.start] + mutant.new.encode() + right[mutant.end :])
         try:
-            for words in (tests, ["tests/unit"]):
-                failed = self.failures("-x", *words) if words else []
-                # Again, as a busy machine may fail a test too.
-                if failed and self.failures("-x", *words):
-                    return failed[0]
+            # Again, as a busy machine may fail a test too.
+            for tests in (group for group in groups if group):
+                for _ in range(2):
+                    failed = self.failures(tests, "-x")
+                    named = [each for each in failed if "::" in each]
+                    again = self.failures(named or tests) if failed else []
+                    if again and (not named or any("::" in each for each in again)):
+                        return failed[0]
+                    if not failed:
+                        break
             return ""
         finally:
             path.write_bytes(right)
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def main() -> int:
@@ -283,11 +414,13 @@ def main() -> int:
         done = {each["mutant"]: each["by"] for each in told}
     with tempfile.TemporaryDirectory(prefix="toolkit-mutants-") as folder:
         copy, named = Copy(Path(folder)), imports()
-        copy.prepare()
-        for each in chosen:
-            if each.name in done:
-                continue
-            by = done[each.name] = copy.noticed_by(each, nearest_tests(each.path, named))
+        left = [each for each in chosen if each.name not in done]
+        entered = copy.prepare(left) if left else {}
+        for each in left:
+            near, can = nearest_tests(each.path, named), entered[each.name]
+            place = {name: number for number, name in enumerate(near)}
+            tests = sorted(can, key=lambda test: (place.get(_file(test), len(place)), test))
+            by = done[each.name] = copy.noticed_by(each, near[:NEAREST] if ALL in can else [], tests)
             with results.open("a") as file:
                 file.write(json.dumps({"mutant": each.name, "by": by}) + "\n")
             print(f"{'noticed by ' + by if by else 'NOT NOTICED'}: {each.name}", flush=True)

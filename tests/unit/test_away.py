@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gzip
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from toolkit.batch import KUBERNETES, SLURM, Away, batch_job, check_away, open_h
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
 from toolkit.errors import BadInput
+from toolkit.rehearsal import rehearse_slurm
 from toolkit.render.bash_words import as_lines, joined, quoted, var
 from toolkit.render.batch import BatchJob, BatchNode
 from toolkit.render.crd import manifest_problems
@@ -432,3 +434,48 @@ def test_a_manifest_that_is_not_let_in(run: Run, tmp_path: Path) -> None:
     )
     status, out, err = run(*words, "true")
     assert (status, out) == (1, "") and "error: the definition of TrainJob lets it in" in err
+
+
+SBATCH = """#!/bin/sh
+cat >/dev/null
+case "$*" in
+--test-only) exit 0 ;;
+esac
+for word; do case $word in --output=*) printf '%s' "$SAYS" >"${word#--output=}" ;; esac; done
+echo "$NUMBER"
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "says", "verdict", "detail"),
+    [
+        ("17", "COMPLETED", "all-reduce over 2 ranks: right", "ok", "all-reduce over 2 ranks: right"),
+        ("17;cluster", "COMPLETED", "all-reduce over 2 ranks: right", "ok", "all-reduce over 2 ranks: right"),
+        ("17", "COMPLETED", "nothing", "error", "job 17: COMPLETED 0:0"),
+        ("17", "FAILED", "no such image", "error", "no such image"),
+        ("refused", "COMPLETED", "all-reduce over 2 ranks: right", "error", "refused"),
+    ],
+)
+def test_two_ranks_under_slurm(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: str,
+    state: str,
+    says: str,
+    verdict: str,
+    detail: str,
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "sbatch").write_text(SBATCH)
+    (programs / "scontrol").write_text(f"#!/bin/sh\necho JobState={state} Reason=None ExitCode=0:0\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    for name, value in (("NUMBER", number), ("SAYS", says), ("PATH", f"{programs}:{os.environ['PATH']}")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolkit.rehearsal.time.sleep", lambda seconds: None)
+    *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
+    assert (trial.verdict, trial.what) == (verdict, "all-reduce over 2 ranks by mpirun under Slurm")
+    assert detail in trial.detail
+    assert bool(list(tmp_path.glob("*.log"))) == (verdict == "error"), "the log of what failed stays"

@@ -13,18 +13,23 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.data_here import listing, make_hosts, remove, send
+from tests.unit.hosts_here import HostHere
+from tests.unit.inside_world import Load
 from toolkit.connected import Reply
 from toolkit.core import shards
+from toolkit.core.result import Result
 from toolkit.core.shards import LEAST, MOST, PIECE, Content, Entry, pack
 from toolkit.datasets import read_data, refuse_lacking, require_data
 from toolkit.effects.data_source import read_content, read_shard
 from toolkit.errors import BadInput, NotReady, ToolkitError
+from toolkit.executors.data import _failure
 from toolkit.executors.data_cargo import DataCargo, Need
 from toolkit.plan.containers import cluster_container
 from toolkit.plan.data import (
@@ -378,6 +383,44 @@ def test_what_is_cut_short_is_not_whole_and_leaves_nothing_under_a_name(tmp_path
     assert json.loads((account(root) / "mark").read_text())["set"] == "x"
     assert {path.stat().st_mode & 0o777 for path in account(root).iterdir()} == {0o600}
     assert listing(root) == listing(source)
+
+
+def test_a_folder_keeps_its_mode_and_its_owner_may_write_there(tmp_path: Path, source: Path) -> None:
+    (source / "closed").mkdir(mode=0o550)
+    root = tmp_path / "root"
+    assert unpack(root, source) == [[0, 0, ""]]
+    assert (root / "closed").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize(
+    ("output", "what", "fix"),
+    [
+        ("no python3 on this host\n", "no python3 on this host", "toolkit image send; or install python3"),
+        (
+            "mkdir: cannot create\nPermission denied: /x",
+            "may not write there: Permission denied",
+            "sudo install",
+        ),
+        ("the host's program broke", "the host's program broke", "run the same command again"),
+    ],
+)
+def test_why_the_folder_of_a_data_set_cannot_be_used(output: str, what: str, fix: str) -> None:
+    error = _failure(Result(1, output, "", 0.0), HostHere("gpu1"), "/scratch/set")
+    assert what in error.what and fix in error.fix
+    assert ("python3" in error.fix) == ("python3" in what)
+
+
+def test_shards_go_to_the_disk_together(inside: Load) -> None:
+    """All that are left, or many bytes; what waits for neither is written after some time."""
+    unpack = inside("unpack")
+    small, large = SimpleNamespace(size=10), SimpleNamespace(size=unpack.SYNC_BYTES - 10)
+
+    def due(left: int, *waiting: object) -> bool:
+        return bool(unpack.Shelf._due(SimpleNamespace(left=left, _waiting=waiting)))
+
+    assert due(1, small) and due(2, small, small)
+    assert not due(2, small) and not due(2, large)
+    assert due(3, small, large)
 
 
 def test_a_journal_that_is_cut_short_is_gone_on_with(tmp_path: Path, source: Path) -> None:

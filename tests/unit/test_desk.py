@@ -39,6 +39,7 @@ def desks() -> Iterator[Desks]:
 def test_one_desk_for_all_that_is_asked(host: ContainerHere, desks: Desks) -> None:
     desk = desks.open(host, CONTAINER)
     assert desks.open(host, CONTAINER) is desk
+    assert desks.ask("other", {"do": "jobs"}, "jobs") == ENDED and desks.take("other") is None
     assert desks.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS == desks.ask(HOST, {"do": "jobs"}, "jobs")
     desk.leave()
     assert desk.finish().ok and desk.hear("x") == ENDED == desk.hear("x")

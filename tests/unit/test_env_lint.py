@@ -9,6 +9,8 @@ import string
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -328,3 +330,18 @@ def test_the_json_of_up_has_the_warnings(capsys: pytest.CaptureFixture[str]) -> 
         assert told["subject"] == "env/NCCL_TIMEOUT"
     plans.carry_out(Session(), plan, False, True, False)  # type: ignore[arg-type]
     assert "warnings" not in json.loads(capsys.readouterr().out)
+
+
+def test_a_dry_run_prints_what_is_to_do_if_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    session: Any = SimpleNamespace(inventory=world.inventory(), connect_outcomes=tuple)
+    plan = world.plans()["up"]
+    step = plan.steps[0]
+    plans.carry_out(session, plan, True, False, False, to_do=(step,))
+    assert f"1 of {len(plan.steps)} steps have something to do\n  {step.host}: {step.title}" in (
+        capsys.readouterr().err
+    )
+    plans.carry_out(session, plan, True, False, False)
+    assert "to do" not in capsys.readouterr().err
+    plans.carry_out(session, plan, True, True, False, to_do=(step,))
+    out, err = capsys.readouterr()
+    assert json.loads(out)["to_do"] == [{"host": step.host, "step": step.title}] and err == ""

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import toolkit.cli.gc
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import marks, process
+from tests.unit.conftest import Run as RunToolkit
 from tests.unit.hosts_here import hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
+from toolkit.api import Session
 from toolkit.checks.model import Scene, Seen
 from toolkit.checks.remains import STATES, Remains, removable, told
 from toolkit.core.facts import ContainerFacts
 from toolkit.execute import execute
+from toolkit.gc import Collection
 from toolkit.plan.fix import Leftovers, OldJob, State, Stray, plan_fix
 from toolkit.plan.images import HeldImage
 from toolkit.plan.steps import Run
@@ -402,3 +408,32 @@ def test_every_step_can_be_asked_whether_there_is_anything_to_do() -> None:
     assert [p.title for p in plan.phases] == ["containers", "jobs", "processes", "folders", "files"]
     assert all(isinstance(s, Run) and (s.unless or s.saves) for s in plan.steps)
     assert plan_fix("gc", Leftovers({})).phases == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "terminal", "asks"),
+    [((), True, True), ((), False, False), (("--dry-run",), True, False), (("--json",), True, False)],
+)
+def test_a_person_at_a_terminal_is_asked_unless_nothing_is_removed_or_a_program_reads(
+    run: RunToolkit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    terminal: bool,
+    asks: bool,
+) -> None:
+    (tmp_path / "hosts.yaml").write_text(world.HOSTS)
+    asked: list[State] = []
+
+    def collected(session: object, days: object, state: bool, ask: Callable[[State], bool]) -> Collection:
+        ask(State("gpu1", "old", "/z"))
+        return Collection(plan_fix("gc", Leftovers({})), ())
+
+    monkeypatch.setattr(toolkit.cli.gc, "connect", lambda *_, **__: nullcontext(Session(world.inventory())))
+    monkeypatch.setattr(Session, "require_some", lambda session: None)
+    monkeypatch.setattr("toolkit.gc.collect", collected)
+    monkeypatch.setattr(toolkit.cli.gc, "_ask", lambda state: bool(asked.append(state)))
+    stream = SimpleNamespace(isatty=lambda: terminal)
+    monkeypatch.setattr(toolkit.cli.gc, "sys", SimpleNamespace(stdin=stream, stderr=stream))
+    assert run("gc", *words)[0] == 0
+    assert bool(asked) == asks

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +81,52 @@ def test_ray_reads_its_token_in_memory(rayed: Any, tmp_path: Path) -> None:
     # The lease makes it, see test_the_token_of_a_launcher_is_in_memory_alone.
     path = Path(env["RAY_AUTH_TOKEN_PATH"])
     assert path == memory_file(tmp_path / "jobs" / JOB["id"], "token") and not path.exists()
+
+
+class Ray:
+    """The part of Ray that is asked for its nodes; each look finds one node more."""
+
+    def __init__(self, **cpus: float) -> None:
+        self.cpus, self.looks = cpus, 0
+
+    def init(self, **settings: object) -> None:
+        self.address = settings["address"]
+
+    def shutdown(self) -> None:
+        self.left = True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        self.looks += 1
+        rows = list(self.cpus.items())[: self.looks]
+        gone = {"NodeManagerAddress": "10.77.0.3", "Resources": {}, "Alive": False}
+        addresses = {host["name"]: host["address"] for host in HOSTS}
+        nodes = [{"NodeManagerAddress": addresses[name], "Resources": {"CPU": cpus}} for name, cpus in rows]
+        return [gone, *({**node, "Alive": True} for node in nodes)]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "status", "message"),
+    [
+        ({"gpu1": 2.0, "gpu2": 3.0}, 0, ""),
+        ({"gpu1": 2.0}, 69, "Ray on gpu2 did not join 10.77.0.2:29500 within 1 s"),
+        ({"gpu1": 2.0, "gpu2": 1.0}, 64, "gpu2: Ray has 1 x CPU, the job asked for 3"),
+    ],
+)
+def test_the_driver_waits_for_the_nodes_of_all_hosts(
+    rayed: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cpus: dict[str, float],
+    status: int,
+    message: str,
+) -> None:
+    ray = Ray(**cpus)
+    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    monkeypatch.setattr(rayed, "READY_S", 1.0)
+    monkeypatch.setattr(rayed, "LOOK_S", 0.0)
+    now = count()
+    monkeypatch.setattr(rayed.time, "monotonic", lambda: next(now) / 4)
+    with pytest.raises(SystemExit) if status else nullcontext() as ended:
+        rayed.wait_for_nodes(JOB)
+    assert ray.address == "10.77.0.2:29500" and ray.left
+    assert (ended.value.code if ended else 0) == status and message in capsys.readouterr().err

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import toolkit.cli.jobs
+import toolkit.records
 from tests.unit import cluster_world as world
+from tests.unit.conftest import Run
 from toolkit.api import Session
 from toolkit.cli.moments import since
 from toolkit.core.job_status import JobStatus, parse_status
@@ -124,3 +130,29 @@ def test_a_job_is_found_by_its_id_or_the_last_part_of_it() -> None:
         find_job(known[:3], "a1b2")
     assert caught.value.what == f"a1b2 is the end of 2 job ids: {ids[0]} and {ids[1]}"
     assert "whole id" in caught.value.fix and "toolkit jobs" in caught.value.fix
+
+
+def test_toolkit_jobs_lists_the_last_ones_and_all_that_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hosts.yaml").write_text(world.HOSTS)
+    ended = job(state="succeeded", exit_code=0, ended=2000.0)
+    known = [replace(ended, id=f"job-{number:02}") for number in range(25)]
+    known[1] = replace(job(), id="job-01")
+    here = nullcontext(SimpleNamespace(require_some=lambda: None))
+    monkeypatch.setattr(toolkit.cli.jobs, "connect", lambda *_: here)
+    monkeypatch.setattr(toolkit.records, "known_jobs", lambda _: known)
+
+    def listed(*words: str) -> tuple[list[str], str]:
+        status, out, err = run("jobs", *words)
+        assert status == 0
+        return [line.split()[0] for line in out.splitlines()[1:]], err
+
+    last = [each.id for each in known[-20:]]
+    names, err = listed()
+    assert names == ["job-01", *last] and "4 older ones: toolkit jobs --all" in err
+    names, err = listed("--all")
+    assert names == [each.id for each in known] and "older" not in err
+    del known[:5]
+    names, err = listed()
+    assert names == last and "older" not in err

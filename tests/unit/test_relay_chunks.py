@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -140,3 +142,62 @@ def test_what_feeds_a_relay_ends_with_its_connection() -> None:
     assert host.feeder is not None
     host.feeder.join(PATIENCE_S)
     assert not host.feeder.is_alive()
+
+
+def test_progress_is_reported_when_it_changes_and_again_while_busy(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """To the sender, a report that a host is busy counts only for some seconds."""
+    made, now, said = filled(relay, 3), 1000.0, []
+    half = relay.BUSY_EACH / 2
+    # Seconds that pass, chunks that are here then, whether the host is busy.
+    turns = iter([(0, 3, False), (9, 3, False), (0, 4, False), (0, 4, True), (half, 4, True), (2, 4, True)])
+
+    class Ended(Exception):
+        pass
+
+    class Turns:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def wait_for(self, _much: object, seconds: float) -> None:
+            nonlocal now
+            passed, made.at, busy = next(turns, (0, None, False))
+            if made.at is None:
+                raise Ended
+            now += passed
+            made.busy = lambda: busy
+
+    monkeypatch.setattr(relay.time, "monotonic", lambda: now)
+    made.changed, made.say = Turns(), lambda **what: said.append((now, what))
+    with pytest.raises(Ended):
+        made.report()
+    whole = {"limit": relay.AHEAD, "wire": made.came}
+    assert said == [
+        (1000.0, {"at": 3, "busy": False, **whole}),
+        (1009.0, {"at": 4, "busy": False, **whole}),
+        (1009.0, {"at": 4, "busy": True, **whole}),
+        (1011.0 + half, {"at": 4, "busy": True, **whole}),
+    ]
+
+
+def frames(relay, *given: tuple[bytes, int, bytes]) -> bytes:  # type: ignore[no-untyped-def]
+    return b"".join(relay.HEAD.pack(kind, 0, number, len(data)) + data for kind, number, data in given)
+
+
+def test_chunks_by_standard_input(relay) -> None:  # type: ignore[no-untyped-def]
+    """They count once the order came to take from there, under digests that came before."""
+    take = (b"J", 0, json.dumps({"do": "take", "host": ""}).encode())
+    digests = (b"D", 0, b"".join(hashlib.sha256(chunk(number)).digest() for number in range(3)))
+
+    def fed(*given: tuple[bytes, int, bytes]) -> tuple[list[int], int, str]:
+        words = [sys.executable, "-S", str(INSIDE / "relay.py"), "127.0.0.1"]
+        done = subprocess.run(words, input=frames(relay, *given), capture_output=True, check=False)
+        said = [json.loads(line) for line in done.stdout.splitlines()]
+        return [one["at"] for one in said if "at" in one], done.returncode, done.stderr.decode()
+
+    chunks = [(b"C", number, chunk(number)) for number in range(3)]
+    assert fed(digests, *chunks, take) == ([0], 0, "")
+    assert fed(digests, take, chunks[0], take, *chunks[1:], take) == ([0, 1, 3], 0, "")
+    assert fed(digests, take, (b"C", 0, b"else")) == ([0], 3, "chunk 0 is damaged\n")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import toolkit.scaling
 from tests.golden import check_golden, without_style
 from tests.unit import cluster_world as world
+from toolkit.core.gauges import HostGauges
 from toolkit.errors import BadInput, Interrupted, ToolkitError
 from toolkit.network.scaling import IN_ALL, Point, Scaling, parse_prediction
+from toolkit.protocol.gauges import RankGauge
 from toolkit.render.scaling_html import scaling_html
 from toolkit.request import Request
 from toolkit.scaling import _point, on_first, ordered_hosts
@@ -117,3 +120,24 @@ def test_a_number_that_fails_does_not_keep_the_others_from_it_and_ctrl_c_ends_al
         toolkit.scaling.measure_all(*everything)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="hosts with slots"):
         toolkit.scaling.measure_all(session, everything[1], (99,), *everything[3:])  # type: ignore[arg-type]
+
+
+def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job makes 7 steps a second at the same time, this one 10; after a second of warming up."""
+    job, now = world.job("torchrun"), 100.0
+
+    class Readings:
+        def wait(self, seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
+            steps = {"20260101-000000-a-0000": 7 * now, job.id: 10 * now, "20990101-000000-z-0000": 7 * now}
+            ranks = tuple(RankGauge(name, 0, step=int(step)) for name, step in steps.items())
+            return (HostGauges("gpu1", now, ranks=ranks),), {}
+
+    monkeypatch.setattr(toolkit.scaling, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(toolkit.scaling, "job_status", lambda *_: SimpleNamespace(final=False))
+    session: Any = SimpleNamespace()
+    point = toolkit.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
+    assert (point.steps_per_s, point.steps) == (pytest.approx(10.0), 100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -12,8 +13,12 @@ import yaml
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from toolkit.api import Session
+from toolkit.cli.forward import _wanted
+from toolkit.cli.line import CommandLine
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.names import service_container
+from toolkit.core.result import Result
 from toolkit.errors import NotReady, Unreachable
 from toolkit.plan.layout import make_layout
 from toolkit.plan.ownership import ours, services_of
@@ -21,6 +26,7 @@ from toolkit.plan.renderings import TARGETS
 from toolkit.plan.service_standing import service_states, to_ask
 from toolkit.plan.services import service_of
 from toolkit.plan.up import plan_up
+from toolkit.services import address_of
 from toolkit.show import plan_text
 from toolkit.show_services import services_text
 from toolkit.spec.inventory import Inventory
@@ -147,6 +153,31 @@ def test_services_that_do_not_run() -> None:
     assert (states["plain"].state, states["plain"].note) == ("unreachable", "no route")
 
 
+def address(status: int, output: str) -> str:
+    """Return the address of a service whose host answers so about its container."""
+    session = Session(inventory())
+    answer = Result(status, output, "", 0.0)
+    session.runners = {"gpu1": SimpleNamespace(run=lambda *_: answer)}  # type: ignore[dict-item]
+    return address_of(session, session.inventory.service("board"))
+
+
+def test_the_address_of_a_service_that_runs() -> None:
+    assert address(0, "running 172.17.0.5\n") == "172.17.0.5"
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "message"),
+    [
+        (0, "running \n", "service board does not run: it is running"),
+        (0, "exited 172.17.0.5\n", "service board does not run: it is exited"),
+        (1, "", "service board has no container"),
+    ],
+)
+def test_a_service_that_does_not_run_has_no_address(status: int, output: str, message: str) -> None:
+    with pytest.raises(NotReady, match=message):
+        address(status, output)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -163,6 +194,14 @@ def test_refused_before_any_contact(run: Run, tmp_path: Path, words: tuple[str, 
     (tmp_path / "hosts.yaml").write_text(HOSTS)
     status, out, err = run(*words)
     assert (status, out) == (2, "") and message in err
+
+
+def test_forward_opens_the_services_that_have_ports() -> None:
+    for names, opened in (([], ["board", "triton"]), (["triton"], ["triton"])):
+        line = CommandLine()
+        wanted = _wanted(line, inventory(), names)
+        line.end()
+        assert [one.name for one in wanted] == opened
 
 
 def test_forward_without_services_says_so(run: Run, tmp_path: Path) -> None:

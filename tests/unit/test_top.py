@@ -7,8 +7,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,15 @@ from typing import Any
 import pytest
 
 from tests.golden import check_golden
+from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, rank_env, wait_for
+from toolkit.api import Session
+from toolkit.core.command import Command
 from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
+from toolkit.core.result import Result
+from toolkit.errors import Unreachable
+from toolkit.gauges import Gauges
 from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge
 from toolkit.show_prometheus import prometheus_text
 from toolkit.show_top import tables, top_json, top_text
@@ -336,6 +343,59 @@ def test_it_costs_less_than_a_hundredth_of_a_processor(here: World) -> None:
             reading(process)
         spent = (ticks() - before) / os.sysconf("SC_CLK_TCK")
     assert spent <= 0.01 * (time.monotonic() - began) + 0.01  # the clock ticks by hundredths
+
+
+# The streams of all hosts
+
+
+class Streams:
+    """The containers of a cluster: each reading comes when somebody waits for it."""
+
+    def __init__(self, gauges: Gauges, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits = threading.Semaphore(0)
+        wait = gauges._changed.wait
+
+        def waited(seconds: float | None = None) -> bool:
+            self.waits.release()
+            return wait(seconds)
+
+        monkeypatch.setattr(gauges._changed, "wait", waited)
+        monkeypatch.setattr(gauges._session, "container", lambda name: self)
+
+    def stream(self, ask: Command, sink: Callable[[bytes], None], held: Iterable[bytes]) -> Result:
+        for number in (1, 2):
+            assert self.waits.acquire(timeout=PATIENCE_S)
+            parts = {"cpu": {"cores": 1}, "memory": {}, "network": {"interface": "eth0"}, "disk": {}}
+            sink(json.dumps({"at": float(number), **parts}).encode() + b"\n")
+        list(held)
+        return Result(0, "", "", 0.0)
+
+
+def test_rates_are_there_after_the_second_reading_of_every_host_that_can_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Session(world.inventory())
+    session.facts = {"gpu1": world.facts()}
+    session.errors = {"gpu2": Unreachable("no route", "look at it", "gpu2")}
+    gauges = Gauges(session, PATIENCE_S)
+    streams = Streams(gauges, monkeypatch)
+    with gauges:
+        try:
+            gauges.wait_for_rates()
+            found, silent = gauges.now()
+            assert [(one.host, one.at) for one in found] == [("gpu1", 2.0)]
+            assert silent == {"gpu2": "no route"}
+        finally:
+            streams.waits.release(2)
+
+
+def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(world.inventory())
+    session.facts = {"gpu1": world.facts()}
+    monkeypatch.setattr("toolkit.gauges._PATIENCE_S", 0.0)
+    gauges = Gauges(session, 0.0)
+    gauges.wait_for_rates()
+    assert gauges.now() == ((), {"gpu1": "has not said anything in time"})
 
 
 # What is made of it

@@ -309,10 +309,12 @@ def test_secrets_and_keys_and_the_hosts_file_are_never_sent(tmp_path: Path) -> N
     (code / ".ssh").mkdir()
     (code / ".ssh/anything").write_text(key)
     (code / "link").symlink_to("token.txt")
+    (code / "gone.pem").symlink_to("not there")
+    (code / "how-to.md").write_text(key)
     tree = read_tree(code, cache, [code / "hosts.yaml", code / "token.txt", code / "not there"])
     assert tree.private == ("hosts.yaml", "id_work", "same", "server.pem", "token.txt")
     sent = {entry.path for entry in tree.entries}
-    assert {"public.pem", "id_numbers.py", "link"} <= sent
+    assert {"public.pem", "id_numbers.py", "link", "gone.pem", "how-to.md"} <= sent
     assert not sent & {*tree.private, ".ssh/anything"}
 
 

@@ -6,8 +6,10 @@ import os
 import random
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import paramiko
@@ -15,7 +17,9 @@ import pytest
 
 from tests.unit.inside_world import PATIENCE_S
 from toolkit.core.command import Command, Ref, command, script
-from toolkit.effects.ssh import MARK, _feed, _Framed, arriving, terminal_wire, wire
+from toolkit.core.result import TIMED_OUT
+from toolkit.effects.ssh import MARK, SshRunner, _feed, _Framed, arriving, terminal_wire, wire
+from toolkit.effects.ssh_config import Target
 from toolkit.errors import ToolkitError
 
 # Debian's names; what is a link to another one is tried once.
@@ -278,3 +282,57 @@ def test_output_without_end_does_not_move_the_limit_of_a_command() -> None:
         for data in arriving(channel, 35.0, clock=lambda: channel.now):
             found += data
     assert (found, channel.limit) == (b"xxxx", 5.0)
+
+
+class Ended:
+    """A channel on which a command has printed this and ended."""
+
+    def __init__(self, status: int, out: bytes, err: bytes) -> None:
+        self.status, self.limits = status, [0.0]
+        self.out, self.err = ([f"{MARK}\n".encode() + data, b""] for data in (out, err))
+        self.status_event = threading.Event()
+        self.status_event.set()
+
+    def settimeout(self, timeout: float | None) -> None:
+        self.limits.append(timeout or 0.0)
+
+    def exec_command(self, line: str) -> None:
+        self.line = line
+
+    def shutdown_write(self) -> None:
+        self.shut = True
+
+    def recv(self, nbytes: int) -> bytes:
+        return self.out.pop(0)
+
+    def recv_stderr(self, nbytes: int) -> bytes:
+        return self.err.pop(0)
+
+    def recv_exit_status(self) -> int:
+        return self.status
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("status", "out", "err", "timeout", "said"),
+    [
+        (0, b"yes\n", b"", None, ""),
+        (3, b"", b"no\n", 5.0, "no\n"),
+        (TIMED_OUT, b"", b"", 5.0, "no end after 5 s"),
+        (TIMED_OUT, b"", b"of its own\n", 5.0, "of its own\n"),
+        (TIMED_OUT, b"", b"", None, ""),
+    ],
+)
+def test_the_result_of_a_command_over_ssh(
+    status: int, out: bytes, err: bytes, timeout: float | None, said: str
+) -> None:
+    channel = Ended(status, out, err)
+    runner: Any = SshRunner(Target("gpu1", "10.0.0.1"))
+    runner._link = SimpleNamespace(connection=SimpleNamespace(create_session=lambda: channel))
+    done = runner.run(command("true"), timeout)
+    assert (done.status, done.stdout, done.stderr) == (status, out.decode(), said)
+    assert channel.line == wire(command("true"), timeout) and channel.shut and channel.closed
+    # The host ends a late command itself, and is given time to do so.
+    assert (max(channel.limits) > timeout) if timeout else max(channel.limits) == 0.0
