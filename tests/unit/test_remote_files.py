@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.each import for_each
 from toolkit.core.remote_files import (
-    MAX_LINE,
     Missing,
     NoJob,
     RemoteFile,
@@ -20,6 +19,7 @@ from toolkit.core.remote_files import (
     leads_out,
 )
 from toolkit.errors import ToolkitError
+from toolkit.protocol.files import MOST_BYTES
 
 FOLDER = "/run/toolkit/jobs/one/code"
 
@@ -79,6 +79,9 @@ def test_what_give_lists_and_sends() -> None:
     assert decoded(LINK) == RemoteFile("/x/l", "l", link="a")
     assert decoded({"nothing": True}) == NoJob()
     assert decoded(MISSING) == Missing("*.pt", False, "/x", "", ("a", "\udcff"), 3)
+    assert decoded({**FILE, "name": "a\nb\x1b\udcff", "newer": 1}) == RemoteFile(
+        "/x/a", "a\nb\x1b\udcff", 1, 2, 0o600, None, 9
+    )
     assert decode_sent(b'{"size": 3, "mtime": -5}', "gpu1") == SentFile(3, -5)
     assert decode_sent(b'{"refused": "no"}', "gpu1") == SentFile(refused="no")
 
@@ -86,19 +89,18 @@ def test_what_give_lists_and_sends() -> None:
 @for_each(
     ("value", "field"),
     [
-        *[({**FILE, "size": size}, "size is") for size in (-1, 2**53 + 1, 1.0, "1", True, None)],
-        *[({**FILE, "mtime": mtime}, "mtime is") for mtime in (2**63, -(2**63), 1.5)],
-        *[({**FILE, "mode": mode}, "mode is") for mode in (-1, 0o4755, "755")],
-        *[({**FILE, "name": name}, "name is") for name in ("", "x" * 4097, "\ud800", "a\0b", 1)],
-        ({**FILE, "more": 1}, "the field 'more' is 'unknown'"),
-        ({key: FILE[key] for key in FILE if key != "mtime"}, "the field 'mtime' is 'missing'"),
-        ({**FILE, "link": "a"}, "is 'unknown'"),
-        ({**LINK, "link": ""}, "link is ''"),
-        ({"nothing": 1}, "nothing is 1"),
-        ({**MISSING, "names": "ab"}, "names is 'ab'"),
-        ({**MISSING, "more": -1}, "more is -1"),
-        ([], "a line is"),
-        ("x" * MAX_LINE, "the length of a line"),
+        *[({**FILE, "size": size}, "size: not") for size in (-1, 2**53 + 1, 1.0, "1", True, None)],
+        *[({**FILE, "mtime": mtime}, "mtime: not") for mtime in (2**63, -(2**63), 1.5)],
+        *[({**FILE, "mode": mode}, "mode: not") for mode in (-1, 0o4755, "755")],
+        *[({**FILE, "name": name}, "name: ") for name in ("", "x" * 4097, "é" * 2049, "\ud800", "a\0b", 1)],
+        ({key: FILE[key] for key in FILE if key != "mtime"}, "mtime: is missing"),
+        ({**LINK, "link": ""}, "link: not of the form"),
+        ({"nothing": 1}, "nothing: not one of True: 1"),
+        ({**MISSING, "names": "ab"}, "names: not a list: 'ab'"),
+        ({**MISSING, "names": ["a", "\ud800"]}, "names[1]: contains the surrogate"),
+        ({**MISSING, "more": -1}, "more: not from"),
+        ([], "not an object"),
+        ("x" * MOST_BYTES, "more than 65536"),
     ],
 )
 def test_answers_that_are_not_valid(value: Any, field: str) -> None:

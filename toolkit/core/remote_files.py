@@ -1,23 +1,29 @@
 """Files that a host offers, as ``toolkit/inside/give.py`` lists and sends them, and checks of its answers.
 
-The answers are untrusted input: keys, types and ranges are checked, and so is that a name was requested.
+The answers are untrusted input: their fields are decoded by toolkit/protocol/files.py, and each name is
+compared with what was requested.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from toolkit.errors import ToolkitError
-from toolkit.protocol.decode import DecodeError, load_json
+from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.files import (
+    MOST_BYTES,
+    FileListed,
+    LinkListed,
+    MissingListed,
+    NothingListed,
+    Refused,
+    Sent,
+)
 
-MAX_LINE = 2**16  # bytes
-MAX_NAME = 4096  # bytes
-MAX_SIZE = 2**53  # bytes
-_MAX_TIME = 2**62  # nanoseconds before and after the epoch: 146 years
 _FIX = "toolkit up brings the programs of this toolkit to the host"
 
 
@@ -87,16 +93,20 @@ def decode_listed(line: str | bytes, host: str) -> Listed:
     Raises:
         ToolkitError: names the host and the field that is not valid.
     """
-    value = _read(line, host)
-    if "nothing" in value:
-        _check(value, {"nothing": _is_bool}, host)
-        return NoJob()
-    if "missing" in value:
-        _check(value, _MISSING, host)
-        rest = {key: value[key] for key in ("there", "place", "called", "more")}
-        return Missing(value["missing"], names=tuple(value["names"]), **rest)
-    _check(value, _LINK if "link" in value else _FILE, host)
-    return RemoteFile(**value)
+    with _answer_of(host):
+        value = load_json(line, MOST_BYTES)
+        keys = value if isinstance(value, dict) else {}
+        if "nothing" in keys:
+            decode(NothingListed, value)
+            return NoJob()
+        if "missing" in keys:
+            gone = decode(MissingListed, value)
+            return Missing(gone.missing, gone.there, gone.place, gone.called, gone.names, gone.more)
+        if "link" in keys:
+            link = decode(LinkListed, value)
+            return RemoteFile(link.path, link.name, link=link.link)
+        file = decode(FileListed, value)
+        return RemoteFile(file.path, file.name, file.size, file.mtime, file.mode, inode=file.inode)
 
 
 def decode_sent(line: str | bytes, host: str) -> SentFile:
@@ -105,9 +115,20 @@ def decode_sent(line: str | bytes, host: str) -> SentFile:
     Raises:
         ToolkitError: names the host and the field that is not valid.
     """
-    value = _read(line, host)
-    _check(value, {"refused": _is_text} if "refused" in value else _SENT, host)
-    return SentFile(**value)
+    with _answer_of(host):
+        value = load_json(line, MOST_BYTES)
+        if isinstance(value, dict) and "refused" in value:
+            return SentFile(refused=decode(Refused, value).refused)
+        sent = decode(Sent, value)
+        return SentFile(sent.size, sent.mtime)
+
+
+@contextmanager
+def _answer_of(host: str) -> Iterator[None]:
+    try:
+        yield
+    except DecodeError as error:
+        raise ToolkitError(f"the answer of give.py is not valid: {error}", _FIX, host) from error
 
 
 def bad_answer(field: str, value: object, host: str) -> ToolkitError:
@@ -206,72 +227,3 @@ def _next(pattern: Sequence[str], state: int, part: str) -> int:
         return state
     matched = fnmatch.fnmatchcase(part, word) if _is_magic(word) else part == word
     return state + 1 if matched else -1
-
-
-_Check = Callable[[Any], bool]
-
-
-def _is_bool(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _is_text(value: Any) -> bool:
-    """Accept a text that can be a path or a message."""
-    if type(value) is not str or "\0" in value:
-        return False
-    try:
-        return len(value.encode("utf-8", "surrogateescape")) <= MAX_NAME
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_path(value: Any) -> bool:
-    return _is_text(value) and bool(value)
-
-
-def _is_number(least: int, most: int) -> _Check:
-    return lambda value: type(value) is int and least <= value <= most
-
-
-def _are_texts(value: Any) -> bool:
-    return type(value) is list and all(map(_is_text, value))
-
-
-_is_size, _is_time = _is_number(0, MAX_SIZE), _is_number(-_MAX_TIME, _MAX_TIME)
-_SENT: Mapping[str, _Check] = {"size": _is_size, "mtime": _is_time}
-_LINK: Mapping[str, _Check] = {"path": _is_path, "name": _is_path, "link": _is_path}
-_FILE: Mapping[str, _Check] = {
-    "path": _is_path,
-    "name": _is_path,
-    **_SENT,
-    "mode": _is_number(0, 0o777),
-    "inode": _is_number(0, 2**64),
-}
-_MISSING: Mapping[str, _Check] = {
-    "missing": _is_text,
-    "there": _is_bool,
-    "place": _is_text,
-    "called": _is_text,
-    "names": _are_texts,
-    "more": _is_size,
-}
-
-
-def _read(line: str | bytes, host: str) -> dict[str, Any]:
-    if len(line) > MAX_LINE:
-        raise bad_answer("the length of a line", len(line), host)
-    try:
-        value = load_json(line, MAX_LINE)
-    except DecodeError:
-        raise bad_answer("a line", line, host) from None
-    if not isinstance(value, dict):
-        raise bad_answer("a line", line, host)
-    return value
-
-
-def _check(value: Mapping[str, Any], fields: Mapping[str, _Check], host: str) -> None:
-    for name in sorted(value.keys() ^ fields.keys()):
-        raise bad_answer(f"the field {name!a}", "unknown" if name in value else "missing", host)
-    for name, is_good in fields.items():
-        if not is_good(value[name]):
-            raise bad_answer(name, value[name], host)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from toolkit.core.local_writer import IncomingFile, LocalWriter
-from toolkit.core.remote_files import MAX_LINE, RemoteFile, bad_answer, decode_sent
+from toolkit.core.remote_files import RemoteFile, bad_answer, decode_sent
 from toolkit.errors import ToolkitError
+from toolkit.protocol.files import MOST_BYTES
 
 
 @dataclass
@@ -36,10 +37,10 @@ class FileStream:
         at = 0
         while at < len(data):
             if self._file is None:
-                end = data.find(b"\n", at, at + MAX_LINE + 1) + 1
-                self._line += data[at : end or at + MAX_LINE + 1]
-                at = end or at + MAX_LINE + 1
-                if len(self._line) > MAX_LINE:
+                end = data.find(b"\n", at, at + MOST_BYTES + 1) + 1
+                self._line += data[at : end or at + MOST_BYTES + 1]
+                at = end or at + MOST_BYTES + 1
+                if len(self._line) > MOST_BYTES:
                     raise bad_answer("the length of a line", len(self._line), self.writer.host)
                 if end:
                     self._begin(bytes(self._line))

@@ -53,12 +53,15 @@ class Text:
         lines: whether tabs and newlines are allowed.
         any: whether all characters are allowed, as in output of ranks and variables of images. Only halves
             of surrogate pairs are replaced, because no file and no terminal takes them.
+        path: whether it is the name of a file: all characters but NUL are allowed, bytes that are no UTF-8
+            are surrogates (``surrogateescape``), and ``most`` counts bytes.
     """
 
     most: int = 4096
     pattern: str = ""
     lines: bool = False
     any: bool = False
+    path: bool = False
 
 
 @dataclass(frozen=True)
@@ -286,13 +289,26 @@ def _check_depth(value: object, path: str) -> None:
 def _text(value: str, path: str, limit: Text) -> str:
     if len(value) > limit.most:
         raise DecodeError(path, f"{len(value)} characters, more than {limit.most}")
-    if limit.any:
+    if limit.path:
+        _check_path(value, path, limit.most)
+    elif limit.any:
         return _SURROGATE.sub("\ufffd", value)
-    if found := (_CONTROL_IN_LINES if limit.lines else _CONTROL).search(value):
+    elif found := (_CONTROL_IN_LINES if limit.lines else _CONTROL).search(value):
         raise DecodeError(path, f"contains the control character {found[0]!a}")
     if limit.pattern and not re.fullmatch(limit.pattern, value):
         raise DecodeError(path, f"not of the form {limit.pattern}: {_shown(value)}")
     return value
+
+
+def _check_path(value: str, path: str, most: int) -> None:
+    try:
+        length = len(value.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise DecodeError(path, f"contains the surrogate {value[error.start]!a}") from None
+    if length > most:
+        raise DecodeError(path, f"{length} bytes, more than {most}")
+    if "\0" in value:
+        raise DecodeError(path, "contains the control character '\\x00'")
 
 
 def _count(value: list[Any] | dict[Any, Any], path: str, limits: tuple[object, ...]) -> None:
