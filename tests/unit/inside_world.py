@@ -177,7 +177,8 @@ class World:
         return process.returncode, out, err
 
     def base_env(self) -> dict[str, str]:
-        names = ("PATH", "HOME", "LANG")
+        # By the last one scripts/mutants.py knows which test enters a function of a program.
+        names = ("PATH", "HOME", "LANG", "PYTEST_CURRENT_TEST")
         env = {name: os.environ[name] for name in names if name in os.environ}
         return {**env, "TOOLKIT_ROOT": str(self.root)}
 

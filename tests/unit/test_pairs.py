@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit import cluster_world as world
-from tests.unit.inside_world import PATIENCE_S
+from tests.unit.inside_world import PATIENCE_S, Load
 from toolkit.core.command import Command
 from toolkit.core.result import Result
 from toolkit.effects.runner import Sink
@@ -248,3 +250,57 @@ def test_one_that_does_not_come_up_holds_up_nobody(fate: str, words: str) -> Non
     assert found["b"].error == words and found["b"].report == LookReport()
     assert [t["host"] for t in json.loads(hosts["a"].heard[1])["targets"]] == ["c"]
     assert not found["a"].error and not found["c"].error
+
+
+# `toolkit bench network`
+
+
+def test_the_pairs_of_a_rank_that_does_not_measure(inside: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes part in what all ranks do; a latency counts for both directions."""
+    bench = inside("bench_network")
+    monkeypatch.setattr(bench, "load_host", lambda: {"host": "gpu2", "address": "10.0.0.2"})
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    given: list[object] = []
+    leaders = [(f"gpu{number}", f"10.0.0.{number}", 5000 + number, True) for number in (1, 2, 3)]
+    rates = [[(1, 0, 2e9, 2e-5)], [(0, 1, 1e9, 0.0)], [(0, 2, 3e9, 0.0)], []]
+    answers = iter(
+        [[*leaders, ("gpu2", "10.0.0.2", 0, False)], rates, [["gpu1 with gpu3: refused"], [], [], []]]
+    )
+
+    def allgather(mine: object) -> object:
+        given.append(mine)
+        return next(answers)
+
+    comm = SimpleNamespace(Ibarrier=lambda: SimpleNamespace(Test=lambda: True), allgather=allgather)
+    found = bench.measure_pairs(comm, 1.0, 1)
+    assert given == [("gpu2", "10.0.0.2", 0, False), [], []]
+    assert found == {
+        "hosts": ["gpu1", "gpu2", "gpu3"],
+        "pairs": [
+            {"from": "gpu1", "to": "gpu2", "mbit": 1000.0, "latency_us": 20.0},
+            {"from": "gpu1", "to": "gpu3", "mbit": 3000.0, "latency_us": 0.0},
+            {"from": "gpu2", "to": "gpu1", "mbit": 2000.0, "latency_us": 20.0},
+        ],
+        "faults": ["gpu1 with gpu3: refused"],
+    }
+
+
+def test_a_bench_of_one_rank_prints_its_result_and_succeeds(
+    inside: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = inside("bench_network")
+    monkeypatch.setattr(bench, "load_host", lambda: {"host": "gpu1", "address": "10.0.0.1"})
+    comm = SimpleNamespace(rank=0, size=1, allgather=lambda mine: [mine])
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=comm)))  # type: ignore[arg-type]
+    words = ["--seconds", "0", "--streams", "1", "--engine", "mpi", "--sizes", "4096", "--budget", "1"]
+    monkeypatch.setattr(sys, "argv", ["bench_network.py", *words])
+    assert bench.main() == 0
+    mark, _, text = capsys.readouterr().out.partition(" ")
+    assert mark == "@network"
+    assert json.loads(text) == {
+        "hosts": ["gpu1"],
+        "pairs": [],
+        "faults": [],
+        "engine": "mpi",
+        "allreduce": [],
+    }

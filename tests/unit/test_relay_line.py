@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from toolkit.core.relay_line import Line, slow_links
 from toolkit.core.relay_orders import HERE, Drop, Feed, Give, Order, Take
+from toolkit.executors.relay import Relay
+from toolkit.executors.relay_supply import _ROW_LEAST, _wait
 
 TICK = 0.05
 RATE = 45.0  # chunks a second: 100 Mb/s
@@ -292,3 +298,60 @@ def test_whatever_happens_every_host_that_lives_gets_all(seed: int) -> None:
     assert set(world.dropped) <= world.frozen
     for name in world.at:
         assert world.done[name]
+
+
+# From here
+
+
+def test_hosts_that_listen_or_have_ended_are_not_waited_for() -> None:
+    def member(host: str, port: int) -> Any:
+        ended = threading.Event()
+        orders: list[str] = []
+        errors: list[str] = []
+        if not port:
+            ended.set()
+        one = SimpleNamespace(
+            host=host, need=0, port=port, ended=ended, address=host, orders=orders, errors=errors
+        )
+        one.begin = lambda keys, order: None
+        one.order = lambda **order: orders.append(order["do"])
+        one.fail = lambda error: errors.append(error.what)
+        return one
+
+    def waited(timeout: float) -> None:
+        raise AssertionError("it waits for a host")
+
+    members = [member("gpu1", 4000), member("gpu2", 0), member("gpu3", 4001)]
+    stretches = (SimpleNamespace(first=0, end=10),)
+    cargo = SimpleNamespace(lay_out=lambda needs: dict.fromkeys(needs, stretches), order=lambda *_: {})
+    relay: Any = Relay(cargo, ())  # type: ignore[arg-type]
+    relay._members = {one.host: one for one in members}
+    relay._mbit = dict.fromkeys(relay._members, 0.0)
+    relay._supply = SimpleNamespace(begin=lambda members: None, feed=lambda *_: None)
+    relay._events = SimpleNamespace(get=waited)
+    relay._begin()
+    assert set(relay._line.at) == {"gpu1", "gpu3"}
+    assert [one.errors for one in members] == [[], ["its relay did not begin"], []]
+    assert "give" in members[0].orders and "take" in members[2].orders
+
+
+def test_a_chunk_waits_until_the_host_is_near_and_takes_more() -> None:
+    class Waits(Exception):
+        pass
+
+    class Changed(contextlib.nullcontext[None]):
+        def wait(self, seconds: float) -> None:
+            raise Waits
+
+    def goes(number: int, limit: int, *data: bytes, rate: float | None = None) -> bool:
+        member: Any = SimpleNamespace(data=data, at=10, limit=limit, feeding=1, changed=Changed())
+        with contextlib.suppress(Waits):
+            assert not _wait(member, 1, number, lambda: rate)
+            return True
+        return False
+
+    assert goes(10, 100) and goes(10 + _ROW_LEAST - 1, 100, b"one", rate=0.0)
+    assert not goes(10 + _ROW_LEAST, 100, rate=0.0), "too many are on their way"
+    assert goes(10 + _ROW_LEAST, 100, rate=1e9)
+    assert not goes(10, 100, b"one", b"two"), "too many wait here"
+    assert not goes(10, 10), "the host has no room"
