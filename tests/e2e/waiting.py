@@ -191,13 +191,20 @@ def job_file(tool: Toolkit, job: str, name: str = "output.log", host: str = "", 
     return sh(place, f"cat {path} 2>/dev/null || true", lab=lab)
 
 
+def job_output(tool: Toolkit, job: str, lab: str = LAB) -> str:
+    """Return a job's output: main's file; with `transport: exec` those of all hosts, one after another."""
+    data = yaml.safe_load(tool.hosts.read_text())
+    hosts = data["hosts"] if data.get("transport") == "exec" else [""]
+    return "".join(job_file(tool, job, host=host, lab=lab) for host in hosts)
+
+
 def job_prints(
     tool: Toolkit, job: str, text: str, times: int = 1, seconds: float = 120.0, lab: str = LAB
 ) -> str:
     """Wait until the job's output holds a text this many times; return the output."""
     return until(
         f"job {job} prints {text!r} {times} times",
-        lambda: job_file(tool, job, lab=lab),
+        lambda: job_output(tool, job, lab=lab),
         lambda said: said.count(text) >= times,
         seconds,
     )
