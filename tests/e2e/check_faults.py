@@ -304,7 +304,7 @@ case $1 in
   echo 'GPU 0: Tesla V100-SXM2-16GB (UUID: GPU-a)'
   echo 'GPU 1: Tesla V100-SXM2-16GB (UUID: GPU-b)' ;;
 --query-compute-apps=*)
-  echo "GPU-a, $(pgrep -x -u trainer -f 'sleep 305'), 512, /usr/bin/python3" ;;
+  echo "GPU-a, $(pgrep -x -u trainer -f 'sleep 305'), 512" ;;
 *) echo "Invalid combination of input arguments."; exit 2 ;;
 esac
 """
