@@ -175,6 +175,7 @@ class Case:
         hosts: whose answers are changed.
         share: of their commands whose answers are changed.
         state: of the cluster: down, up, or busy with a job.
+        late: whether the answers to the first questions are sound, so that the command goes on to others.
         seed: of the changes.
     """
 
@@ -184,6 +185,7 @@ class Case:
     hosts: tuple[str, ...] = ()
     share: float = 1.0
     state: str = "up"
+    late: bool = False
     seed: str = ""
 
     @property
@@ -198,7 +200,7 @@ def make(rng: random.Random, verbs: tuple[str, ...] = VERBS) -> Case:
     hosts = rng.choice(((rng.choice(NAMES),), (rng.choice(NAMES),), NAMES))
     share = rng.choice((1.0, 0.5, 0.3, 0.15))
     kind = "archive" if verb in _BRINGING and rng.random() < 0.3 else changes.some(rng)
-    return Case(verb, words, kind, hosts, share, rng.choice(STATES), str(rng.random()))
+    return Case(verb, words, kind, hosts, share, rng.choice(STATES), rng.random() < 0.6, str(rng.random()))
 
 
 class CasedHosts:
@@ -217,7 +219,10 @@ class CasedHosts:
         if talk is None:
             talk = Printed()
             UNKNOWN[" ".join(" ".join(words[:3]).split())[:100]] += 1
-        return talk, self._change(host, " ".join(words[-1:]) if words else "")
+        is_first = any("say begun" in word for word in words)
+        if is_first and self.case.late:
+            return talk, Change()
+        return talk, self._change(host, " ".join(words[-1:]))
 
     def _change(self, host: str, about: str) -> Change:
         case = self.case
@@ -582,8 +587,12 @@ def settle(home: Path) -> None:
 def sandbox(folder: Path) -> Box:
     """Return the folder in which commands run."""
     os.environ["TMPDIR"] = str(folder / "tmp")
-    changed: Any = typer.main
-    changed.get_command = functools.cache(typer.main.get_command)
+    # Made again for every command, the tree of commands would take most of the time.
+    commands: Any = typer.main
+    commands.get_command = functools.cache(typer.main.get_command)
+    whole: Any = cli
+    only, known = cli.only_verb, {}
+    whole.only_verb = lambda words: known.setdefault(words[0], only(words))
     for host in NAMES:
         sections(host, True)  # made before a command asks, which would take an error for that of a host
     box = Box(folder)
