@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -312,8 +313,11 @@ class Box(Sandbox):
             raise
 
     def beside(self) -> list[str]:
-        """Return what is beside the folder; nothing ever is."""
-        return [path.name for path in self.folder.parent.iterdir() if path != self.folder]
+        """Remove what is beside the folder, and return its names; nothing ever is."""
+        found = [path for path in self.folder.parent.iterdir() if path != self.folder]
+        for path in found:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        return [path.name for path in found]
 
 
 @dataclass
@@ -413,8 +417,8 @@ def _judge(case: Case, ended: Ended, box: Box) -> None:
         raise Broken(f"prints a traceback: {shown[-3000:]}")
     if ended.over:
         raise Broken(f"outlives its limit: {ended.over}")
-    if box.beside():
-        raise Broken(f"writes beside the folder: {box.beside()[:5]}")
+    if beside := box.beside():
+        raise Broken(f"writes beside the folder: {beside[:5]}")
     if box.outside:
         raise Broken(f"writes outside of the folder: {box.outside[:5]}")
     if wrong := [name for name in box.changes if not _MAY_WRITE.fullmatch(name)]:
