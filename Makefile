@@ -32,9 +32,9 @@ faults: venv     ## faults in all phases on the practice cluster LAB, N in all; 
 	@$(BIN)/python -m tests.faults -n $(or $(N),50) --seed $(or $(SEED),1) --lab $(or $(LAB),lab) \
 		$(if $(ONLY),--only $(ONLY)) $(AGAIN:%=--again %) $(if $(LIST),--list) $(if $(REPORT),--report)
 
-fuzz: venv       ## random hosts files, command lines and job schedules, N of each; SEED, FIRST, KIND=files, lines or schedules
+fuzz: venv       ## random hosts files, command lines, job schedules and answers of hosts, N of each; SEED, FIRST, KIND=files, lines, schedules or answers, JOBS
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
-		$(if $(KIND),--kind $(KIND))
+		$(if $(KIND),--kind $(KIND)) $(if $(JOBS),--jobs $(JOBS))
 
 mutants: venv    ## N random changes of the modules that act, and how many unit tests notice; SEED, ONLY=FILE
 	@$(BIN)/python scripts/mutants.py -n $(or $(N),60) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))

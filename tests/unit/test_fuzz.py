@@ -45,9 +45,9 @@ def test_every_verb_is_tried() -> None:
 
 
 def test_answers_of_hosts_break_nothing() -> None:
-    done = python("-m", "tests.fuzz", "-n", "100", "--kind", "answers")
+    done = python("-m", "tests.fuzz", "-n", "60", "--kind", "answers")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"fuzz answers: seed 1, 100 tried .* [1-9]\d* refused", done.stdout)
+    assert re.search(r"fuzz answers: seed 1, 60 tried .* [1-9]\d* refused", done.stdout)
     assert re.search(r"[1-9]\d* ignored", done.stdout)
 
 

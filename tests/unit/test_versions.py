@@ -258,3 +258,9 @@ def test_status_of_hosts_whose_addresses_nobody_can_tell() -> None:
     assert [r.state for r in rows] == ["running"] * 3
     assert "data_address 10.9.9.9 is not one of its addresses" in rows[1].note
     assert "data_address" not in rows[0].note
+
+
+def test_a_host_gives_a_version_that_is_too_long_to_count() -> None:
+    long = "9" * 5000
+    assert latest((f"{long}.1.0", "0.1.0", f"1.{long}.0")) == "0.1.0"
+    assert not is_newer(f"{long}.0.0", "0.1.0")

@@ -26,7 +26,7 @@ _TERM = re.compile(r"(cuda|driver|brand|arch)(>=|<=|!=|>|<|=)(.+)")
 
 def version(text: str) -> Version:
     """Return the numbers of a version such as ``550.54.14``; empty when it does not begin with one."""
-    found = re.match(r"\d+(\.\d+)*", text.strip())
+    found = re.match(r"\d{1,9}(\.\d{1,9})*(?!\d)", text.strip())
     return tuple(map(int, found[0].split("."))) if found else ()
 
 

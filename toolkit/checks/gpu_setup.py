@@ -158,7 +158,7 @@ def _next_kernel(seen: Seen, scene: Scene) -> Iterator[Finding]:
 
 
 def _order(kernel: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", kernel)))
+    return tuple(map(int, re.findall(r"\d{1,9}", kernel)))
 
 
 CHECKS = (

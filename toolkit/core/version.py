@@ -24,5 +24,5 @@ def latest(versions: Iterable[str]) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    found = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", version)
     return tuple(map(int, found.groups())) if found else ()

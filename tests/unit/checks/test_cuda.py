@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.each import for_each
-from toolkit.checks.cuda import BRANCHES, dotted, first_driver, image_cuda, newest_cuda, required, satisfied
+from toolkit.checks.cuda import (
+    BRANCHES,
+    dotted,
+    first_driver,
+    image_cuda,
+    newest_cuda,
+    required,
+    satisfied,
+    version,
+)
+from toolkit.checks.gpu_setup import _order
 
 
 def test_the_table_rises() -> None:
@@ -69,3 +79,9 @@ def test_what_an_image_says() -> None:
     assert image_cuda({"NVIDIA_REQUIRE_CUDA": "brand=tesla cuda>=12.8"}) == (12, 8)
     assert image_cuda({"CUDA_VERSION": "12.4.1", "NVIDIA_REQUIRE_CUDA": "cuda>=12.4"}) == (12, 4, 1)
     assert image_cuda({}) == ()
+
+
+@pytest.mark.parametrize("long", ["9" * 5000, "550." + "9" * 5000, "9" * 5000 + ".1"])
+def test_a_host_gives_a_version_that_is_too_long_to_count(long: str) -> None:
+    assert version(long) in ((), (550,))
+    assert _order(f"6.1.{long}-amd64")[:2] == (6, 1)
