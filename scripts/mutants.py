@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -54,6 +55,7 @@ FIRST_S = 3600.0  # for the run that records
 ALL = "tests/unit"
 # For the plugin: files with a test on each line, those that run (absent to record) and those that failed.
 CHOSEN, FAILED = "MUTANTS_CHOSEN", "MUTANTS_FAILED"
+CACHES: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Mutant(NamedTuple):
@@ -238,7 +240,7 @@ def mutants_entered(prefix: str) -> None:
 
 
 def pytest_configure() -> None:
-    """In the run that records, let no cache hide from a test that it needs a function."""
+    """In the run that records, keep a list of the project's caches."""
     if CHOSEN in os.environ:
         return
     real: Any = functools.lru_cache
@@ -248,12 +250,20 @@ def pytest_configure() -> None:
             return lru_cache()(maxsize)
 
         def decorate(function: Any) -> Any:
-            own = str(getattr(function, "__module__", "")).startswith(("toolkit.", "tests."))
-            return real(0 if own else maxsize, typed)(function)
+            cached = real(maxsize, typed)(function)
+            if str(getattr(function, "__module__", "")).startswith(("toolkit.", "tests.")):
+                CACHES.add(cached)
+            return cached
 
         return decorate
 
     vars(functools).update(lru_cache=lru_cache, cache=lru_cache(None))
+
+
+def pytest_runtest_setup() -> None:
+    """Empty the caches: no test's result hides from the next that it needs a function."""
+    for cached in list(CACHES):
+        cached.cache_clear()
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
