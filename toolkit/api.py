@@ -243,12 +243,17 @@ class Session(Connected):
         """Return a runner inside a host's container.
 
         Raises:
-            NotReady: the host did not answer, or no container of the cluster runs there.
+            NotReady: the host is not in the hosts file or did not answer, or no container of the cluster
+                runs there.
         """
         from toolkit.plan.standing import why_not_running
 
         if host in self.errors:
             raise self.errors[host]
+        if host not in self.inventory.names:  # a job's record can name any host
+            raise NotReady(
+                "it is not in the hosts file", "add it there, or look at another job: toolkit jobs", host
+            )
         name = container_name(self.inventory.cluster, self.inventory.role(host))
         facts = self.facts[host]
         found = next((c for c in facts.containers if c.name == name), None)

@@ -293,3 +293,11 @@ def test_open_files_are_allowed_up_to_the_hard_limit() -> None:
     )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["100 500", "300 500", "500 500"]
+
+
+def test_a_job_on_a_host_that_the_hosts_file_does_not_name() -> None:
+    session = Session(world.inventory())
+    session.facts = world.facts_when_up()
+    with pytest.raises(NotReady, match="not in the hosts file") as caught:
+        session.container("gpu9")
+    assert caught.value.host == "gpu9" and caught.value.fix
