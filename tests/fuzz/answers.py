@@ -34,10 +34,10 @@ import paramiko
 import typer.main
 
 import toolkit.effects.engine
-from tests.fuzz import changes
-from tests.fuzz.paper_hosts import UNKNOWN, Change, Clock, PaperLink, Talk, hang_up, in_place_of_hosts
+from tests.fuzz import mutations
+from tests.fuzz.fake_hosts import UNKNOWN, Change, Clock, FakeLink, Talk, hang_up, in_place_of_hosts
 from tests.fuzz.sandbox import Contact, Hang, Sandbox
-from tests.fuzz.sound_answers import (
+from tests.fuzz.valid_answers import (
     HOSTS,
     JOB,
     MAIN,
@@ -201,17 +201,17 @@ def make(rng: random.Random, verbs: tuple[str, ...] = VERBS) -> Case:
     words = rng.choice(LINES[verb]) if verb in LINES else ()
     hosts = rng.choice(((rng.choice(NAMES),), (rng.choice(NAMES),), NAMES))
     share = rng.choice((1.0, 0.5, 0.3, 0.15))
-    kind = "archive" if verb in _BRINGING and rng.random() < 0.3 else changes.some(rng)
+    kind = "archive" if verb in _BRINGING and rng.random() < 0.3 else mutations.some(rng)
     return Case(verb, words, kind, hosts, share, rng.choice(STATES), rng.random() < 0.6, str(rng.random()))
 
 
 class CasedHosts:
-    """The hosts of a case; see ``toolkit.tests.fuzz.paper_hosts.Hosts``."""
+    """The hosts of a case; see ``tests.fuzz.fake_hosts.Hosts``."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.clock = case, Clock()
         self.world = World(case.state)
-        self.bugs: list[Exception] = []  # of the hosts on paper, not of the client
+        self.bugs: list[Exception] = []  # of the fake hosts, not of the client
         self.changed: Counter[str] = Counter()
         self._asked: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -239,7 +239,7 @@ class CasedHosts:
             if rng.random() >= case.share:
                 return Change()
             self.changed[host] += 1
-        return changes.Changed(case.kind, rng)
+        return mutations.Changed(case.kind, rng)
 
     def refusal(self, host: str) -> str:
         if self.case.kind == "refused" and host in self.case.hosts:
@@ -367,7 +367,7 @@ def run(case: Case, box: Box) -> Ended:
     ended.out, ended.err, ended.heard = out.shown(), err.shown(), dict(hosts.changed)
     if hosts.bugs:
         raise hosts.bugs[0]
-    for link in PaperLink.all:
+    for link in FakeLink.all:
         ended.over += link.over_limit()
     return ended
 

@@ -1,6 +1,6 @@
-"""Hosts on paper in place of the connections of ``SshRunner``, and a clock that needs no waiting.
+"""Fake hosts in place of the connections of ``SshRunner``, and a clock that needs no waiting.
 
-A command arrives as the line that would be sent. ``sound_answers`` has the answer of a sound host, and a case
+A command arrives as the line that would be sent. ``valid_answers`` has the answer of a sound host, and a case
 changes it. Everything above the connection is the real code: framing, limits, deadlines, decoders, writers.
 """
 
@@ -245,9 +245,9 @@ def words_of_line(line: str) -> list[str]:
 
 
 class Channel:
-    """A paramiko channel as ``SshRunner`` uses it; a host on paper answers on the other side."""
+    """A paramiko channel as ``SshRunner`` uses it; a fake host answers on the other side."""
 
-    def __init__(self, link: PaperLink) -> None:
+    def __init__(self, link: FakeLink) -> None:
         self._link, self._clock = link, link.hosts.clock
         self._changed = threading.Condition()
         self._out: deque[bytes] = deque()
@@ -379,11 +379,11 @@ class Channel:
             self._changed.notify_all()
 
 
-class PaperLink:
+class FakeLink:
     """In place of ``toolkit.effects.ssh_connect.Link``."""
 
     hosts: Hosts
-    all: list[PaperLink]  # that the case has made
+    all: list[FakeLink]  # that the case has made
 
     def __init__(self, target: Target, *rest: Any, **more: Any) -> None:
         self.target, self.lost, self.broken = target, "", False
@@ -412,7 +412,7 @@ class PaperLink:
         raise paramiko.ChannelException(2, "Connect failed")
 
     def run(self, line: str, **more: Any) -> Any:
-        raise AssertionError("no terminal is joined to a host on paper")
+        raise AssertionError("no terminal is joined to a fake host")
 
     def shown_key(self) -> Any:
         return self.hosts.shown_key(self.target.name)
@@ -457,19 +457,19 @@ def target(inventory: Any, name: str) -> Target:
 
 @contextmanager
 def in_place_of_hosts(hosts: Hosts) -> Iterator[None]:
-    """Let connections lead to hosts on paper, for one case."""
+    """Let connections lead to fake hosts, for one case."""
     import toolkit.connected
 
     places: tuple[tuple[Any, str, Any], ...] = (
-        (toolkit.effects.ssh, "Link", PaperLink),
-        (toolkit.trust, "Link", PaperLink),
+        (toolkit.effects.ssh, "Link", FakeLink),
+        (toolkit.trust, "Link", FakeLink),
         (toolkit.connected, "target_of", target),
         (toolkit.trust, "target_of", target),
         (toolkit.inputs, "target_of", target),
         (toolkit.effects.desk, "queue", Queues),
     )
     kept = [getattr(module, name) for module, name, _ in places]
-    PaperLink.hosts, PaperLink.all = hosts, []
+    FakeLink.hosts, FakeLink.all = hosts, []
     for module, name, value in places:
         setattr(module, name, value)
     try:
@@ -482,9 +482,9 @@ def in_place_of_hosts(hosts: Hosts) -> Iterator[None]:
 
 def hang_up() -> None:
     """Close what the command has left open, as the end of its process does."""
-    for link in list(PaperLink.all):
+    for link in list(FakeLink.all):
         link.close()
 
 
-# The commands that hosts on paper have no answer for, by their first words; of use when a verb is added.
+# The commands that fake hosts have no answer for, by their first words; of use when a verb is added.
 UNKNOWN: Counter[str] = Counter()

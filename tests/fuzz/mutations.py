@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.fuzz.paper_hosts import Change
+from tests.fuzz.fake_hosts import Change
 
 CONTROLS = (
     *(b"\0", b"\n", b"\r", b"\t", b"\b\b\b", b"\x07", b"\x1b[2J", b"\x1b[?1049h", b"\x1b]0;owned\x07"),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.fuzz.paper_hosts import Say
+from tests.fuzz.fake_hosts import Say
 from tests.unit.checks import recorded
 from tests.unit.cluster_world import public_key
 from tests.unit.test_probe import BOOT, DISK, GPUS, IMAGE, ROUTES, TCP, TCP6, TRIE
