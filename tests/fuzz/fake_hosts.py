@@ -15,9 +15,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import paramiko
+from rich.live import _RefreshThread
 
 import toolkit.effects.desk
 import toolkit.effects.ssh
@@ -28,13 +30,14 @@ from toolkit.effects.ssh import MARK
 from toolkit.effects.ssh_config import Target
 from toolkit.errors import Unreachable
 
-_REAL = time.monotonic, time.time
-# However long its limit is by the clock, a thread waits until this process has been idle for some slices of
-# real time, and at most for a number of slices.
-_SLICE_S, _IDLE_SLICES, _MOST_SLICES, _IDLE_S = 0.06, 3, 60, 0.002
+_REAL, _REAL_SLEEP = (time.monotonic, time.time), time.sleep
+# Real seconds between two looks of the thread whose wait ends first, and of other threads that wait.
+_FIRST_S, _SLICE_S = 0.002, 0.02
+_TASKS = Path("/proc/self/task")
 _ENDLESS = ("silent", "drops", "flood")  # paces of answers that have no end
 # A command without a deadline ends with its connection after this time of silence or noise.
 _LOST_S = 900.0
+_DROP_S = 5.0  # between two bytes of an answer that trickles
 # Seconds by the clock that a command may take beyond the limit that its channel has.
 _SLACK_S = 2.0
 # Pieces of endless output: of a command that has a deadline, and of one that has none.
@@ -42,11 +45,16 @@ _MOST_PIECES, _PIECES = 12_000, 60
 
 
 class Clock:
-    """The clock of a case: it runs as the real one does, and jumps over what nobody has to wait for."""
+    """The clock of a case: it runs as the real one does, and jumps while every thread waits.
+
+    It jumps to the end of the wait that ends first, and only if all other threads are blocked. So the order
+    of events does not depend on how much processor time this process gets.
+    """
 
     def __init__(self) -> None:
         self._ahead = 0.0
         self._lock = threading.Lock()
+        self._ends: dict[int, float] = {}  # of the waits with a limit, by thread
 
     def advance(self, seconds: float) -> None:
         with self._lock:
@@ -58,6 +66,50 @@ class Clock:
     def time(self) -> float:
         return _REAL[1]() + self._ahead
 
+    def wait(self, seconds: float, look: Callable[[float], bool]) -> bool:
+        """Wait until ``look`` returns true, at most this long by the clock; return whether it did.
+
+        Args:
+            look: waits for an event; its argument is a limit in real seconds.
+        """
+        thread, end = threading.get_native_id(), self.monotonic() + seconds
+        self._ends[thread] = end
+        try:
+            while (left := end - self.monotonic()) > 0:
+                first = end <= min(self._ends.copy().values())
+                if look(min(left, _FIRST_S if first else _SLICE_S)):
+                    return True
+                if first and self._all_wait(thread):
+                    self.advance(end - self.monotonic())
+            return look(0)
+        finally:
+            del self._ends[thread]
+
+    def _all_wait(self, thread: int) -> bool:
+        """Return whether every other thread is blocked, and was since the look before."""
+        before = self._blocked(thread)
+        _REAL_SLEEP(_FIRST_S)  # lets threads run that wait for the interpreter alone
+        return before is not None and before == self._blocked(thread)
+
+    def _blocked(self, thread: int) -> dict[int, tuple[bytes, ...]] | None:
+        """Return how often each other thread was switched; None if one of them can run."""
+        found: dict[int, tuple[bytes, ...]] = {}
+        for task in _TASKS.iterdir():
+            number = int(task.name)
+            if number == thread:
+                continue
+            try:
+                lines = (task / "status").read_bytes().splitlines()
+            except OSError:  # it ended meanwhile
+                return None
+            state = next(line.split()[1] for line in lines if line.startswith(b"State:"))
+            if state != b"S":
+                return None
+            # One that waits with a limit is switched again and again.
+            waits = number in self._ends
+            found[number] = () if waits else tuple(line for line in lines if b"_switches" in line)
+        return found
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Let everything that reads a clock, sleeps, or waits with a limit do so by this one."""
@@ -65,18 +117,9 @@ class Clock:
         kept = time.monotonic, time.time, time.sleep, condition.wait, condition.wait_for, thread.join
 
         def wait(own: threading.Condition, timeout: float | None = None) -> bool:
-            if timeout is None or timeout <= _SLICE_S:
+            if timeout is None or timeout <= 0 or isinstance(threading.current_thread(), _RefreshThread):
                 return kept[3](own, timeout)
-            idle = 0
-            for _ in range(_MOST_SLICES):
-                before = time.process_time()
-                if kept[3](own, _SLICE_S):
-                    return True
-                idle = idle + 1 if time.process_time() - before < _IDLE_S else 0
-                if idle == _IDLE_SLICES:
-                    break
-            clock.advance(timeout)
-            return False
+            return clock.wait(timeout, lambda seconds: kept[3](own, seconds))
 
         def wait_for(
             own: threading.Condition, predicate: Callable[[], Any], timeout: float | None = None
@@ -90,13 +133,21 @@ class Clock:
             return found
 
         def join(own: threading.Thread, timeout: float | None = None) -> None:
-            kept[5](own, timeout if timeout is None else min(timeout, _SLICE_S))
-            if timeout is not None and own.is_alive():
-                clock.advance(timeout)
+            def ended(seconds: float) -> bool:
+                kept[5](own, seconds)
+                return not own.is_alive()
+
+            if timeout is None or timeout <= 0:
+                kept[5](own, timeout)
+            else:
+                clock.wait(timeout, ended)
 
         def sleep(seconds: float) -> None:
-            kept[2](min(seconds, 0.001))
-            clock.advance(seconds)
+            def slept(real: float) -> bool:
+                _REAL_SLEEP(real)
+                return False
+
+            clock.wait(seconds, slept)
 
         changed: Any = time, condition, thread
         try:
@@ -170,7 +221,7 @@ class Say:
 class Change:
     """What a case makes of the answer to one command; this one leaves it as it is."""
 
-    # "" for an answer that comes at once, "silent" for none, "drops" for a byte a second that never ends,
+    # "" for an answer that comes at once, "silent" for none, "drops" for single bytes that never end,
     # "flood" for output without end, "lost" for a connection that breaks off after the answer.
     pace = ""
 
@@ -323,12 +374,15 @@ class Channel:
         if self._pace == "silent":
             passes, data = (5.0 if self._timeout is None else self._timeout), b""
         elif self._pace == "drops":
-            passes, data = 1.0, b"."
+            passes, data = _DROP_S, b"."
         else:
             passes, data = 0.001, b"0123456789abcde\n" * (nbytes // 16)
         self.spent += passes
         self._pieces += 1
-        self._clock.advance(passes)
+        if self._pace == "flood":
+            self._clock.advance(passes)
+        else:
+            self._changed.wait(passes)
         most = _MOST_PIECES if self._timeout is not None else _PIECES
         if self.spent > _LOST_S or (self._pace == "flood" and self._pieces > most):
             self._link.break_off()
