@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -33,6 +34,14 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS, help="one kind alone")
     parser.add_argument("--jobs", type=int, default=2, help="processes for answers, which take longest")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _all(given)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _all(given: argparse.Namespace) -> int:
     failures = 0
     if given.kind in (None, "answers"):
         failures += _answers(given.n, given.seed, given.first, given.jobs)
@@ -47,14 +56,28 @@ def main() -> int:
 def _answers(count: int, seed: int, first: int, jobs: int) -> int:
     """Judge answers of hosts, in processes of their own, and print a table; return how many cases failed."""
     start = time.monotonic()
-    tally = answers.in_processes(seed, first, count, jobs)
-    seconds = time.monotonic() - start
-    print("".join(tally.failures) + answers.table(tally))
+    so_far = answers.Tally()
+    tried = 0
+
+    def progress(done: int, tally: answers.Tally) -> None:
+        nonlocal so_far, tried
+        so_far, tried = tally, done
+        print(f"answers: {done} of {count} tried, {len(tally.failures)} broken", file=sys.stderr, flush=True)
+
+    interrupted = None
+    try:
+        so_far = answers.in_processes(seed, first, count, jobs, progress)
+    except KeyboardInterrupt as error:
+        interrupted = error
+    print("".join(so_far.failures) + answers.table(so_far))
     outcomes: Counter[str] = Counter()
-    for (_, _, outcome), number in tally.counts.items():
+    for (_, _, outcome), number in so_far.counts.items():
         outcomes[outcome] += number
-    _sum_up("answers", seed, seconds, outcomes)
-    return len(tally.failures)
+    _sum_up("answers", seed, time.monotonic() - start, outcomes)
+    if interrupted:
+        _tell_rest("answers", seed, first + tried, first + count)
+        raise interrupted
+    return len(so_far.failures)
 
 
 def _run(kind: str, count: int, seed: int, first: int, folder: Path) -> int:
@@ -69,6 +92,8 @@ def _run(kind: str, count: int, seed: int, first: int, folder: Path) -> int:
             outcomes[judge()] += 1
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
+                _sum_up(kind, seed, time.monotonic() - start, outcomes)
+                _tell_rest(kind, seed, number, first + count)
                 raise
             failures += 1
             outcomes["BROKEN"] += 1
@@ -84,6 +109,10 @@ def _sum_up(kind: str, seed: int, seconds: float, outcomes: Counter[str]) -> Non
     total = sum(outcomes.values())
     rate = f"{total / seconds:.0f}/s"
     print(f"fuzz {kind}: seed {seed}, {total} tried in {seconds:.1f} s ({rate}): {ended}", flush=True)
+
+
+def _tell_rest(kind: str, seed: int, number: int, end: int) -> None:
+    print(f"interrupted; to continue: make fuzz KIND={kind} SEED={seed} FIRST={number} N={end - number}")
 
 
 def _files() -> Try:

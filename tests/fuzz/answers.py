@@ -59,6 +59,7 @@ SECONDS = 60  # real ones that a command may take; most take a tenth of one, on 
 SPENT_S = 16.0  # by the clock, that a command may take beyond its own limit; see ``toolkit.effects.ssh``
 MOST_MEMORY = 300 << 20
 MOST_FAILURES = 10
+PIECE = 200  # cases that a process judges before it reports
 
 _AS_JSON, _LEFT = ("--json",), ("--leave-out", "services")
 # Command lines of every verb that talks to hosts, by its name; those that end in a word of `api` are methods.
@@ -323,7 +324,7 @@ class Box(Sandbox):
 
 @dataclass
 class Ended:
-    """How a case ended."""
+    """End of a case."""
 
     status: int | None
     out: str
@@ -480,7 +481,7 @@ def _leading_out(box: Box) -> list[str]:
 
 
 def _reset_peak() -> None:
-    """Let the peak of this process's memory begin anew (man 5 proc)."""
+    """Reset the peak of this process's memory (man 5 proc)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -509,7 +510,7 @@ def check_sound(box: Box) -> None:
 
 @dataclass
 class Tally:
-    """What came of many cases.
+    """Outcomes of many cases.
 
     Args:
         counts: by verb, kind of change and outcome.
@@ -554,20 +555,36 @@ def _report(seed: int, number: int, case: Case, error: Broken) -> str:
     )
 
 
-def in_processes(seed: int, first: int, count: int, jobs: int) -> Tally:
-    """Judge cases in several processes at once; a case is the same in any of them."""
+def in_processes(
+    seed: int, first: int, count: int, jobs: int, progress: Callable[[int, Tally], None]
+) -> Tally:
+    """Judge cases in several processes at once; a case is the same in any of them.
+
+    Args:
+        progress: is called after each piece, with the number of cases so far and what came of them. If it is
+            interrupted, so is this, after the pieces that have begun.
+    """
     numbers = range(first, first + count)
-    if jobs == 1 or count < 100:
+    if jobs == 1 or count <= PIECE:
         return many(seed, numbers)
-    tally = Tally()
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        for part in pool.map(many, repeat(seed), [numbers[job::jobs] for job in range(jobs)]):
-            tally.add(part)
+    pieces = [numbers[at : at + PIECE] for at in range(0, count, PIECE)]
+    tally, done = Tally(), 0
+    context = multiprocessing.get_context("spawn")
+    # Ctrl-C reaches all processes of a terminal; it is this one that ends the others.
+    with ProcessPoolExecutor(jobs, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            for piece, part in zip(pieces, pool.map(many, repeat(seed), pieces), strict=True):
+                tally.add(part)
+                done += len(piece)
+                progress(done, tally)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
     return tally
 
 
 def table(tally: Tally) -> str:
-    """Return how many cases of each verb and of each kind of change ended how."""
+    """Return the number of cases by outcome, for each verb and each kind of change."""
     outcomes = ("refused", "ignored", "succeeded", "BROKEN")
     lines = []
     for title, at in (("verb", 0), ("change", 1)):

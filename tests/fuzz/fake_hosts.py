@@ -190,7 +190,7 @@ class WaitingQueue:
 
 
 class Talk(Protocol):
-    """What a host does with one command."""
+    """The reaction of a host to one command."""
 
     def begin(self, say: Say) -> None:
         """Answer what needs no input; ``say.end`` ends the command."""
@@ -203,7 +203,7 @@ class Talk(Protocol):
 
 
 class Say:
-    """Where a talk puts its output."""
+    """The output of a talk."""
 
     def __init__(self, channel: Channel, change: Change) -> None:
         self._channel, self._change = channel, change
@@ -219,7 +219,7 @@ class Say:
 
 
 class Change:
-    """What a case makes of the answer to one command; this one leaves it as it is."""
+    """A change of the answer to one command; this one changes nothing."""
 
     # "" for an answer that comes at once, "silent" for none, "drops" for single bytes that never end,
     # "flood" for output without end, "lost" for a connection that breaks off after the answer.

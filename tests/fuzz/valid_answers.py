@@ -1,4 +1,4 @@
-"""What sound hosts answer to the commands of every verb: three hosts, a cluster that is up, and two jobs."""
+"""Answers of sound hosts to the commands of every verb: three hosts, a cluster that is up, and two jobs."""
 
 from __future__ import annotations
 
