@@ -69,10 +69,12 @@ class ContainerHere(LocalRunner):
             with suppress(OSError):
                 process.stdin.close()  # type: ignore[union-attr]
 
+        if self.kill_after == 0:
+            process.kill()  # before its input ends, after which it would exit with 0
         feeder = threading.Thread(target=feed, daemon=True)
         feeder.start()
         timer = threading.Timer(self.kill_after or 0, process.kill)
-        if self.kill_after is not None:
+        if self.kill_after:
             timer.start()
         try:
             while data := os.read(process.stdout.fileno(), 2**16):
