@@ -145,7 +145,9 @@ def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
 
 
 def test_a_job_that_says_nothing_is_looked_at_once(world: World) -> None:
-    world.job(command=python("import time; print('begun'); time.sleep(4); print('done')"), stall_after=1.0)
+    evidence = str(world.folder() / "evidence" / "*")
+    waits = f"import glob, time\nwhile not glob.glob({evidence!r}): time.sleep(0.05)\nprint('done')"
+    world.job(command=python(waits), stall_after=1.0)
     world.call("supervisor.py", JOB)
     assert world.status()["state"] == "succeeded"
     told = [line for line in world.log().decode().splitlines() if "no rank has printed for" in line]
@@ -212,12 +214,18 @@ def test_a_launcher_that_starts_a_rank_again_by_itself(
     code = (
         f"import pathlib, sys, time; path = pathlib.Path({str(count)!r})\n"
         "number = len(path.read_text()) if path.exists() else 0\n"
-        "path.write_text('x' * (number + 1)); print('try', number, flush=True); time.sleep(0.8)\n"
+        "path.write_text('x' * (number + 1)); print('try', number, flush=True)\n"
+        "while not path.with_name(f'go-{number}').exists(): time.sleep(0.02)\n"
         f"sys.exit(9 if number < {fails} else 0)"
     )
     launch = {"host": "gpu1", "argv": [*python(AGAIN), *world.rank_argv()], "env": rank_env()}
     world.job(command=python(code), launches=[launch], launcher="torchrun", elastic=True, max_restarts=most)
-    assert world.call("supervisor.py", JOB)[0] == 0
+    supervisor = world.start("supervisor.py", JOB)
+    for number in range(most + 1):
+        (world.root / f"go-{number}").touch()
+        if number < most:  # what torchrun does next is not over before the supervisor has seen this
+            wait_for(lambda: len(world.status().get("restarts", ())) == number + 1)  # noqa: B023
+    assert supervisor.wait(PATIENCE_S) == 0
     status, log = world.status(), world.log().decode()
     assert status["state"] == state, log
     reason = "rank 0 on gpu1 ended with exit code 9"

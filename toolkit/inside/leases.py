@@ -35,8 +35,9 @@ ASK_S = 15.0
 
 
 def _of_before(heard: float, record: Record, since: float) -> bool:
+    """Whether a death belongs to the trouble after which ranks have been started again at `since`."""
     began = heard - record["lasted"]
-    return began < since - DEATH_S and heard < since + TROUBLE_S
+    return heard <= since or (began < since - DEATH_S and heard < since + TROUBLE_S)
 
 
 def _may_follow(told: Sequence[tuple[float, Record]], now: float) -> bool:
