@@ -17,6 +17,12 @@ from toolkit.cli import app as cli
 Run = Callable[..., tuple[int, str, str]]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the longest waits first, whatever the order of the others."""
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
 @contextmanager
 def handlers_kept() -> Iterator[None]:
     """Put back the handler of Ctrl-C: the command replaces it when it ends, as its process does too."""

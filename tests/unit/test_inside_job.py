@@ -566,6 +566,7 @@ def test_a_launch_that_ends_because_its_host_is_lost_says_so(world: World) -> No
     assert status["exit_code"] == 69 and status["reason"].startswith("gpu1 is lost: ")
 
 
+@pytest.mark.waits
 def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> None:
     world.job(command=python("import time; time.sleep(60)"))
     supervisor = world.start("supervisor.py", JOB)
@@ -581,6 +582,7 @@ def test_a_main_that_stood_still_for_too_long_says_so_itself(world: World) -> No
     assert world.status()["exit_code"] == 69
 
 
+@pytest.mark.waits
 def test_a_machine_that_stood_still_whole_goes_on(world: World) -> None:
     """As one whose processor others take, or that is moved elsewhere: nobody was silent."""
     world.job(command=python(SLEEP))

@@ -62,7 +62,7 @@ def test_without_code_there_is_an_empty_folder(code: Code) -> None:
 
 @pytest.mark.parametrize("spare", [True, False])
 def test_nothing_changed_and_one_file_changed(code: Code, spare: bool) -> None:
-    rest = {f"many{n}": f"{n}" * 50 for n in range(600)}
+    rest = {f"many{n}": f"{n}" * 50 for n in range(250)}
     code.put(**rest)
 
     def turn() -> tuple[Path, int, int]:

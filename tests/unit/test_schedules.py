@@ -17,7 +17,7 @@ from tests.fuzz.kernel import end_workers
 from tests.fuzz.schedules import Broken, Event, Rank, Schedule
 
 ROOT = Path(__file__).resolve().parents[2]
-SEED, COUNT = 1, 150
+SEED, COUNT = 1, 100
 REPEAT = """
 import random
 from tests.fuzz import kernel, schedules
