@@ -17,6 +17,7 @@ from toolkit.core.container import Mount
 from toolkit.core.engines import DOCKER
 from toolkit.core.facts import Remembered
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
+from toolkit.core.printable import printable_line
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.network.choose import Choice
 from toolkit.network.evidence import Evidence
@@ -127,9 +128,8 @@ def fill(
         NotReady: somebody else has a cluster of that name there.
     """
     for host, owner in meeting.strangers(cluster).items():
-        raise NotReady(
-            f"a cluster named {cluster} of user {owner} is there already", "another --cluster", host
-        )
+        what = f"a cluster named {cluster} of user {printable_line(owner)} is there already"
+        raise NotReady(what, "another --cluster", host)
     met = meeting.met
     usable = [met[host.name] for host in named(draft.hosts) if met[host.name].usable]
     choice = choice_of(draft, meeting.scene, met, meeting.evidence)

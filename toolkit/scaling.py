@@ -132,10 +132,12 @@ def _watch(
     began, first, asked = time.monotonic(), 0.0, time.monotonic()
     seen: list[tuple[float, int]] = []
     said: list[float] = []
+    own = {host.name for host in job.hosts}
     while True:
         gauges.wait(_EACH)
         now = time.monotonic()
-        found = next((one for one in job_gauges(gauges.now()[0]) if one.id == job.id), None)
+        told = [host for host in gauges.now()[0] if host.host in own]  # others have no rank of the job
+        found = next((one for one in job_gauges(told) if one.id == job.id), None)
         step = _step(found)
         if step is not None:
             first = first or now

@@ -33,6 +33,7 @@ class ContainerHere(LocalRunner):
         self.root = root
         self.kill_after: float | None = None  # seconds after which the program is killed
         self.up = self.down = 0  # bytes to it and from it
+        self.running: list[subprocess.Popen[bytes]] = []  # what it has started, ended or not
 
     def words(self, command: Command) -> list[str]:
         words = [str(token) for token in command.argv]
@@ -54,6 +55,7 @@ class ContainerHere(LocalRunner):
             env={**os.environ, "TOOLKIT_ROOT": str(self.root)},
         )
         assert process.stdin and process.stdout and process.stderr
+        self.running.append(process)
         broken: list[BaseException] = []
 
         def feed() -> None:

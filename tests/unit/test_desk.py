@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -80,23 +80,20 @@ def test_all_but_one_are_left(host: ContainerHere, desks: Desks) -> None:
 
 
 @pytest.fixture
-def stuck(tmp_path: Path, host: ContainerHere) -> Iterator[Path]:
-    """A job whose status cannot be read to its end, as on the disk of a server that is gone."""
-    status = tmp_path / "jobs" / "j1" / "status.json"
-    status.parent.mkdir()
-    os.mkfifo(status)
-    writer = os.open(status, os.O_RDWR)  # does not wait for a reader
-    yield status
-    # Who opens it from now on finds nothing, and who reads it reads its end: nobody waits for ever.
-    status.unlink()
-    os.close(writer)
+def stuck(host: ContainerHere, desks: Desks) -> Iterator[Desk]:
+    """A session whose program on the host stands still, as if it read from a server that is gone."""
+    desk = desks.open(host, CONTAINER)
+    assert desks.ask(HOST, {"do": "jobs"}, "jobs") == NO_JOBS
+    host.running[-1].send_signal(signal.SIGSTOP)
+    yield desk
+    host.running[-1].send_signal(signal.SIGCONT)
 
 
 def test_a_host_that_does_not_answer_is_named_with_what_was_waited_for(
-    host: ContainerHere, desks: Desks, stuck: Path, monkeypatch: pytest.MonkeyPatch
+    desks: Desks, stuck: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolkit.effects.desk, "ANSWER_S", 0.2, raising=False)
-    desk = desks.open(host, CONTAINER)
+    desk = stuck
     for _ in range(2):  # at once the second time
         with pytest.raises(ToolkitError) as late:
             desk.say({"do": "jobs"})

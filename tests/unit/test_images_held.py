@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,12 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.frames_here import NONCE
+from tests.unit.hosts_here import hosts
+from tests.unit.inside_world import sleeping
 from toolkit.api import Reply, Session
 from toolkit.core.names import LABEL_PART, identity_reference, part_name
 from toolkit.errors import Unreachable
+from toolkit.execute import execute
 from toolkit.images import list_images, prune_plan
 from toolkit.plan.images import QUESTIONS, HeldImage, image_rows, parse_held, plan_prune
 from toolkit.plan.probe import parse_facts, probe_command
@@ -175,6 +179,19 @@ def test_parts_go() -> None:
     (step,) = plan_prune({"gpu1": (named,)}, "").steps
     assert isinstance(step, Run) and "mine:1" not in step.command.argv
     assert pruned(replace(parts[0], users=("theirs",))) == []
+
+
+def test_parts_stay_while_their_image_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\n")  # every image is there
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    identity = f"{os.getpid():016x}"
+    part = image("1", names=(part_name(identity, "abcd", 1),), part_of=identity)
+    with sleeping(TOOLKIT_RELAY=identity) as relay:
+        (stays,) = execute(plan_prune({"gpu1": (part,)}, ""), hosts("gpu1")).outcomes
+    assert (stays.status, stays.fix) == ("not run", "toolkit image prune, once that transfer has ended")
+    assert stays.detail.endswith(f"its transfer to this host runs as pid {relay.pid}")
 
 
 def test_the_plan_and_the_list_in_words() -> None:

@@ -667,6 +667,26 @@ def test_the_listing_reads_what_is_there_and_passes_over_what_is_not(world: Worl
     assert row["record"] == {"owner": "alice"}
 
 
+def test_the_listing_passes_over_what_a_rank_has_put_in_place_of_a_file(world: World) -> None:
+    status = {"state": "succeeded", "pid": 1}
+    for name in ("deep", "large", "link", "pipe"):
+        world.job(name)
+        (world.folder(name) / "status.json").write_text(json.dumps(status))
+    (world.folder("deep") / "record.json").write_text("[" * 100_000)
+    os.truncate(world.folder("large") / "status.json", 1 << 40)  # as much as fits into no memory
+    (world.root / "outside").write_text(json.dumps(status))
+    (world.folder("link") / "status.json").unlink()
+    (world.folder("link") / "status.json").symlink_to(world.root / "outside")
+    os.mkfifo(world.folder("pipe") / "record.json")
+    done = subprocess.run(
+        [sys.executable, str(INSIDE / "listing.py"), str(world.root / "jobs")],
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert [(row["id"], row["record"]) for row in json.loads(done.stdout)] == [("deep", None), ("pipe", None)]
+
+
 def desk(world: World, *asks: object) -> subprocess.Popen[bytes]:
     """The desk, told these things; the end of what it is told is left to the caller."""
     process = subprocess.Popen(

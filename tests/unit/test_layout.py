@@ -134,9 +134,9 @@ def test_master_port_is_the_first_that_is_free_there() -> None:
 def test_a_cluster_of_that_name_of_somebody_else() -> None:
     said = world.cluster_facts()
     theirs = world.running("demo", "gpu2", "worker")
-    theirs = replace(theirs, labels={**theirs.labels, LABEL_OWNER: "bob"})
+    theirs = replace(theirs, labels={**theirs.labels, LABEL_OWNER: "bob\ngpu1: ready"})
     said["gpu2"] = replace(said["gpu2"], containers=(theirs,))
-    with pytest.raises(NotReady, match="of user bob") as caught:
+    with pytest.raises(NotReady, match=r"of user bob\\ngpu1: ready is there") as caught:
         place(said)
     assert caught.value.host == "gpu2"
 

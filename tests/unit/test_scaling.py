@@ -123,7 +123,10 @@ def test_a_number_that_fails_does_not_keep_the_others_from_it_and_ctrl_c_ends_al
 
 
 def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another job makes 7 steps a second at the same time, this one 10; after a second of warming up."""
+    """Other jobs make 7 steps a second at the same time, this one 10; after a second of warming up.
+
+    A host without a rank of the job reports 1,000 steps a second of it.
+    """
     job, now = world.job("torchrun"), 100.0
 
     class Readings:
@@ -134,7 +137,8 @@ def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> 
         def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
             steps = {"20260101-000000-a-0000": 7 * now, job.id: 10 * now, "20990101-000000-z-0000": 7 * now}
             ranks = tuple(RankGauge(name, 0, step=int(step)) for name, step in steps.items())
-            return (HostGauges("gpu1", now, ranks=ranks),), {}
+            stranger = HostGauges("gpu9", now, ranks=(RankGauge(job.id, 0, step=int(1000 * now)),))
+            return (stranger, HostGauges("gpu1", now, ranks=ranks)), {}
 
     monkeypatch.setattr(toolkit.scaling, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(toolkit.scaling, "job_status", lambda *_: SimpleNamespace(final=False))

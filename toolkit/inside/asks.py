@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from files import write_json
-from listing import PID, is_alive, kept_status, read
+from listing import PID, content, is_alive, kept_status, read
 
 FOLDER = "asks"
 ASK, ANSWER = ".ask", ".answer"
@@ -81,7 +81,7 @@ def is_over(job: Path) -> bool:
     pid = (status or {}).get("pid")
     if pid is None:
         try:
-            pid = int((job / PID).read_bytes())
+            pid = int(content(job / PID))
         except (OSError, ValueError):
             return False  # it is being started
     return (status or {}).get("state") in _FINAL or not is_alive(pid, job.name)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypedDict, cast
 
 from files import write_reserved, write_text
-from listing import early_status, in_memory, kept_status
+from listing import content, early_status, in_memory, kept_status
 from part import EXEC, own_part
 
 JOB_MARK = "TOOLKIT_JOB"  # carried by every process of a job
@@ -176,13 +176,13 @@ def load_job(job_id: str) -> Job:
     """
     path = job_folder(job_id) / "job.json"
     try:
-        job = json.loads(path.read_bytes())
+        job = json.loads(content(path))
         with suppress(FileNotFoundError):
-            job |= json.loads((path.parent / ATTEMPT).read_bytes())
+            job |= json.loads(content(path.parent / ATTEMPT))
         if job.get("transport") == EXEC:
             job = own_part(job, load_host()["host"], path.parent)
         return cast(Job, job)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
 
 
@@ -200,7 +200,7 @@ def grace_of(job: Job) -> float:
     folder = job_folder(job["id"])
     for path in (in_memory(folder, GRACE), folder / GRACE):
         with suppress(OSError, ValueError):
-            return float(path.read_text())
+            return float(content(path))
     return job["grace"]
 
 

@@ -13,6 +13,7 @@ from common import load_host
 from files import write_text
 from gauge import Host
 from gpu_gauges import Gpus
+from listing import content
 
 GAUGES = "gauges.jsonl"  # in the job's logs on each host
 APART_S = 2.0
@@ -64,7 +65,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of such a file, none where there is none; one that was cut off is passed over."""
     rows = []
     with suppress(OSError):
-        for line in path.read_text().splitlines():
-            with suppress(ValueError):
+        for line in content(path).splitlines():
+            with suppress(ValueError, RecursionError):
                 rows.append(json.loads(line))
     return rows

@@ -5,8 +5,10 @@ It is also sent along on standard input, for then it reads what another toolkit 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import sys
 import time
 import zlib
@@ -14,14 +16,32 @@ from pathlib import Path
 from typing import Any
 
 PREPARATION = "preparation.json"  # in a job's folder on main: what `run` did before it started, by the second
+MOST_BYTES = 1 << 24  # of a file that is read whole
 PID = "supervisor.pid"  # in a job's folder on main: the supervisor's number, before its first status
+
+
+def content(path: Path) -> bytes:
+    """Return the bytes of a file in a folder where ranks may write, without waiting for a writer.
+
+    Raises:
+        OSError: it cannot be read, is a link or no regular file, or has more than ``MOST_BYTES``.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
 
 
 def read(path: Path) -> Any:
     """What a JSON file holds, None when it cannot be read."""
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return json.loads(content(path))
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -53,7 +73,7 @@ def kept_status(folder: Path) -> Any:
 def early_status(folder: Path) -> dict[str, Any] | None:
     """status.json of a job whose supervisor has been started and has written none yet; None without one."""
     try:
-        pid = int((folder / PID).read_bytes())
+        pid = int(content(folder / PID))
         started = (folder / PID).stat().st_mtime
     except (OSError, ValueError):
         return None

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from listing import content
+
 EXEC = "exec"
 # In the job's folder on a host where the launcher on main wants a daemon of its own: that daemon's command.
 DAEMON = "daemon.json"
@@ -26,7 +28,7 @@ def own_part(job: dict[str, Any], host: str, folder: Path) -> dict[str, Any]:
     launches = [each for each in job["launches"] if each["host"] == host]
     part = {**job, "main": host, "hosts": own, "launches": launches, "spares": []}
     with suppress(OSError):
-        command = json.loads((folder / DAEMON).read_bytes())["command"]
+        command = json.loads(content(folder / DAEMON))["command"]
         name = f"the daemon of {job['launcher']}"
         # As ssh has it on the other side: read by a shell.
         daemon = {"host": host, "argv": ["sh", "-c", command], "env": {}, "serves": False, "name": name}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import suppress
@@ -13,6 +12,7 @@ from common import JOB_MARK, is_marked, root
 from listing import read
 from logs import Reader, size_of
 from pace import Pace
+from records import RUN_FIELDS, is_record
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -104,10 +104,12 @@ class Ranks:
                 mark = (str(path), path.stat().st_mtime_ns)
                 if mark in self._ended:
                     continue
-                run = json.loads(path.read_bytes())
-            except (OSError, ValueError):
+            except OSError:
+                continue
+            run = read(path)
+            if not is_record(run, RUN_FIELDS):
                 continue  # it is being written
-            job, number, pid = path.parent.parent.name, int(run["rank"]), int(run["pid"])
+            job, number, pid = path.parent.parent.name, run["rank"], run["pid"]
             if not is_marked(pid, JOB_MARK, job):
                 self._ended.add(mark)
                 continue

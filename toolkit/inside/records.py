@@ -13,7 +13,7 @@ from typing import Any
 
 from common import EXIT_BROKEN, JOB_MARK, Job, is_marked
 from files import write_reserved, write_text
-from listing import in_memory
+from listing import in_memory, read
 
 # A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
 # (seconds since the epoch), lasted (seconds), last (its last lines). Before it comes `logs/rank-N.run`: rank,
@@ -35,7 +35,7 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     **{"rank": int, "attempt": int, "pid": int, "host": str, "exit_code": int, "last": list},
     **{"ended": (int, float), "lasted": (int, float)},
 }
-_RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
+RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
     **{"rank": int, "attempt": int, "pid": int, "began": (int, float)},
 }
 
@@ -96,9 +96,9 @@ def _in_memory(folder: Path, kind: str) -> list[Path]:
 def _read(logs: Path, kind: str, attempt: int) -> list[Record]:
     records = []
     for path in (*sorted(logs.glob(f"rank-*.{kind}")), *_in_memory(logs.parent, kind)):
-        with suppress(OSError, ValueError):
-            records.append(json.loads(path.read_text()))
-    fields = _FIELDS if kind == "exit" else _RUN_FIELDS
+        if (record := read(path)) is not None:
+            records.append(record)
+    fields = _FIELDS if kind == "exit" else RUN_FIELDS
     return [record for record in records if is_record(record, fields) and record["attempt"] == attempt]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from common import EXIT_NO_INPUT, Job, fail, job_folder
-from listing import in_memory, read
+from listing import in_memory
 
 # As long as main waits for the first answer of a lease, which keeps them before it answers.
 ARRIVE_S = 20.0
@@ -88,7 +88,10 @@ def _hold(folder: Path, link: Path, data: bytes) -> None:
 
 def kept(folder: Path) -> Variables | None:
     """Return the variables of this host, None if they are not in its memory."""
-    return cast("Variables | None", read(_link(folder)))
+    try:
+        return cast(Variables, json.loads(_link(folder).read_bytes()))
+    except (OSError, ValueError):
+        return None
 
 
 def forget(folder: Path) -> None:

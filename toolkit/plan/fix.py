@@ -15,7 +15,7 @@ from toolkit.core.typed import Kind
 from toolkit.plan.down import MOUNTS
 from toolkit.plan.images import HeldImage
 from toolkit.plan.ownership import OWN_PROCESSES
-from toolkit.plan.parts import PARTS
+from toolkit.plan.parts import remove_part
 from toolkit.plan.steps import Phase, Plan, Run, Step
 
 # Minutes without a change after which what somebody may just be making counts as left.
@@ -85,14 +85,6 @@ exit 0
 _OLD_HALVES = 'find "$1" -name "*.toolkit-new" -type f -cmin "+$2"'
 _REMOVE_HALVES = f"{_OLD_HALVES} -delete"
 _NO_HALVES = f'test -z "$({_OLD_HALVES} 2>/dev/null | head -c 1)"'
-# $1 the image's identity, then names of its parts.
-_REMOVE_PART = rf"""{PARTS}
-doubt=$(doubt "$1")
-[ -z "$doubt" ] || refuse "$doubt"
-shift
-for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
-"""
-_NO_PART = 'for name; do ! docker image inspect "$name" >/dev/null 2>&1 || exit 1; done'
 
 
 @dataclass(frozen=True)
@@ -242,12 +234,4 @@ def _halves_steps(halves: Mapping[str, str]) -> Iterator[Step]:
 def _part_steps(parts: Mapping[str, Iterable[HeldImage]]) -> Iterator[Step]:
     for host, images in parts.items():
         for image in images:
-            names = image.own_names
-            yield Run(
-                host,
-                f"remove image {names[0]}",
-                script(_REMOVE_PART, image.part_of, *names),
-                unless=script(_NO_PART, *names),
-                unsure="toolkit gc, once that transfer has ended",
-                why=f"a part of {image.part_of}, which never arrived",
-            )
+            yield remove_part(host, image.part_of, image.own_names, "toolkit gc")

@@ -12,6 +12,7 @@ from toolkit.core.image import image_facts, image_id, image_names
 from toolkit.core.image_parts import held
 from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
+from toolkit.plan.parts import remove_part
 from toolkit.plan.steps import Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.frames import CELL, rows
@@ -228,7 +229,7 @@ def plan_prune(hosts: Mapping[str, Sequence[HeldImage]], wanted: str) -> Plan:
 def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterator[Step]:
     for image in sorted(images, key=lambda i: i.id):
         if image.part_of and not image.users:
-            yield _prune_step(host, image, f"a part of {image.part_of}")
+            yield remove_part(host, image.part_of, image.own_names, "toolkit image prune")
     lines: dict[str, list[HeldImage]] = {}
     # By when it was built: a name that somebody gives to an old one makes it no newer.
     for image in sorted(images, key=lambda i: (-i.created, -i.since, i.id)):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, container_name
+from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
 
 # Functions of shell. ``with_variable`` prints the path of the environment of each process of this user that
@@ -48,7 +49,7 @@ def foreign(cluster: str, facts: Facts) -> Iterator[tuple[ContainerFacts, str, s
     for container in _all(cluster, facts):
         owner = container.labels.get(LABEL_OWNER, facts.user)
         if owner != facts.user:
-            what = f"a cluster named {cluster} of user {owner} is there already"
+            what = f"a cluster named {cluster} of user {printable_line(owner)} is there already"
             yield container, what, "give this one another name: cluster: in the hosts file"
 
 

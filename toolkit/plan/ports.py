@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from toolkit.core.facts import Facts
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER
+from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
 from toolkit.network.choose import DataPath
 from toolkit.plan.ownership import running
@@ -98,7 +99,7 @@ def port_holder(inventory: Inventory, facts: Facts, address: str, port: int) -> 
     for c in facts.containers:
         if c.state == "running" and c.labels.get(LABEL_PORT) == str(port):
             whose = f"cluster {c.labels.get(LABEL_CLUSTER, '?')} of user {c.labels.get(LABEL_OWNER, '?')}"
-            return f"{whose} (container {c.name})"
+            return printable_line(f"{whose} (container {c.name})")
     return f"another program (on {facts.host}: ss -ltnp 'sport = :{port}')"
 
 
