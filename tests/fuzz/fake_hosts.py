@@ -23,6 +23,7 @@ from rich.live import _RefreshThread
 
 import toolkit.effects.desk
 import toolkit.effects.ssh
+import toolkit.executors.relay
 import toolkit.inputs
 import toolkit.trust
 from toolkit.effects.runner import _ANNOUNCE, _BEGUN, _WHILE_HELD
@@ -521,6 +522,7 @@ def in_place_of_hosts(hosts: Hosts) -> Iterator[None]:
         (toolkit.trust, "target_of", target),
         (toolkit.inputs, "target_of", target),
         (toolkit.effects.desk, "queue", Queues),
+        (toolkit.executors.relay, "queue", Queues),
     )
     kept = [getattr(module, name) for module, name, _ in places]
     FakeLink.hosts, FakeLink.all = hosts, []
