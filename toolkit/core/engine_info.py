@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from toolkit.core.engines import DOCKER, PODMAN
@@ -9,6 +10,7 @@ from toolkit.protocol.decode import decode, load_json
 from toolkit.protocol.engine import EngineInfo, PodmanInfo, PodmanSecurity
 
 
+@functools.lru_cache(maxsize=1024)  # a dozen checks of a host ask
 def parse_info(text: str) -> EngineInfo | None:
     """Return the object that ``info --format '{{json .}}'`` printed; None when there is none.
 
