@@ -1,6 +1,6 @@
 # The one front door. `make help` lists what is behind it.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all unit lint golden fuzz mutants faults pythons docs site image image-cpu image-gpu base venv engine lab bench pictures clean
+.PHONY: help demo test test-all unit lint golden baseline fuzz mutants faults pythons docs site image image-cpu image-gpu base venv engine lab bench pictures clean
 
 VENV   ?= .venv
 PYTHON ?= python3
@@ -31,6 +31,9 @@ pythons:         ## the unit tests on every Python from 3.10 on that this machin
 faults: venv     ## faults in all phases on the practice cluster LAB, N in all; SEED, ONLY=FAULT/PHASE, AGAIN=CASE, LIST=1, REPORT=1
 	@$(BIN)/python -m tests.faults -n $(or $(N),50) --seed $(or $(SEED),1) --lab $(or $(LAB),lab) \
 		$(if $(ONLY),--only $(ONLY)) $(AGAIN:%=--again %) $(if $(LIST),--list) $(if $(REPORT),--report)
+
+baseline: venv   ## hashes of plans, golden files, references, schema and help, to compare before and after a change
+	@$(BIN)/python -m tests.baseline
 
 fuzz: venv       ## random hosts files, command lines, job schedules and answers of hosts, N of each; SEED, FIRST, KIND=files, lines, schedules or answers, JOBS
 	@$(BIN)/python -m tests.fuzz -n $(or $(N),2000) --seed $(or $(SEED),1) --first $(or $(FIRST),0) \
