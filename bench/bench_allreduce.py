@@ -25,14 +25,14 @@ from pathlib import Path
 import yaml
 from lab_links import limited, links_of, payload
 
-from toolkit.api import Session
-from toolkit.inputs import load_inventory
-from toolkit.jobs import hear_out
-from toolkit.making import make_job, plan_run
+from toolkit.bench.tune import tune
+from toolkit.cluster.session import Session
+from toolkit.hostsfile.load import load_inventory
+from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.control import hear_out
+from toolkit.jobs.request import Request
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning
-from toolkit.request import Request
-from toolkit.tune import tune
 
 ROUNDS = Path(__file__).with_name("allreduce_rounds.py")
 SIZES = (65_536, 1_048_576, 4_194_304, 16_777_216)

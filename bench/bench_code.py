@@ -25,12 +25,12 @@ from typing import Any
 
 import yaml
 
-from toolkit.api import Session, load_inventory
+from toolkit.cluster.session import Session, load_inventory
 from toolkit.core.command import script
 from toolkit.core.names import JOBS
+from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
-from toolkit.making import make_job, plan_run
-from toolkit.request import Request
 
 FILES, ROUNDS, NEW_ROUNDS = 10_000, 20, 3
 # Cards have other names on other hosts; what is left out are the machine's own ways to itself.

@@ -27,10 +27,10 @@ from lab_links import limited, links_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.e2e import images
-from toolkit.api import Session
-from toolkit.effects.pack import Packer
-from toolkit.executors import relay_supply
-from toolkit.inputs import load_inventory
+from toolkit.cluster.session import Session
+from toolkit.hostsfile.load import load_inventory
+from toolkit.transfer import feeder as relay_supply
+from toolkit.transfer.compress import Packer
 
 MIB = 2**20
 LIBRARY = "/opt/venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so"

@@ -25,8 +25,8 @@ import yaml
 from bench_allreduce import ROUNDS, measure
 from lab_links import links_of
 
-from toolkit.api import Session
-from toolkit.inputs import load_inventory
+from toolkit.cluster.session import Session
+from toolkit.hostsfile.load import load_inventory
 from toolkit.network.measured import shown_bytes, shown_time
 
 SIZES = (1024, 16_777_216)

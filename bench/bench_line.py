@@ -32,7 +32,7 @@ from tests.integration.test_relay import Streaming, noise, send
 from tests.unit.images_here import Sender, engines, use
 from toolkit.core.command import Command
 from toolkit.core.result import Result
-from toolkit.effects.runner import Sink
+from toolkit.core.runner import Sink
 
 CHUNK = 2**18
 BURST = 125_000

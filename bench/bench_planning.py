@@ -14,11 +14,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.unit.cluster_world import facts
-from toolkit.inputs import inside_programs
-from toolkit.plan.layout import make_layout
-from toolkit.plan.up import plan_up
-from toolkit.show import plan_text
-from toolkit.spec.parse import parse_inventory
+from toolkit.cluster.layout import make_layout
+from toolkit.core.host_programs import inside_programs
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.show import plan_text
 
 ROUNDS = 3
 

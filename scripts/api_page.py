@@ -7,16 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from toolkit.cluster import Cluster
-from toolkit.cluster_job import ClusterJob
-from toolkit.cluster_parts import (
-    BenchPart,
-    DataPart,
-    ImagePart,
-    KeysPart,
-    NetworkPart,
-    ServicesPart,
-)
+from toolkit.api.cluster import Cluster
+from toolkit.api.job import ClusterJob
+from toolkit.api.parts import BenchPart, DataPart, ImagePart, KeysPart, NetworkPart, ServicesPart
 
 # What a person writes -> what it is.
 PARTS: dict[str, type] = {

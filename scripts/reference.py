@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from api_page import api_page
 
 from toolkit.cli.app import app
-from toolkit.core.known_errors import GAP, KNOWN_ERRORS, OR, KnownError
+from toolkit.diagnose.known_errors import GAP, KNOWN_ERRORS, OR, KnownError
 from toolkit.errors import EXIT_CODES
-from toolkit.spec.parse import json_schema
+from toolkit.hostsfile.parse import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -214,7 +214,7 @@ def hosts_page(schema: dict[str, Any], example: dict[str, Any]) -> str:
     """Return the page about every key of the file.
 
     Args:
-        schema: see ``toolkit.spec.parse.json_schema``.
+        schema: see ``toolkit.hostsfile.parse.json_schema``.
         example: a file that has every key.
     """
     lines = [

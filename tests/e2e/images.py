@@ -18,12 +18,12 @@ from pathlib import Path
 
 from tests.e2e.world import on, outer
 from toolkit.core.image import config_identity, image_facts
-from toolkit.core.image_parts import ImageParts, Layer, digest, metadata
-from toolkit.effects.engine import Engine
-from toolkit.effects.image_archive import archive
-from toolkit.effects.layer_reader import LayerReader
+from toolkit.image.archive import archive
+from toolkit.image.layer_reader import LayerReader
+from toolkit.image.layers import ImageParts, Layer, digest, metadata
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
+from toolkit.remote.engine import Engine
 
 NAME = "toolkit-images"
 # The image's first layers: Debian, and Python with its ssh. They run alone.

@@ -27,7 +27,7 @@ def up(standing: Toolkit) -> Toolkit:
     return standing
 
 
-@pytest.mark.filterwarnings("ignore::toolkit.cluster_connection.ToolkitWarning")
+@pytest.mark.filterwarnings("ignore::toolkit.api.connection.ToolkitWarning")
 def test_a_job_from_python(up: Toolkit, tmp_path: Path) -> None:
     cluster = Cluster(up.hosts)
     assert cluster.up().changes == 0 and [state.ok for state in cluster.status()] == [True, True]

@@ -19,10 +19,10 @@ from tests.e2e import waiting
 from tests.e2e.world import LAB, Toolkit, containers, marked, on, outer, sh
 from tests.parity import differences, settings, variants
 from tests.unit import cluster_world as world
+from toolkit.cluster.compose import compose_file
+from toolkit.cluster.docker import docker_run_args
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.names import identity_reference
-from toolkit.render.compose import compose_file
-from toolkit.render.docker import docker_run_args
 
 pytestmark = pytest.mark.lab
 

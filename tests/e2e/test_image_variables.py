@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import toolkit.network
-from toolkit.network.lint import lint_environment
+from toolkit.env_lint.lint import lint_environment
 
 pytestmark = pytest.mark.docker
 TABLES = Path(toolkit.network.__file__).parent / "tables"

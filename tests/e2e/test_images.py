@@ -18,15 +18,15 @@ import yaml
 from tests.e2e import faults, images, waiting
 from tests.e2e.images import Made, is_whole, layer, make, parts_on, readers, received
 from tests.e2e.world import Toolkit, interrupt, on, sh
-from toolkit.api import Session, load_inventory
+from toolkit.cluster.session import Session, load_inventory
 from toolkit.core.command import Command
-from toolkit.core.image_parts import ImageParts
 from toolkit.core.names import identity_reference
 from toolkit.core.report import Outcome
 from toolkit.core.result import Result
-from toolkit.effects.runner import Sink
-from toolkit.effects.ssh import SshRunner
+from toolkit.core.runner import Sink
+from toolkit.image.layers import ImageParts
 from toolkit.plan.steps import Phase, Plan, SendImage, Step
+from toolkit.remote.ssh import SshRunner
 
 pytestmark = pytest.mark.lab
 

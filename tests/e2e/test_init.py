@@ -15,8 +15,8 @@ import yaml
 from tests.e2e.test_beside import root_squashed
 from tests.e2e.world import PROGRAM, Toolkit, containers, sh
 from tests.terminal import CTRL_C, CTRL_D, Terminal
+from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lab.topology import SHARED
-from toolkit.spec.parse import parse_inventory
 
 pytestmark = pytest.mark.lab
 

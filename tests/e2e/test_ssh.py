@@ -17,11 +17,11 @@ import yaml
 from tests.e2e import waiting
 from tests.e2e.world import on, outer, sh
 from toolkit.core.command import command
-from toolkit.effects.host_keys import save_key
-from toolkit.effects.ssh import SshRunner
-from toolkit.effects.ssh_config import Target, resolve_target
-from toolkit.effects.ssh_connect import Link
 from toolkit.errors import ToolkitError, Unreachable
+from toolkit.remote.connect import Link
+from toolkit.remote.host_keys import save_key
+from toolkit.remote.ssh import SshRunner
+from toolkit.remote.ssh_config import Target, resolve_target
 
 pytestmark = [
     pytest.mark.lab,

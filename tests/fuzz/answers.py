@@ -33,7 +33,7 @@ from typing import Any
 import paramiko
 import typer.main
 
-import toolkit.effects.engine
+import toolkit.remote.engine
 from tests.fuzz import mutations
 from tests.fuzz.fake_hosts import UNKNOWN, Change, Clock, FakeLink, Talk, hang_up, in_place_of_hosts
 from tests.fuzz.sandbox import Contact, Hang, Sandbox
@@ -49,14 +49,14 @@ from tests.fuzz.valid_answers import (
     sections,
     sound,
 )
+from toolkit.api.cluster import Cluster
 from toolkit.cli import app as cli
-from toolkit.cluster import Cluster
-from toolkit.effects.ssh_config import Target
-from toolkit.effects.ssh_errors import explain
 from toolkit.errors import MissingTool, ToolkitError
+from toolkit.remote.ssh_config import Target
+from toolkit.remote.ssh_errors import explain
 
 SECONDS = 60  # real ones that a command may take; most take a tenth of one, on a machine that is idle
-SPENT_S = 16.0  # by the clock, that a command may take beyond its own limit; see ``toolkit.effects.ssh``
+SPENT_S = 16.0  # by the clock, that a command may take beyond its own limit; see ``toolkit.remote.ssh``
 MOST_MEMORY = 300 << 20
 MOST_FAILURES = 10
 PIECE = 200  # cases that a process judges before it reports
@@ -380,7 +380,7 @@ def _without_engine() -> Iterator[None]:
     def no_client(timeout: float) -> Any:
         raise MissingTool("no Docker engine answers on this machine", "start one")
 
-    changed: Any = toolkit.effects.engine
+    changed: Any = toolkit.remote.engine
     kept = changed.connect_client
     changed.connect_client = no_client
     try:

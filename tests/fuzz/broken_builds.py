@@ -71,16 +71,16 @@ CLIENTS = (
         ("down", "api down"),
     ),
     Client(
-        "effects/ssh.py", "if left <= 0:", "if left <= -1e9:", "outlives its limit", ("status", "exec", "gc")
+        "remote/ssh.py", "if left <= 0:", "if left <= -1e9:", "outlives its limit", ("status", "exec", "gc")
     ),
     Client(
-        "effects/ssh.py",
+        "remote/ssh.py",
         "_MOST_BYTES = 64 << 20",
         "_MOST_BYTES = 64 << 30",
         "memory grew",
         ("status", "jobs"),
     ),
-    Client("effects/fanout.py", "errors[key] = error", "raise", "reports nothing of", ("status", "image ls")),
+    Client("remote/fanout.py", "errors[key] = error", "raise", "reports nothing of", ("status", "image ls")),
 )
 
 _CASES = """

@@ -21,15 +21,15 @@ from typing import Any, Protocol
 import paramiko
 from rich.live import _RefreshThread
 
-import toolkit.effects.desk
-import toolkit.effects.ssh
-import toolkit.executors.relay
-import toolkit.inputs
-import toolkit.trust
-from toolkit.effects.runner import _ANNOUNCE, _BEGUN, _WHILE_HELD
-from toolkit.effects.ssh import MARK
-from toolkit.effects.ssh_config import Target
+import toolkit.cluster.trust
+import toolkit.hostsfile.load
+import toolkit.remote.container_session
+import toolkit.remote.ssh
+import toolkit.transfer.relay
+from toolkit.core.runner import _ANNOUNCE, _BEGUN, _WHILE_HELD
 from toolkit.errors import Unreachable
+from toolkit.remote.ssh import MARK
+from toolkit.remote.ssh_config import Target
 
 _REAL, _REAL_SLEEP = (time.monotonic, time.time), time.sleep
 # Real seconds between two looks of the thread whose wait ends first, and of other threads that wait.
@@ -167,8 +167,8 @@ def _read_anew(function: Any) -> None:
     )
 
 
-_read_anew(toolkit.effects.ssh.arriving)
-_read_anew(toolkit.effects.desk.Desk.__init__)
+_read_anew(toolkit.remote.ssh.arriving)
+_read_anew(toolkit.remote.container_session.Desk.__init__)
 
 
 class WaitingQueue:
@@ -288,7 +288,7 @@ def unwrapped(words: list[str]) -> tuple[list[str], bool, bool]:
 
 
 def words_of_line(line: str) -> list[str]:
-    """Return the argv of a line that ``toolkit.effects.ssh.wire`` made."""
+    """Return the argv of a line that ``toolkit.remote.ssh.wire`` made."""
     words = shlex.split(line)
     packed = re.search(r"printf %s (\S+) \| base64 -d", words[3]) if len(words) > 3 else None
     if packed and len(words) == 4:
@@ -435,7 +435,7 @@ class Channel:
 
 
 class FakeLink:
-    """In place of ``toolkit.effects.ssh_connect.Link``."""
+    """In place of ``toolkit.remote.connect.Link``."""
 
     hosts: Hosts
     all: list[FakeLink]  # that the case has made
@@ -513,16 +513,16 @@ def target(inventory: Any, name: str) -> Target:
 @contextmanager
 def in_place_of_hosts(hosts: Hosts) -> Iterator[None]:
     """Let connections lead to fake hosts, for one case."""
-    import toolkit.connected
+    import toolkit.cluster.connect
 
     places: tuple[tuple[Any, str, Any], ...] = (
-        (toolkit.effects.ssh, "Link", FakeLink),
-        (toolkit.trust, "Link", FakeLink),
-        (toolkit.connected, "target_of", target),
-        (toolkit.trust, "target_of", target),
-        (toolkit.inputs, "target_of", target),
-        (toolkit.effects.desk, "queue", Queues),
-        (toolkit.executors.relay, "queue", Queues),
+        (toolkit.remote.ssh, "Link", FakeLink),
+        (toolkit.cluster.trust, "Link", FakeLink),
+        (toolkit.cluster.connect, "target_of", target),
+        (toolkit.cluster.trust, "target_of", target),
+        (toolkit.hostsfile.load, "target_of", target),
+        (toolkit.remote.container_session, "queue", Queues),
+        (toolkit.transfer.relay, "queue", Queues),
     )
     kept = [getattr(module, name) for module, name, _ in places]
     FakeLink.hosts, FakeLink.all = hosts, []

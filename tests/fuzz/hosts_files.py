@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tests.unit.spec_cases import CASES, GOOD
 from toolkit.errors import BadInput
-from toolkit.spec.inventory import Inventory
-from toolkit.spec.parse import parse_inventory
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.parse import parse_inventory
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "hosts.full.yaml"
 _PIECES = (

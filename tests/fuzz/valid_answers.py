@@ -21,17 +21,17 @@ from tests.unit.checks import recorded
 from tests.unit.cluster_world import public_key
 from tests.unit.test_probe import BOOT, DISK, GPUS, IMAGE, ROUTES, TCP, TCP6, TRIE
 from toolkit import __version__
+from toolkit.cluster.containers import cluster_container
+from toolkit.cluster.layout import make_layout
+from toolkit.cluster.probe import parse_facts
+from toolkit.core.host_programs import inside_programs
 from toolkit.core.image import image_facts
 from toolkit.core.names import IDENTITY_REPOSITORY
-from toolkit.executors.relay_member import HEAD
-from toolkit.inputs import inside_programs
-from toolkit.plan.containers import cluster_container
-from toolkit.plan.layout import make_layout
-from toolkit.plan.probe import parse_facts
-from toolkit.plan.services import service_of
+from toolkit.hostsfile.parse import parse_inventory
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
-from toolkit.spec.parse import parse_inventory
+from toolkit.services.plan import service_of
+from toolkit.transfer.host import HEAD
 
 NAMES = ("gpu1", "gpu2", "cpu3")
 MAIN = "gpu1"

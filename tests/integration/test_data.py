@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.data_here import DataHost, listing, make_hosts, remove, send
-from toolkit.core import shards
+from toolkit.protocol import shards
 
 MIB = 2**20
 

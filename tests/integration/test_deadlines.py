@@ -13,12 +13,12 @@ from typing import Any
 import paramiko
 import pytest
 
-import toolkit.effects.ssh
+import toolkit.remote.ssh
 from toolkit.core.command import command
 from toolkit.core.result import TIMED_OUT, Result
-from toolkit.effects.ssh import MARK, SshRunner
-from toolkit.effects.ssh_config import Target
 from toolkit.errors import Unreachable
+from toolkit.remote.ssh import MARK, SshRunner
+from toolkit.remote.ssh_config import Target
 
 
 class Sshd(paramiko.ServerInterface):
@@ -43,7 +43,7 @@ class Sshd(paramiko.ServerInterface):
 
 @pytest.fixture
 def sshd(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SshRunner, Sshd]]:
-    monkeypatch.setattr(toolkit.effects.ssh, "_LATE_S", 0.2, raising=False)
+    monkeypatch.setattr(toolkit.remote.ssh, "_LATE_S", 0.2, raising=False)
     here, there = socket.socketpair()
     server, host = paramiko.Transport(there), Sshd()
     server.add_server_key(paramiko.ECDSAKey.generate())
@@ -104,7 +104,7 @@ def test_a_status_that_does_not_come_is_waited_for_no_longer(sshd: tuple[SshRunn
 def test_a_command_that_has_ended_does_not_wait_for_what_feeds_it(
     sshd: tuple[SshRunner, Sshd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolkit.effects.ssh, "_DRAIN_S", 60.0, raising=False)
+    monkeypatch.setattr(toolkit.remote.ssh, "_DRAIN_S", 60.0, raising=False)
     runner, host = sshd
     more, found = threading.Event(), []
 

@@ -11,11 +11,11 @@ from docker import DockerClient
 from docker.models.containers import Container
 from docker.models.volumes import Volume
 
-from toolkit.effects import engine
-from toolkit.effects.engine import Engine
 from toolkit.errors import LabError
 from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.manage import _remove
+from toolkit.remote import engine
+from toolkit.remote.engine import Engine
 
 
 def test_an_engine_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

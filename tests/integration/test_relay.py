@@ -20,12 +20,12 @@ import pytest
 from tests.e2e import waiting
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, use
 from toolkit.core.command import Command
-from toolkit.core.image_parts import digest
 from toolkit.core.report import Outcome
 from toolkit.core.result import Result
-from toolkit.effects.runner import Sink
+from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
-from toolkit.execute import execute
+from toolkit.image.layers import digest
+from toolkit.plan.execute import execute
 from toolkit.plan.steps import Phase, Plan, SendImage
 
 
@@ -310,12 +310,10 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
     """Whoever else reaches the port has no certificate of this transfer."""
     import ssl
 
-    from toolkit.effects.relay_keys import RelayKeys
-    from toolkit.executors.relay_member import HEAD
+    from toolkit.transfer.host import HEAD
+    from toolkit.transfer.keys import RelayKeys
 
-    program = (
-        Path(sys.modules["toolkit.executors.relay_member"].__file__ or "").parent.parent / "inside/relay.py"
-    )
+    program = Path(sys.modules["toolkit.transfer.host"].__file__ or "").parent.parent / "inside/relay.py"
     keys, others = RelayKeys(), RelayKeys()
     (tmp_path / "docker").write_text(f"#!/bin/sh\ncat >{tmp_path}/loaded; echo done\n")
     (tmp_path / "docker").chmod(0o755)
@@ -375,10 +373,10 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
 
 
 def test_a_thread_that_fails_ends_the_relay_with_the_reason() -> None:
-    from toolkit.effects.relay_keys import RelayKeys
-    from toolkit.executors.relay_member import HEAD
+    from toolkit.transfer.host import HEAD
+    from toolkit.transfer.keys import RelayKeys
 
-    member = Path(sys.modules["toolkit.executors.relay_member"].__file__ or "")
+    member = Path(sys.modules["toolkit.transfer.host"].__file__ or "")
     words = [sys.executable, "-S", str(member.parent.parent / "inside/relay.py"), "127.0.0.9"]
     env = {**os.environ, "TOOLKIT_LOAD": "/no/such/engine load"}
     key = RelayKeys().of("box1")

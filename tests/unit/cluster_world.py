@@ -7,33 +7,27 @@ import hashlib
 from dataclasses import replace
 
 from toolkit import __version__
+from toolkit.cleanup.plan import Leftovers, Stray, plan_fix
+from toolkit.cluster.layout import Layout, make_layout
+from toolkit.cluster.versions import programs_of
 from toolkit.core.code import CodeTree, Entry
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface
+from toolkit.core.host_programs import inside_programs
 from toolkit.core.image import ImageFacts
-from toolkit.core.names import (
-    LABEL_CLUSTER,
-    LABEL_OWNER,
-    LABEL_PORT,
-    container_name,
-    identity_reference,
-)
-from toolkit.core.shards import Content, pack
-from toolkit.inputs import inside_programs
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
+from toolkit.data.plan import plan_remove
+from toolkit.hostsfile.inventory import DataSet, Inventory
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.jobs.plan import plan_job, rooms
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import take_slots
+from toolkit.lifecycle.down import plan_down
+from toolkit.lifecycle.up import plan_up
 from toolkit.network.choose import cidrs
-from toolkit.plan.data import plan_remove
-from toolkit.plan.down import plan_down
-from toolkit.plan.fix import Leftovers, Stray, plan_fix
-from toolkit.plan.job import plan_job, rooms
-from toolkit.plan.layout import Layout, make_layout
-from toolkit.plan.programs import programs_of
+from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan
-from toolkit.plan.up import plan_up
-from toolkit.show import plan_text
-from toolkit.spec.inventory import DataSet, Inventory
-from toolkit.spec.parse import parse_inventory
+from toolkit.protocol.shards import Content, pack
 
 HOSTS = """\
 cluster: demo

@@ -15,10 +15,10 @@ from toolkit.core.code import CodeTree
 from toolkit.core.command import Command
 from toolkit.core.names import JOBS
 from toolkit.core.result import Result
-from toolkit.effects.runner import LocalRunner, Sink
-from toolkit.effects.tree import read_tree
-from toolkit.executors.code import send_code
-from toolkit.executors.context import Context, Verdict
+from toolkit.core.runner import LocalRunner, Sink
+from toolkit.jobs.code import read_tree
+from toolkit.jobs.send_code import send_code
+from toolkit.plan.context import Context, Verdict
 from toolkit.plan.steps import SendCode
 
 HOST = "gpu1"

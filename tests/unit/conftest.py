@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import toolkit.api
+import toolkit.cluster.session
 from tests.unit.inside_world import Load, World, by_bare_name
 from toolkit.cli import app as cli
 
@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     def contacted(*args: object, **kwargs: object) -> None:
         raise AssertionError("a host was contacted")
 
-    monkeypatch.setattr(toolkit.api.Session, "open", contacted)
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", contacted)
 
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["toolkit", *words])

@@ -13,10 +13,10 @@ from tests.unit.inside_world import wait_for
 from toolkit.core.command import Command
 from toolkit.core.report import Outcome
 from toolkit.core.result import Result
-from toolkit.effects.data_source import read_content
-from toolkit.effects.runner import Sink
+from toolkit.core.runner import Sink
+from toolkit.data.source import read_content
 from toolkit.errors import Unreachable
-from toolkit.execute import execute
+from toolkit.plan.execute import execute
 from toolkit.plan.steps import Phase, Plan, RemoveData, SendData
 
 

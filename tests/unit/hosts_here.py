@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolkit.core.command import Command
 from toolkit.core.result import Result
-from toolkit.effects.runner import LocalRunner, Sink
+from toolkit.core.runner import LocalRunner, Sink
 
 
 class HostHere(LocalRunner):

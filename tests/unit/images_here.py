@@ -18,16 +18,16 @@ from tests.unit.hosts_here import HostHere
 from toolkit.core.command import Command
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
-from toolkit.core.image_parts import ImageParts, Layer, digest, metadata
 from toolkit.core.names import PART_REPOSITORY, identity_reference
 from toolkit.core.report import Outcome
 from toolkit.core.result import Result
-from toolkit.effects import image_source
-from toolkit.effects.image_archive import archive
-from toolkit.effects.layer_reader import Unreadable
-from toolkit.effects.runner import Sink
+from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
-from toolkit.execute import execute
+from toolkit.image import source as image_source
+from toolkit.image.archive import archive
+from toolkit.image.layer_reader import Unreadable
+from toolkit.image.layers import ImageParts, Layer, digest, metadata
+from toolkit.plan.execute import execute
 from toolkit.plan.steps import Phase, Plan, SendImage
 
 STORES = ("overlay2", "containerd")
@@ -57,7 +57,7 @@ class Sender:
         self.odd = False  # the first export is
         self.built: tuple[str, ...] = (digest(self.config),)
 
-    # As toolkit.effects.engine.Engine
+    # As toolkit.remote.engine.Engine
 
     def image(self, name: str, engine: str = DOCKER) -> ImageFacts | None:
         known = ImageFacts(
@@ -81,7 +81,7 @@ class Sender:
         layers = {layer.diff_id: layer for layer in self.parts.layers}
         yield from archive(tuple(layers.values()), unlike.values(), tuple(about.items()))
 
-    # As toolkit.effects.layer_reader.LayerReader
+    # As toolkit.image.layer_reader.LayerReader
 
     def reader(self, client: object, image: str, diff_ids: Sequence[str]) -> Sender:
         return self

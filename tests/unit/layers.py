@@ -1,95 +1,92 @@
-"""The layer rule of docs/architecture.md as a function of one module's text."""
+"""The rules about folders and imports of docs/architecture.md, as functions of the modules' texts."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import toolkit
 
+PACKAGE = Path(toolkit.__file__).parent
+# A folder imports only from folders to its left; `lab` does not import `api`.
 ORDER = (
-    "errors", "protocol", "core", "spec", "network", "launchers", "render", "plan", "checks", "show",
-    "execute", "api", "lab", "cli",
+    "errors", "protocol", "core", "html", "remote", "plan", "hostsfile", "network", "env_lint", "launchers",
+    "cluster", "transfer", "image", "data", "jobs", "services", "lifecycle", "checks", "cleanup", "diagnose",
+    "predict", "bench", "monitor", "export", "init", "api", "lab", "cli",
 )  # fmt: skip
-PURE = ORDER[: ORDER.index("execute")]
-# Modules at the top that belong to a layer of another name.
-BELONGS = {
-    "__main__": "cli",
-    "executors": "execute",
-    "show_data": "show",
-    "show_gpus": "show",
-    "show_init": "show",
-    "show_jobs": "show",
-    "show_network": "show",
-    "show_prometheus": "show",
-    "show_services": "show",
-    "show_top": "show",
-    "show_why": "show",
-    **dict.fromkeys(("aliases", "batch", "meeting", "output", "rehearsal"), "api"),
-    **dict.fromkeys(("bench", "check", "datasets", "explore", "gc", "get", "images", "inputs"), "api"),
-    **dict.fromkeys(
-        ("following", "forwarding", "gauges", "launching", "part_logs", "parts", "scaling", "services"), "api"
-    ),
-    **dict.fromkeys(
-        (
-            "connected",
-            "jobs",
-            "logs",
-            "looking",
-            "making",
-            "meanwhile",
-            "preflight",
-            "race",
-            "records",
-            "request",
-        ),
-        "api",
-    ),
-    **dict.fromkeys(
-        (
-            "cluster",
-            "cluster_connection",
-            "cluster_elsewhere",
-            "cluster_job",
-            "cluster_parts",
-            "cluster_runs",
-            "prediction",
-            "reports",
-            "stopwatch",
-        ),
-        "api",
-    ),
-    **dict.fromkeys(("smoke", "steptime", "trust", "tune", "why"), "api"),
-}
-
-# What a pure module may import besides the toolkit: whoever needs more shows here that it is pure too.
-PURE_STDLIB = frozenset(
+# Imports against the order that are left: a module and what it imports. The list may only become shorter.
+AGAINST = frozenset(
     (
-        *(
-            "__future__",
-            "ast",
-            "base64",
-            "codecs",
-            "collections",
-            "collections.abc",
-            "contextlib",
-            "dataclasses",
-            "datetime",
-            "difflib",
-            "enum",
-        ),
-        *("functools", "hashlib", "html", "ipaddress", "itertools", "json", "math", "posixpath", "re"),
-        *("fnmatch", "shlex", "stat", "statistics", "string", "struct", "types", "typing", "zlib"),
+        ("bench.scaling", "monitor.gauges"),
+        ("checks.leftovers", "cleanup.plan"),
+        ("checks.preflight", "cleanup.plan"),
+        ("cluster.connect", "data.plan"),
+        ("cluster.session", "image.pull"),
+        ("cluster.session", "lifecycle.down"),
+        ("cluster.session", "lifecycle.up"),
+        ("jobs.show", "diagnose.known_errors"),
+        ("plan.execute", "api.executors"),
+        ("plan.show", "image.inventory"),
+        ("transfer.host", "image.chunks"),
+        ("transfer.payload", "image.chunks"),
+        ("transfer.payload", "image.layers"),
+        ("transfer.payload", "image.source"),
     )
+)  # fmt: skip
+# Modules that import each other in a circle, likewise.
+CIRCLES = (frozenset(("jobs.logs", "jobs.part_logs")),)
+# Folders in which every module may act: talk to hosts, read files and clocks, start threads.
+ACTING_FOLDERS = ("remote", "api", "lab", "cli")
+# Pure modules that read files all the same, the package's own: templates, and tables of variables.
+READS_PACKAGE = ("core.host_programs", "core.templates", "env_lint.variables")
+# The modules of other folders that act, or import one that does. All others are pure: they decide.
+_ACTING = {
+    "bench": "network scaling smoke step_time tune",
+    "checks": "preflight run",
+    "cleanup": "gc",
+    "cluster": "connect container_probe reachability session trust",
+    "core": "archive files here local_writer runner whole_file",
+    "data": "hashes manage payload send source",
+    "diagnose": "why",
+    "export": "prepare verify",
+    "hostsfile": "load",
+    "image": "archive build built_images chunks export_reader layer_reader manage send sending source",
+    "init": "aliases meet",
+    "jobs": (
+        "build code control exec_mode file_stream files following id_cache launcher logs "
+        "part_logs records request send_code"
+    ),
+    "lifecycle": "port_race",
+    "monitor": "gauges report",
+    "plan": "context execute failures fetch_files precheck run_commands timing write_files",
+    "services": "control forward",
+    "transfer": "compress feeder host host_programs keys payload relay tee_reader",
+}
+ACTING = frozenset(f"{folder}.{name}" for folder, names in _ACTING.items() for name in names.split())
+# What a pure module may import besides the toolkit.
+_PURE_STDLIB = (
+    "__future__ ast base64 codecs collections collections.abc contextlib dataclasses datetime difflib "
+    "enum fnmatch functools hashlib html ipaddress itertools json math posixpath re shlex stat "
+    "statistics string struct types typing zlib"
 )
-PURE_THIRD_PARTY = {"spec": {"pydantic", "yaml"}, "render": {"jinja2", "jsonschema", "yaml"}}
-# The pure modules that read files, the package's own: templates, and tables of variables.
-READS_PACKAGE = ("toolkit.render.templates", "toolkit.network.variables")
-# Modules of pure layers that act all the same. The writer of untrusted files is one place for effects,
-# executors, api and cli; it sees nothing but names and values of `core`.
-ACTS = ("toolkit.core.local_writer",)
+PURE_STDLIB = frozenset(_PURE_STDLIB.split())
+PURE_THIRD_PARTY = {
+    "core": {"jinja2"},
+    "hostsfile": {"pydantic", "pydantic_core", "yaml"},
+    "init": {"yaml"},
+    "export": {"jsonschema", "yaml"},
+    "jobs": {"pathspec"},
+    "cluster": {"yaml"},
+}
+# Class names that several modules define. The list may only become shorter.
+_SHARED_NAMES = (
+    "Cause Choice Connection Entry Evidence Fetch Folder Found GpuUse HostsFile Kept KnownError "
+    "Launch Line Link Member Pair Place Point Record Room Setting Table Target Trial Verdict Way"
+)
+SHARED_NAMES = frozenset(_SHARED_NAMES.split())
 # Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
 MEASURED = {
     "toolkit.inside.accelerated": {"accelerate"},
@@ -99,44 +96,80 @@ MEASURED = {
     "toolkit.inside.rayed": {"ray"},
     "toolkit.inside.steptime": {"torch"},
 }
-# `up` brings the launchers along (toolkit.inputs.inside_programs); only a job that starts again needs them.
+# `up` brings the launchers along (inside_programs); only a job that starts again needs them.
 BROUGHT = {"toolkit.inside.restarts": "toolkit.launchers"}
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
-# Programs that measure PyTorch itself import it, though not before they run.
-_INSIDE = Path(toolkit.__file__).with_name("inside")
 
 
-def layer_of(module: str) -> str:
-    """Return the layer of ``toolkit.…``, ``effects``, ``inside``, or an empty text when it has none."""
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    """Return the tree of a module's text, made once for all rules."""
+    return ast.parse(text)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the module in a file of the package."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def texts() -> dict[str, str]:
+    """Return the text of every module of the package by its name."""
+    paths = sorted(path for path in PACKAGE.rglob("*.py") if "_data" not in path.parts)
+    return {name_of(path): path.read_text(encoding="utf-8") for path in paths}
+
+
+def folder_of(module: str) -> str:
+    """Return the folder of ``toolkit.…`` in ``ORDER``, ``inside``, or an empty text if it has none."""
     top = module.split(".")[1] if "." in module else ""
-    layer = BELONGS.get(top, top)
-    return layer if layer in (*ORDER, "effects", "inside") else ""
+    top = "cli" if top == "__main__" else top
+    return top if top in (*ORDER, "inside") else ""
 
 
-def violations(module: str, text: str) -> list[str]:
-    """Return every way in which a module's text breaks the rule; empty when it keeps it."""
+def violations(module: str, text: str, acting: Iterable[str] = ACTING) -> list[str]:
+    """Return every way in which one module breaks a rule that can be judged by its text alone.
+
+    Args:
+        acting: the modules that may act, without ``toolkit.``.
+    """
+    tree = parsed(text)
     if module == "toolkit":
-        allowed = {"__future__", "toolkit.cluster"}  # the last when somebody asks for Cluster
-        return [f"imports {name}" for name, _ in _imports(ast.parse(text)) if name not in allowed]
-    layer, tree = layer_of(module), ast.parse(text)
-    if not layer:
-        return [f"{module} has no layer: give it one here and in docs/architecture.md"]
-    if layer == "inside":
+        allowed = {"__future__", "toolkit.api.cluster"}  # the last when somebody asks for Cluster
+        return [f"imports {name}" for name, _ in _imports(tree) if name not in allowed]
+    folder = folder_of(module)
+    if not folder:
+        return [f"{module} is in no folder of ORDER: give it one here and in docs/architecture.md"]
+    if folder == "inside":
         return _inside(module, tree)
-    found = [
-        fault
-        for name, names in _imports(tree)
-        for fault in (_of_ours(layer, name, names) if name.split(".")[0] in ("toolkit", "") else ())
-    ]
-    if layer in PURE and module not in ACTS:
-        found += _impure(module, layer, tree)
+    found = []
+    for target in targets(module, tree):
+        if not target:
+            found.append("imports relatively, which hides the folder")
+        elif not _may_see(folder, folder_of(f"toolkit.{target}")) and (_short(module), target) not in AGAINST:
+            found.append(f"{folder} imports {target}")
+    if folder not in ACTING_FOLDERS and _short(module) not in acting:
+        found += impure(module, tree)
+        found += [
+            f"is pure and imports {one}, which acts" for one in _acting(module, tree, frozenset(acting))
+        ]
     return found
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each imported module with the names taken from it, wherever in the text it stands."""
+def _short(module: str) -> str:
+    return module.removeprefix("toolkit.")
+
+
+def _imports(tree: ast.AST, typed: bool = True) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each imported module with the names taken from it, wherever in the text it stands.
+
+    Args:
+        typed: those that only a type checker imports, too.
+    """
+    left_out = set() if typed else _only_typed(tree)
     for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
         if isinstance(node, ast.Import):
             yield from ((alias.name, ()) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -144,49 +177,71 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield name, tuple(alias.name for alias in node.names)
 
 
-def _of_ours(layer: str, name: str, names: tuple[str, ...]) -> Iterator[str]:
-    if not name:
-        yield "imports relatively, which hides the layer"
-        return
-    # `from toolkit import x` names a layer as much as `import toolkit.x` does.
-    for target in [f"toolkit.{n}" for n in names] if name == "toolkit" else [name]:
-        if target in ("toolkit", "toolkit.__version__"):
-            continue
-        if not _may_see(layer, layer_of(target)):
-            yield f"{layer} imports {target}"
+def _only_typed(tree: ast.AST) -> set[int]:
+    tests = (node for node in ast.walk(tree) if isinstance(node, ast.If))
+    return {
+        id(inner)
+        for node in tests
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for one in node.body
+        for inner in ast.walk(one)
+    }
 
 
-def _may_see(layer: str, other: str) -> bool:
-    if other == layer:
+_MODULES = frozenset(_short(name_of(path)) for path in PACKAGE.rglob("*.py"))
+
+
+def targets(module: str, tree: ast.AST, typed: bool = True) -> Iterator[str]:
+    """Yield the modules that one imports, without ``toolkit.``; empty for a relative import."""
+    for name, names in _imports(tree, typed):
+        if not name:
+            yield ""
+        elif name == "toolkit":
+            # `from toolkit import x` names a folder as much as `import toolkit.x` does.
+            yield from (one for one in names if one not in ("__version__",))
+        elif name.startswith("toolkit."):
+            inner = [one for one in names if f"{_short(name)}.{one}" in _MODULES]
+            yield from (f"{_short(name)}.{one}" for one in inner)
+            if len(inner) < len(names) or not names:
+                yield _short(name)
+
+
+def _may_see(folder: str, other: str) -> bool:
+    if other == folder:
         return True
-    if layer == "effects":
-        return other in ("errors", "protocol", "core")
-    if other == "effects":
-        return ORDER.index(layer) >= ORDER.index("execute")
-    return other in ORDER and ORDER.index(other) < ORDER.index(layer)
+    if (folder, other) == ("lab", "api"):  # they stand beside each other
+        return False
+    return other in ORDER and ORDER.index(other) < ORDER.index(folder)
 
 
-def _impure(module: str, layer: str, tree: ast.AST) -> Iterator[str]:
-    reads = module in READS_PACKAGE
-    for name, names in _imports(tree):
+def impure(module: str, tree: ast.AST) -> Iterator[str]:
+    """Yield what a pure module must not do, and this one does."""
+    folder, reads = folder_of(module), _short(module) in READS_PACKAGE
+    for name, names in _imports(tree, typed=False):
         top = name.split(".")[0]
-        if top in ("toolkit", "") or name in PURE_STDLIB or top in PURE_THIRD_PARTY.get(layer, ()):
+        if top in ("toolkit", "") or name in PURE_STDLIB or top in PURE_THIRD_PARTY.get(folder, ()):
             continue
         if name == "pathlib" and names and (reads or set(names) <= {"PurePosixPath"}):
             continue
-        yield f"{layer} is pure and imports {name}"
+        yield f"is pure and imports {name}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = node.func
             if isinstance(called, ast.Name) and called.id in _IMPURE_CALLS:
-                yield f"{layer} is pure and calls {called.id}()"
+                yield f"is pure and calls {called.id}()"
         if isinstance(node, ast.Attribute) and node.attr in _CLOCKS:
-            yield f"{layer} is pure and reads the clock: .{node.attr}"
+            yield f"is pure and reads the clock: .{node.attr}"
+
+
+def _acting(module: str, tree: ast.AST, acting: frozenset[str]) -> Iterator[str]:
+    for target in targets(module, tree, typed=False):
+        if target in acting or folder_of(f"toolkit.{target}") in ACTING_FOLDERS:
+            yield target
 
 
 def _inside(module: str, tree: ast.Module) -> list[str]:
     # These programs are uploaded alone: they see each other by their bare names, and nothing else.
-    siblings = {path.stem for path in _INSIDE.glob("*.py")}
+    siblings = {path.stem for path in (PACKAGE / "inside").glob("*.py")}
     found = []
     at_top = {node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))}
     for node in ast.walk(tree):
@@ -198,4 +253,73 @@ def _inside(module: str, tree: ast.Module) -> list[str]:
             brought = name.startswith(BROUGHT.get(module, "-")) and node not in at_top
             if top not in sys.stdlib_module_names and top not in siblings and not measured and not brought:
                 found.append(f"inside imports {name or 'relatively'}")
+    return found
+
+
+def against(modules: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return the imports against the order of folders: module and target, without ``toolkit.``."""
+    found = set()
+    for module, text in modules.items():
+        folder = folder_of(module)
+        if folder and folder != "inside" and module != "toolkit":
+            for target in targets(module, parsed(text)):
+                if target and not _may_see(folder, folder_of(f"toolkit.{target}")):
+                    found.add((_short(module), target))
+    return found
+
+
+def circles(modules: Mapping[str, str]) -> set[frozenset[str]]:
+    """Return each set of modules that import each other in a circle (strongly connected components)."""
+    graph = {
+        _short(module): [one for one in targets(module, parsed(text), typed=False) if one in _MODULES]
+        for module, text in modules.items()
+        if folder_of(module) not in ("", "inside")
+    }
+    # Whoever reaches each other is one component.
+    reached = {module: _reached(module, graph) for module in graph}
+    components = {
+        frozenset(other for other in reached[module] if module in reached.get(other, ())) for module in graph
+    }
+    return {component for component in components if len(component) > 1}
+
+
+def _reached(start: str, graph: Mapping[str, list[str]]) -> set[str]:
+    found: set[str] = set()
+    left = [start]
+    while left:
+        for target in graph.get(left.pop(), ()):
+            if target not in found:
+                found.add(target)
+                left.append(target)
+    return found
+
+
+def acting(modules: Mapping[str, str]) -> set[str]:
+    """Return the modules outside of ``ACTING_FOLDERS`` that act, or import one that does."""
+    found, imports = set(), {}
+    for module, text in modules.items():
+        folder = folder_of(module)
+        if folder in ("", "inside", *ACTING_FOLDERS):
+            continue
+        imports[_short(module)] = set(targets(module, parsed(text), typed=False))
+        if any(impure(module, parsed(text))) or any(
+            folder_of(f"toolkit.{target}") in ACTING_FOLDERS for target in imports[_short(module)]
+        ):
+            found.add(_short(module))
+    while more := {module for module, seen in imports.items() if module not in found and seen & found}:
+        found |= more
+    return found
+
+
+def shared_names(modules: Mapping[str, str]) -> set[str]:
+    """Return the names of public classes that more than one module outside of ``inside`` defines."""
+    seen: dict[str, str] = {}
+    found = set()
+    for module, text in modules.items():
+        if folder_of(module) in ("", "inside"):
+            continue
+        for node in parsed(text).body:
+            name = node.name if isinstance(node, ast.ClassDef) else "_"
+            if not name.startswith("_") and seen.setdefault(name, module) != module:
+                found.add(name)
     return found

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import toolkit.api
+import toolkit.cluster.session
 from tests.unit import cluster_world as world
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
-from toolkit.api import Session
+from toolkit.api.cluster import Cluster
 from toolkit.cli.app import app
-from toolkit.cluster import Cluster
+from toolkit.cluster.applied import applied_text, changed_keys, parse_applied
+from toolkit.cluster.layout import make_layout
+from toolkit.cluster.session import Session
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
-from toolkit.plan.applied import applied_text, changed_keys, parse_applied
-from toolkit.plan.layout import make_layout
+from toolkit.hostsfile.inventory import DataSet, Host, Inventory, Service
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Upload
-from toolkit.plan.up import plan_up
-from toolkit.show import plan_text
-from toolkit.spec.inventory import DataSet, Host, Inventory, Service
 
 # Of a line such as "hosts.yaml changed since `up`: mounts; run `toolkit up`".
 _HEAD, _TAIL = "hosts.yaml changed since `up`: ", "; run `toolkit up`"
@@ -62,15 +62,15 @@ def keys(before: Inventory, after: Inventory) -> tuple[str, ...]:
 @pytest.fixture
 def cluster(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hosts as `up` has left them with ``world.HOSTS``."""
-    real, said = toolkit.api.Session.open, facts_after(world.inventory())
+    real, said = toolkit.cluster.session.Session.open, facts_after(world.inventory())
 
     def opened(inventory: Any, *more: Any) -> Session:
         session = real(inventory, *more)
         session.facts = said
         return session
 
-    monkeypatch.setattr(toolkit.api.Session, "open", opened)
-    monkeypatch.setattr("toolkit.records.job_statuses", lambda session: [])
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
+    monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
 
 
 _RUN = ("run", "--detach", "--np", "3", "train.py")

@@ -20,21 +20,21 @@ from tests.kubelet import expanded
 from tests.parity import variants
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
-from toolkit.batch import KUBERNETES, SLURM, Away, batch_job, check_away, open_hosts
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
 from toolkit.errors import BadInput
-from toolkit.rehearsal import rehearse_slurm
-from toolkit.render.bash_words import as_lines, joined, quoted, var
-from toolkit.render.batch import BatchJob, BatchNode
-from toolkit.render.crd import manifest_problems
-from toolkit.render.kubernetes import KIND_OF, manifest, manifest_text
-from toolkit.render.pods import Pods, literal
-from toolkit.render.slurm import RUNTIMES, script
-from toolkit.render.slurm_launches import SLURM_LAUNCHES
-from toolkit.request import Request
-from toolkit.spec.inventory import Inventory
-from toolkit.spec.parse import parse_inventory
+from toolkit.export.bash_words import as_lines, joined, quoted, var
+from toolkit.export.crd import manifest_problems
+from toolkit.export.job import BatchJob, BatchNode
+from toolkit.export.kubernetes import KIND_OF, manifest, manifest_text
+from toolkit.export.pods import Pods, literal
+from toolkit.export.prepare import KUBERNETES, SLURM, Away, batch_job, check_away, open_hosts
+from toolkit.export.slurm import RUNTIMES, script
+from toolkit.export.slurm_launches import SLURM_LAUNCHES
+from toolkit.export.verify import rehearse_slurm
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.jobs.request import Request
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -474,7 +474,7 @@ def test_two_ranks_under_slurm(
     for name, value in (("NUMBER", number), ("SAYS", says), ("PATH", f"{programs}:{os.environ['PATH']}")):
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolkit.rehearsal.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: None)
     *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
     assert (trial.verdict, trial.what) == (verdict, "all-reduce over 2 ranks by mpirun under Slurm")
     assert detail in trial.detail

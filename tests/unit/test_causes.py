@@ -10,9 +10,9 @@ from tests.unit.each import for_each
 from tests.unit.hosts_here import HostHere
 from toolkit.core.causes import cause_of, is_full, named_paths, words_of
 from toolkit.core.command import command
+from toolkit.core.disk_space import Room, parse_room, size, tightest
 from toolkit.core.result import Result
-from toolkit.core.room import Room, parse_room, size, tightest
-from toolkit.executors.failures import failure, rooms_of
+from toolkit.plan.failures import failure, rooms_of
 
 DAEMON = "docker: Error response from daemon: "
 HINT = "\nSee 'docker run --help'."

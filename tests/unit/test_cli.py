@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-import toolkit.api
+import toolkit.cluster.session
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.cli import app as cli
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError
-from toolkit.execute import PlanInterrupted
+from toolkit.plan.execute import PlanInterrupted
 
 VERBS = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
 VERBS |= {
@@ -219,15 +219,15 @@ def test_errors_become_messages_and_documented_statuses(
 def test_a_host_that_fails_gives_status_1_and_json_says_why(
     run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def opened(inventory: object, *more: object) -> toolkit.api.Session:
-        session = toolkit.api.Session(world.inventory())
+    def opened(inventory: object, *more: object) -> toolkit.cluster.session.Session:
+        session = toolkit.cluster.session.Session(world.inventory())
         session.errors = {"cpu3": NotReady("docker is not installed", "install it", "cpu3")}
         session.facts = {n: f for n, f in world.facts_when_up().items() if n != "cpu3"}
         return session
 
-    monkeypatch.setattr(toolkit.api.Session, "open", opened)
-    monkeypatch.setattr(toolkit.api.Session, "runners_in_use", lambda session: {})
-    monkeypatch.setattr("toolkit.jobs.running_jobs", lambda session: [])
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
+    monkeypatch.setattr(toolkit.cluster.session.Session, "runners_in_use", lambda session: {})
+    monkeypatch.setattr("toolkit.jobs.control.running_jobs", lambda session: [])
     status, out, _ = run("down", "--json")
     assert status == 1
     told = json.loads(out)
@@ -251,13 +251,13 @@ def test_a_host_that_fails_gives_status_1_and_json_says_why(
 def test_render_writes_what_it_prints(
     run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, tmp_path: Path, target: str
 ) -> None:
-    def opened(inventory: object, *more: object) -> toolkit.api.Session:
-        session = toolkit.api.Session(world.inventory())
+    def opened(inventory: object, *more: object) -> toolkit.cluster.session.Session:
+        session = toolkit.cluster.session.Session(world.inventory())
         session.facts = world.cluster_facts()
         return session
 
-    monkeypatch.setattr(toolkit.api.Session, "open", opened)
-    monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
+    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
     status, printed, _ = run("render", target)
     assert status == 0
     status, out, _ = run("render", target, "-o", "out")

@@ -18,29 +18,29 @@ from types import SimpleNamespace
 import pytest
 
 import toolkit
-import toolkit.effects.tree
-import toolkit.jobs
+import toolkit.jobs.code
+import toolkit.jobs.control
 from scripts.api_page import PARTS
 from tests.unit import cluster_world as world
 from tests.unit.cluster_world import facts as made_facts
 from tests.unit.conftest import Run
 from tests.unit.inside_world import PATIENCE_S
-from toolkit.api import Session
-from toolkit.batch import Away
+from toolkit.api.cluster import Cluster
+from toolkit.api.connection import ToolkitWarning
+from toolkit.api.job import ClusterJob
+from toolkit.api.meanwhile import BeforeRun
+from toolkit.bench.scaling import measure_all
 from toolkit.cli import app as cli
 from toolkit.cli.run import run as run_verb
-from toolkit.cluster import Cluster
-from toolkit.cluster_connection import ToolkitWarning
-from toolkit.cluster_job import ClusterJob
+from toolkit.cluster.session import Session
 from toolkit.core.code import CodeTree
 from toolkit.core.finding import Finding
 from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed
-from toolkit.effects.tree import read_tree
 from toolkit.errors import BadInput, NotReady, ToolkitError
-from toolkit.meanwhile import BeforeRun
-from toolkit.network.ask import Options
-from toolkit.request import Request
-from toolkit.scaling import measure_all
+from toolkit.export.prepare import Away
+from toolkit.jobs.code import read_tree
+from toolkit.jobs.request import Request
+from toolkit.predict.ask import Options
 
 HOSTS = "cluster: t\nimage: toolkit:cpu\nhosts:\n  gpu1: {address: 10.9.8.7, slots: 1}\n"
 
@@ -209,7 +209,7 @@ def test_code_that_is_long_to_read_is_waited_for_where_it_is_used(
         assert going.wait(PATIENCE_S)
         return read_tree(folder, private=private)
 
-    monkeypatch.setattr(toolkit.effects.tree, "read_tree", slow)
+    monkeypatch.setattr(toolkit.jobs.code, "read_tree", slow)
     ahead = BeforeRun(tmp_path, looks=False)
     ahead(Session(world.inventory()))
     going.set()
@@ -229,7 +229,7 @@ def test_to_leave_the_lines_of_a_job_closes_its_connections(
             time.sleep(0.01)
         ended.set()
 
-    monkeypatch.setattr("toolkit.following.follow", endless)
+    monkeypatch.setattr("toolkit.jobs.following.follow", endless)
     monkeypatch.setattr(ClusterJob, "_connect", lambda job: session)
     monkeypatch.setattr(ClusterJob, "_status", lambda job, session: SimpleNamespace(id="j1"))
     lines = ClusterJob(Cluster(hosts), "j1").lines()
@@ -250,9 +250,9 @@ def test_down_ends_jobs_first_and_goes_on_when_one_cannot_be_ended(monkeypatch: 
         if job == "a":
             raise NotReady("it cannot be ended", "")
 
-    monkeypatch.setattr(toolkit.jobs, "running_jobs", lambda session: ["a", "b"])
-    monkeypatch.setattr(toolkit.jobs, "stop", stop)
-    toolkit.jobs.end_jobs(Session(world.inventory()), lambda job: did.append(f"tell {job}"))
+    monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: ["a", "b"])
+    monkeypatch.setattr(toolkit.jobs.control, "stop", stop)
+    toolkit.jobs.control.end_jobs(Session(world.inventory()), lambda job: did.append(f"tell {job}"))
     assert did == ["tell a", "stop a", "tell b", "stop b"]
 
 
@@ -287,7 +287,7 @@ def test_where_no_host_answers_the_cure_says_whose_it_is() -> None:
 
 def test_open_files_are_allowed_up_to_the_hard_limit() -> None:
     text = (
-        "import resource\nfrom toolkit.effects.here import allow_open_files\n"
+        "import resource\nfrom toolkit.core.here import allow_open_files\n"
         "limit = resource.RLIMIT_NOFILE\nresource.setrlimit(limit, (100, 500))\n"
         "for number in (50, 300, 900):\n    allow_open_files(number); print(*resource.getrlimit(limit))"
     )

@@ -164,7 +164,7 @@ def test_names_are_completed_without_the_heavy_packages(folder: Path, line: str,
         "from toolkit.cli.app import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         # typer may bring pydantic by itself; our own models stay out.
-        "heavy = {'toolkit.spec.models', 'paramiko', 'fabric', 'docker', 'jinja2', 'requests'}\n"
+        "heavy = {'toolkit.hostsfile.models', 'paramiko', 'fabric', 'docker', 'jinja2', 'requests'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
     )
     env = environment(folder, COMP_WORDS=line, COMP_CWORD="2", _TOOLKIT_COMPLETE="complete_bash")

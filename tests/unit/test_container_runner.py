@@ -17,8 +17,8 @@ import pytest
 from tests.unit.hosts_here import HostHere
 from toolkit.core.command import Command, command, script
 from toolkit.core.result import TIMED_OUT, Result
-from toolkit.effects.runner import ContainerRunner, Sink, _Announced
-from toolkit.effects.ssh import wire
+from toolkit.core.runner import ContainerRunner, Sink, _Announced
+from toolkit.remote.ssh import wire
 
 ACCIDENT = (
     "OCI runtime exec failed: exec failed: unable to start container process: waiting for init preliminary"

@@ -22,17 +22,12 @@ from tests.unit import cluster_world as world
 from tests.unit.data_here import listing, make_hosts, remove, send
 from tests.unit.hosts_here import HostHere
 from tests.unit.inside_world import Load
-from toolkit.connected import Reply
-from toolkit.core import shards
+from toolkit.cluster.connect import Reply
+from toolkit.cluster.containers import cluster_container
 from toolkit.core.result import Result
-from toolkit.core.shards import LEAST, MOST, PIECE, Content, Entry, pack
-from toolkit.datasets import read_data, refuse_lacking, require_data
-from toolkit.effects.data_source import read_content, read_shard
-from toolkit.errors import BadInput, NotReady, ToolkitError
-from toolkit.executors.data import _failure
-from toolkit.executors.data_cargo import DataCargo, Need
-from toolkit.plan.containers import cluster_container
-from toolkit.plan.data import (
+from toolkit.data.manage import read_data, refuse_lacking, require_data
+from toolkit.data.payload import DataCargo, Need
+from toolkit.data.plan import (
     DataRow,
     HeldData,
     account_of,
@@ -42,10 +37,15 @@ from toolkit.plan.data import (
     plan_remove,
     question,
 )
+from toolkit.data.send import _failure
+from toolkit.data.show import data_text
+from toolkit.data.source import read_content, read_shard
+from toolkit.errors import BadInput, NotReady, ToolkitError
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.lifecycle.up import plan_up
 from toolkit.plan.steps import RemoveData, Run, SendData
-from toolkit.plan.up import plan_up
-from toolkit.show_data import data_text
-from toolkit.spec.parse import parse_inventory
+from toolkit.protocol import shards
+from toolkit.protocol.shards import LEAST, MOST, PIECE, Content, Entry, pack
 
 TEXT = world.HOSTS + world.DATA
 INSIDE = Path("toolkit/inside").resolve()

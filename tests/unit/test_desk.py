@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import toolkit.effects.desk
+import toolkit.remote.container_session
 from tests.unit.code_here import HOST, ContainerHere
 from toolkit.core.command import Command
 from toolkit.core.result import Result
-from toolkit.effects.desk import Desk, Desks
-from toolkit.effects.runner import ContainerRunner, LocalRunner, Sink
+from toolkit.core.runner import ContainerRunner, LocalRunner, Sink
 from toolkit.errors import ToolkitError
 from toolkit.protocol.session import ENDED, Heard
+from toolkit.remote.container_session import Desk, Desks
 
 CONTAINER = f"{HOST}-container"
 NO_JOBS = Heard(jobs=())
@@ -92,7 +92,7 @@ def stuck(host: ContainerHere, desks: Desks) -> Iterator[Desk]:
 def test_a_host_that_does_not_answer_is_named_with_what_was_waited_for(
     desks: Desks, stuck: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolkit.effects.desk, "ANSWER_S", 0.2, raising=False)
+    monkeypatch.setattr(toolkit.remote.container_session, "ANSWER_S", 0.2, raising=False)
     desk = stuck
     for _ in range(2):  # at once the second time
         with pytest.raises(ToolkitError) as late:

@@ -11,8 +11,8 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.docs_check import code_of, command_faults, make_targets, page_faults, verbs
 from tests.unit.each import for_each
-from toolkit.network.lint import lint_inventory
-from toolkit.spec.parse import parse_inventory
+from toolkit.env_lint.lint import lint_inventory
+from toolkit.hostsfile.parse import parse_inventory
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

@@ -17,11 +17,11 @@ from tests.unit.hosts_here import hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
 from toolkit.core.names import LABEL_PORT
 from toolkit.core.report import PlanFailed, Report, refuse_failed
-from toolkit.execute import execute
-from toolkit.plan import down as plan_module
-from toolkit.plan.down import plan_down
+from toolkit.lifecycle import down as plan_module
+from toolkit.lifecycle.down import plan_down
+from toolkit.plan.execute import execute
+from toolkit.plan.show import report_text
 from toolkit.plan.steps import Plan
-from toolkit.show import report_text
 
 # Processes are looked for on the whole machine: another run of these tests must not meet this one.
 CLUSTER = f"down-{os.getpid():x}"

@@ -11,18 +11,20 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.frames_here import NONCE, framed
+from toolkit.cluster.probe import docker_info, parse_facts, probe_command
 from toolkit.core.command import Command, command, script
+from toolkit.core.disk_space import ask_room
 from toolkit.core.engine_info import parse_info
 from toolkit.core.engines import PODMAN, spoken
 from toolkit.core.image import image_facts
-from toolkit.core.image_store import ask_holdings, parse_holdings
-from toolkit.core.room import ask_room
 from toolkit.errors import NotReady
-from toolkit.executors import image_sending, images, programs
-from toolkit.plan.probe import docker_info, parse_facts, probe_command
+from toolkit.image import send as images
+from toolkit.image import sending as image_sending
+from toolkit.image.store import ask_holdings, parse_holdings
 from toolkit.plan.steps import Plan
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import EngineInfo, ImageInspect
+from toolkit.transfer import host_programs as programs
 
 # As Podman 5.4 prints it, cut to what is read.
 INFO = {

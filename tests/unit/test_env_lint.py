@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-import toolkit.api
-import toolkit.network
+import toolkit.cluster.session
+import toolkit.env_lint
 from tests.unit import cluster_world as world
 from tests.unit.conftest import handlers_kept
 from tests.unit.each import for_each
@@ -23,17 +23,17 @@ from tests.unit.env_cases import FAULTS, GOOD, GOOD_FOR_ONE_HOST
 from toolkit.cli import app, common, plans
 from toolkit.core.finding import Finding
 from toolkit.core.report import Report
+from toolkit.env_lint.lint import _NOTES, lint_environment, lint_inventory
+from toolkit.env_lint.values import _KINDS, c_number, judge_value
+from toolkit.env_lint.variables import Variable, every_table, nearest, table_of
 from toolkit.errors import NotReady
-from toolkit.network.lint import _NOTES, lint_environment, lint_inventory
+from toolkit.jobs.request import Request, environment_findings
 from toolkit.network.settings import usual_variables
-from toolkit.network.values import _KINDS, c_number, judge_value
-from toolkit.network.variables import Variable, every_table, nearest, table_of
 from toolkit.plan.steps import Plan
-from toolkit.request import Request, environment_findings
 
 TABLES = every_table()
 NAMES = [(table, variable) for table in TABLES.values() for variable in table.variables.values()]
-FILES = sorted((Path(toolkit.network.__file__).parent / "tables").iterdir())
+FILES = sorted((Path(toolkit.env_lint.__file__).parent / "tables").iterdir())
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
@@ -130,7 +130,7 @@ def test_what_a_table_advises_is_itself_read() -> None:
 def test_a_table_is_read_only_for_its_own_names() -> None:
     """`toolkit run` of most people sets none of these: nothing is read for them."""
     text = (
-        "from toolkit.network import variables as v, lint\n"
+        "from toolkit.env_lint import variables as v, lint\n"
         "lint.lint_environment([('HF_HOME', '/x'), ('WANDB_MODE', 'x')], 'env/')\n"
         "none = v._read.cache_info().currsize\n"
         "lint.lint_environment([('HOROVOD_AUTOTUNE', '1')], 'env/')\n"
@@ -302,7 +302,7 @@ def test_up_and_run_warn_once_before_they_contact_a_host(
 
     (tmp_path / "hosts.yaml").write_text(TWO)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(toolkit.api.Session, "open", contacted)
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", contacted)
     monkeypatch.setattr(sys, "argv", ["toolkit", *words])
     with handlers_kept(), pytest.raises(SystemExit) as end:
         app.main()

@@ -17,31 +17,33 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
-from toolkit import api, jobs, part_logs, records
+from toolkit.api.connection import Connection
 from toolkit.cli.common import cluster_of
-from toolkit.cluster_connection import Connection
+from toolkit.cluster import session as api
+from toolkit.cluster.containers import cluster_container
+from toolkit.cluster.layout import make_layout
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command
 from toolkit.core.finding import Finding
-from toolkit.core.job_status import shifted, together
 from toolkit.core.report import Report
 from toolkit.core.result import Result
 from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable
-from toolkit.executors.code import start_daemons
-from toolkit.following import follow
-from toolkit.launching import Start, without_ssh
-from toolkit.logs import Excerpt
-from toolkit.parts import Parts, all_parts
-from toolkit.plan.containers import cluster_container
-from toolkit.plan.job import plan_job
-from toolkit.plan.layout import make_layout
-from toolkit.plan.renderings import ssh_files
+from toolkit.jobs import control as jobs
+from toolkit.jobs import part_logs, records
+from toolkit.jobs.exec_mode import Parts, all_parts
+from toolkit.jobs.following import follow
+from toolkit.jobs.launcher import Start, without_ssh
+from toolkit.jobs.logs import Excerpt
+from toolkit.jobs.plan import plan_job
+from toolkit.jobs.request import Request, check_request
+from toolkit.jobs.send_code import start_daemons
+from toolkit.jobs.status import shifted, together
+from toolkit.lifecycle.renderings import ssh_files
+from toolkit.lifecycle.up import plan_up
 from toolkit.plan.steps import Run, SendCode, StartDaemons, StartJob, Upload
-from toolkit.plan.up import plan_up
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import JobRow, Record, Status
 from toolkit.protocol.session import Heard
-from toolkit.request import Request, check_request
 
 TEXT = f"{world.HOSTS}{world.EXEC}"
 

@@ -9,27 +9,20 @@ from pathlib import Path
 
 import pytest
 
-import toolkit.execute
+import toolkit.plan.execute
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, Interrupting, hosts, tree
+from toolkit.api.executors import EXECUTORS, executor_of
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.report import FailureCause, Report
 from toolkit.core.result import Result
 from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
-from toolkit.execute import (
-    Event,
-    PhaseStarted,
-    PlanInterrupted,
-    StepEnded,
-    StepStarted,
-    execute,
-)
-from toolkit.executors import EXECUTORS, executor_of
 from toolkit.plan import steps as kinds
+from toolkit.plan.execute import Event, PhaseStarted, PlanInterrupted, StepEnded, StepStarted, execute
+from toolkit.plan.show import report_text
 from toolkit.plan.steps import Failure, File, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
-from toolkit.show import report_text
 
 YES, NO = command("true"), command("false")
 
@@ -501,7 +494,7 @@ def test_what_an_interrupt_cuts_off_is_no_lost_connection(
     at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the connection breaks first, as a tunnel in the same terminal does that Ctrl-C ends."""
-    monkeypatch.setattr(toolkit.execute, "_INTERRUPT_S", 30.0, raising=False)
+    monkeypatch.setattr(toolkit.plan.execute, "_INTERRUPT_S", 30.0, raising=False)
     cut = Cut("b", at_once)
 
     def close() -> None:
@@ -538,7 +531,7 @@ def test_a_second_ctrl_c_while_connections_close_leaves_the_report() -> None:
 
 
 def test_a_connection_that_is_lost_without_an_interrupt_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolkit.execute, "_INTERRUPT_S", 0.0, raising=False)
+    monkeypatch.setattr(toolkit.plan.execute, "_INTERRUPT_S", 0.0, raising=False)
     (outcome,) = execute(plan((Run("b", "work", YES),)), {"b": Cut("b", at_once=True)}).outcomes
     assert (outcome.status, outcome.detail, outcome.fix) == (
         "failed",

@@ -10,8 +10,8 @@ from tests.unit import cluster_world as world
 from tests.unit.test_network_choice import FAST, SLOW, card, host
 from toolkit.core.links import RdmaPort
 from toolkit.network.evidence import Evidence
-from toolkit.plan.explain import explain
-from toolkit.show_network import explanation_text
+from toolkit.network.explain import explain
+from toolkit.network.show import explanation_text
 
 HOSTS = """\
 cluster: demo

@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.inside_world import PATIENCE_S
 from toolkit.core.image import ImageFacts
-from toolkit.effects.export_reader import ExportReader
-from toolkit.effects.layer_reader import Unreadable
+from toolkit.image.export_reader import ExportReader
+from toolkit.image.layer_reader import Unreadable
 
 IMAGE = ImageFacts("sha256:1", "0" * 16, ())
 
@@ -50,7 +50,7 @@ def test_an_export_is_written_to_the_cache_unless_tmpdir_is_set(
 _EXPORTS = """
 import sys
 from toolkit.core.image import ImageFacts
-from toolkit.effects.export_reader import ExportReader
+from toolkit.image.export_reader import ExportReader
 
 def save(reference):
     yield b"x" * 2**20

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import typer.main
 
-import toolkit.trust
+import toolkit.cluster.trust
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.cli import app as cli
 from toolkit.cli.failure import asks_for_json
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import BadInput, MissingTool, NotReady, Problem, ToolkitError, Unreachable
-from toolkit.execute import PlanInterrupted
+from toolkit.plan.execute import PlanInterrupted
 
 COMMAND = typer.main.get_command(cli.app)
 HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
@@ -199,17 +199,17 @@ def test_hosts_file_without_an_end_and_homes_that_nobody_has(run: Run, hosts: Pa
 def test_trust_as_a_dry_run_records_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, tmp_path: Path
 ) -> None:
-    target = toolkit.trust.Target("gpu1", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
+    target = toolkit.cluster.trust.Target("gpu1", "10.0.0.1", known_hosts=(str(tmp_path / "known"),))
     findings = [
-        toolkit.trust.ShownKey("gpu1", target, "ssh-ed25519", "SHA256:new"),
-        toolkit.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
+        toolkit.cluster.trust.ShownKey("gpu1", target, "ssh-ed25519", "SHA256:new"),
+        toolkit.cluster.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
     ]
-    monkeypatch.setattr(toolkit.trust, "look", lambda inventory, names: findings)
+    monkeypatch.setattr(toolkit.cluster.trust, "look", lambda inventory, names: findings)
     status, _, err = run("trust", "--dry-run", "--yes", "-v")
     assert status == 0 and f"would be recorded in {tmp_path / 'known'}" in err
     assert f"asked 10.0.0.1 port 22; keys on record are in {tmp_path / 'known'}" in err
     assert not (tmp_path / "known").exists()
     findings.append(
-        toolkit.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
+        toolkit.cluster.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:new", "SHA256:old", "changed")
     )
     assert run("trust", "--dry-run", "--yes")[0] == 1

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
+from toolkit.api.executors import executor_of
 from toolkit.core import local_writer
 from toolkit.core.command import Command, command
 from toolkit.core.local_writer import Destination, LocalWriter
 from toolkit.core.result import Result
-from toolkit.effects.runner import LocalRunner
+from toolkit.core.runner import LocalRunner
 from toolkit.errors import ToolkitError
-from toolkit.execute import execute
-from toolkit.executors import executor_of, transfers
-from toolkit.executors.context import Context
-from toolkit.executors.transfers import _unpack
+from toolkit.plan import fetch_files as transfers
+from toolkit.plan.context import Context
+from toolkit.plan.execute import execute
+from toolkit.plan.fetch_files import _unpack
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 
 JOB = "20261120-211300-digits-a1b2"

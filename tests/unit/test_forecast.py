@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-import toolkit.execute
+import toolkit.plan.execute
 from tests.unit.hosts_here import HostHere, hosts
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.report import Report
 from toolkit.core.result import Result
 from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
-from toolkit.execute import execute, to_do
+from toolkit.plan.execute import execute, to_do
+from toolkit.plan.show import to_do_text
 from toolkit.plan.steps import File, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
-from toolkit.show import to_do_text
 
 
 def plan(*phases: tuple[Step, ...]) -> Plan:
@@ -98,7 +98,7 @@ def test_answers_are_forgotten_when_a_step_has_taken_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it looks, somebody else takes away what a later step has been told is there."""
-    monkeypatch.setattr(toolkit.execute, "_STALE_S", 0.1)
+    monkeypatch.setattr(toolkit.plan.execute, "_STALE_S", 0.1)
     (tmp_path / "there").touch()
     key = key_of("a", tmp_path)
     look = script('sleep 0.3; rm "$1"', str(tmp_path / "there"), Ref("a", "key"))

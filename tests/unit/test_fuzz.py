@@ -54,7 +54,7 @@ def test_answers_of_hosts_break_nothing() -> None:
 def test_a_client_that_loses_the_other_hosts_is_noticed() -> None:
     code = (
         "from tests.fuzz.broken_builds import CLIENTS, notice_client\n"
-        "print(notice_client(next(one for one in CLIENTS if one.file == 'effects/fanout.py'))[1])"
+        "print(notice_client(next(one for one in CLIENTS if one.file == 'remote/fanout.py'))[1])"
     )
     done = python("-c", code)
     assert "reports nothing of" in done.stdout, done.stderr

@@ -19,14 +19,14 @@ from tests.unit.checks.recorded import marks, process
 from tests.unit.conftest import Run as RunToolkit
 from tests.unit.hosts_here import hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
-from toolkit.api import Session
 from toolkit.checks.model import Scene, Seen
-from toolkit.checks.remains import STATES, Remains, removable, told
+from toolkit.cleanup.gc import Collection
+from toolkit.cleanup.plan import Leftovers, OldJob, State, Stray, plan_fix
+from toolkit.cleanup.remains import STATES, Remains, removable, told
+from toolkit.cluster.session import Session
 from toolkit.core.facts import ContainerFacts
-from toolkit.execute import execute
-from toolkit.gc import Collection
-from toolkit.plan.fix import Leftovers, OldJob, State, Stray, plan_fix
-from toolkit.plan.images import HeldImage
+from toolkit.image.inventory import HeldImage
+from toolkit.plan.execute import execute
 from toolkit.plan.steps import Run
 
 JOB = world.JOB_ID
@@ -390,7 +390,7 @@ def test_files_that_were_never_finished(tmp_path: Path, monkeypatch: pytest.Monk
     asked = Leftovers({}, halves={"gpu1": str(tmp_path / "state")})
     assert carried_out(asked)[0][0] == "skipped"
     assert all(half.exists() for half in halves), "somebody may be writing them"
-    monkeypatch.setattr("toolkit.plan.fix.QUIET", -1)
+    monkeypatch.setattr("toolkit.cleanup.plan.QUIET", -1)
     assert carried_out(asked)[0][0] == "ok"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["kept.toolkit-new", "link", "other", "state"]
     assert carried_out(asked)[0][0] == "skipped", "nothing is left to do"
@@ -431,7 +431,7 @@ def test_a_person_at_a_terminal_is_asked_unless_nothing_is_removed_or_a_program_
 
     monkeypatch.setattr(toolkit.cli.gc, "connect", lambda *_, **__: nullcontext(Session(world.inventory())))
     monkeypatch.setattr(Session, "require_some", lambda session: None)
-    monkeypatch.setattr("toolkit.gc.collect", collected)
+    monkeypatch.setattr("toolkit.cleanup.gc.collect", collected)
     monkeypatch.setattr(toolkit.cli.gc, "_ask", lambda state: bool(asked.append(state)))
     stream = SimpleNamespace(isatty=lambda: terminal)
     monkeypatch.setattr(toolkit.cli.gc, "sys", SimpleNamespace(stdin=stream, stderr=stream))

@@ -13,18 +13,18 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.code_here import HOST, Code, ContainerHere
 from tests.unit.conftest import Run
-from toolkit.api import Session
-from toolkit.cluster import Cluster
-from toolkit.cluster_connection import Connection
-from toolkit.cluster_job import ClusterJob
+from toolkit.api.cluster import Cluster
+from toolkit.api.connection import Connection
+from toolkit.api.job import ClusterJob
+from toolkit.cluster.session import Session
 from toolkit.core.local_writer import Destination, LocalWriter
 from toolkit.core.remote_files import Missing, RemoteFile
 from toolkit.core.result import Result
-from toolkit.effects.file_stream import FileStream
-from toolkit.effects.runner import ContainerRunner
-from toolkit.effects.tree import list_files
+from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
-from toolkit.get import (
+from toolkit.jobs.code import list_files
+from toolkit.jobs.file_stream import FileStream
+from toolkit.jobs.files import (
     Found,
     Got,
     NoFolder,
@@ -35,7 +35,7 @@ from toolkit.get import (
     check_local,
     find_files,
 )
-from toolkit.records import known_jobs
+from toolkit.jobs.records import known_jobs
 
 
 class Place:

@@ -11,16 +11,16 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
+from toolkit.bench.smoke_plan import judge_gpus, plan_gpu_smoke
+from toolkit.cluster.containers import cluster_container, worker_sshd_config
+from toolkit.cluster.gpus import given_gpus, gpu_access, gpu_failures, usable_uuids
+from toolkit.cluster.layout import Layout, make_layout
+from toolkit.cluster.nvidia import SMI, explain, parse_smi
 from toolkit.core.container import Container
 from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import NotReady
-from toolkit.plan.containers import cluster_container, worker_sshd_config
-from toolkit.plan.gpus import given_gpus, gpu_access, gpu_failures, usable_uuids
-from toolkit.plan.layout import Layout, make_layout
-from toolkit.plan.nvidia import SMI, explain, parse_smi
-from toolkit.plan.smoke import judge_gpus, plan_gpu_smoke
-from toolkit.spec.inventory import Host
+from toolkit.hostsfile.inventory import Host
 
 SAID = Path(__file__).with_name("nvidia_smi")
 ANSWERS = sorted(path.stem for path in SAID.glob("*.txt"))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.unit.each import for_each
-from toolkit.core.doing import doing
-from toolkit.core.evidence import Connection, Evidence, Frame, HostSeen, Process, RankSeen, parse_host
-from toolkit.core.hang import judge
+from toolkit.diagnose.evidence import Connection, Evidence, Frame, HostSeen, Process, RankSeen, parse_host
+from toolkit.diagnose.hang import judge
+from toolkit.diagnose.rank_activity import doing
 from toolkit.protocol.decode import decode
 from toolkit.protocol.evidence import Inspected
 

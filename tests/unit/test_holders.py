@@ -15,13 +15,13 @@ import pytest
 
 from tests.unit.cluster_world import facts, gpu, running
 from tests.unit.inside_world import OTHER, only_root, sleeping, until_seen
+from toolkit.cluster import probe_uses
+from toolkit.cluster.gpu_usage import Holder, holders, refuse_held
+from toolkit.cluster.probe_uses import LEASE, QUESTIONS, parse_claims, parse_processes
+from toolkit.cluster.show_gpus import gpus_json, gpus_text
 from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
 from toolkit.errors import NotReady
-from toolkit.plan import probe_uses
-from toolkit.plan.holders import Holder, holders, refuse_held
-from toolkit.plan.probe_uses import LEASE, QUESTIONS, parse_claims, parse_processes
 from toolkit.protocol.frames import CELL, framed_script, read_frames
-from toolkit.show_gpus import gpus_json, gpus_text
 
 SINCE = 1795204800.0  # 2026-11-20 20:00 UTC
 CLAIM = Claim("j1", "theirs", "mallory", (0,), ("GPU-0",), "mallory", 900, SINCE)

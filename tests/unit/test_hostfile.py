@@ -8,11 +8,11 @@ import pytest
 
 from tests.unit.each import for_each
 from toolkit.errors import BadInput
-from toolkit.spec.draft import Draft, DraftHost
-from toolkit.spec.draft_text import hosts_file
-from toolkit.spec.hostfile import parse_hostfile
-from toolkit.spec.parse import parse_inventory
-from toolkit.spec.yaml import MAX_BYTES
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.hostsfile.yaml import MAX_BYTES
+from toolkit.init.draft import Draft, DraftHost
+from toolkit.init.draft_text import hosts_file
+from toolkit.init.hostfile import parse_hostfile
 
 
 def slots(text: str) -> dict[str, int | None]:

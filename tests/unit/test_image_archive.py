@@ -15,7 +15,9 @@ from tests.golden import check_golden
 from tests.unit.each import for_each
 from tests.unit.frames_here import NONCE, framed
 from toolkit.core.image import config_identity
-from toolkit.core.image_parts import (
+from toolkit.errors import ImageError
+from toolkit.image.archive import archive, archive_size
+from toolkit.image.layers import (
     JOINED,
     Group,
     ImageParts,
@@ -28,9 +30,7 @@ from toolkit.core.image_parts import (
     part_config,
     room_needed,
 )
-from toolkit.core.image_store import ask_holdings, parse_holdings
-from toolkit.effects.image_archive import archive, archive_size
-from toolkit.errors import ImageError
+from toolkit.image.store import ask_holdings, parse_holdings
 from toolkit.protocol.decode import DecodeError
 
 LAYERS = (b"base " * 300, b"", b"middle " * 2000, b"", b"top")

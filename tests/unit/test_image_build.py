@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.build import CONTEXT_FOLDERS, Fetch, ImageBuild, Wheelhouse
 from toolkit.core.command import Command, command
-from toolkit.effects.built_images import built_images, note_built
-from toolkit.effects.image_build import (
+from toolkit.errors import CommandFailed, ImageError, MissingTool
+from toolkit.image.build import (
     assemble_context,
     build_image,
     default_cache,
@@ -23,8 +22,9 @@ from toolkit.effects.image_build import (
     source_folder,
     wheelhouse_files,
 )
-from toolkit.errors import CommandFailed, ImageError, MissingTool
-from toolkit.plan.image import CONTEXT_FILES
+from toolkit.image.build_plan import CONTEXT_FILES
+from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Wheelhouse
+from toolkit.image.built_images import built_images, note_built
 
 
 def python(code: str, stdin: bytes | None = None) -> Command:
@@ -142,9 +142,7 @@ def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_an_image_over_its_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    monkeypatch.setattr(
-        "toolkit.effects.image_build.built_image", lambda tag: (f"sha256:{'a' * 64}", 2_000_000)
-    )
+    monkeypatch.setattr("toolkit.image.build.built_image", lambda tag: (f"sha256:{'a' * 64}", 2_000_000))
     assert build_image(build_in(tmp_path), quiet) == 2_000_000
     with pytest.raises(ImageError, match=r"2 MB, more than the 1 MB"):
         build_image(build_in(tmp_path, limit_bytes=1_000_000), quiet)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from toolkit.checks.cuda import satisfied
-from toolkit.core.build import CONTEXT_FOLDERS
-from toolkit.plan.extras import EXTRAS, Extra, extra_pins
-from toolkit.plan.image import CONTEXT_FILES, FLAVOURS, Flavour, parse_arguments
-from toolkit.plan.wheelhouse import parse_pins
+from toolkit.image.build_plan import CONTEXT_FILES, FLAVOURS, Flavour, parse_arguments
+from toolkit.image.build_values import CONTEXT_FOLDERS
+from toolkit.image.extras import EXTRAS, Extra, extra_pins
+from toolkit.image.wheelhouse import parse_pins
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = {flavour: (ROOT / f"Dockerfile.{flavour}").read_text() for flavour in FLAVOURS}
@@ -154,7 +154,7 @@ def test_all_that_can_be_added_goes_together(flavour: Flavour) -> None:
 
 def test_the_only_addresses_named_are_public_ones() -> None:
     texts = [*DOCKERFILES.values(), *((ROOT / name).read_text() for name in CONTEXT_FILES)]
-    texts += [(ROOT / "image/base.sh").read_text(), (ROOT / "toolkit/plan/wheelhouse.py").read_text()]
+    texts += [(ROOT / "image/base.sh").read_text(), (ROOT / "toolkit/image/wheelhouse.py").read_text()]
     hosts = {host for text in texts for host in re.findall(r"https?://([^/\s\"']+)", text)}
     assert hosts <= {"deb.debian.org", "download.pytorch.org", "peps.python.org"}
     assert not any(re.search(r"/opt/(?!venv|horovod|more)|/root/", text) for text in texts)

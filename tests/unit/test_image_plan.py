@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.build import ImageBuild, build_progress
 from toolkit.errors import BadInput, ImageError
-from toolkit.plan.extras import of_another_torch, resolve_command, resolved_pins
-from toolkit.plan.image import (
+from toolkit.image.build_plan import (
     CONTEXT_FILES,
     ImageRecipe,
     held_pins,
@@ -18,7 +16,9 @@ from toolkit.plan.image import (
     plan_image,
     wheelhouses_of,
 )
-from toolkit.plan.wheelhouse import Pin, beside_torch, parse_pins, torch_sources, wheel_platforms
+from toolkit.image.build_values import ImageBuild, build_progress
+from toolkit.image.extras import of_another_torch, resolve_command, resolved_pins
+from toolkit.image.wheelhouse import Pin, beside_torch, parse_pins, torch_sources, wheel_platforms
 
 DOCKERFILE = """\
 # why

@@ -14,14 +14,14 @@ import pytest
 
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, send, use
 from toolkit.core.command import Command
-from toolkit.core.image_parts import Layer, digest
 from toolkit.core.names import PART_REPOSITORY
 from toolkit.core.report import Outcome
 from toolkit.core.result import Result
-from toolkit.effects.layer_reader import Unreadable, verified
-from toolkit.execute import execute
-from toolkit.executors.programs import load_program, relay_program
+from toolkit.image.layer_reader import Unreadable, verified
+from toolkit.image.layers import Layer, digest
+from toolkit.plan.execute import execute
 from toolkit.plan.steps import Phase, Plan, SendImage
+from toolkit.transfer.host_programs import load_program, relay_program
 
 
 @pytest.fixture

@@ -16,16 +16,16 @@ from tests.unit import cluster_world as world
 from tests.unit.frames_here import NONCE
 from tests.unit.hosts_here import hosts
 from tests.unit.inside_world import sleeping
-from toolkit.api import Reply, Session
+from toolkit.cluster.probe import parse_facts, probe_command
+from toolkit.cluster.session import Reply, Session
 from toolkit.core.names import LABEL_PART, identity_reference, part_name
 from toolkit.errors import Unreachable
-from toolkit.execute import execute
-from toolkit.images import list_images, prune_plan
-from toolkit.plan.images import QUESTIONS, HeldImage, image_rows, parse_held, plan_prune
-from toolkit.plan.probe import parse_facts, probe_command
+from toolkit.image.inventory import QUESTIONS, HeldImage, image_rows, parse_held, plan_prune
+from toolkit.image.manage import list_images, prune_plan
+from toolkit.plan.execute import execute
+from toolkit.plan.show import images_text, plan_text
 from toolkit.plan.steps import Plan, Run
 from toolkit.protocol.frames import read_frames
-from toolkit.show import images_text, plan_text
 
 LAYERS = tuple(f"sha256:{letter * 64}" for letter in "abcd")
 NAMES = [name for name, _ in QUESTIONS]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.each import for_each
-from toolkit.core.imports import Choice, files_of, imports_of, launcher_for, takes_local_rank
-from toolkit.inputs import read_sources
+from toolkit.jobs.launcher import read_sources
+from toolkit.jobs.script_imports import Choice, files_of, imports_of, launcher_for, takes_local_rank
 from toolkit.launchers import LAUNCHERS
 
 

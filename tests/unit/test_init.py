@@ -14,9 +14,9 @@ import pytest
 from tests.golden import check_golden
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
-from toolkit.spec.draft import Draft, DraftHost, faults_between, named, read_host
-from toolkit.spec.draft_text import hosts_file
-from toolkit.spec.parse import parse_inventory
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.init.draft import Draft, DraftHost, faults_between, named, read_host
+from toolkit.init.draft_text import hosts_file
 
 ROOT = Path(__file__).resolve().parents[2]
 

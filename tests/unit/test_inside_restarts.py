@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
-from toolkit.inputs import inside_programs
+from toolkit.core.host_programs import inside_programs
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ import pytest
 from tests.unit.code_here import Code, look
 from tests.unit.inside_world import INSIDE
 from toolkit.core.code import CodeTree, Entry
-from toolkit.effects.desk import Desk
 from toolkit.errors import ToolkitError
+from toolkit.remote.container_session import Desk
 
 Damage = Callable[[Path], None]
 

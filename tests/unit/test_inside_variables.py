@@ -14,9 +14,9 @@ import pytest
 from tests.unit import cluster_world
 from tests.unit.code_here import ContainerHere
 from toolkit.core.code import CodeTree
-from toolkit.executors.code import send_code, start_job
-from toolkit.executors.context import Context
-from toolkit.plan.job import plan_job
+from toolkit.jobs.plan import plan_job
+from toolkit.jobs.send_code import send_code, start_job
+from toolkit.plan.context import Context
 from toolkit.plan.steps import SendCode, StartJob
 
 from .inside_world import INSIDE, JOB, Load, World, host_entry, memory_file, python, rank_env, wait_for

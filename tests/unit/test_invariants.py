@@ -13,24 +13,24 @@ from typing import Any
 
 import pytest
 
-import toolkit.api
-import toolkit.effects.engine
-import toolkit.jobs
-import toolkit.making
+import toolkit.cluster.session
+import toolkit.jobs.build
+import toolkit.jobs.control
+import toolkit.remote.engine
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.hosts_here import HostHere, hosts, tree
-from toolkit.api import Session
 from toolkit.cli import plans
+from toolkit.cluster.session import Session
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.report import Outcome, Report
 from toolkit.core.result import Result
 from toolkit.core.typed import Kind
-from toolkit.execute import execute
 from toolkit.launchers.job import Job
+from toolkit.plan.execute import execute
+from toolkit.plan.show import plan_text
 from toolkit.plan.steps import File, Phase, Plan, Run, Upload, WaitFor
-from toolkit.show import plan_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,10 +39,10 @@ ROOT = Path(__file__).resolve().parents[2]
 _IN_ANOTHER_PROCESS = """
 import json, sys
 from tests.unit import cluster_world as world
-import toolkit.plan.up
+import toolkit.lifecycle.up
 good = world.everything()
 # A plan that follows a set has another order in another process.
-toolkit.plan.up._FOLDERS = frozenset(toolkit.plan.up._FOLDERS)
+toolkit.lifecycle.up._FOLDERS = frozenset(toolkit.lifecycle.up._FOLDERS)
 json.dump({"good": good, "follows a set": world.everything()}, sys.stdout)
 """
 
@@ -85,8 +85,8 @@ def test_planning_changes_none_of_its_inputs() -> None:
     before = repr((layout, facts, inventory))
     first, second = world.plans(), world.plans()
     assert first == second
-    toolkit.plan.up.plan_up(layout, world.INSIDE)
-    toolkit.plan.down.plan_down(inventory, facts, "x")
+    toolkit.lifecycle.up.plan_up(layout, world.INSIDE)
+    toolkit.lifecycle.down.plan_down(inventory, facts, "x")
     assert repr((layout, facts, inventory)) == before
 
 
@@ -136,13 +136,13 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
         session.runners = {name: HostHere(name) for name in session.facts}  # type: ignore[misc]
         return session
 
-    monkeypatch.setattr(toolkit.api.Session, "open", opened)
-    monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
-    monkeypatch.setattr("toolkit.execute.execute", recorder)
-    monkeypatch.setattr("toolkit.records.job_statuses", lambda session: [])
-    monkeypatch.setattr(toolkit.jobs, "running_jobs", lambda session: [])
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
+    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
+    monkeypatch.setattr("toolkit.plan.execute.execute", recorder)
+    monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
+    monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.
-    monkeypatch.setattr(toolkit.making, "job_id", lambda *parts: world.JOB_ID)
+    monkeypatch.setattr(toolkit.jobs.build, "job_id", lambda *parts: world.JOB_ID)
     return recorder
 
 
@@ -374,8 +374,8 @@ def test_a_file_that_differs_each_time_is_caught(tmp_path: Path) -> None:
 def test_every_step_of_up_that_acts_can_be_asked_first() -> None:
     """`up` has no step that would act on an untouched cluster; images are known from the facts."""
     facts = {name: replace(f, images=(world.NAMED,)) for name, f in world.facts_when_up().items()}
-    plan = toolkit.plan.up.plan_up(
-        toolkit.plan.layout.make_layout(world.inventory(), facts, None), world.INSIDE
+    plan = toolkit.lifecycle.up.plan_up(
+        toolkit.cluster.layout.make_layout(world.inventory(), facts, None), world.INSIDE
     )
     for step in plan.steps:
         assert isinstance(step, (Upload, WaitFor)) or (isinstance(step, Run) and step.unless), step
@@ -386,6 +386,6 @@ def test_the_job_is_part_of_the_plan() -> None:
     place, job = world.layout(), world.job()
     other: Job = replace(job, master_port=29501)
     texts = {
-        world.everything({"x": toolkit.plan.job.plan_job(place, j, "", CodeTree())}) for j in (job, other)
+        world.everything({"x": toolkit.jobs.plan.plan_job(place, j, "", CodeTree())}) for j in (job, other)
     }
     assert len(texts) == 2

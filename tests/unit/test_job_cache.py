@@ -12,11 +12,12 @@ import pytest
 
 import toolkit.cli.down
 import toolkit.cli.jobs
-import toolkit.records
+import toolkit.jobs.records
 from tests.unit.conftest import Run
-from toolkit import jobs
 from toolkit.core.report import Outcome, Report
-from toolkit.effects.job_cache import (
+from toolkit.errors import ToolkitError
+from toolkit.jobs import control as jobs
+from toolkit.jobs.id_cache import (
     MOST_CLUSTERS,
     MOST_JOBS,
     cache_folder,
@@ -25,9 +26,8 @@ from toolkit.effects.job_cache import (
     remember_job,
     remember_jobs,
 )
-from toolkit.errors import ToolkitError
 from toolkit.plan.steps import Phase, Plan, StartJob
-from toolkit.stopwatch import Stopwatch
+from toolkit.plan.timing import Stopwatch
 
 
 @pytest.fixture(autouse=True)
@@ -136,8 +136,8 @@ def test_toolkit_jobs_remembers_what_it_lists(
     listed = [SimpleNamespace(id=name, final=True) for name in ("old", "new")]
     here = nullcontext(SimpleNamespace(require_some=lambda: None))
     monkeypatch.setattr(toolkit.cli.jobs, "connect", lambda *_: here)
-    monkeypatch.setattr(toolkit.records, "known_jobs", lambda _: listed)
-    monkeypatch.setattr("toolkit.show_jobs.job_json", lambda job: job.id)
+    monkeypatch.setattr(toolkit.jobs.records, "known_jobs", lambda _: listed)
+    monkeypatch.setattr("toolkit.jobs.show.job_json", lambda job: job.id)
     assert run("jobs", "--json")[0] == 0
     assert recall_jobs("demo") == ["new", "old"]
 

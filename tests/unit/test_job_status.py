@@ -11,19 +11,19 @@ from types import SimpleNamespace
 import pytest
 
 import toolkit.cli.jobs
-import toolkit.records
+import toolkit.jobs.records
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
-from toolkit.api import Session
 from toolkit.cli.moments import since
-from toolkit.core.job_status import JobStatus, parse_status
+from toolkit.cluster.session import Session
 from toolkit.core.names import job_word
 from toolkit.errors import NotReady
+from toolkit.jobs.records import find_job, taken_slots
+from toolkit.jobs.show import job_json, jobs_table, length
+from toolkit.jobs.status import JobStatus, parse_status
 from toolkit.launchers.slots import Taken
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import Record, Status
-from toolkit.records import find_job, taken_slots
-from toolkit.show_jobs import job_json, jobs_table, length
 
 RECORD = {
     "owner": "alice",
@@ -61,7 +61,7 @@ def test_a_job_of_an_earlier_toolkit_has_no_slots_by_number() -> None:
 
 
 def test_only_jobs_that_run_hold_slots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.records.job_statuses", lambda session: [job(), job(alive=False)])
+    monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [job(), job(alive=False)])
     session = Session(world.inventory())
     assert taken_slots(session) == (Taken(world.JOB_ID, "alice", {"gpu1": (0, 2), "gpu2": (3,)}),)
 
@@ -141,7 +141,7 @@ def test_toolkit_jobs_lists_the_last_ones_and_all_that_run(
     known[1] = replace(job(), id="job-01")
     here = nullcontext(SimpleNamespace(require_some=lambda: None))
     monkeypatch.setattr(toolkit.cli.jobs, "connect", lambda *_: here)
-    monkeypatch.setattr(toolkit.records, "known_jobs", lambda _: known)
+    monkeypatch.setattr(toolkit.jobs.records, "known_jobs", lambda _: known)
 
     def listed(*words: str) -> tuple[list[str], str]:
         status, out, err = run("jobs", *words)

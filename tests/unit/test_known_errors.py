@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.docs_check import command_faults, verbs
 from tests.unit.each import for_each
-from toolkit.core.known_errors import CHUNK, GAP, KNOWN_ERRORS, LONGEST_LINE, OR, KnownError, match
-from toolkit.spec.parse import json_schema
+from toolkit.diagnose.known_errors import CHUNK, GAP, KNOWN_ERRORS, LONGEST_LINE, OR, KnownError, match
+from toolkit.hostsfile.parse import json_schema
 
 # Lines as jobs print them: below each name one or more that are this error, and those of healthy jobs.
 FOLDER = Path(__file__).parent / "known_lines"

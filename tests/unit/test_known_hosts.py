@@ -14,8 +14,9 @@ import paramiko
 import pytest
 
 from tests.unit.each import for_each
-from toolkit.effects.host_keys import judge, prefer_recorded, record, save_key
-from toolkit.effects.known_hosts import (
+from toolkit.errors import Unreachable
+from toolkit.remote.host_keys import judge, prefer_recorded, record, save_key
+from toolkit.remote.known_hosts import (
     Verdict,
     names_of,
     parse_known_hosts,
@@ -23,8 +24,7 @@ from toolkit.effects.known_hosts import (
     parse_revoked_keys,
     record_of,
 )
-from toolkit.effects.ssh_config import Target
-from toolkit.errors import Unreachable
+from toolkit.remote.ssh_config import Target
 
 KEYS = [paramiko.ECDSAKey.generate(bits=256) for _ in range(3)]
 KIND = KEYS[0].get_name()

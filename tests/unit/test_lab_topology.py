@@ -10,6 +10,7 @@ import pytest
 
 from tests.golden import check_golden
 from toolkit.errors import BadInput, LabError
+from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lab import commands as cmd
 from toolkit.lab import files
 from toolkit.lab.engine import Found
@@ -25,7 +26,6 @@ from toolkit.lab.topology import (
     lab_hosts,
     settings_of,
 )
-from toolkit.spec.parse import parse_inventory
 
 SUBNET = "10.77.0.0/24"
 FULL = Means(privileged=True, private_cgroups=True)

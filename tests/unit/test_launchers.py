@@ -13,13 +13,13 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.errors import BadInput, NotReady
+from toolkit.hostsfile import fields
+from toolkit.jobs.launcher import launcher_findings
+from toolkit.jobs.plan import job_file
+from toolkit.jobs.request import Request, check_request
 from toolkit.launchers import BY_AGENT, ELASTIC, LAUNCHERS, NEEDS
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
-from toolkit.launching import launcher_findings
-from toolkit.plan.job import job_file
-from toolkit.request import Request, check_request
-from toolkit.spec import fields
 
 GPU1 = JobHost("gpu1", "10.77.0.2", 2, (0, 1))
 GPU2 = JobHost("gpu2", "10.77.0.3", 3, (0, 1, 2))

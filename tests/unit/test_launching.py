@@ -13,8 +13,8 @@ from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
 from toolkit.cli.app import app
 from toolkit.errors import BadInput
-from toolkit.launching import Start, how_to_start, launcher_findings
-from toolkit.request import Request, check_request
+from toolkit.jobs.launcher import Start, how_to_start, launcher_findings
+from toolkit.jobs.request import Request, check_request
 
 DDP, HVD = "import torch.distributed as dist\n", "import horovod.torch as hvd\n"
 DEEPSPEED = "import deepspeed\nparser.add_argument('--local_rank', type=int, default=-1)\n"

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from toolkit.cluster.containers import cluster_container
+from toolkit.cluster.layout import make_layout
+from toolkit.cluster.ports import free_port
 from toolkit.core.container import Ulimit
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.image import ImageFacts
 from toolkit.core.names import LABEL_OWNER
 from toolkit.errors import ImageError, NotReady
-from toolkit.plan.containers import cluster_container
-from toolkit.plan.layout import make_layout
-from toolkit.plan.ports import free_port
+from toolkit.lifecycle.up import image_steps
 from toolkit.plan.steps import Run
-from toolkit.plan.up import image_steps
 
 
 def with_port(text: str = "") -> str:

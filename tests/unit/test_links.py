@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from toolkit.cluster.addresses import parse_routes
+from toolkit.cluster.links import parse_links, parse_rdma
 from toolkit.core.links import Gid, Link, RdmaPort, Route, leaves_by, rate_text
-from toolkit.plan.addresses import parse_routes
-from toolkit.plan.links import parse_links, parse_rdma
 
 # Debian 13: a bond of two cards under a bridge, WireGuard, a VPN's tap, a card that is switched off.
 LINKS = """\

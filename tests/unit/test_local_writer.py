@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.core.files import write_page
 from toolkit.core.local_writer import (
     BlockedPath,
     Destination,
@@ -16,7 +17,6 @@ from toolkit.core.local_writer import (
     split_name,
 )
 from toolkit.errors import BadInput, ToolkitError
-from toolkit.output import write_page
 
 
 def put(writer: LocalWriter, name: str, data: bytes = b"x") -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.core.result import Result
 from toolkit.errors import ToolkitError
-from toolkit.logs import heard_out
+from toolkit.jobs.logs import heard_out
 
 
 @pytest.mark.parametrize(

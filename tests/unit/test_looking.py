@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from toolkit.cluster.container_probe import look_inside
+from toolkit.cluster.look import ENDED, Look
 from toolkit.core.command import Command, command
 from toolkit.core.result import Result
-from toolkit.effects.runner import Sink
-from toolkit.looking import look_inside
-from toolkit.plan.look import ENDED, Look
+from toolkit.core.runner import Sink
 
 ACCIDENT = (
     "docker: Error response from daemon: failed to create shim task: read init-p: connection reset by peer"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
-from toolkit.api import Session
+from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, NotReady, Unreachable
-from toolkit.making import code_findings, make_job
+from toolkit.jobs.build import code_findings, make_job
+from toolkit.jobs.request import Request
 from toolkit.plan.steps import Plan
-from toolkit.request import Request
 
 Make = Callable[..., Any]
 WITH_SPARE = world.HOSTS + "spares: [cpu3]\n"
@@ -33,7 +33,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
         for name in gone:
             del session.facts[name]
             session.errors[name] = Unreachable(f"{name} does not answer", "", name)
-        monkeypatch.setattr("toolkit.records.job_statuses", lambda session: jobs)
+        monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: jobs)
         return make_job(session, request)
 
     return made

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.each import for_each
+from toolkit.core.archive import write_bundle
 from toolkit.core.mask import masked, masked_text, secret_values
-from toolkit.effects.bundle import write_bundle
 from toolkit.errors import ToolkitError
 
 

@@ -13,13 +13,13 @@ import pytest
 
 import toolkit
 from tests.unit import cluster_world as world
-from toolkit.api import Session
-from toolkit.core.job_status import FAULTS, together
+from toolkit.cluster.session import Session
 from toolkit.core.report import FailureCause, Outcome, PlanFailed, Report, Status
 from toolkit.errors import Unreachable
-from toolkit.execute import PlanInterrupted, reported_after, step_key
+from toolkit.jobs.status import FAULTS, together
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.execute import PlanInterrupted, reported_after, step_key
 from toolkit.plan.steps import Plan
-from toolkit.plan.up import plan_up
 from toolkit.protocol.jobs import Status as JobStatus
 
 HOSTS = ("gpu1", "gpu2", "cpu3")
@@ -105,7 +105,7 @@ def test_a_session_adds_hosts_that_did_not_answer(monkeypatch: pytest.MonkeyPatc
                 raise PlanInterrupted(own)
             return own
 
-        monkeypatch.setattr("toolkit.execute.execute", carry_out)
+        monkeypatch.setattr("toolkit.plan.execute.execute", carry_out)
         monkeypatch.setattr(Session, "ask_anew", keep)
         silent = Report("connect", session.connect_outcomes())
         for act in (session.execute, session.pull):
@@ -165,7 +165,14 @@ def test_the_state_of_a_job_is_that_of_its_worst_part() -> None:
 
 
 # Modules that make a report of their own outcomes; wherever else two become one, it is by Report.after.
-MAKERS = {"core/report.py", "execute.py", "api.py", "smoke.py", "lab/build.py", "race.py"}
+MAKERS = {
+    "core/report.py",
+    "plan/execute.py",
+    "cluster/session.py",
+    "bench/smoke.py",
+    "lab/build.py",
+    "lifecycle/port_race.py",
+}
 
 
 def test_reports_are_merged_in_one_place() -> None:

@@ -11,16 +11,9 @@ from typing import Any
 import pytest
 
 from tests.unit.inside_world import Load
-from toolkit.network.measured import (
-    Measured,
-    Pair,
-    Point,
-    shown_bytes,
-    shown_rate,
-    shown_time,
-)
+from toolkit.bench.network_html import network_html
+from toolkit.network.measured import Measured, Pair, Point, shown_bytes, shown_rate, shown_time
 from toolkit.network.measured_json import parse_measured
-from toolkit.render.network_html import network_html
 
 GIGABIT = 941.5e6
 

@@ -16,17 +16,10 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.inside_world import PATIENCE_S, Load
-from toolkit.core.command import Command
-from toolkit.core.result import Result
-from toolkit.effects.runner import Sink
-from toolkit.errors import Unreachable
-from toolkit.inputs import INSIDE_FOLDER, inside_programs
-from toolkit.looking import look_inside
-from toolkit.network.choose import choose
-from toolkit.network.evidence import Evidence
-from toolkit.plan.layout import make_layout
-from toolkit.plan.look import PIECES, Look, Looked, last_words, parse_line, plan_looks
-from toolkit.plan.pairs import (
+from toolkit.cluster.container_probe import look_inside
+from toolkit.cluster.layout import make_layout
+from toolkit.cluster.look import PIECES, Look, Looked, last_words, parse_line, plan_looks
+from toolkit.cluster.pairs import (
     Ways,
     network_ways,
     parse_ways,
@@ -35,6 +28,13 @@ from toolkit.plan.pairs import (
     unanswered,
     ways_command,
 )
+from toolkit.core.command import Command
+from toolkit.core.host_programs import INSIDE_FOLDER, inside_programs
+from toolkit.core.result import Result
+from toolkit.core.runner import Sink
+from toolkit.errors import Unreachable
+from toolkit.network.choose import choose
+from toolkit.network.evidence import Evidence
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.looks import Listening, LookReport
 

@@ -16,18 +16,20 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.hosts_here import hosts
+from toolkit.bench.smoke_plan import allreduce_line, plan_gpu_smoke
+from toolkit.cluster.container_status import host_states
+from toolkit.cluster.layout import make_layout
 from toolkit.core.command import Ref
 from toolkit.core.facts import Facts, Remembered
+from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import LABEL_CONFIG
 from toolkit.core.typed import Kind
 from toolkit.errors import NotReady
-from toolkit.execute import execute
-from toolkit.inputs import inside_programs
-from toolkit.plan.down import plan_down
-from toolkit.plan.job import require_launcher, require_running, rooms
-from toolkit.plan.layout import make_layout
-from toolkit.plan.smoke import allreduce_line, plan_gpu_smoke
-from toolkit.plan.standing import host_states
+from toolkit.jobs.plan import require_launcher, require_running, rooms
+from toolkit.lifecycle.down import plan_down
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.execute import execute
+from toolkit.plan.show import plan_text
 from toolkit.plan.steps import (
     Fetch,
     File,
@@ -41,8 +43,6 @@ from toolkit.plan.steps import (
     Upload,
     WaitFor,
 )
-from toolkit.plan.up import plan_up
-from toolkit.show import plan_text
 
 
 @for_each("name", world.plans())
@@ -394,7 +394,7 @@ def test_the_line_of_the_all_reduce() -> None:
 def test_every_container_of_a_moment_is_confined() -> None:
     """SECURITY.md says so of all containers on the hosts."""
     # A command for people; and the rendering of all containers of a cluster, which has tests of its own.
-    others = ("checks/inside.py", "render/docker.py")
+    others = ("checks/containers.py", "cluster/docker.py")
     for path in sorted(Path(toolkit.__file__).parent.rglob("*.py")):
         name = str(path.relative_to(Path(toolkit.__file__).parent))
         if name.startswith("lab/") or name in others:  # the lab's containers behave as hosts

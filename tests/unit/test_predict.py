@@ -16,9 +16,9 @@ from toolkit.network.fit import fit_ring, fits
 from toolkit.network.links import Network
 from toolkit.network.measured import Measured, Point
 from toolkit.network.measured_json import parse_measured
-from toolkit.network.overlap import BUCKETS
-from toolkit.network.predict import Load, Row, counts, predict, verdict
-from toolkit.network.probed import parse_probed
+from toolkit.predict.model import Load, Row, counts, predict, verdict
+from toolkit.predict.overlap import BUCKETS
+from toolkit.predict.probed import parse_probed
 
 DDP = BUCKETS["ddp"]
 

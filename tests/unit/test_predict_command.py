@@ -10,10 +10,10 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
-from toolkit.network.ask import Options, hosts_of, load_of, parse_options
 from toolkit.network.measured import Measured
-from toolkit.network.models import MODELS
-from toolkit.network.probed import Probed
+from toolkit.predict.ask import Options, hosts_of, load_of, parse_options
+from toolkit.predict.models import MODELS
+from toolkit.predict.probed import Probed
 
 
 @pytest.fixture

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import toolkit.preflight
+import toolkit.checks.preflight
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import card, gpus, marks, place, places
 from tests.unit.checks.scenes import scene, with_host
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
-from toolkit.api import Session
-from toolkit.checks import CHECKS
 from toolkit.checks.model import Scene
+from toolkit.checks.preflight import leftovers_plan, preflight, questions, refuse_faults
+from toolkit.checks.registry import CHECKS
 from toolkit.cli.app import app
+from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding
 from toolkit.errors import NotReady
-from toolkit.preflight import leftovers_plan, preflight, questions, refuse_faults
 
 _ERROR = scene(gpu_health=gpus(card(0, reset_status__reset_required="Yes"), card(1)))
 _WARNINGS = with_host(
@@ -37,7 +37,7 @@ def saw(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the hosts be as in a scene."""
 
     def say(said: Scene) -> None:
-        monkeypatch.setattr(toolkit.preflight, "first_look", lambda session: said)
+        monkeypatch.setattr(toolkit.checks.preflight, "first_look", lambda session: said)
 
     return say
 
@@ -88,7 +88,7 @@ def test_run_prints_five_warnings_once_each_and_counts_the_others(
 ) -> None:
     several = [Finding(f"check-{n}", "warning", f"fault {n}", f"cure {n}", "gpu1") for n in range(7)]
     several.append(replace(several[0], host="gpu2"))
-    monkeypatch.setattr(toolkit.preflight, "preflight", lambda session, hosts: tuple(several))
+    monkeypatch.setattr(toolkit.checks.preflight, "preflight", lambda session, hosts: tuple(several))
     words = ("run", "--detach", "--json", "--np", "3", "train.py")
     status, out, err = call(*words)
     assert status == 0

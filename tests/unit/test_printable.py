@@ -18,19 +18,19 @@ import toolkit
 from tests.unit.each import for_each
 from toolkit.cli import common, enter, get, progress, top
 from toolkit.cli.failure import tell
+from toolkit.cluster.gpu_usage import GpuUse, Holder
+from toolkit.cluster.show_gpus import gpus_text
 from toolkit.core.finding import Finding
-from toolkit.core.job_status import JobStatus
 from toolkit.core.local_writer import Destination
 from toolkit.core.printable import TerminalFilter, printable, printable_line, without_color
 from toolkit.core.remote_files import RemoteFile
 from toolkit.errors import CommandFailed, ToolkitError
-from toolkit.execute import StepProgress
-from toolkit.get import Found
-from toolkit.plan.holders import GpuUse, Holder
-from toolkit.show import findings_text, table
-from toolkit.show_gpus import gpus_text
-from toolkit.show_jobs import end_text, jobs_table
-from toolkit.show_top import Cell
+from toolkit.jobs.files import Found
+from toolkit.jobs.show import end_text, jobs_table
+from toolkit.jobs.status import JobStatus
+from toolkit.monitor.top import Cell
+from toolkit.plan.execute import StepProgress
+from toolkit.plan.show import findings_text, table
 
 # A title, a cleared screen, a C1 control sequence, and text that is shown from right to left.
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt"
@@ -252,7 +252,7 @@ def _found() -> dict[str, Found]:
 
 def _gpus(monkeypatch: pytest.MonkeyPatch) -> str:
     use = GpuUse("gpu1", 0, "GPU-1", "A100", (Holder(user="eve", pid=1, program=HOSTILE),))
-    monkeypatch.setattr("toolkit.show_gpus.gpu_uses", lambda facts: (use,))
+    monkeypatch.setattr("toolkit.cluster.show_gpus.gpu_uses", lambda facts: (use,))
     return gpus_text(())
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.cluster_world import public_key
+from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.core.facts import Facts, Gpu, Interface, Remembered
 from toolkit.errors import CommandFailed, NotReady
-from toolkit.plan.probe import parse_facts, probe_command
 from toolkit.protocol.frames import read_frames
 
 NONCE = "0123456789abcdef"

@@ -12,19 +12,19 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, hosts
-from toolkit.api import Session
+from toolkit.cluster.layout import make_layout
+from toolkit.cluster.session import Session
 from toolkit.core.facts import Facts
 from toolkit.core.image import image_facts
 from toolkit.errors import ImageError
-from toolkit.execute import execute
-from toolkit.plan.layout import make_layout
-from toolkit.plan.pull import ask_registry, plan_pull, registry_of
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.image.pull import ask_registry, plan_pull, registry_of
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.execute import execute
+from toolkit.plan.show import plan_text
 from toolkit.plan.steps import SendImage
-from toolkit.plan.up import plan_up
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
-from toolkit.show import plan_text
-from toolkit.spec.inventory import Inventory
 
 OTHER = replace(world.NAMED, id="sha256:" + "2" * 64, identity="f" * 16)
 

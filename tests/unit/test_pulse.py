@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.unit.inside_world import PATIENCE_S, wait_for
-from toolkit.effects.pulse import Pulse
+from toolkit.remote.keepalive import Pulse
 
 
 class Transport:

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-import toolkit.jobs
-import toolkit.race
+import toolkit.jobs.control
+import toolkit.lifecycle.port_race
 from tests.unit import cluster_world as world
-from toolkit.api import Session
+from toolkit.cluster.ports import FIRST_MASTER_PORT, master_port, worker_port
+from toolkit.cluster.session import Session
 from toolkit.core.facts import Facts
 from toolkit.core.report import FailureCause, Outcome, Report, Status
 from toolkit.errors import NotReady
-from toolkit.execute import PlanInterrupted
-from toolkit.plan.ports import FIRST_MASTER_PORT, master_port, worker_port
+from toolkit.lifecycle.port_race import TRIES, bring_up
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.execute import PlanInterrupted
 from toolkit.plan.steps import Plan, WaitFor
-from toolkit.plan.up import plan_up
-from toolkit.race import TRIES, bring_up
 
 
 def chosen(cluster: str, user: str, lost: frozenset[int] = frozenset(), **facts: object) -> int:
@@ -108,8 +108,8 @@ class Hosts:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
-    monkeypatch.setattr("toolkit.effects.engine.Engine.find", lambda: None)
-    monkeypatch.setattr(toolkit.jobs, "running_jobs", lambda session: [])
+    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
+    monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: [])
     made = Session(world.inventory())
     made.facts = world.cluster_facts()
     yield made
@@ -150,7 +150,7 @@ def test_ctrl_c_between_two_plans_reports_the_first(
     def press(session: Session, prepare: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(toolkit.race, "refuse_to_end_jobs", press)
+    monkeypatch.setattr(toolkit.lifecycle.port_race, "refuse_to_end_jobs", press)
     with pytest.raises(PlanInterrupted) as caught:
         up(session, Hosts({"gpu2": {12345}}), monkeypatch)
     assert caught.value.report.changes and [o.host for o in caught.value.report.failures] == ["gpu2"]
@@ -183,7 +183,7 @@ def test_another_port_ends_no_running_job(session: Session, monkeypatch: pytest.
     def refuse(session: Session, prepare: bool) -> None:
         raise NotReady("job j1 is running, and its container would be made anew", "toolkit stop j1")
 
-    monkeypatch.setattr(toolkit.race, "refuse_to_end_jobs", refuse)
+    monkeypatch.setattr(toolkit.lifecycle.port_race, "refuse_to_end_jobs", refuse)
     hosts = Hosts({"gpu2": {12345}})
     (failed,) = up(session, hosts, monkeypatch).failures
     assert hosts.tried == [12345] and failed.detail.startswith("job j1 is running")
@@ -194,7 +194,7 @@ def test_another_port_ends_no_running_job(session: Session, monkeypatch: pytest.
 
 
 def test_a_container_of_somebody_else_is_not_removed_for_its_name(tmp_path: Any, monkeypatch: Any) -> None:
-    from toolkit.effects.runner import LocalRunner
+    from toolkit.core.runner import LocalRunner
 
     log = tmp_path / "log"
     docker = tmp_path / "docker"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.docs_check import verbs
-from toolkit.spec.parse import json_schema
+from toolkit.hostsfile.parse import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKER: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "reference.py"))

@@ -15,9 +15,9 @@ import pytest
 from tests.unit.inside_world import INSIDE, PATIENCE_S
 from toolkit.core.command import Command, command
 from toolkit.core.result import Result
-from toolkit.effects.runner import Sink
+from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
-from toolkit.executors.relay_member import Member
+from toolkit.transfer.host import Member
 
 
 @pytest.fixture

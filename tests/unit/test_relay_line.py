@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from toolkit.core.relay_line import Line, slow_links
-from toolkit.core.relay_orders import HERE, Drop, Feed, Give, Order, Take
-from toolkit.executors.relay import Relay
-from toolkit.executors.relay_supply import _ROW_LEAST, _wait
+from toolkit.transfer.feeder import _ROW_LEAST, _wait
+from toolkit.transfer.orders import HERE, Drop, Feed, Give, Order, Take
+from toolkit.transfer.relay import Relay
+from toolkit.transfer.schedule import Line, slow_links
 
 TICK = 0.05
 RATE = 45.0  # chunks a second: 100 Mb/s

@@ -18,15 +18,15 @@ from tests.golden import check_golden
 from tests.parity import SHOWN, variants
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
+from toolkit.cluster.compose import compose_file
+from toolkit.cluster.docker import docker_run_args, docker_run_script
+from toolkit.cluster.etc_files import group_file, hosts_file, passwd_file
+from toolkit.cluster.ssh_files import authorized_keys_line, known_hosts_line, ssh_config, sshd_config
 from toolkit.core.container import Container, Mount
 from toolkit.errors import ToolkitError
+from toolkit.lifecycle import renderings
+from toolkit.lifecycle.renderings import TARGETS, compose_files
 from toolkit.network.choose import DataPath
-from toolkit.plan import renderings
-from toolkit.plan.renderings import TARGETS, compose_files
-from toolkit.render.compose import compose_file
-from toolkit.render.docker import docker_run_args, docker_run_script
-from toolkit.render.etc import group_file, hosts_file, passwd_file
-from toolkit.render.ssh import authorized_keys_line, known_hosts_line, ssh_config, sshd_config
 
 PATH = DataPath("gpu2", "10.77.0.3", "enp3s0", "10.77.0.0/24", "given")
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIExample"

@@ -14,28 +14,28 @@ from typing import Any
 
 import pytest
 
-import toolkit.reports
+import toolkit.monitor.report
 from tests.golden import check_golden, without_style
 from tests.unit.cluster_world import EXEC, HOSTS, facts
 from tests.unit.cluster_world import inventory as world_inventory
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, wait_for
-from toolkit.core.curves import Curve
-from toolkit.core.job_report import JobReport, make_report
-from toolkit.core.job_status import parse_status
+from toolkit.bench.scaling_fit import Point as Scaled
+from toolkit.bench.scaling_fit import Scaling, parse_scaling
 from toolkit.core.report import Outcome
 from toolkit.core.spans import HERE, from_phase, parse_spans, spans_json
 from toolkit.errors import BadInput
-from toolkit.execute import StepEnded
+from toolkit.jobs.status import parse_status
+from toolkit.monitor.charts import Line, chart, clock_text, ticks
+from toolkit.monitor.compare_html import compare_html, comparison
+from toolkit.monitor.curves import Curve
+from toolkit.monitor.job_report import JobReport, make_report
+from toolkit.monitor.report_html import report_html, verdict
 from toolkit.network.measured import Measured, Pair, Point
-from toolkit.network.scaling import Point as Scaled
-from toolkit.network.scaling import Scaling, parse_scaling
+from toolkit.plan.execute import StepEnded
+from toolkit.plan.timing import Stopwatch
 from toolkit.protocol.account import Account
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import Record, Status
-from toolkit.render.charts import Line, chart, clock_text, ticks
-from toolkit.render.compare_html import compare_html, comparison
-from toolkit.render.report_html import report_html, verdict
-from toolkit.stopwatch import Stopwatch
 
 # On a host
 
@@ -317,9 +317,9 @@ def test_secrets_of_the_file_and_of_command_lines_are_masked(monkeypatch: pytest
     status = parse_status("j1", decode(Status, told["status"]), False, decode(Record, told["record"]))
     said = {name: facts(name) for name in ("box1", *inventory.names)}
     session = SimpleNamespace(inventory=inventory, errors={}, facts=said)
-    monkeypatch.setattr(toolkit.reports, "job_status", lambda *_: status)
-    monkeypatch.setattr(toolkit.reports, "_ask", lambda *_: (5070.0, told))
-    report = toolkit.reports.job_report(session, "j1")  # type: ignore[arg-type]
+    monkeypatch.setattr(toolkit.monitor.report, "job_status", lambda *_: status)
+    monkeypatch.setattr(toolkit.monitor.report, "_ask", lambda *_: (5070.0, told))
+    report = toolkit.monitor.report.job_report(session, "j1")  # type: ignore[arg-type]
     text = report_html(report, "", None, None) + json.dumps(report.as_json())
     assert "s3cret" not in text and "abc" not in text and "HF_TOKEN=***" in text
 
@@ -331,9 +331,9 @@ def test_a_host_without_a_part_is_not_in_the_report(monkeypatch: pytest.MonkeyPa
     told["gpu1"] = host_says("gpu1", 0, 0.0, record=None)
     status = parse_status("j1", decode(Status, {"state": "failed"}), True, decode(Record, record))
     session = SimpleNamespace(inventory=inventory, errors={}, facts={name: facts(name) for name in told})
-    monkeypatch.setattr(toolkit.reports, "job_status", lambda *_: status)
-    monkeypatch.setattr(toolkit.reports, "_ask", lambda session, name, job: (5070.0, told[name]))
-    report = toolkit.reports.job_report(session, "j1")  # type: ignore[arg-type]
+    monkeypatch.setattr(toolkit.monitor.report, "job_status", lambda *_: status)
+    monkeypatch.setattr(toolkit.monitor.report, "_ask", lambda session, name, job: (5070.0, told[name]))
+    report = toolkit.monitor.report.job_report(session, "j1")  # type: ignore[arg-type]
     assert [rank.host for rank in report.ranks] == ["gpu2"]
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from toolkit.api import choose_hosts, inside_programs, load_inventory
+from toolkit.cluster.session import choose_hosts, inside_programs, load_inventory
 from toolkit.errors import BadInput
-from toolkit.inputs import read_secrets
-from toolkit.launching import rank_command
-from toolkit.request import Request, check_request
-from toolkit.spec.inventory import Inventory
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import read_secrets
+from toolkit.jobs.launcher import rank_command
+from toolkit.jobs.request import Request, check_request
 
 SLOTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {slots: 2}\n  gpu2: {slots: 3}\n"
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-import toolkit.scaling
+import toolkit.bench.scaling
 from tests.golden import check_golden, without_style
 from tests.unit import cluster_world as world
+from toolkit.bench.scaling import _point, on_first, ordered_hosts
+from toolkit.bench.scaling_fit import IN_ALL, Point, Scaling, parse_prediction
+from toolkit.bench.scaling_html import scaling_html
 from toolkit.core.gauges import HostGauges
 from toolkit.errors import BadInput, Interrupted, ToolkitError
-from toolkit.network.scaling import IN_ALL, Point, Scaling, parse_prediction
+from toolkit.jobs.request import Request
 from toolkit.protocol.gauges import RankGauge
-from toolkit.render.scaling_html import scaling_html
-from toolkit.request import Request
-from toolkit.scaling import _point, on_first, ordered_hosts
 
 POINTS = (Point(1, 2, 10.0, 20.0, 200), Point(2, 4, 9.5, 20.0, 190), Point(3, 5, 8.0, 20.0, 160))
 WEAK = Scaling(POINTS, predicted=((1, 1.0), (2, 0.97), (3, 0.9)))
@@ -110,16 +110,16 @@ def test_a_number_that_fails_does_not_keep_the_others_from_it_and_ctrl_c_ends_al
         return Point(len(asked.only), len(asked.only), 10.0, 20.0, 200)
 
     session = SimpleNamespace(inventory=world.inventory())
-    monkeypatch.setattr(toolkit.scaling, "measure", measured)
+    monkeypatch.setattr(toolkit.bench.scaling, "measure", measured)
     everything = (session, Request(words=("train.py",)), (1, 2), (0.0, 1.0, 1.0), None, lambda text: None)
     failing, error = 1, ToolkitError("no room")
-    found = toolkit.scaling.measure_all(*everything)  # type: ignore[arg-type]
+    found = toolkit.bench.scaling.measure_all(*everything)  # type: ignore[arg-type]
     assert [point.hosts for point in found.points] == [2] and found.faults == ("1 host: no room",)
     error = Interrupted("interrupted")
     with pytest.raises(Interrupted):
-        toolkit.scaling.measure_all(*everything)  # type: ignore[arg-type]
+        toolkit.bench.scaling.measure_all(*everything)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="hosts with slots"):
-        toolkit.scaling.measure_all(session, everything[1], (99,), *everything[3:])  # type: ignore[arg-type]
+        toolkit.bench.scaling.measure_all(session, everything[1], (99,), *everything[3:])  # type: ignore[arg-type]
 
 
 def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +140,8 @@ def test_the_steps_of_this_job_are_measured(monkeypatch: pytest.MonkeyPatch) -> 
             stranger = HostGauges("gpu9", now, ranks=(RankGauge(job.id, 0, step=int(1000 * now)),))
             return (stranger, HostGauges("gpu1", now, ranks=ranks)), {}
 
-    monkeypatch.setattr(toolkit.scaling, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(toolkit.scaling, "job_status", lambda *_: SimpleNamespace(final=False))
+    monkeypatch.setattr(toolkit.bench.scaling, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(toolkit.bench.scaling, "job_status", lambda *_: SimpleNamespace(final=False))
     session: Any = SimpleNamespace()
-    point = toolkit.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
+    point = toolkit.bench.scaling._watch(session, Readings(), job, 1.0, 10.0, 60.0)  # type: ignore[arg-type]
     assert (point.steps_per_s, point.steps) == (pytest.approx(10.0), 100)

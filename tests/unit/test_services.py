@@ -13,23 +13,23 @@ import yaml
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
-from toolkit.api import Session
 from toolkit.cli.forward import _wanted
 from toolkit.cli.line import CommandLine
+from toolkit.cluster.layout import make_layout
+from toolkit.cluster.ownership import ours, services_of
+from toolkit.cluster.session import Session
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.names import service_container
 from toolkit.core.result import Result
 from toolkit.errors import NotReady, Unreachable
-from toolkit.plan.layout import make_layout
-from toolkit.plan.ownership import ours, services_of
-from toolkit.plan.renderings import TARGETS
-from toolkit.plan.service_standing import service_states, to_ask
-from toolkit.plan.services import service_of
-from toolkit.plan.up import plan_up
-from toolkit.services import address_of
-from toolkit.show import plan_text
-from toolkit.show_services import services_text
-from toolkit.spec.inventory import Inventory
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.lifecycle.renderings import TARGETS
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.show import plan_text
+from toolkit.services.control import address_of
+from toolkit.services.plan import service_of
+from toolkit.services.show import services_text
+from toolkit.services.status import service_states, to_ask
 
 HOSTS = (
     world.HOSTS

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator
 import pytest
 
 from tests.unit.inside_world import PATIENCE_S
-from toolkit.effects.shared_reading import LEAST, PIECE, Readings, Tap
+from toolkit.transfer.tee_reader import LEAST, PIECE, Readings, Tap
 
 SIZE = 40 * PIECE + 17
 

@@ -10,7 +10,7 @@ from tests.unit.each import for_each
 from toolkit.core.code import CodeTree, Entry
 from toolkit.core.command import Ref, command, script
 from toolkit.core.report import Outcome, Report
-from toolkit.core.shards import Content
+from toolkit.plan.show import outcome_line, report_text, step_lines, table
 from toolkit.plan.steps import (
     Fetch,
     File,
@@ -24,7 +24,7 @@ from toolkit.plan.steps import (
     Upload,
     WaitFor,
 )
-from toolkit.show import outcome_line, report_text, step_lines, table
+from toolkit.protocol.shards import Content
 
 OK = Outcome("files", "write", "gpu1", "ok", 0.24, "2 of 9 files")
 SKIPPED = Outcome("keys", "make the key", "gpu1", "skipped", 0.1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import toolkit.api
+import toolkit.cluster.session
 from tests.unit import cluster_world as world
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
@@ -45,7 +45,7 @@ def image(
         text = world.HOSTS + (f"launcher: {launcher}\n" if launcher else "")
         (tmp_path / "hosts.yaml").write_text(text)
         main = Main(tmp_path / "programs", programs)
-        monkeypatch.setattr(toolkit.api.Session, "main", main)
+        monkeypatch.setattr(toolkit.cluster.session.Session, "main", main)
 
     return make
 
@@ -98,6 +98,6 @@ def test_a_main_that_does_not_run_is_reported_by_the_job(
     def gone(session: object) -> None:
         raise NotReady("container toolkit-demo-main does not run", "toolkit up", "gpu1")
 
-    monkeypatch.setattr(toolkit.api.Session, "main", property(gone))
+    monkeypatch.setattr(toolkit.cluster.session.Session, "main", property(gone))
     done = CliRunner().invoke(app, ["smoke", "--dry-run"], catch_exceptions=False)
     assert done.exit_code == 0 and "start with torchrun\n" in done.stdout

@@ -15,9 +15,9 @@ from tests.unit.each import for_each
 from tests.unit.spec_cases import CASES, GOOD, HEAD
 from toolkit.core.container import Mount, Ulimit
 from toolkit.errors import BadInput, Problem
-from toolkit.spec import fields
-from toolkit.spec.inventory import DataSet, Host, Inventory, Service
-from toolkit.spec.parse import MAX_PROBLEMS, json_schema, parse_inventory
+from toolkit.hostsfile import fields
+from toolkit.hostsfile.inventory import DataSet, Host, Inventory, Service
+from toolkit.hostsfile.parse import MAX_PROBLEMS, json_schema, parse_inventory
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -291,5 +291,7 @@ def test_schema() -> None:
 
 
 def test_pydantic_is_imported_only_for_parsing() -> None:
-    code = "import sys, toolkit.spec.parse, toolkit.spec.checks; sys.exit('pydantic' in sys.modules)"
+    code = (
+        "import sys, toolkit.hostsfile.parse, toolkit.hostsfile.checks; sys.exit('pydantic' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=EXAMPLES.parent, check=False).returncode == 0

@@ -14,10 +14,10 @@ import paramiko
 import pytest
 
 from tests.unit.each import for_each
-from toolkit.effects.known_hosts import Record, parse_known_hosts, parse_line
-from toolkit.effects.ssh_auth import KeyLogin, NotLetIn, is_locked, public_blobs
-from toolkit.effects.ssh_config import Target
-from toolkit.effects.ssh_errors import RefusedHostKey, explain
+from toolkit.remote.auth import KeyLogin, NotLetIn, is_locked, public_blobs
+from toolkit.remote.known_hosts import Record, parse_known_hosts, parse_line
+from toolkit.remote.ssh_config import Target
+from toolkit.remote.ssh_errors import RefusedHostKey, explain
 
 TARGET = Target("gpu1", "10.0.0.1", "alice", 2222)
 needs_keygen = pytest.mark.skipif(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.effects.ssh_config import resolve_target, target_of_options
-from toolkit.effects.ssh_options import expand, parse_ssh_g, split_hop, split_paths
 from toolkit.errors import Unreachable
+from toolkit.remote.ssh_config import resolve_target, target_of_options
+from toolkit.remote.ssh_options import expand, parse_ssh_g, split_hop, split_paths
 
 CONFIG = """\
 Include {home}/.ssh/conf.d/*

@@ -13,13 +13,13 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit import test_probe
-from toolkit.api import Session
+from toolkit.cluster.probe import parse_facts
+from toolkit.cluster.session import Session
+from toolkit.cluster.state_folders import QUESTION, parse_state_folders, refuse_unsafe_state
 from toolkit.core.command import Command
 from toolkit.core.facts import Facts, StateFolder
 from toolkit.core.result import Result
 from toolkit.errors import ToolkitError, UnsafeState
-from toolkit.plan.probe import parse_facts
-from toolkit.plan.state_folders import QUESTION, parse_state_folders, refuse_unsafe_state
 
 DIR, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
 STATE = "/scratch/alice/toolkit/demo/gpu1"

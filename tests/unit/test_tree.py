@@ -14,11 +14,11 @@ import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.core.code import FILE, LINK, CodeTree, Entry, size_findings
-from toolkit.effects import hashes
-from toolkit.effects.tree import contents, list_files, read_tree
+from toolkit.data import hashes
 from toolkit.errors import ToolkitError
-from toolkit.inputs import private_files
-from toolkit.spec.parse import parse_inventory
+from toolkit.hostsfile.load import private_files
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.jobs.code import contents, list_files, read_tree
 
 GIT = shutil.which("git")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import toolkit.tune
+import toolkit.bench.tune
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
@@ -18,11 +18,16 @@ from tests.unit.each import for_each
 from tests.unit.test_explain import HOSTS as EXPLAINED
 from tests.unit.test_invariants import Recorder, invoke
 from tests.unit.test_invariants import recorder as recorder
-from toolkit.api import Session, load_inventory
+from toolkit.bench.tune import check_tune, forget, forget_plan, keep_plan, tune
+from toolkit.cluster.session import Session, load_inventory
 from toolkit.errors import BadInput, NotReady, Unreachable
+from toolkit.jobs.build import make_job
+from toolkit.jobs.plan import job_file
+from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
-from toolkit.making import make_job
 from toolkit.network.evidence import Evidence
+from toolkit.network.explain import explain
+from toolkit.network.show import explanation_text, tuning_text
 from toolkit.network.trials import DEFAULT, SIZES, Algorithm, trials
 from toolkit.network.tuning import (
     MOST_LOSS,
@@ -35,15 +40,10 @@ from toolkit.network.tuning import (
     tuned_for,
 )
 from toolkit.network.tuning_json import parse_algorithm, parse_timings, parse_tunings, tunings_text
-from toolkit.plan.explain import explain
-from toolkit.plan.job import job_file
+from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Upload
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import decode
-from toolkit.request import Request
-from toolkit.show import plan_text
-from toolkit.show_network import explanation_text, tuning_text
-from toolkit.tune import check_tune, forget, forget_plan, keep_plan, tune
 
 HOSTS = (("gpu1", "10.77.0.2", 2), ("gpu2", "10.77.0.3", 3), ("cpu3", "10.77.0.4", 1))
 RING, FINE = Algorithm(5, 262144), Algorithm(5, 65536)
@@ -396,7 +396,7 @@ class Measuring:
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch) -> Measuring:
     made = Measuring(0.5)
-    monkeypatch.setattr(toolkit.tune, "measured_text", made)
+    monkeypatch.setattr(toolkit.bench.tune, "measured_text", made)
     return made
 
 

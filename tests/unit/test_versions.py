@@ -9,16 +9,10 @@ import pytest
 from tests.parity import variants
 from tests.unit import cluster_world as world
 from toolkit import __version__
-from toolkit.core.container import Container
-from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import LABEL_VERSION
-from toolkit.core.version import is_newer, latest
-from toolkit.errors import NotReady, Unreachable
-from toolkit.inputs import inside_programs
-from toolkit.plan import standing
-from toolkit.plan.containers import cluster_container
-from toolkit.plan.layout import make_layout
-from toolkit.plan.programs import (
+from toolkit.cluster import container_status as standing
+from toolkit.cluster.containers import cluster_container
+from toolkit.cluster.layout import make_layout
+from toolkit.cluster.versions import (
     newer_hosts,
     other_programs,
     programs_of,
@@ -27,9 +21,15 @@ from toolkit.plan.programs import (
     taken_from_jobs,
     version_note,
 )
+from toolkit.core.container import Container
+from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.host_programs import inside_programs
+from toolkit.core.names import LABEL_VERSION
+from toolkit.core.version import is_newer, latest
+from toolkit.errors import NotReady, Unreachable
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.show import step_lines
 from toolkit.plan.steps import Run
-from toolkit.plan.up import plan_up
-from toolkit.show import step_lines
 
 OURS, OTHERS = programs_of(world.INSIDE), (("rank.py", "00ff"),)
 LATER = "99.0.0"
@@ -148,7 +148,7 @@ def test_the_version_is_on_the_container_and_makes_none_anew(monkeypatch: pytest
     layout = world.layout()
     before = cluster_container(layout, layout.places[0])
     assert dict(before.labels)[LABEL_VERSION] == __version__
-    monkeypatch.setattr("toolkit.plan.containers.__version__", LATER)
+    monkeypatch.setattr("toolkit.cluster.containers.__version__", LATER)
     after = cluster_container(layout, layout.places[0])
     assert dict(after.labels)[LABEL_VERSION] == LATER
     assert after.digest() == before.digest()

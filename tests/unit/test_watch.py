@@ -13,8 +13,8 @@ import pytest
 from toolkit.cli import watch
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import _ask, _tell
-from toolkit.core.job_status import JobStatus
 from toolkit.errors import Detached
+from toolkit.jobs.status import JobStatus
 
 
 class _Screen(io.StringIO):
@@ -67,8 +67,8 @@ def test_a_ctrl_c_while_the_offer_to_kill_is_written_kills_the_job(monkeypatch: 
         done.append(("stop", job, grace))
 
     monkeypatch.setattr(watch, "say", say)
-    monkeypatch.setattr("toolkit.jobs.stop", stop)
-    monkeypatch.setattr("toolkit.jobs.kill", lambda session, job: done.append(("kill", job)))
+    monkeypatch.setattr("toolkit.jobs.control.stop", stop)
+    monkeypatch.setattr("toolkit.jobs.control.kill", lambda session, job: done.append(("kill", job)))
     try:
         watch._stop(cast(Any, None), "the-job", Signals())
     except KeyboardInterrupt:

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.cluster_world import inventory
-from toolkit.api import Session
+from toolkit.cluster.session import Session
 from toolkit.core.command import Command
 from toolkit.core.result import Result
+from toolkit.diagnose.show import why_json, why_text
+from toolkit.diagnose.why import Said, _kept, ask_why, bundle_files
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.protocol.evidence import Inspected, InspectedNow, Kept
-from toolkit.show_why import why_json, why_text
-from toolkit.why import Said, _kept, ask_why, bundle_files
 
 JOB = "20261120-211300-digits-a1b2"
 NAMES = ("gpu1", "gpu2", "cpu3")
@@ -211,7 +211,7 @@ def test_what_one_watchdog_kept_speaks_for_no_other_host() -> None:
 
 
 def test_known_errors_come_with_their_cures(monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue = ModuleType("toolkit.core.known_errors")
+    catalogue = ModuleType("toolkit.diagnose.known_errors")
 
     def match(lines: Any) -> Any:
         hits = [line for line in lines if "Connection reset" in line]
@@ -220,13 +220,13 @@ def test_known_errors_come_with_their_cures(monkeypatch: pytest.MonkeyPatch) -> 
         )
 
     monkeypatch.setattr(catalogue, "match", match, raising=False)
-    monkeypatch.setitem(sys.modules, "toolkit.core.known_errors", catalogue)
+    monkeypatch.setitem(sys.modules, "toolkit.diagnose.known_errors", catalogue)
     paper = hang()
     paper.runners["gpu2"].said["ranks"][0]["tail"] = "RuntimeError: Connection reset by peer\n"
     answer = ask(paper)
     text = why_text(answer.job, answer.evidence, answer.verdict, answer.known)
     assert "\nknown error reset: a peer died\n  fix: look there\n" in text
-    monkeypatch.setitem(sys.modules, "toolkit.core.known_errors", None)
+    monkeypatch.setitem(sys.modules, "toolkit.diagnose.known_errors", None)
     assert ask(paper).known == ()
 
 
@@ -248,7 +248,7 @@ def test_the_table_says_what_is_missing() -> None:
 
 
 def test_the_page_names_every_kind_of_verdict() -> None:
-    from toolkit.core import verdict
+    from toolkit.diagnose import verdict
 
     page = (Path(__file__).resolve().parents[2] / "docs" / "why.md").read_text()
     for kind in (*verdict.FIXES, "runs", "unclear", "end"):

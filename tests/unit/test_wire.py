@@ -18,9 +18,9 @@ import pytest
 from tests.unit.inside_world import PATIENCE_S
 from toolkit.core.command import Command, Ref, command, script
 from toolkit.core.result import TIMED_OUT
-from toolkit.effects.ssh import MARK, SshRunner, _feed, _Framed, arriving, terminal_wire, wire
-from toolkit.effects.ssh_config import Target
 from toolkit.errors import ToolkitError
+from toolkit.remote.ssh import MARK, SshRunner, _feed, _Framed, arriving, terminal_wire, wire
+from toolkit.remote.ssh_config import Target
 
 # Debian's names; what is a link to another one is tried once.
 _NAMES = ("sh", "dash", "bash", "zsh", "fish", "tcsh", "bsd-csh", "ksh93")

@@ -19,9 +19,9 @@ from toolkit.checks.cuda import (
 from toolkit.checks.engine import engine_info
 from toolkit.checks.gpu_answers import GPUS, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
+from toolkit.cluster.nvidia import explain, is_known
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
-from toolkit.plan.nvidia import explain, is_known
 
 
 def _driver(seen: Seen, scene: Scene) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, war
 from toolkit.core.causes import words_of
 from toolkit.core.finding import Finding
 from toolkit.core.image import ImageFacts
-from toolkit.plan.pull import pull_failures, pulling
+from toolkit.image.pull import pull_failures, pulling
 
 _BUILD = "build it here: make image (or toolkit image build), or correct image: in the hosts file"
 

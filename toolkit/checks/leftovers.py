@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from toolkit import __version__
 from toolkit.checks.model import Check, Probe, Scene, Seen, unchecked, warning
+from toolkit.cleanup.plan import Stray
+from toolkit.cluster.container_status import UP, fix_of
+from toolkit.cluster.ownership import OWN_PROCESSES, ours, services_of
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
 from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
-from toolkit.plan.fix import Stray
-from toolkit.plan.ownership import OWN_PROCESSES, ours, services_of
-from toolkit.plan.standing import UP, fix_of
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.numbers import whole
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from toolkit.cluster.look import Looked
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, Verdict
 from toolkit.core.image import ImageFacts
 from toolkit.core.links import Link
 from toolkit.core.result import Result
 from toolkit.errors import ToolkitError
+from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import Choice, DataPath
 from toolkit.network.evidence import Evidence
-from toolkit.plan.look import Looked
-from toolkit.spec.inventory import Inventory
 
 # When a check can be judged: with what the hosts say over ssh; with connections that they try to each
 # other and to the image's registry; with what a short-lived container from the image sees.
@@ -31,7 +31,7 @@ class Probe:
     it asks for is missing. ``$1`` is the image's name, ``$3`` the cluster's, ``$4`` the host's, ``$5`` and
     on are the sources of the mounts; ``$engine`` is what `docker info` said, as JSON. Probes of one name
     are asked once, whichever checks share them. One without text is among the questions that every
-    command asks (``toolkit.plan.probe``).
+    command asks (``toolkit.cluster.probe``).
     """
 
     name: str

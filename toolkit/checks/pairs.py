@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from toolkit.checks.model import Scene
-from toolkit.plan.pairs import CONNECT_SECONDS, FIRST_EPHEMERAL_PORT
-from toolkit.plan.ports import FIRST_MASTER_PORT
+from toolkit.cluster.pairs import CONNECT_SECONDS, FIRST_EPHEMERAL_PORT
+from toolkit.cluster.ports import FIRST_MASTER_PORT
 
 # In what words a connection failed. A refusal is a fault only where one of our programs listened.
 _FAULTS = {

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from toolkit.checks.model import Probe, Seen
 from toolkit.checks.places import NETWORK
 from toolkit.core.container import Mount
+from toolkit.hostsfile import mount_fields
 from toolkit.protocol.frames import CELL, rows
-from toolkit.spec import mount_fields
 
 # Each is looked at by a shell of its own, all at once: one whose server is gone answers nobody.
 SHARES = Probe(

@@ -15,11 +15,11 @@ from toolkit.cli.render import check_folder, put_files
 from toolkit.cli.run import variable
 
 if TYPE_CHECKING:
-    from toolkit.batch import Away
     from toolkit.cli.line import CommandLine
     from toolkit.core.facts import Facts
-    from toolkit.render.batch import BatchJob
-    from toolkit.spec.inventory import Inventory
+    from toolkit.export.job import BatchJob
+    from toolkit.export.prepare import Away
+    from toolkit.hostsfile.inventory import Inventory
 
 Words = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")]
 Launcher = Annotated[
@@ -76,7 +76,7 @@ def request_of(
 ) -> tuple[Any, tuple[str, ...]]:
     """Return what is to run, and the variables whose values are given there; what is wrong goes to `line`."""
     from toolkit.cli.line import listed
-    from toolkit.request import Request
+    from toolkit.jobs.request import Request
 
     pairs = [variable(line, word) for word in env or ()]
     request = Request(
@@ -95,7 +95,7 @@ def request_of(
 
 def image_of(line: CommandLine, name: str) -> str:
     """Return the name of an image; empty for the file's."""
-    from toolkit.spec.fields import image
+    from toolkit.hostsfile.fields import image
 
     return line.value("--image", image, name) or "" if name else ""
 
@@ -113,7 +113,7 @@ def pairs_of(line: CommandLine, option: str, words: list[str] | None) -> tuple[t
 
 def job_of(line: CommandLine, hosts: str, away: Away, target: str, output: str, verbose: bool) -> BatchJob:
     """Return the job as it leaves; asks the hosts only where nothing says how many GPUs they have."""
-    from toolkit.batch import check_away, job_elsewhere
+    from toolkit.export.prepare import check_away, job_elsewhere
 
     check_folder(line, output)
     inventory: Inventory | None = line.hosts(hosts)
@@ -131,7 +131,7 @@ def job_of(line: CommandLine, hosts: str, away: Away, target: str, output: str, 
 
 def definition_of(path: str) -> dict[str, Any]:
     """Return what a file of YAML or JSON holds."""
-    from toolkit.inputs import read_yaml
+    from toolkit.hostsfile.load import read_yaml
 
     found: dict[str, Any] = read_yaml(path)
     return found

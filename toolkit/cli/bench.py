@@ -59,11 +59,11 @@ def network(
     """Bandwidth and latency of every ordered pair of hosts, then all-reduce from 1 KiB up over all slots."""
     from datetime import datetime
 
-    from toolkit.bench import NetworkBench, bench_plan, check_bench, run_bench
+    from toolkit.bench.network import NetworkBench, bench_plan, check_bench, run_bench
+    from toolkit.bench.network_html import network_html
     from toolkit.cli.line import CommandLine, listed
-    from toolkit.output import write_file
-    from toolkit.render.network_html import network_html
-    from toolkit.request import Request, check_request
+    from toolkit.core.files import write_file
+    from toolkit.jobs.request import Request, check_request
 
     line = CommandLine()
     bench = NetworkBench(seconds, streams, engine, most * 1024**2, budget)
@@ -93,7 +93,7 @@ def network(
 
 def _text(measured: Measured) -> str:
     from toolkit.network.measured import shown_bytes, shown_rate, shown_share, shown_time
-    from toolkit.show import table
+    from toolkit.plan.show import table
 
     links = {(k.source, k.target): k for k in measured.pairs}
 

@@ -24,8 +24,8 @@ from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
     from toolkit.core.report import Report
+    from toolkit.hostsfile.inventory import Inventory
     from toolkit.plan.steps import Plan
-    from toolkit.spec.inventory import Inventory
 
 
 def check(
@@ -55,7 +55,7 @@ def check(
 
     from toolkit.cli.line import listed
     from toolkit.core.finding import worst
-    from toolkit.show import findings_text, plan_text, report_text
+    from toolkit.plan.show import findings_text, plan_text, report_text
 
     inventory = load(hosts)
     findings = cluster_of(inventory, verbose).check(listed(only), quick)
@@ -81,7 +81,7 @@ def check(
 
 def _fix(inventory: Inventory, dry_run: bool, verbose: bool) -> tuple[Plan, Report | None]:
     """Look once more, and remove what is left; only plan it when ``dry_run``."""
-    from toolkit.preflight import leftovers_plan, questions
+    from toolkit.checks.preflight import leftovers_plan, questions
 
     with connect(inventory, verbose, questions=questions()) as session:
         plan = leftovers_plan(session)

@@ -10,9 +10,9 @@ from toolkit.cli import complete
 from toolkit.cli.common import say
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
     from toolkit.cli.line import CommandLine
-    from toolkit.core.job_status import JobStatus
+    from toolkit.cluster.session import Session
+    from toolkit.jobs.status import JobStatus
 
 Job = Annotated[
     str,
@@ -34,7 +34,7 @@ def read_job(line: CommandLine, job: str) -> None:
 
 def wanted_job(session: Session, job: str, running: bool = False) -> JobStatus:
     """The job of that id, or the one that started last, ``running`` ones first."""
-    from toolkit.records import job_status, newest_job
+    from toolkit.jobs.records import job_status, newest_job
 
     session.require_some()
     return job_status(session, job) if job else newest_job(session, running)

@@ -16,10 +16,10 @@ from toolkit.cli.complete import one_of
 from toolkit.core.printable import TerminalFilter, printable, printable_line
 
 if TYPE_CHECKING:
-    from toolkit.api import Questions, Session
-    from toolkit.cluster import Cluster
+    from toolkit.api.cluster import Cluster
+    from toolkit.cluster.session import Questions, Session
     from toolkit.core.finding import Finding
-    from toolkit.spec.inventory import Inventory
+    from toolkit.hostsfile.inventory import Inventory
 
 HostsFile = Annotated[
     str,
@@ -145,7 +145,7 @@ def rank_output(raw: bool, errors: bool = False) -> Callable[[bytes], None]:
 
 def load(hosts: str) -> Inventory:
     """Return the hosts file's inventory."""
-    from toolkit.inputs import load_inventory
+    from toolkit.hostsfile.load import load_inventory
 
     return load_inventory(hosts)
 
@@ -164,7 +164,7 @@ def connect(
 
 def cluster_of(inventory: Inventory, verbose: bool) -> Cluster:
     """Return the cluster as an object; ``verbose`` says what is run where."""
-    from toolkit.cluster import Cluster
+    from toolkit.api.cluster import Cluster
 
     if not verbose:
         return Cluster(inventory, warn=_warn_of)

@@ -27,7 +27,7 @@ def services(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def jobs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of jobs of the same file's cluster that this machine has started or listed, newest first."""
-    from toolkit.effects.job_cache import knows_jobs, recall_jobs
+    from toolkit.jobs.id_cache import knows_jobs, recall_jobs
 
     if not knows_jobs():
         return []
@@ -47,21 +47,21 @@ def rates(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def launchers(incomplete: str) -> list[str]:
     """Launchers that a job can be started by."""
-    from toolkit.spec.fields import LAUNCHERS
+    from toolkit.hostsfile.fields import LAUNCHERS
 
     return _matching(LAUNCHERS, incomplete)
 
 
 def flavours(incomplete: str) -> list[str]:
     """Flavours of the image."""
-    from toolkit.plan.image import FLAVOURS
+    from toolkit.image.build_plan import FLAVOURS
 
     return _matching(FLAVOURS, incomplete)
 
 
 def extras(incomplete: str) -> list[str]:
     """What can be added to the image, alone or behind others and a comma."""
-    from toolkit.plan.extras import EXTRAS
+    from toolkit.image.extras import EXTRAS
 
     return _last(EXTRAS, incomplete)
 
@@ -75,14 +75,14 @@ def engines(incomplete: str) -> list[str]:
 
 def check_list(incomplete: str) -> list[str]:
     """Checks of hosts, alone or behind others and a comma."""
-    from toolkit.checks import CHECKS
+    from toolkit.checks.registry import CHECKS
 
     return _last((check.id for check in CHECKS), incomplete)
 
 
 def models(incomplete: str) -> list[str]:
     """Models whose size and step are known."""
-    from toolkit.network.models import MODELS
+    from toolkit.predict.models import MODELS
 
     return _matching(MODELS, incomplete)
 
@@ -123,7 +123,7 @@ def _read(path: str) -> dict[Any, Any]:
     """What a hosts file says, nothing when it cannot be read: no errors while typing."""
     from pathlib import Path
 
-    from toolkit.spec.yaml import MAX_BYTES, read_yaml
+    from toolkit.hostsfile.yaml import MAX_BYTES, read_yaml
 
     try:
         with Path(path).open("rb") as file:

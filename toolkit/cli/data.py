@@ -32,7 +32,7 @@ def send(
     What has changed here since is sent; what has gone here goes there, if it was sent from here. When it is
     cut off, what has come stays, and the next time only the rest travels.
     """
-    from toolkit.datasets import read_data, require_data, send_plan
+    from toolkit.data.manage import read_data, require_data, send_plan
 
     inventory = load(hosts)
     require_data(inventory)
@@ -47,7 +47,7 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """Show which host has which data, and whether it is what this machine has now. Changes nothing."""
     from dataclasses import asdict
 
-    from toolkit.show_data import data_text
+    from toolkit.data.show import data_text
 
     rows = cluster_of(load(hosts), verbose).data.rows()
     if as_json:
@@ -66,7 +66,7 @@ def remove(
 
     Files that came there in another way stay.
     """
-    from toolkit.datasets import remove_plan, require_data
+    from toolkit.data.manage import remove_plan, require_data
 
     inventory = load(hosts)
     require_data(inventory)

@@ -21,8 +21,8 @@ def down(
 ) -> None:
     """End the cluster's jobs and remove its containers, keys and files from every host; images stay."""
     from toolkit.core.names import RUNS
-    from toolkit.jobs import end_jobs
-    from toolkit.records import running_jobs
+    from toolkit.jobs.control import end_jobs
+    from toolkit.jobs.records import running_jobs
 
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
@@ -37,7 +37,7 @@ def down(
             end_jobs(session, lambda job: say(f"job {job} is running: it is ended first"))
         report = carry_out(session, plan, dry_run, as_json, verbose)
     if report is not None and report.ok:
-        from toolkit.effects.job_cache import remember_jobs
+        from toolkit.jobs.id_cache import remember_jobs
 
         remember_jobs(inventory.cluster, ())
     exit_with(report)

@@ -26,7 +26,7 @@ from toolkit.cli.common import (
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
     from toolkit.core.result import Result
-    from toolkit.spec.inventory import Inventory
+    from toolkit.hostsfile.inventory import Inventory
 
 CONTEXT = {"allow_interspersed_args": False}
 
@@ -49,7 +49,7 @@ def execute(
     does: toolkit shell HOST < FILE.
     """
     from toolkit.cli.line import CommandLine
-    from toolkit.effects.fanout import fan_out
+    from toolkit.remote.fanout import fan_out
 
     line = CommandLine()
     seconds = line.seconds("--timeout", timeout)
@@ -111,8 +111,8 @@ def shell(
     verbose: Verbose = False,
 ) -> None:
     """Open a shell in the container of main or of HOST; without a terminal it runs what it reads."""
-    from toolkit.api import choose_hosts
     from toolkit.cli.line import CommandLine
+    from toolkit.cluster.session import choose_hosts
     from toolkit.core.command import command
 
     line = CommandLine()

@@ -30,7 +30,7 @@ def tell(error: ToolkitError, as_json: bool) -> None:
     """Print the error for people and, if asked for, for programs."""
     report = _report(error)
     if report is not None:
-        from toolkit.show import report_text
+        from toolkit.plan.show import report_text
 
         say("\n" + report_text(report))
     more = explained_at(str(error))

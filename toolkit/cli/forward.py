@@ -12,7 +12,7 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect,
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
-    from toolkit.spec.inventory import Inventory, Service
+    from toolkit.hostsfile.inventory import Inventory, Service
 
 
 def forward(
@@ -34,7 +34,7 @@ def forward(
 
     from toolkit.cli.line import CommandLine
     from toolkit.errors import ToolkitError
-    from toolkit.forwarding import Door, Doors
+    from toolkit.services.forward import Door, Doors
 
     line = CommandLine()
     number = line.whole("--port", port, least=1, most=65535) or 0

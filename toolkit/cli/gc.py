@@ -22,7 +22,7 @@ from toolkit.cli.plans import exit_with, show_plans
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from toolkit.plan.fix import State
+    from toolkit.cleanup.plan import State
 
 
 def gc(
@@ -42,9 +42,9 @@ def gc(
     """Remove what dead runs of yours left on the hosts, of whatever cluster; running jobs stay."""
     from dataclasses import asdict
 
+    from toolkit.cleanup.gc import collect, questions
     from toolkit.cli.line import CommandLine
-    from toolkit.gc import collect, questions
-    from toolkit.show import report_text
+    from toolkit.plan.show import report_text
 
     line = CommandLine()
     days = line.whole("--older-than", older_than, least=0)
@@ -73,7 +73,7 @@ def gc(
 
 def _ask(state: State) -> bool:
     """A person says whether a cluster's folder goes; no is what Enter means."""
-    from toolkit.checks.remains import jobs_text
+    from toolkit.cleanup.remains import jobs_text
 
     holds = f"its keys and {jobs_text(state.records)}" if state.records else "its keys"
     what = f"{state.host}: cluster {state.cluster} has no container there. Remove {holds} ({state.path})?"

@@ -25,13 +25,13 @@ from toolkit.core.counted import counted
 from toolkit.core.printable import printable_line
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
     from toolkit.cli.line import CommandLine
-    from toolkit.core.job_status import JobStatus
+    from toolkit.cluster.session import Session
     from toolkit.core.local_writer import Destination
     from toolkit.errors import ToolkitError
-    from toolkit.get import Found, Got, Skipped
-    from toolkit.spec.inventory import Inventory
+    from toolkit.hostsfile.inventory import Inventory
+    from toolkit.jobs.files import Found, Got, Skipped
+    from toolkit.jobs.status import JobStatus
 
 
 def get(
@@ -72,7 +72,7 @@ def get(
     """
     from toolkit.cli.line import CommandLine
     from toolkit.core.local_writer import destination
-    from toolkit.get import default_folder
+    from toolkit.jobs.files import default_folder
 
     line = CommandLine()
     inventory = line.hosts(hosts)
@@ -107,9 +107,9 @@ def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: boo
         ToolkitError: no host gave any.
     """
     from toolkit.core.names import JOBS
-    from toolkit.effects.fanout import fan_out
     from toolkit.errors import ToolkitError
-    from toolkit.get import find_files
+    from toolkit.jobs.files import find_files
+    from toolkit.remote.fanout import fan_out
 
     folder = JOBS / job.id
     known = session.inventory.names
@@ -143,9 +143,9 @@ def _check(
     everywhere: bool,
     output: str,
 ) -> None:
-    from toolkit.api import choose_hosts
+    from toolkit.cluster.session import choose_hosts
     from toolkit.core.names import job_word
-    from toolkit.inputs import is_file
+    from toolkit.hostsfile.load import is_file
 
     if host and everywhere:
         line.refuse("--host", "names one host; --all-hosts means every host")
@@ -161,7 +161,7 @@ def _check(
 
 def _wanted(session: Session, job: str) -> str:
     """The id of the job that is meant. A host's files are there also when main, which knows it, is not."""
-    from toolkit.records import job_status, newest_job
+    from toolkit.jobs.records import job_status, newest_job
 
     if job and not any(name in session.facts for name in session.inventory.answering):
         return job
@@ -171,8 +171,8 @@ def _wanted(session: Session, job: str) -> str:
 def _find(
     session: Session, job: str, paths: list[str], places: dict[str, Destination]
 ) -> tuple[dict[str, Found], dict[str, ToolkitError]]:
-    from toolkit.effects.fanout import fan_out
-    from toolkit.get import find_files
+    from toolkit.jobs.files import find_files
+    from toolkit.remote.fanout import fan_out
 
     found, errors = fan_out(places, lambda name: find_files(session, name, job, paths, places[name]))
     if not found:
@@ -181,7 +181,7 @@ def _find(
 
 
 def _is_absence(error: ToolkitError) -> bool:
-    from toolkit.get import NoFolder, NoSuchFile
+    from toolkit.jobs.files import NoFolder, NoSuchFile
 
     return isinstance(error, (NoFolder, NoSuchFile))
 
@@ -189,9 +189,9 @@ def _is_absence(error: ToolkitError) -> bool:
 def _bring(
     session: Session, found: dict[str, Found], force: bool, verbose: bool, keep_modes: bool = False
 ) -> tuple[dict[str, Got], dict[str, ToolkitError]]:
-    from toolkit.effects.fanout import fan_out
-    from toolkit.execute import StepProgress
-    from toolkit.get import bring, check_local
+    from toolkit.jobs.files import bring, check_local
+    from toolkit.plan.execute import StepProgress
+    from toolkit.remote.fanout import fan_out
 
     check_local(tuple(found.values()), force)
     with Progress(verbose) as listener:
@@ -214,7 +214,7 @@ def _bring(
 def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitError], as_json: bool) -> None:
     from dataclasses import asdict
 
-    from toolkit.core.room import size
+    from toolkit.core.disk_space import size
 
     if as_json:
         rows = [
@@ -241,7 +241,7 @@ def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitErro
 def _show_got(job: str, got: dict[str, Got], errors: dict[str, ToolkitError], as_json: bool) -> None:
     from dataclasses import asdict
 
-    from toolkit.core.room import size
+    from toolkit.core.disk_space import size
 
     if as_json:
         rows: list[dict[str, Any]] = [asdict(one) for one in got.values()]

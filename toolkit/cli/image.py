@@ -73,11 +73,11 @@ def build(
 ) -> None:
     """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
     from toolkit.cli.line import CommandLine, listed
-    from toolkit.images import ImageRecipe, known_flavour, make_build, own_arch
-    from toolkit.images import build as build_now
-    from toolkit.inputs import is_file
-    from toolkit.plan.image import FLAVOURS
-    from toolkit.spec.fields import image as image_name
+    from toolkit.hostsfile.fields import image as image_name
+    from toolkit.hostsfile.load import is_file
+    from toolkit.image.build_plan import FLAVOURS
+    from toolkit.image.manage import ImageRecipe, known_flavour, make_build, own_arch
+    from toolkit.image.manage import build as build_now
 
     line = CommandLine()
     if flavour:
@@ -126,7 +126,7 @@ def build(
 
 
 def _notifier(verbose: bool) -> Callable[[str, str], None]:
-    from toolkit.core.build import build_progress
+    from toolkit.image.build_values import build_progress
 
     start = time.monotonic()
     last = ""
@@ -164,8 +164,8 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """
     from dataclasses import asdict
 
-    from toolkit.images import QUESTIONS, list_images
-    from toolkit.show import images_text
+    from toolkit.image.manage import QUESTIONS, list_images
+    from toolkit.plan.show import images_text
 
     inventory = load(hosts)
     with connect(inventory, verbose, questions=QUESTIONS) as session:
@@ -186,7 +186,7 @@ def prune(
 
     Never one that a container is made from, running or not, and never one with a name that you gave it.
     """
-    from toolkit.images import QUESTIONS, prune_plan
+    from toolkit.image.manage import QUESTIONS, prune_plan
 
     with connect(load(hosts), verbose, questions=QUESTIONS) as session:
         report = carry_out(session, prune_plan(session), dry_run, as_json, verbose)

@@ -14,8 +14,8 @@ from toolkit.core.counted import counted
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
-    from toolkit.meeting import Meeting
-    from toolkit.spec.draft import Draft, DraftHost
+    from toolkit.init.draft import Draft, DraftHost
+    from toolkit.init.meet import Meeting
 
 _NOTHING = "no hosts file was written"
 
@@ -64,7 +64,7 @@ def init(
     """Write a commented hosts.yaml: in a short conversation, or for the hosts that are named or found."""
     from toolkit.cli.line import CommandLine
     from toolkit.cli.meeting import meet_hosts
-    from toolkit.output import refuse_file
+    from toolkit.core.files import refuse_file
 
     line = CommandLine()
     named_here = bool(words or from_hostfile)
@@ -95,9 +95,9 @@ def _draft(
     line: CommandLine, words: list[str], hostfile: str, cluster: str | None, image: str | None, user: str
 ) -> Draft | None:
     """What the command line knows of the hosts; any other way to learn of them gives a Draft as well."""
-    from toolkit.inputs import read_hostfile
-    from toolkit.spec import fields
-    from toolkit.spec.draft import Draft, faults_between, read_host
+    from toolkit.hostsfile import fields
+    from toolkit.init.draft import Draft, faults_between, read_host
+    from toolkit.init.meet import read_hostfile
 
     if cluster is not None:
         line.value("--cluster", fields.cluster, cluster)
@@ -119,8 +119,8 @@ def _draft(
 
 
 def _found(person: Person, user: str) -> tuple[DraftHost, ...]:
-    from toolkit.aliases import find_aliases
     from toolkit.cli.meeting import pick_hosts
+    from toolkit.init.aliases import find_aliases
 
     return pick_hosts(person, find_aliases(), user)
 
@@ -149,9 +149,9 @@ def _filled(
 ) -> tuple[Draft, dict[str, Any]]:
     """Return the draft with what its hosts said, and the same as JSON; what the command line says wins."""
     from toolkit.cli.meeting import pick_cluster, pick_mounts
-    from toolkit.meeting import fill
-    from toolkit.spec.answers import cluster_name
-    from toolkit.spec.draft import named
+    from toolkit.init.answers import cluster_name
+    from toolkit.init.draft import named
+    from toolkit.init.meet import fill
 
     met = meeting.met
     usable = [host.name for host in named(draft.hosts) if met[host.name].usable]
@@ -178,9 +178,9 @@ def _filled(
 
 def _show(person: Person, draft: Draft, file: str) -> None:
     """Show what would be written, and ask whether it may be."""
-    from toolkit.show_init import essence
-    from toolkit.spec.answers import read_choice
-    from toolkit.spec.draft_text import hosts_file
+    from toolkit.init.answers import read_choice
+    from toolkit.init.draft_text import hosts_file
+    from toolkit.init.show import essence
 
     say(essence(hosts_file(draft)))
     if file and person.ask(f"write {file}?", "yes", lambda text: read_choice(text, ("yes", "no"))) == "no":
@@ -190,9 +190,9 @@ def _show(person: Person, draft: Draft, file: str) -> None:
 
 def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force: bool, as_json: bool) -> None:
     """Write the file, or print it where ``file`` is empty, and say what comes next."""
-    from toolkit.output import write_file
-    from toolkit.spec.draft import named
-    from toolkit.spec.draft_text import hosts_file
+    from toolkit.core.files import write_file
+    from toolkit.init.draft import named
+    from toolkit.init.draft_text import hosts_file
 
     text, hosts = hosts_file(draft), named(draft.hosts)
     result = {"file": file, "hosts": [host.name for host in hosts], **found}
@@ -211,8 +211,8 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
 
 
 def _next(draft: Draft, file: str) -> str:
-    from toolkit.checks.filling import CPU_IMAGE, GPU_IMAGE
-    from toolkit.effects.engine import Engine
+    from toolkit.init.filling import CPU_IMAGE, GPU_IMAGE
+    from toolkit.remote.engine import Engine
 
     engine = Engine.find()
     there = engine is not None and engine.image(draft.image) is not None

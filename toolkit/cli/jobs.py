@@ -26,7 +26,7 @@ from toolkit.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.core.job_status import JobStatus
+    from toolkit.jobs.status import JobStatus
 
 _SHOWN = 20
 
@@ -38,9 +38,9 @@ def jobs(
     verbose: Verbose = False,
 ) -> None:
     """List the cluster's jobs, newest last: whose, how they stand, where, since when, how they ended."""
-    from toolkit.effects.job_cache import remember_jobs
-    from toolkit.records import known_jobs
-    from toolkit.show_jobs import job_json, jobs_table
+    from toolkit.jobs.id_cache import remember_jobs
+    from toolkit.jobs.records import known_jobs
+    from toolkit.jobs.show import job_json, jobs_table
 
     inventory = load(hosts)
     with connect(inventory, verbose, inventory.answering) as session:
@@ -70,7 +70,7 @@ def attach(
     from toolkit.cli.line import CommandLine
     from toolkit.cli.signals import Signals
     from toolkit.cli.watch import ON_INTERRUPT, watch
-    from toolkit.logs import Excerpt
+    from toolkit.jobs.logs import Excerpt
 
     line = CommandLine()
     read_job(line, job)
@@ -97,8 +97,8 @@ def wait(
     verbose: Verbose = False,
 ) -> None:
     """Wait in silence until a job has ended; ends with the job's exit code."""
+    from toolkit.api.job import ClusterJob
     from toolkit.cli.line import CommandLine
-    from toolkit.cluster_job import ClusterJob
 
     line = CommandLine()
     read_job(line, job)
@@ -123,8 +123,8 @@ def stop(
 ) -> None:
     """End a job on every host, and only that job."""
     from toolkit.cli.line import CommandLine
-    from toolkit.jobs import stop as stop_job
-    from toolkit.show_jobs import job_json
+    from toolkit.jobs.control import stop as stop_job
+    from toolkit.jobs.show import job_json
 
     line = CommandLine()
     read_job(line, job)

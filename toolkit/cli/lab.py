@@ -151,7 +151,7 @@ def status(
     line.end()
     from toolkit.errors import NotReady
     from toolkit.lab.status import lab_status
-    from toolkit.show import table
+    from toolkit.plan.show import table
 
     lab = lab_status(name)
     if as_json:

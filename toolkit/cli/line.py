@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from toolkit.errors import BadInput, Problem
 
 if TYPE_CHECKING:
-    from toolkit.spec.inventory import Inventory
+    from toolkit.hostsfile.inventory import Inventory
 
 Value = TypeVar("Value")
 Given = ParamSpec("Given")
@@ -93,7 +93,7 @@ class CommandLine:
 
     def hosts(self, path: str) -> Inventory | None:
         """Return the hosts file's inventory, None when it is wrong."""
-        from toolkit.inputs import load_inventory
+        from toolkit.hostsfile.load import load_inventory
 
         return self.read(load_inventory, path)
 

@@ -11,7 +11,7 @@ from toolkit.cli.chosen_job import Job, read_job, say_lost, wanted_job
 from toolkit.cli.common import DEFAULT_HOSTS, Fold, HostsFile, Raw, Verbose, connect, rank_output, say
 
 if TYPE_CHECKING:
-    from toolkit.spec.inventory import Inventory
+    from toolkit.hostsfile.inventory import Inventory
 
 
 def logs(
@@ -45,8 +45,8 @@ def logs(
     from toolkit.cli.line import CommandLine
     from toolkit.cli.moments import since as moment
     from toolkit.core.local_writer import destination
-    from toolkit.inputs import is_file
-    from toolkit.logs import Excerpt, show_log
+    from toolkit.hostsfile.load import is_file
+    from toolkit.jobs.logs import Excerpt, show_log
 
     line = CommandLine()
     read_job(line, job)
@@ -88,7 +88,7 @@ def logs(
 
 
 def _service_log(inventory: Inventory, name: str, words: list[str], raw: bool, verbose: bool) -> None:
-    from toolkit.services import show_log
+    from toolkit.services.control import show_log
 
     service = inventory.service(name)
     with connect(inventory, verbose, [service.host]) as session:

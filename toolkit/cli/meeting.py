@@ -10,12 +10,12 @@ from toolkit.cli.asking import Person
 from toolkit.cli.common import say
 
 if TYPE_CHECKING:
-    from toolkit.aliases import Alias
     from toolkit.core.container import Mount
     from toolkit.errors import ToolkitError
-    from toolkit.meeting import Meeting
-    from toolkit.spec.draft import Draft, DraftHost
-    from toolkit.spec.inventory import Inventory
+    from toolkit.hostsfile.inventory import Inventory
+    from toolkit.init.aliases import Alias
+    from toolkit.init.draft import Draft, DraftHost
+    from toolkit.init.meet import Meeting
 
 LEAVE, AGAIN, KEEP = "leave", "try", "keep"
 
@@ -29,8 +29,8 @@ def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[Dra
         BadInput: it names none, and nobody can be asked.
     """
     from toolkit.errors import BadInput, Problem
-    from toolkit.show_init import aliases_text
-    from toolkit.spec.answers import ALL, NONE, read_hosts
+    from toolkit.init.answers import ALL, NONE, read_hosts
+    from toolkit.init.show import aliases_text
 
     listed = [alias for alias in aliases if not alias.bar]
     names = [alias.name for alias in listed]
@@ -57,10 +57,10 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
     Args:
         yes: ask about no host key; one that is not on record stays unknown.
     """
-    from toolkit.meeting import inventory_of, leave_out, meet
-    from toolkit.show_init import met_text, mixed_text
-    from toolkit.spec.answers import read_choice
-    from toolkit.spec.draft import named
+    from toolkit.init.answers import read_choice
+    from toolkit.init.draft import named
+    from toolkit.init.meet import inventory_of, leave_out, meet
+    from toolkit.init.show import met_text, mixed_text
 
     while True:
         hosts = named(draft.hosts)
@@ -89,8 +89,8 @@ def _settle_keys(
     """Ask about every ssh key that is not on record; return the hosts that showed none, with the reason."""
     from toolkit.cli.asking import on_terminal
     from toolkit.cli.trust import settle
+    from toolkit.cluster.trust import look
     from toolkit.errors import Unreachable
-    from toolkit.trust import look
 
     shown = look(inventory, tuple(names))
     if not yes and on_terminal():
@@ -112,8 +112,8 @@ def _settle_keys(
 
 def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple[Mount, ...]:
     """Return the mounts of those file systems of all hosts that a person wants ranks to see; default: all."""
-    from toolkit.show_init import shares_text
-    from toolkit.spec.answers import ALL, read_some
+    from toolkit.init.answers import ALL, read_some
+    from toolkit.init.show import shares_text
 
     shares = meeting.shares(hosts)
     if not shares:
@@ -128,8 +128,8 @@ def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple
 
 def pick_cluster(person: Person, meeting: Meeting, default: str) -> str:
     """Return the cluster's name: no other user of these hosts has one of that name."""
-    from toolkit.spec import fields
-    from toolkit.spec.answers import free_name
+    from toolkit.hostsfile import fields
+    from toolkit.init.answers import free_name
 
     def read(text: str) -> str:
         name = fields.cluster(text)

@@ -37,7 +37,7 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
     """
     from dataclasses import asdict
 
-    from toolkit.show_network import explanation_text
+    from toolkit.network.show import explanation_text
 
     said = cluster_of(load(hosts), verbose).network.explain()
     if as_json:
@@ -77,15 +77,15 @@ def tune(
     Takes some ten seconds in which nothing else should use the network. Kept until `toolkit down`; what the
     hosts file or --env says wins over it. Nothing is changed where it would harm any size of message.
     """
+    from toolkit.bench.tune import check_tune, forget_plan, tune_plans
+    from toolkit.bench.tune import forget as forget_tuned
+    from toolkit.bench.tune import tune as tune_network
     from toolkit.cli.line import CommandLine, listed
     from toolkit.cli.plans import show_plans
     from toolkit.cli.progress import Progress
+    from toolkit.jobs.request import Request, check_request
+    from toolkit.network.show import tuning_text
     from toolkit.network.tuning_json import tuning_json
-    from toolkit.request import Request, check_request
-    from toolkit.show_network import tuning_text
-    from toolkit.tune import check_tune, forget_plan, tune_plans
-    from toolkit.tune import forget as forget_tuned
-    from toolkit.tune import tune as tune_network
 
     line = CommandLine()
     line.read(check_tune, engine, budget)

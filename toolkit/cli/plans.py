@@ -11,7 +11,7 @@ from toolkit.cli.common import as_warnings, put_json, put_text, say
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
+    from toolkit.cluster.session import Session
     from toolkit.core.finding import Finding
     from toolkit.core.report import Report
     from toolkit.plan.steps import Plan, Step
@@ -21,7 +21,7 @@ def show_plans(
     session: Session, plans: Sequence[Plan], as_json: bool, more: Mapping[str, Any] | None = None
 ) -> None:
     """Print what would be done, for ``--dry-run``; ``more`` goes into the JSON."""
-    from toolkit.show import plan_text
+    from toolkit.plan.show import plan_text
 
     texts = [plan_text(plan, session.inventory.engine) for plan in plans]
     if as_json:
@@ -37,7 +37,7 @@ def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) ->
     Ends the command after a dry run, and when no host is left to go on with.
     """
     from toolkit.core.report import PlanFailed
-    from toolkit.show import report_text
+    from toolkit.plan.show import report_text
 
     plan = session.plan_pull()
     if not plan.steps:
@@ -78,8 +78,8 @@ def carry_out(
         execute: runs the plan in place of the session.
         to_do: of a plan that is printed, what has something to do as things are; None for not known.
     """
-    from toolkit.execute import reported_after
-    from toolkit.show import report_text, to_do_text
+    from toolkit.plan.execute import reported_after
+    from toolkit.plan.show import report_text, to_do_text
 
     found = {} if warnings is None else as_warnings(warnings)
     if dry_run:

@@ -12,9 +12,9 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect,
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from toolkit.hostsfile.inventory import Inventory
     from toolkit.network.measured import Measured
-    from toolkit.network.probed import Probed
-    from toolkit.spec.inventory import Inventory
+    from toolkit.predict.probed import Probed
 
 _NET, _LOAD = "Network", "Model"
 
@@ -108,8 +108,8 @@ def predict(
     """
     from toolkit.cli.predict_text import as_value, text
     from toolkit.errors import BadInput, Problem
-    from toolkit.network.ask import Options, parse_options
-    from toolkit.prediction import predict_training
+    from toolkit.predict.ask import Options, parse_options
+    from toolkit.predict.run import predict_training
 
     if arguments and not probe:
         problem = Problem(arguments[0], "is not an option; arguments of a script need --probe SCRIPT")
@@ -162,7 +162,7 @@ def _read(path: Path) -> Measured:
 
 
 def _probe(inventory: Inventory, script: str, arguments: list[str], workdir: Path, verbose: bool) -> Probed:
-    from toolkit.steptime import probe_request, probe_step
+    from toolkit.bench.step_time import probe_request, probe_step
 
     request = probe_request(inventory, script, arguments, workdir)
     with connect(inventory, verbose) as session:

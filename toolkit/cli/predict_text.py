@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from toolkit.network.ask import Ask
 from toolkit.network.cost import DTYPE_BYTES
 from toolkit.network.links import Network
-from toolkit.network.overlap import fill
-from toolkit.network.predict import COMPARED, Load, Prediction, Row
-from toolkit.network.probed import Probed
 from toolkit.network.units import bytes_text, count_text, number_text, rate_text, seconds_text
-from toolkit.show import table
+from toolkit.plan.show import table
+from toolkit.predict.ask import Ask
+from toolkit.predict.model import COMPARED, Load, Prediction, Row
+from toolkit.predict.overlap import fill
+from toolkit.predict.probed import Probed
 
 
 def text(

@@ -13,7 +13,7 @@ from toolkit.core.printable import printable_line
 
 if TYPE_CHECKING:
     from toolkit.core.report import Outcome
-    from toolkit.execute import Event, StepProgress
+    from toolkit.plan.execute import Event, StepProgress
 
 
 class Progress:
@@ -43,7 +43,7 @@ class Progress:
             self._bars.stop()
 
     def __call__(self, event: Event) -> None:
-        from toolkit.execute import StepEnded, StepProgress
+        from toolkit.plan.execute import StepEnded, StepProgress
 
         with self._lock:
             if isinstance(event, StepEnded):
@@ -54,7 +54,7 @@ class Progress:
 
     def outcome(self, outcome: Outcome) -> None:
         """Print how a step ended; that there was nothing to do is for ``--verbose``."""
-        from toolkit.show import outcome_line
+        from toolkit.plan.show import outcome_line
 
         if outcome.status != "skipped" or self._verbose:
             say(outcome_line(outcome))

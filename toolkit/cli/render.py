@@ -57,7 +57,7 @@ def ssh(
 
 def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool) -> None:
     from toolkit.cli.line import CommandLine
-    from toolkit.plan.renderings import TARGETS
+    from toolkit.lifecycle.renderings import TARGETS
 
     line = CommandLine()
     check_folder(line, output)
@@ -74,7 +74,7 @@ def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool)
 
 def check_folder(line: CommandLine, output: str) -> None:
     """Note it when files cannot go there."""
-    from toolkit.inputs import is_folder
+    from toolkit.hostsfile.load import is_folder
 
     if output and os.path.lexists(output) and not is_folder(output):
         line.refuse("--output", f"{output} is not a folder")
@@ -82,7 +82,7 @@ def check_folder(line: CommandLine, output: str) -> None:
 
 def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
     """Write files to a folder, or print them; a single one is printed as it is."""
-    from toolkit.output import write_file
+    from toolkit.core.files import write_file
 
     if output:
         for name, text in files.items():

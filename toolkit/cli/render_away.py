@@ -68,9 +68,9 @@ def slurm(
 
     Asks the hosts only where nothing says how many GPUs they have.
     """
-    from toolkit.batch import SLURM, Away
     from toolkit.cli.line import CommandLine
-    from toolkit.render.slurm import RUNTIMES, script
+    from toolkit.export.prepare import SLURM, Away
+    from toolkit.export.slurm import RUNTIMES, script
 
     line = CommandLine()
     line.one_of("--runtime", runtime, RUNTIMES)
@@ -91,7 +91,7 @@ def slurm(
     name, text = f"{job.name}.sh", script(job, runtime, sbatch or ())
     result: dict[str, Any] = {}
     if check:
-        from toolkit.rehearsal import rehearse_slurm
+        from toolkit.export.verify import rehearse_slurm
 
         result = checked(rehearse_slurm(job, text, lambda two: script(two, runtime, sbatch or ()), say))
     put(name, text, result, output, as_json)
@@ -139,10 +139,10 @@ def kubernetes(
 
     Asks the hosts only where nothing says how many GPUs they have.
     """
-    from toolkit.batch import KUBERNETES, Away
     from toolkit.cli.line import CommandLine
-    from toolkit.render.kubernetes import manifest, manifest_text
-    from toolkit.render.pods import Pods
+    from toolkit.export.kubernetes import manifest, manifest_text
+    from toolkit.export.pods import Pods
+    from toolkit.export.prepare import KUBERNETES, Away
 
     line = CommandLine()
     request, passed = request_of(line, words, launcher, env, workdir, only, exclude, timeout, grace)
@@ -170,7 +170,7 @@ def kubernetes(
     made = manifest(job, pods)
     result: dict[str, Any] = {}
     if check:
-        from toolkit.rehearsal import rehearse_kubernetes
+        from toolkit.export.verify import rehearse_kubernetes
 
         result = checked(rehearse_kubernetes(made, given))
     put(f"{job.name}.yaml", manifest_text(made), result, output, as_json)

@@ -13,7 +13,7 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
-    from toolkit.core.job_report import JobReport
+    from toolkit.monitor.job_report import JobReport
     from toolkit.network.measured import Measured
 
 
@@ -41,13 +41,13 @@ def report(
     """
     from datetime import datetime
 
+    from toolkit.api.job import ClusterJob
+    from toolkit.bench.scaling_fit import parse_scaling
     from toolkit.cli.line import CommandLine
-    from toolkit.cluster_job import ClusterJob
+    from toolkit.core.files import write_file, write_page
     from toolkit.errors import ToolkitError
-    from toolkit.network.scaling import parse_scaling
-    from toolkit.output import write_file, write_page
-    from toolkit.render.compare_html import compare_html, comparison
-    from toolkit.render.report_html import report_html, verdict
+    from toolkit.monitor.compare_html import compare_html, comparison
+    from toolkit.monitor.report_html import report_html, verdict
 
     line = CommandLine()
     read_job(line, job)

@@ -35,8 +35,8 @@ from toolkit.cli.watch import ON_INTERRUPT
 from toolkit.core.counted import counted
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
     from toolkit.cli.line import CommandLine
+    from toolkit.cluster.session import Session
     from toolkit.core.finding import Finding
 
 # A script's own options come after it and are not ours.
@@ -55,7 +55,7 @@ class ScriptCommand(TyperCommand):
         }
         words = ctx.params["words"]
         if any(word.partition("=")[0] in written for word in words[1:]):
-            from toolkit.launching import misplaced_options
+            from toolkit.jobs.launcher import misplaced_options
 
             script, found = misplaced_options(words, Path(ctx.params["workdir"]), written)
             if found:
@@ -140,10 +140,10 @@ def run(
 
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
+    from toolkit.api.meanwhile import BeforeRun, fault_questions
     from toolkit.cli.line import CommandLine, listed
-    from toolkit.launching import launcher_findings
-    from toolkit.meanwhile import BeforeRun, fault_questions
-    from toolkit.request import Request, check_request, environment_findings, start_of
+    from toolkit.jobs.launcher import launcher_findings
+    from toolkit.jobs.request import Request, check_request, environment_findings, start_of
 
     line = CommandLine()
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
@@ -172,12 +172,12 @@ def run(
         Signals() as signals,
         connect(inventory, verbose, None, asked, desks=True, meanwhile=ahead) as session,
     ):
+        from toolkit.checks.preflight import restart_warnings
         from toolkit.cli.watch import watch
-        from toolkit.datasets import refuse_lacking
-        from toolkit.jobs import start
-        from toolkit.logs import Excerpt
-        from toolkit.making import code_findings, make_job, plan_run, private_code
-        from toolkit.preflight import restart_warnings
+        from toolkit.data.manage import refuse_lacking
+        from toolkit.jobs.build import code_findings, make_job, plan_run, private_code
+        from toolkit.jobs.control import start
+        from toolkit.jobs.logs import Excerpt
 
         session.require_some()
         say_changes(changes := session.changes())
@@ -222,8 +222,8 @@ def run(
 
 def _refuse_faults(session: Session, hosts: set[str]) -> tuple[Finding, ...]:
     """Stop at errors; print the first warnings and return all of them."""
-    from toolkit.preflight import preflight, refuse_faults
-    from toolkit.show import alarms_text, warnings_text
+    from toolkit.checks.preflight import preflight, refuse_faults
+    from toolkit.plan.show import alarms_text, warnings_text
 
     found = preflight(session, hosts)
     errors = [finding for finding in found if finding.verdict == "error"]
@@ -249,7 +249,7 @@ def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ..
 
 def variable(line: CommandLine, word: str) -> tuple[str, str | None]:
     """Return the name and the value of NAME[=VALUE], None without one; an empty name for one that is none."""
-    from toolkit.spec.fields import env_name
+    from toolkit.hostsfile.fields import env_name
 
     name, equals, value = word.partition("=")
     # The value may be a secret: no message repeats it.

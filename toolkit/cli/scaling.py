@@ -15,10 +15,10 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect,
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
+    from toolkit.bench.scaling_fit import Scaling
     from toolkit.cli.line import CommandLine
-    from toolkit.network.scaling import Scaling
-    from toolkit.request import Request
+    from toolkit.cluster.session import Session
+    from toolkit.jobs.request import Request
 
 
 def scaling(
@@ -68,11 +68,11 @@ def scaling(
     """
     from datetime import datetime
 
+    from toolkit.bench.scaling_fit import BATCHES, parse_prediction
+    from toolkit.bench.scaling_html import scaling_html
     from toolkit.cli.line import CommandLine, listed
-    from toolkit.network.scaling import BATCHES, parse_prediction
-    from toolkit.output import write_file
-    from toolkit.render.scaling_html import scaling_html
-    from toolkit.request import Request, check_request
+    from toolkit.core.files import write_file
+    from toolkit.jobs.request import Request, check_request
 
     line = CommandLine()
     line.one_of("--batch", batch, BATCHES)
@@ -131,7 +131,7 @@ def _measure(
     times: tuple[float | None, ...],
     verbose: bool,
 ) -> Scaling:
-    from toolkit.scaling import measure_all
+    from toolkit.bench.scaling import measure_all
 
     warm_up, seconds, patience = (time or 0.0 for time in times)
     with Progress(verbose) as listener:
@@ -139,7 +139,7 @@ def _measure(
 
 
 def _text(found: Scaling) -> str:
-    from toolkit.show import table
+    from toolkit.plan.show import table
 
     head, rows = found.rows()
     faults = "".join(f"not measured: {fault}\n" for fault in found.faults)

@@ -16,8 +16,8 @@ def schema(
     ] = "",
 ) -> None:
     """Print the JSON Schema of hosts.yaml: editors that know it complete keys and mark what is wrong."""
-    from toolkit.output import write_file
-    from toolkit.spec.parse import json_schema
+    from toolkit.core.files import write_file
+    from toolkit.hostsfile.parse import json_schema
 
     text = json.dumps(json_schema(), indent=2) + "\n"
     if output in ("", "-"):

@@ -37,10 +37,10 @@ def smoke(
     verbose: Verbose = False,
 ) -> None:
     """Run nvidia-smi in a fresh container on every host, then one checked all-reduce across all slots."""
+    from toolkit.bench.smoke import choose_launcher, run_smoke, smoke_plans
     from toolkit.cli.line import CommandLine
-    from toolkit.request import Request, check_request
-    from toolkit.show import table
-    from toolkit.smoke import choose_launcher, run_smoke, smoke_plans
+    from toolkit.jobs.request import Request, check_request
+    from toolkit.plan.show import table
 
     line = CommandLine()
     inventory = line.hosts(hosts)

@@ -20,8 +20,8 @@ from toolkit.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
-    from toolkit.core.job_status import JobStatus
+    from toolkit.cluster.session import Session
+    from toolkit.jobs.status import JobStatus
 
 # Beside those that run; `toolkit jobs` has the others.
 _SHOWN = 5
@@ -31,11 +31,11 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """Show hosts, services, GPUs with their holders, and jobs; exits with 3 when the cluster is not up."""
     from dataclasses import asdict
 
-    from toolkit.services import states as service_states
-    from toolkit.show import table
-    from toolkit.show_gpus import gpus_json, gpus_text
-    from toolkit.show_jobs import job_json, jobs_table
-    from toolkit.show_services import services_text
+    from toolkit.cluster.show_gpus import gpus_json, gpus_text
+    from toolkit.jobs.show import job_json, jobs_table
+    from toolkit.plan.show import table
+    from toolkit.services.control import states as service_states
+    from toolkit.services.show import services_text
 
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
@@ -73,7 +73,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
 def _jobs(session: Session) -> tuple[list[JobStatus], str]:
     """The jobs, or why they are not known: what the hosts have said is worth showing all the same."""
     from toolkit.errors import ToolkitError
-    from toolkit.records import job_statuses
+    from toolkit.jobs.records import job_statuses
 
     try:
         return job_statuses(session), ""

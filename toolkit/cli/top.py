@@ -13,8 +13,8 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect,
 from toolkit.core.printable import printable_line
 
 if TYPE_CHECKING:
-    from toolkit.gauges import Gauges
-    from toolkit.show_top import Cell
+    from toolkit.monitor.gauges import Gauges
+    from toolkit.monitor.top import Cell
 
 
 def top(
@@ -35,8 +35,8 @@ def top(
     On a terminal until Ctrl-C, elsewhere once. Needs the cluster's containers; changes nothing.
     """
     from toolkit.cli.line import CommandLine
-    from toolkit.gauges import Gauges
-    from toolkit.show_top import top_json, top_text
+    from toolkit.monitor.gauges import Gauges
+    from toolkit.monitor.top import top_json, top_text
 
     line = CommandLine()
     seconds = line.seconds("--interval", interval, least=0)
@@ -67,8 +67,8 @@ def top(
 
 def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) -> None:
     """Show and write what comes until Ctrl-C, which is the way out and no failure."""
-    from toolkit.effects.whole import write_whole
-    from toolkit.show_prometheus import prometheus_text
+    from toolkit.core.whole_file import write_whole
+    from toolkit.monitor.prometheus import prometheus_text
 
     screen = _Screen(cluster) if live else None
     if file:
@@ -118,7 +118,7 @@ def _screen(cluster: str, found: Any, silent: Any) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from toolkit.show_top import tables
+    from toolkit.monitor.top import tables
 
     there = f"{len(found)} of {len(found) + len(silent)} hosts"
     head = f"{cluster}   {time.strftime('%H:%M:%S')}   {there}   Ctrl-C ends"

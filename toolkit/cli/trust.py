@@ -10,7 +10,7 @@ from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, confirm, put_json, say
 
 if TYPE_CHECKING:
-    from toolkit.trust import ShownKey
+    from toolkit.cluster.trust import ShownKey
 
 
 def trust(
@@ -28,9 +28,9 @@ def trust(
     verbose: Verbose = False,
 ) -> None:
     """Show the fingerprints of hosts' ssh keys and record them once you have compared them."""
-    from toolkit.api import choose_hosts
     from toolkit.cli.line import CommandLine
-    from toolkit.trust import look
+    from toolkit.cluster.session import choose_hosts
+    from toolkit.cluster.trust import look
 
     line = CommandLine()
     inventory = line.hosts(hosts)
@@ -53,7 +53,7 @@ def settle(
     """
     import sys
 
-    from toolkit.trust import record
+    from toolkit.cluster.trust import record
 
     say(found.line())
     if verbose:

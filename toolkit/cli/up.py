@@ -22,7 +22,7 @@ from toolkit.cli.common import (
 from toolkit.cli.plans import carry_out, exit_with, pull_image
 
 if TYPE_CHECKING:
-    from toolkit.datasets import Staged
+    from toolkit.data.manage import Staged
 
 
 def up(
@@ -45,25 +45,25 @@ def up(
     verbose: Verbose = False,
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
+    from toolkit.api.meanwhile import before_up, fault_questions
     from toolkit.core.finding import graver_first
-    from toolkit.meanwhile import before_up, fault_questions
-    from toolkit.network.lint import lint_inventory
+    from toolkit.env_lint.lint import lint_inventory
 
     inventory = load(hosts)
     data: Staged = ()
     if inventory.data and not no_data:
-        from toolkit.datasets import read_data
+        from toolkit.data.manage import read_data
 
         data = read_data(inventory)
     findings = graver_first(lint_inventory(inventory))
     warn(findings)
     asked = () if no_check else fault_questions
     with connect(inventory, verbose, questions=asked, meanwhile=before_up) as session:
-        from toolkit.execute import reported_after
-        from toolkit.jobs import refuse_to_end_jobs
-        from toolkit.preflight import preflight, refuse_faults
-        from toolkit.race import bring_up
-        from toolkit.show import alarms_text
+        from toolkit.checks.preflight import preflight, refuse_faults
+        from toolkit.jobs.control import refuse_to_end_jobs
+        from toolkit.lifecycle.port_race import bring_up
+        from toolkit.plan.execute import reported_after
+        from toolkit.plan.show import alarms_text
 
         found = () if no_check else preflight(session, session.inventory.names)
         if found:

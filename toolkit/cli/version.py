@@ -75,8 +75,8 @@ def _ssh() -> str:
 
 
 def _engine() -> str:
-    from toolkit.effects.engine import Engine, connect_client
     from toolkit.errors import MissingTool
+    from toolkit.remote.engine import Engine, connect_client
 
     try:
         return Engine(connect_client(_ENGINE_SECONDS)).version()

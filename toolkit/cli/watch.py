@@ -14,9 +14,9 @@ from toolkit.cli.signals import Signals
 from toolkit.errors import Detached
 
 if TYPE_CHECKING:
-    from toolkit.api import Session
-    from toolkit.core.job_status import JobStatus
-    from toolkit.logs import Excerpt
+    from toolkit.cluster.session import Session
+    from toolkit.jobs.logs import Excerpt
+    from toolkit.jobs.status import JobStatus
 
 # What the first Ctrl-C does. Without a terminal nobody can be asked, and it stops the job.
 ON_INTERRUPT = ("ask", "stop", "detach")
@@ -36,7 +36,7 @@ class _Follower(threading.Thread):
         self.ended: JobStatus | None = None
 
     def run(self) -> None:
-        from toolkit.following import follow
+        from toolkit.jobs.following import follow
 
         def put(data: bytes) -> None:
             with self.held:
@@ -69,7 +69,7 @@ def watch(
     Raises:
         Detached: the person, a signal or a broken connection took us away from the job; it goes on.
     """
-    from toolkit.records import job_status
+    from toolkit.jobs.records import job_status
 
     follower = _Follower(session, job, sink or (lambda data: None), what)
     follower.start()
@@ -118,7 +118,7 @@ def _ask(job: str, follower: _Follower, signals: Signals) -> str:
 
 
 def _stop(session: Session, job: str, signals: Signals) -> None:
-    from toolkit.jobs import kill, stop
+    from toolkit.jobs.control import kill, stop
 
     try:
         # The offer itself is within: the next Ctrl-C may come before it has been written in full.
@@ -150,7 +150,7 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
 
 
 def _tell(ended: JobStatus) -> JobStatus:
-    from toolkit.show_jobs import end_text
+    from toolkit.jobs.show import end_text
 
     if ended.unswept:
         say(f"  could not look for leftovers on {', '.join(ended.unswept)}; toolkit down does")

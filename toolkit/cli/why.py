@@ -27,13 +27,13 @@ def why(
     verbose: Verbose = False,
 ) -> None:
     """Say which rank holds a job up, or what ended it: asks all hosts at once, changes nothing there."""
+    from toolkit.api.job import ClusterJob
     from toolkit.cli.line import CommandLine
-    from toolkit.cluster_job import ClusterJob
+    from toolkit.core.archive import write_bundle
     from toolkit.core.names import job_word
-    from toolkit.effects.bundle import write_bundle
+    from toolkit.diagnose.show import why_json, why_text
+    from toolkit.diagnose.why import bundle_files
     from toolkit.errors import ToolkitError
-    from toolkit.show_why import why_json, why_text
-    from toolkit.why import bundle_files
 
     line = CommandLine()
     if job:
@@ -60,7 +60,7 @@ def why(
 
 
 def _read_save(line: CommandLine, save: str) -> None:
-    from toolkit.inputs import is_file, is_folder
+    from toolkit.hostsfile.load import is_file, is_folder
 
     if "\0" in save or not save.endswith(_END) or Path(save).name == _END:
         line.refuse("--save", f"should be the name of a file that ends with {_END}, found {save!r}")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from toolkit.core.disk_space import size
 from toolkit.core.finding import Finding
-from toolkit.core.room import size
 
 FILE, LINK = "f", "l"
 

@@ -22,7 +22,7 @@ class Loading:
         self.done = threading.Event()
         self.status = -1
         self.process = subprocess.Popen(
-            # In the words of the host's own engine; see toolkit/executors/programs.py.
+            # In the words of the host's own engine; see toolkit/transfer/host_programs.py.
             os.environ.get("TOOLKIT_LOAD", "docker load --quiet").split(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

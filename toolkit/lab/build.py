@@ -12,7 +12,6 @@ from pathlib import Path
 import toolkit
 from toolkit.core.command import command
 from toolkit.core.report import Outcome, Report, Status
-from toolkit.effects.fanout import fan_out
 from toolkit.errors import CommandFailed, LabError
 from toolkit.lab import commands as cmd
 from toolkit.lab import files
@@ -20,6 +19,7 @@ from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.spec import ENGINES, LabSpec
 from toolkit.lab.subnets import free_subnet, routed_networks
 from toolkit.lab.topology import LabHost, Means, lab_hosts
+from toolkit.remote.fanout import fan_out
 
 Progress = Callable[[str], None]
 

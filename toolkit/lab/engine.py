@@ -13,10 +13,10 @@ from requests.exceptions import RequestException
 
 from toolkit.core.command import Command
 from toolkit.core.result import Result
-from toolkit.effects.engine import connect_client
-from toolkit.effects.runner import LocalRunner
+from toolkit.core.runner import LocalRunner
 from toolkit.errors import CommandFailed, LabError, MissingTool
 from toolkit.lab.topology import LABEL_LAB, LABEL_LAB_FOLDER, LABEL_LAB_HOST, LABEL_LAB_IMAGE
+from toolkit.remote.engine import connect_client
 
 _NO_ENGINE = "start Docker; on a Debian or Ubuntu machine, as root: scripts/engine.sh ensure"
 

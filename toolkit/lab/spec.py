@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolkit.errors import BadInput, Problem
-from toolkit.spec import fields
+from toolkit.hostsfile import fields
 
 DOCKER_DATA = "/var/lib/docker"
 CONTAINERD_DATA = "/var/lib/containerd"

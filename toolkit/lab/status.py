@@ -8,11 +8,11 @@ from typing import Any
 
 from docker.models.containers import Container
 
-from toolkit.effects.fanout import fan_out
 from toolkit.lab import commands as cmd
 from toolkit.lab.engine import LabEngine
 from toolkit.lab.spec import MANAGEMENT
 from toolkit.lab.topology import settings_of
+from toolkit.remote.fanout import fan_out
 
 _CONTAINERD = "io.containerd.snapshotter"
 

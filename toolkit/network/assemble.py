@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from toolkit.errors import BadInput, Problem
+from toolkit.hostsfile.words import path_text
 from toolkit.network.cost import Wire, wire_efficiency
 from toolkit.network.fit import Fit, fits
 from toolkit.network.links import INSIDE, Member, Network
 from toolkit.network.measured import Measured
 from toolkit.network.units import seconds_text
-from toolkit.spec.words import path_text
 
 # Between two hosts on one switch, and what TCP and the libraries take for a message on ordinary cores.
 LATENCY = 100e-6

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from toolkit.core.facts import Facts
 from toolkit.errors import NotReady
+from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.network.candidates import Candidate, candidates
 from toolkit.network.evidence import Evidence
 from toolkit.network.shared import Shared, shared_networks
-from toolkit.spec.inventory import Host, Inventory
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The kinds of step that a plan is made of; each has one executor in ``toolkit.executors``."""
+"""The kinds of step that a plan is made of; each has one executor in ``toolkit.api.executors``."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from toolkit.core.code import CodeTree
-from toolkit.core.shards import Content
 from toolkit.plan.failure import Failure
+from toolkit.protocol.shards import Content
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SendCode:
         container: through which it is written, so that it belongs to the user that ranks run as.
         target: the job's folder inside the container.
         source: local folder; empty for none.
-        tree: what of it goes (see ``toolkit.effects.tree``).
+        tree: what of it goes (see ``toolkit.jobs.code``).
         job: the job file's text, without the job's variables.
     """
 

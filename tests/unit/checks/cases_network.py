@@ -9,8 +9,8 @@ from tests.unit.checks.cases import Case
 from tests.unit.checks.scenes import scene, with_host
 from tests.unit.cluster_world import gpu
 from toolkit.checks.model import Scene
+from toolkit.cluster.look import Looked
 from toolkit.core.facts import Interface
-from toolkit.plan.look import Looked
 from toolkit.protocol.looks import LookReport
 
 GOOD = scene()

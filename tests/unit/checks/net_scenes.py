@@ -8,14 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from toolkit.checks.model import Scene
+from toolkit.cluster.look import Looked
 from toolkit.core.facts import Facts, Interface
 from toolkit.core.links import Link, RdmaPort, Route
+from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import choose
 from toolkit.network.evidence import Answer, Evidence
-from toolkit.plan.look import Looked
 from toolkit.protocol.decode import decode
 from toolkit.protocol.looks import LookReport
-from toolkit.spec.inventory import Inventory
 
 # As /proc/sys and the PATH of a Debian 13 host give it.
 KERNEL = """\

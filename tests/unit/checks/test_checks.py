@@ -15,11 +15,11 @@ from tests.unit.checks.net_scenes import with_inside
 from tests.unit.checks.recorded import place, places
 from tests.unit.checks.scenes import Case, scene
 from tests.unit.each import for_each
-from toolkit.checks import CHECKS, STAGES, host_probes, judge
 from toolkit.checks.clock import clock_offset
 from toolkit.checks.model import Check
+from toolkit.checks.registry import CHECKS, STAGES, host_probes, judge
 from toolkit.core.finding import Finding, alarms, graver_first, worst
-from toolkit.show import findings_text
+from toolkit.plan.show import findings_text
 
 CASES = (*HOST_CASES, *NETWORK_CASES)
 _SAYS = {"error": "error(", "warning": "warning(", "not checked": "unchecked("}

@@ -19,49 +19,54 @@ from tests.unit.checks import cases_network
 from tests.unit.each import for_each
 from tests.unit.frames_here import NONCE, framed
 from tests.unit.protocol.mutations import odd_json, odd_lines
-from toolkit import following, images, part_logs, parts, records, why
-from toolkit.checks import CHECKS, STAGES, inside, reach
-from toolkit.checks import judge as judge_checks
+from toolkit.checks import containers as inside
+from toolkit.checks import reach
+from toolkit.checks.registry import CHECKS, STAGES
+from toolkit.checks.registry import judge as judge_checks
+from toolkit.cluster.container_probe import look_inside
+from toolkit.cluster.look import Look
+from toolkit.cluster.pairs import Ways, parse_ways
+from toolkit.cluster.ports import _held_port
+from toolkit.cluster.probe import parse_facts
+from toolkit.cluster.probe_uses import LEASE
 from toolkit.core.answers import LineStream, answer_of, read_answer
 from toolkit.core.command import command
+from toolkit.core.disk_space import parse_room
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.gauges import job_gauges, parse_gauges
-from toolkit.core.hang import judge
 from toolkit.core.image import config_identity
-from toolkit.core.image_store import parse_holdings
-from toolkit.core.job_report import make_report
-from toolkit.core.job_status import parse_status, shifted, together
 from toolkit.core.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
-from toolkit.core.relay_line import Line
 from toolkit.core.result import Result
-from toolkit.core.room import parse_room
-from toolkit.effects.desk import Desk
-from toolkit.effects.layer_reader import LayerReader, Unreadable
-from toolkit.effects.runner import ContainerRunner, LocalRunner
+from toolkit.core.runner import ContainerRunner, LocalRunner
+from toolkit.data import send as data
+from toolkit.diagnose import why
+from toolkit.diagnose.hang import judge
 from toolkit.errors import ToolkitError
-from toolkit.executors import data
-from toolkit.executors.code import _Talk, start_daemons
-from toolkit.executors.files import _differing
-from toolkit.executors.relay import Relay
-from toolkit.executors.relay_member import Member
-from toolkit.looking import look_inside
+from toolkit.image import manage as images
+from toolkit.image.inventory import parse_held
+from toolkit.image.layer_reader import LayerReader, Unreadable
+from toolkit.image.store import parse_holdings
+from toolkit.jobs import exec_mode as parts
+from toolkit.jobs import following, part_logs, records
+from toolkit.jobs.send_code import _Talk, start_daemons
+from toolkit.jobs.status import parse_status, shifted, together
+from toolkit.monitor.job_report import make_report
 from toolkit.network.candidates import candidates
 from toolkit.network.measured_json import parse_measured
-from toolkit.network.probed import parse_probed
 from toolkit.network.tuning_json import parse_timings, parse_tunings, tuning_json
-from toolkit.plan.images import parse_held
-from toolkit.plan.look import Look
-from toolkit.plan.pairs import Ways, parse_ways
-from toolkit.plan.ports import _held_port
-from toolkit.plan.probe import parse_facts
-from toolkit.plan.probe_uses import LEASE
+from toolkit.plan.write_files import _differing
+from toolkit.predict.probed import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
 from toolkit.protocol.jobs import Ended, JobRow, Status
 from toolkit.protocol.relay import DataDone, DataSeen
 from toolkit.protocol.session import ENDED, Heard
+from toolkit.remote.container_session import Desk
+from toolkit.transfer.host import Member
+from toolkit.transfer.relay import Relay
+from toolkit.transfer.schedule import Line
 
 HOST, ASKED = "gpu1", "this"
 CAUSE = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"], "host": "gpu1"}

@@ -1,0 +1,89 @@
+"""Which cluster it is, how its hosts are met, and who is told what: what all parts of ``Cluster`` share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolkit.cluster.session import Questions, Session
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import load_inventory
+
+if TYPE_CHECKING:
+    from toolkit.core.finding import Finding
+    from toolkit.plan.execute import Listener
+    from toolkit.remote.ssh import Trace
+
+    Warn = Callable[[Finding], None]
+
+
+class ToolkitWarning(UserWarning):
+    """Something about the hosts or the job that does not keep it from running."""
+
+
+def _warn(finding: Finding) -> None:
+    host = f"{finding.host}: " if finding.host else ""
+    text = f"{host}{finding.subject}: {finding.what}; fix: {finding.fix}"
+    warnings.warn(text, ToolkitWarning, stacklevel=4)
+
+
+def _hear_nothing(event: object) -> None:
+    pass
+
+
+class Connection:
+    """A cluster, by its hosts file.
+
+    Args:
+        hosts: path of a hosts.yaml, or what ``load_inventory`` has returned.
+        listen: called with each ``toolkit.plan.execute.Event`` while plans run, from several threads.
+        warn: called with findings that keep nothing from running; by default they are Python warnings.
+        trace: called with host and line for each command, before it is run there.
+        met: called with each session when its hosts have answered.
+
+    Raises:
+        BadInput: the file cannot be read or is wrong; names all that is wrong with it.
+    """
+
+    def __init__(
+        self,
+        hosts: str | Path | Inventory = "hosts.yaml",
+        listen: Listener = _hear_nothing,
+        warn: Warn = _warn,
+        trace: Trace | None = None,
+        met: Callable[[Session], None] = _hear_nothing,
+    ) -> None:
+        self.inventory = hosts if isinstance(hosts, Inventory) else load_inventory(hosts)
+        self.listen = listen
+        self.warn = warn
+        self.trace = trace
+        self.met = met
+        self._started: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def name(self) -> str:
+        return self.inventory.cluster
+
+    def connect(
+        self,
+        hosts: Iterable[str] | None = None,
+        questions: Questions = (),
+        desks: bool = False,
+        meanwhile: Callable[[Session], object] | None = None,
+    ) -> Session:
+        """Connect to hosts, all by default; for what has no method here. To be used in a ``with``.
+
+        Args:
+            questions, desks, meanwhile: see ``Session.open``.
+        """
+        session = Session.open(self.inventory, hosts, self.trace, questions, desks, meanwhile)
+        session.warn, session.started = self.warn, self._started
+        self.met(session)
+        return session
+
+    def warn_of(self, findings: Iterable[Finding]) -> None:
+        """Tell of each of these findings."""
+        for finding in findings:
+            self.warn(finding)

@@ -1,0 +1,111 @@
+"""`toolkit bench network`: the measuring program as an ordinary job on the cluster, and what it found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from toolkit.cluster.session import Session
+from toolkit.core.names import INSIDE
+from toolkit.errors import BadInput, Problem, ToolkitError
+from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.control import hear_out
+from toolkit.jobs.records import job_status
+from toolkit.jobs.request import Request
+from toolkit.launchers.job import Job
+from toolkit.network.measured import Measured
+from toolkit.network.measured_json import parse_measured
+from toolkit.plan.execute import Listener
+from toolkit.plan.steps import Plan
+
+ENGINES = ("auto", "mpi", "gloo", "nccl")
+# From 1 KiB in steps of four: latency shows at one end, bandwidth at the other.
+SIZES = tuple(1024 * 4**k for k in range(10))
+MOST_BYTES = 4 * 1024**3
+_RESULT = "@network "
+
+
+@dataclass(frozen=True)
+class NetworkBench:
+    """What to measure.
+
+    Args:
+        seconds: of sending per direction of each pair; 0 leaves the pairs out.
+        streams: TCP connections at once; one alone does not fill the fastest links.
+        engine: what does the all-reduce; ``auto`` is NCCL where every rank has a GPU, else Open MPI.
+        most: bytes of the largest all-reduce; 0 leaves all-reduce out.
+        budget: seconds for all all-reduces; sizes that it lacks are left out.
+    """
+
+    seconds: float = 0.5
+    streams: int = 4
+    engine: str = "auto"
+    most: int = SIZES[-1]
+    budget: float = 30.0
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command of every rank."""
+        options = ("--seconds", f"{self.seconds:g}", "--streams", str(self.streams), "--engine", self.engine)
+        sizes = tuple(str(size) for size in SIZES if size <= self.most)
+        program = ("python3", str(INSIDE / "bench_network.py"))
+        return (*program, *options, "--budget", f"{self.budget:g}", "--sizes", *sizes)
+
+
+def check_bench(bench: NetworkBench) -> None:
+    """Refuse what makes no sense, before anything is contacted.
+
+    Raises:
+        BadInput: names every option concerned.
+    """
+    problems = []
+    if bench.engine not in ENGINES:
+        problems.append(Problem("--engine", f"is one of {', '.join(ENGINES)}, found {bench.engine}"))
+    if not 0 <= bench.seconds <= 60:
+        problems.append(Problem("--seconds", f"is 0 to 60, found {bench.seconds:g}"))
+    if not 1 <= bench.streams <= 64:
+        problems.append(Problem("--streams", f"is 1 to 64, found {bench.streams}"))
+    if not 0 <= bench.most <= MOST_BYTES:
+        most = MOST_BYTES // 1024**2
+        problems.append(Problem("--most", f"is 0 to {most} MiB, found {bench.most / 1024**2:g}"))
+    if not 0 < bench.budget <= 3600:
+        problems.append(Problem("--budget", f"is more than 0 and at most 3600 s, found {bench.budget:g}"))
+    if problems:
+        raise BadInput("command line", tuple(problems))
+
+
+def bench_plan(session: Session, bench: NetworkBench, only: tuple[str, ...] = ()) -> Plan:
+    """Return the plan that ``run_bench`` begins with."""
+    return plan_run(session, make_job(session, _request(bench, only)), None)
+
+
+def run_bench(
+    session: Session, bench: NetworkBench, listen: Listener, only: tuple[str, ...] = ()
+) -> Measured:
+    """Measure, on all hosts or on some.
+
+    Raises:
+        ToolkitError: the cluster is not up, another job runs, or the job failed; its last lines are told.
+    """
+    job = make_job(session, _request(bench, only))
+    return parse_measured(measured_text(session, job, _RESULT, listen), f"what {job.id} printed")
+
+
+def measured_text(session: Session, job: Job, mark: str, listen: Listener) -> str:
+    """Run a measuring job and return what it printed after ``mark``.
+
+    Raises:
+        ToolkitError: the job failed; its last lines are told.
+    """
+    lines = hear_out(session, plan_run(session, job, None), job.id, listen).splitlines()
+    ended = job_status(session, job.id)
+    found = [line.partition(mark)[2] for line in lines if mark in line]
+    if ended.exit_code != 0 or not found:
+        tail = " | ".join(lines[-5:])
+        what = f"the measuring job {ended.state} with exit code {ended.exit_code}: {tail}"
+        raise ToolkitError(what, f"toolkit logs {job.id}")
+    return found[-1]
+
+
+def _request(bench: NetworkBench, only: tuple[str, ...]) -> Request:
+    # mpirun, because the ranks find each other's addresses through MPI whatever does the all-reduce.
+    return Request(words=bench.words, launcher="mpirun", timeout=3600, only=only, secrets=False)

@@ -1,0 +1,191 @@
+"""Runs a training script on more and more hosts, each time for as long as is needed to tell its pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from statistics import median
+
+from toolkit.bench.scaling_fit import Point, Scaling
+from toolkit.cluster.session import Session
+from toolkit.core.counted import counted
+from toolkit.core.gauges import JobGauges, job_gauges
+from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.control import start, stop
+from toolkit.jobs.following import follow
+from toolkit.jobs.logs import Excerpt, show_log
+from toolkit.jobs.records import job_status
+from toolkit.jobs.request import Request, chosen_hosts
+from toolkit.jobs.status import JobStatus
+from toolkit.launchers.job import Job
+from toolkit.monitor.gauges import Gauges
+from toolkit.plan.execute import Listener
+from toolkit.predict.model import counts
+
+# From one reading of the gauges to the next.
+_EACH = 0.5
+# From SIGTERM to SIGKILL: what is measured has nothing to save.
+_GRACE = 2.0
+# How often main is asked whether the job still runs.
+_ASK_EACH = 3.0
+_LAST_LINES = 6
+
+
+def ordered_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
+    """Return the hosts in the order in which they are added: main first, those without slots left out."""
+    chosen = chosen_hosts(inventory, request)
+    with_slots = [name for name in chosen if inventory.host(name).slots != 0]
+    return tuple(sorted(with_slots, key=lambda name: name != inventory.main))
+
+
+def measure_all(
+    session: Session,
+    request: Request,
+    numbers: Sequence[int],
+    times: tuple[float, float, float],
+    listen: Listener,
+    tell: Callable[[str], None],
+) -> Scaling:
+    """Measure the script on so many hosts each; one number that fails does not keep the others from it.
+
+    Args:
+        numbers: of hosts; none for all up to 16, then powers of two.
+        times: warm-up, seconds and patience, see ``measure``.
+        tell: takes lines about what came of it.
+
+    Raises:
+        BadInput: more hosts than there are with slots.
+        Interrupted: Ctrl-C; the run has been ended.
+    """
+    order = ordered_hosts(session.inventory, request)
+    if numbers and min(numbers) < 1:
+        raise BadInput("command line", (Problem("--on", "are numbers of hosts from 1 on"),))
+    if numbers and max(numbers) > len(order):
+        raise BadInput("command line", (Problem("--on", f"there are {len(order)} hosts with slots"),))
+    points, faults = [], []
+    for number in numbers or counts(len(order)):
+        try:
+            point = measure(session, on_first(request, order, number), *times, listen, tell)
+        except Interrupted:
+            raise
+        except ToolkitError as error:
+            faults.append(f"{counted(number, 'host')}: {error.what}")
+            tell(f"{counted(number, 'host')}: {error}")
+            continue
+        points.append(point)
+        tell(f"{counted(point.ranks, 'rank')}: {point.steps_per_s:.3g} steps/s over {point.seconds:.0f} s")
+    return Scaling(tuple(points), faults=tuple(faults))
+
+
+def measure(
+    session: Session,
+    request: Request,
+    warm_up: float,
+    seconds: float,
+    patience: float,
+    listen: Listener,
+    tell: Callable[[str], None],
+) -> Point:
+    """Run the request's script until its pace is known, end it, and return the pace.
+
+    Args:
+        warm_up: seconds after the first step that do not count.
+        seconds: for how long it is measured.
+        patience: seconds within which the first step has to be seen.
+        tell: takes a line about how far it is.
+
+    Raises:
+        ToolkitError: the job ended, or printed no steps, before enough was seen.
+        KeyboardInterrupt: Ctrl-C; the job has been ended.
+    """
+    job = make_job(session, request)
+    plan = plan_run(session, job, request.workdir)
+    try:
+        start(session, plan, listen)
+    except KeyboardInterrupt:  # it runs already
+        stop(session, job.id, interrupt=True)
+        raise
+    try:
+        tell(f"job {job.id}: {counted(job.world_size, 'rank')} on {counted(len(job.hosts), 'host')}")
+        # Whoever follows a job of parts ends it when one has failed; what it prints is not for here.
+        threading.Thread(target=_follow, args=(session, job.id), daemon=True).start()
+        with Gauges(session, _EACH) as gauges:
+            return _watch(session, gauges, job, warm_up, seconds, patience)
+    finally:
+        if not job_status(session, job.id).final:
+            stop(session, job.id, grace=_GRACE)
+
+
+def _follow(session: Session, job: str) -> None:
+    with suppress(ToolkitError):  # the job is asked how it stands
+        follow(session, job, lambda data: None)
+
+
+def _watch(
+    session: Session, gauges: Gauges, job: Job, warm_up: float, seconds: float, patience: float
+) -> Point:
+    began, first, asked = time.monotonic(), 0.0, time.monotonic()
+    seen: list[tuple[float, int]] = []
+    said: list[float] = []
+    own = {host.name for host in job.hosts}
+    while True:
+        gauges.wait(_EACH)
+        now = time.monotonic()
+        told = [host for host in gauges.now()[0] if host.host in own]  # others have no rank of the job
+        found = next((one for one in job_gauges(told) if one.id == job.id), None)
+        step = _step(found)
+        if step is not None:
+            first = first or now
+            if now >= first + warm_up and (not seen or step[1] != seen[-1][1]):
+                seen.append(step)
+                if found is not None and found.steps_per_s:
+                    said.append(found.steps_per_s)
+        if first and now >= first + warm_up + seconds:
+            return _point(job, seen, said)
+        if not first and now > began + patience:
+            what = f"no rank of {job.id} has printed a step within {patience:.0f} s"
+            raise ToolkitError(what, "print lines such as `step 120`, or see --patience")
+        if now > asked + _ASK_EACH:
+            asked = now
+            ended = job_status(session, job.id)
+            if ended.final:
+                if len(seen) > 1 and ended.exit_code == 0:
+                    return _point(job, seen, said)  # a short script, and long enough all the same
+                raise _early(session, ended)
+
+
+def _step(found: JobGauges | None) -> tuple[float, int] | None:
+    """When, by its host's clock, the first rank that prints steps was at which."""
+    ranks = found.ranks if found else ()
+    return next(((host.at, rank.step) for host, rank in ranks if rank.step is not None), None)
+
+
+def _point(job: Job, seen: Sequence[tuple[float, int]], said: Sequence[float]) -> Point:
+    (begin, first), (end, last) = (seen[0], seen[-1]) if seen else ((0.0, 0), (0.0, 0))
+    # Where the steps began anew, as in another epoch, the ranks' own words are all there is.
+    steps = [step for _, step in seen]
+    went_on = last > first and steps == sorted(steps)
+    if not went_on and not said:
+        what = f"the ranks of {job.id} made less than two steps while they were measured"
+        raise ToolkitError(what, "a longer --seconds")
+    pace = (last - first) / (end - begin) if went_on else median(said)
+    return Point(len(job.hosts), job.world_size, pace, end - begin, max(last - first, 0))
+
+
+def _early(session: Session, ended: JobStatus) -> ToolkitError:
+    """What a job said that ended too early."""
+    text: list[bytes] = []
+    show_log(session, ended, text.append, Excerpt(tail=_LAST_LINES), on=False)
+    tail = "".join(f"\n    {line}" for line in b"".join(text).decode(errors="replace").splitlines())
+    what = f"{ended.id} ended before its pace was known, exit code {ended.exit_code}{tail}"
+    return ToolkitError(what, f"toolkit logs {ended.id}")
+
+
+def on_first(request: Request, hosts: Sequence[str], number: int) -> Request:
+    """Return the same request on the first hosts alone."""
+    return replace(request, only=tuple(hosts[:number]), exclude=())

@@ -1,0 +1,155 @@
+"""The smoke test: GPUs as containers see them, then one all-reduce whose result every rank checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolkit.bench.smoke_plan import (
+    ALLREDUCE,
+    GpuRow,
+    allreduce_line,
+    gpu_problem,
+    judge_gpus,
+    plan_gpu_smoke,
+)
+from toolkit.cluster.session import Session
+from toolkit.core.command import script
+from toolkit.core.report import Report
+from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
+from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
+from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.control import hear_out
+from toolkit.jobs.launcher import AUTO
+from toolkit.jobs.plan import require_launcher
+from toolkit.jobs.records import job_status
+from toolkit.jobs.request import Request
+from toolkit.launchers import WITH_TOKEN
+from toolkit.plan.execute import Listener
+from toolkit.plan.steps import Plan
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """What the smoke test found.
+
+    Args:
+        allreduce: the result line, empty when it failed.
+        launcher: what started the all-reduce.
+        instead: why that is not the launcher of the hosts file; empty if it is.
+    """
+
+    gpus: tuple[GpuRow, ...]
+    problems: tuple[Problem, ...]
+    allreduce: str
+    launcher: str = ""
+    instead: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and bool(self.allreduce)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "gpus": [asdict(gpu) for gpu in self.gpus],
+            "problems": [str(problem) for problem in self.problems],
+            "allreduce": self.allreduce,
+            "launcher": self.launcher,
+            "instead": self.instead,
+        }
+
+
+# What is tried, in this order, if the image is without the launcher of the hosts file.
+_OTHERS = ("mpirun", "torchrun", "python")
+# Their programs, where these have other names.
+_PROGRAMS = {"horovodrun-gloo": "horovodrun", "python": "python3"}
+_MISSING = 'for name; do command -v "$name" >/dev/null || echo "$name"; done'
+_LOOK_SECONDS = 30.0
+
+
+def choose_launcher(session: Session, asked: str) -> tuple[str, str]:
+    """Return the launcher of the all-reduce, and why it is not the hosts file's; the latter is often empty.
+
+    Args:
+        asked: launcher given on the command line, used without a check; empty for that of the hosts file.
+    """
+    if asked and asked != AUTO and asked not in WITH_TOKEN:
+        return asked, ""
+    # The all-reduce imports torch.distributed.
+    wanted = asked or session.inventory.launcher
+    wanted = "torchrun" if AUTO in (wanted, session.inventory.launcher) else wanted
+    others = [name for name in _OTHERS if not session.inventory.in_parts or name in WITHOUT_SSH]
+    try:
+        absent = _absent(session, [wanted, *others])
+    except ToolkitError:
+        return wanted, ""  # what keeps main from running is reported by the job's own checks
+    if wanted in WITH_TOKEN:
+        absent[wanted] = f"{wanted} starts one driver instead of one process per rank"
+    found = next((name for name in (wanted, *others) if name not in absent), wanted)
+    return found, "" if found == wanted else absent[wanted]
+
+
+def _absent(session: Session, launchers: Sequence[str]) -> dict[str, str]:
+    """Return the launchers that the image is without, each with the reason."""
+    layout = session.layout(local_image=False)
+    programs = {name: _PROGRAMS.get(name, name) for name in launchers}
+    looked = session.main.run(script(_MISSING, *programs.values()), _LOOK_SECONDS)
+    missing = looked.stdout.split() if looked.ok else []
+    found = {}
+    for name, program in programs.items():
+        try:
+            require_launcher(layout, name)
+        except NotReady as error:
+            found[name] = error.what
+        else:
+            if program in missing:
+                found[name] = f"the image {session.inventory.image} has no {program}"
+    return found
+
+
+def smoke_plans(session: Session, launcher: str) -> tuple[Plan, ...]:
+    """Return the plans that ``run_smoke`` runs."""
+    job = make_job(session, _request(launcher))
+    gpus = plan_gpu_smoke(session.layout(local_image=False))
+    return (*((gpus,) if gpus.steps else ()), plan_run(session, job, None))
+
+
+def _request(launcher: str) -> Request:
+    return Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False, with_spares=True)
+
+
+def run_smoke(session: Session, launcher: str, listen: Listener, instead: str = "") -> Smoke:
+    """Run both parts; a host that fails in the first does not hide the second.
+
+    Args:
+        launcher, instead: see ``choose_launcher``.
+
+    Raises:
+        ToolkitError: the cluster is not up, and no host has told anything about GPUs.
+        Interrupted: Ctrl-C before the all-reduce was started; nothing of it runs.
+    """
+    layout = session.layout(local_image=False)
+    problems = [Problem(name, error.what) for name, error in session.errors.items()]
+    rows: tuple[GpuRow, ...] = ()
+    plan = plan_gpu_smoke(layout)
+    report = session.execute(plan, listen) if plan.steps else Report(plan.title, ())
+    rows, found = judge_gpus(layout, report)
+    failed = (gpu_problem(o.host, o.detail, o.fix) for o in report.failures if o.phase != "connect")
+    problems += [*found, *failed]
+    try:
+        job = make_job(session, _request(launcher))
+        lines = hear_out(session, plan_run(session, job, None), job.id, listen).splitlines()
+    except ToolkitError as error:
+        # What was found out about GPUs is still worth a look; without it the error says all.
+        if not rows or isinstance(error, Interrupted):
+            raise
+        problems.append(Problem("all-reduce", error.what))
+        return Smoke(rows, tuple(problems), "", launcher, instead)
+    ended = job_status(session, job.id)
+    line = allreduce_line(lines) if ended.exit_code == 0 else ""
+    if not line:
+        tail = " | ".join(lines[-5:])
+        problems.append(Problem("all-reduce", f"{ended.state}, exit code {ended.exit_code}: {tail}"))
+    return Smoke(rows, tuple(problems), line, launcher, instead)

@@ -1,0 +1,64 @@
+"""How long one step of a training script takes on one slot of the cluster, and what it would send."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit.cluster.session import Session
+from toolkit.core.answers import answer_of
+from toolkit.core.names import INSIDE
+from toolkit.errors import ToolkitError
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.control import hear_out
+from toolkit.jobs.launcher import rank_command
+from toolkit.jobs.records import job_status
+from toolkit.jobs.request import Request, check_request
+from toolkit.plan.execute import Listener
+from toolkit.predict.probed import Probed, parse_probed
+
+_PROGRAM = str(INSIDE / "steptime.py")
+_SECONDS = 600.0
+
+
+def probe_request(inventory: Inventory, script: str, arguments: Sequence[str], workdir: Path) -> Request:
+    """Return the request that runs the script as one rank, on main where it has slots.
+
+    Raises:
+        BadInput: the script is not in the folder that is sent.
+    """
+    command = rank_command((script, *arguments), workdir)
+    ordered = sorted(inventory.hosts, key=lambda host: host.name != inventory.main)
+    with_slots = [host.name for host in ordered if host.slots != 0]
+    request = Request(
+        # `python SCRIPT ARGUMENTS` without its first word; mpirun, because Horovod begins under it as well.
+        words=("python3", _PROGRAM, *command[1:]),
+        workdir=workdir,
+        ranks=1,
+        launcher="mpirun",
+        only=tuple(with_slots[:1]),
+        timeout=_SECONDS,
+    )
+    check_request(inventory, request)
+    return request
+
+
+def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
+    """Run the script for a few steps and return what was seen.
+
+    Raises:
+        ToolkitError: the cluster is not up, or the script showed no steps; names the job to look at.
+    """
+    job = make_job(session, request)
+    text = hear_out(session, plan_run(session, job, request.workdir), job.id, listen)
+    with answer_of(job.hosts[0].name, "the steps of the script"):
+        probed = parse_probed(text)
+    if probed is None:
+        ended = job_status(session, job.id)
+        # What the rank said: the launcher's own words about its end come last, and are many.
+        said = [line for line in text.splitlines() if line.startswith(f"[{job.hosts[0].name} 0] ")]
+        tail = "".join(f"\n    {line}" for line in said[-6:])
+        why = tail or f": {ended.reason}"
+        raise ToolkitError(f"the probe ended with exit code {ended.exit_code}{why}", f"toolkit logs {job.id}")
+    return probed

@@ -1,0 +1,178 @@
+"""`toolkit network tune`: measures which settings make all-reduce quickest here, and keeps them for jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from toolkit.bench.network import measured_text
+from toolkit.cluster.session import Session
+from toolkit.core.answers import read_answer
+from toolkit.core.facts import Facts
+from toolkit.core.names import INSIDE
+from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
+from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.request import Request
+from toolkit.launchers.job import Job
+from toolkit.network.trials import SIZES, Trial, trials
+from toolkit.network.tuning import Timing, Tuning, choose_tuning, replace_tuning
+from toolkit.network.tuning_json import parse_timings, parse_tunings, tunings_text
+from toolkit.plan.execute import Listener
+from toolkit.plan.steps import File, Phase, Plan, Upload
+from toolkit.protocol.bench import AlgorithmTime
+
+ENGINES = ("auto", "mpi", "nccl")
+_RESULT = "@algorithms "
+# What a job takes besides measuring, until the first has shown it; and the least that a trial is given.
+_START_SECONDS, _LEAST_SECONDS = 2.0, 1.0
+# The measuring program keeps its budget by itself; this ends one that hangs.
+_HANGS_AFTER = 120.0
+
+
+def check_tune(engine: str, budget: float) -> None:
+    """Refuse what makes no sense, before anything is contacted.
+
+    Raises:
+        BadInput: names every option concerned.
+    """
+    problems = []
+    if engine not in ENGINES:
+        problems.append(Problem("--engine", f"is one of {', '.join(ENGINES)}, found {engine}"))
+    if not 2 <= budget <= 600:
+        problems.append(Problem("--budget", f"is 2 to 600 s, found {budget:g}"))
+    if problems:
+        raise BadInput("command line", tuple(problems))
+
+
+def tune_plans(session: Session, engine: str, budget: float, only: tuple[str, ...] = ()) -> tuple[Plan, ...]:
+    """Return the plans of the measuring jobs; how long each measures depends on those before it."""
+    engine = _engine(session, engine, only)
+    several = trials(engine)
+    share = max(_LEAST_SECONDS, budget / len(several) - _START_SECONDS)
+    jobs = [_job(session, engine, trial, share, only) for trial in several]
+    return tuple(plan_run(session, job, None) for job in jobs)
+
+
+def tune(
+    session: Session,
+    engine: str,
+    budget: float,
+    listen: Listener,
+    only: tuple[str, ...] = (),
+    clock: Callable[[], float] = time.monotonic,
+) -> Tuning:
+    """Measure each trial in a job of its own, choose, and keep the choice on main.
+
+    Args:
+        engine: ``mpi``, ``nccl``, or ``auto`` for NCCL where every rank has a GPU.
+        budget: seconds for all of it.
+
+    Raises:
+        ToolkitError: the cluster is not up, there is one rank alone, another job runs, or a job failed.
+    """
+    engine = _engine(session, engine, only)
+    timings: list[Timing] = []
+    places: tuple[tuple[str, str, int], ...] = ()
+    end, overhead = clock() + budget, _START_SECONDS
+    several = trials(engine)
+    for done, trial in enumerate(several):
+        # A job with more to measure gets more of the time.
+        weights = [1 + len(later.algorithms) for later in several[done:]]
+        share = (end - clock()) * weights[0] / sum(weights)
+        measuring = max(_LEAST_SECONDS, share - overhead)
+        job = _job(session, engine, trial, measuring, only)
+        places = tuple((host.name, host.address, host.slots) for host in job.hosts)
+        if job.world_size < 2:
+            raise NotReady("one rank alone has nobody to reduce with", "add hosts, or slots, or leave --only")
+        begin = clock()
+        text = measured_text(session, job, _RESULT, listen)
+        rows = read_answer(tuple[AlgorithmTime, ...], text, session.inventory.main, "its measurements")
+        timings += parse_timings(trial.name, rows)
+        overhead = max(0.0, clock() - begin - measuring)
+    tuning = choose_tuning(engine, places, timings, datetime.now().strftime("%Y-%m-%d %H:%M"))
+    _keep(session, replace_tuning(_kept(session), tuning), listen)
+    return tuning
+
+
+def forget_plan(session: Session) -> Plan:
+    """Return the plan of ``forget``; without a step where nothing is kept.
+
+    Raises:
+        ToolkitError: main did not answer.
+    """
+    facts = _main(session)
+    if not parse_tunings(facts.tuned):
+        return Plan(f"tune {session.inventory.cluster}", ())
+    return keep_plan(session.inventory.cluster, facts, ())
+
+
+def forget(session: Session, listen: Listener) -> tuple[Tuning, ...]:
+    """Let all jobs have the engines' own choices again; return what was forgotten.
+
+    Raises:
+        ToolkitError: main did not answer, or the file could not be written there.
+    """
+    kept = _kept(session)
+    if kept:
+        _keep(session, (), listen)
+    return kept
+
+
+def _main(session: Session) -> Facts:
+    name = session.inventory.main
+    if name in session.errors:
+        raise session.errors[name]
+    return session.facts[name]
+
+
+def _kept(session: Session) -> tuple[Tuning, ...]:
+    return parse_tunings(_main(session).tuned)
+
+
+def _keep(session: Session, tunings: tuple[Tuning, ...], listen: Listener) -> None:
+    facts = _main(session)
+    report = session.execute(keep_plan(session.inventory.cluster, facts, tunings), listen)
+    if failed := [o for o in report.failures if o.phase != "connect"]:
+        raise ToolkitError(
+            f"what was tuned could not be kept: {failed[0].detail}", failed[0].fix, failed[0].host
+        )
+    # What this session starts next gets it too, and what it tunes next is kept beside it.
+    session.facts[facts.host] = replace(facts, tuned=tunings_text(tunings))
+
+
+def keep_plan(cluster: str, main: Facts, tunings: tuple[Tuning, ...]) -> Plan:
+    """Return the plan that writes on main what jobs are to be given; `down` removes it with the rest."""
+    file = File(f"{main.state_dir}/conf/tuned.json", (tunings_text(tunings),))
+    step = Upload(main.host, "keep what was tuned", (file,))
+    return Plan(f"tune {cluster}", (Phase("keep", (step,)),))
+
+
+def _engine(session: Session, engine: str, only: tuple[str, ...]) -> str:
+    if engine != "auto":
+        return engine
+    places = [p for p in session.layout(local_image=False).places if not only or p.name in only]
+    return "nccl" if places and all(len(p.gpus) >= p.slots for p in places) else "mpi"
+
+
+def _job(session: Session, engine: str, trial: Trial, seconds: float, only: tuple[str, ...]) -> Job:
+    words = (
+        *("python3", str(INSIDE / "bench_algorithms.py"), "--engine", engine, "--budget", f"{seconds:.2f}"),
+        *("--algorithms", *(algorithm.word for algorithm in trial.algorithms)),
+        *("--sizes", *map(str, SIZES)),
+    )
+    # Open MPI reads at run time which algorithm it is to use only where rules may change.
+    writable = (("OMPI_MCA_coll_tuned_use_dynamic_rules", "1"),) if engine == "mpi" else ()
+    return make_job(
+        session,
+        Request(
+            words=words,
+            launcher="mpirun",
+            env=(*trial.env, *writable),
+            timeout=seconds + _HANGS_AFTER,
+            only=only,
+            secrets=False,
+            tuned=False,
+        ),
+    )

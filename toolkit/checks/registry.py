@@ -1,0 +1,69 @@
+"""Checks: what would stop a job, told before it does. One file per family, one registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from toolkit.checks import (
+    clock,
+    disk,
+    engine,
+    gpu,
+    gpu_setup,
+    image,
+    leftovers,
+    machine,
+    mounts,
+    network,
+    ports,
+    rdma,
+    reach,
+    routes,
+    sees,
+)
+from toolkit.checks import (
+    containers as inside,
+)
+from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
+from toolkit.core.finding import Finding
+
+# In the order in which a person would look: can it be reached, can it run, has it room, is it fast.
+CHECKS: tuple[Check, ...] = (
+    *engine.CHECKS,
+    *machine.CHECKS,
+    *clock.CHECKS,
+    *image.CHECKS,
+    *disk.CHECKS,
+    *mounts.CHECKS,
+    *sees.CHECKS,
+    *gpu_setup.CHECKS,
+    *gpu.CHECKS,
+    *network.CHECKS,
+    *rdma.CHECKS,
+    *ports.CHECKS,
+    *routes.CHECKS,
+    *leftovers.CHECKS,
+    *reach.CHECKS,
+    *inside.CHECKS,
+)
+
+
+def host_probes(checks: Iterable[Check] = CHECKS) -> tuple[Probe, ...]:
+    """Return what the hosts are to be asked, each question once."""
+    return tuple({probe.name: probe for check in checks for probe in check.probes if probe.text}.values())
+
+
+def judge(scene: Scene, stages: Iterable[Stage], checks: Iterable[Check] = CHECKS) -> Iterator[Finding]:
+    """Yield the findings of the checks of these stages, and one for each host that did not answer."""
+    for seen in scene.seen.values():
+        if seen.facts is None and seen.error is not None:
+            yield Finding("reach", "error", seen.error.what, seen.error.fix, seen.host)
+        elif seen.facts is not None:
+            yield Finding("reach", "ok", "ssh lets us in", host=seen.host)
+    wanted = set(stages)
+    for check in checks:
+        if check.stage in wanted:
+            yield from check.judged(scene)
+
+
+__all__ = ["CHECKS", "STAGES", "host_probes", "judge"]

@@ -1,0 +1,162 @@
+"""`toolkit check`: asks the hosts what the checks want to know, and has it judged."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from toolkit.checks.clock import clock_offset
+from toolkit.checks.model import STAGES, Check, Scene, Seen
+from toolkit.checks.registry import CHECKS, host_probes, judge
+from toolkit.cluster.container_probe import look_inside
+from toolkit.cluster.layout import Layout, make_layout
+from toolkit.cluster.look import plan_looks
+from toolkit.cluster.pairs import path_ways, together
+from toolkit.cluster.probe import parse_facts
+from toolkit.cluster.reachability import settle_network, try_ways
+from toolkit.cluster.session import Session
+from toolkit.core.facts import Facts
+from toolkit.core.finding import Finding, graver_first
+from toolkit.core.host_programs import inside_programs
+from toolkit.core.image import ImageFacts
+from toolkit.core.result import Result
+from toolkit.core.runner import Runner
+from toolkit.errors import BadInput, Problem, ToolkitError
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.words import meant
+from toolkit.image.pull import ask_registry, pulling
+from toolkit.network.choose import choose
+from toolkit.network.evidence import Evidence
+from toolkit.remote.fanout import fan_out
+from toolkit.remote.ssh import Trace
+
+_REGISTRY_SECONDS = 40.0
+_QUICK = "left out by --quick"
+
+
+def choose_checks(only: Collection[str]) -> tuple[Check, ...]:
+    """Return the checks of these ids, or all of them when none is named.
+
+    Raises:
+        BadInput: an id that no check has.
+    """
+    known = {check.id: check for check in CHECKS}
+    if unknown := [name for name in only if name not in known]:
+        problems = (Problem("--only", f"no check is called {name}; {meant(name, known)}") for name in unknown)
+        raise BadInput("command line", tuple(problems))
+    return tuple(check for check in CHECKS if not only or check.id in only)
+
+
+def look(
+    inventory: Inventory,
+    checks: Iterable[Check] = CHECKS,
+    trace: Trace | None = None,
+    quick: bool = False,
+) -> tuple[Finding, ...]:
+    """Ask all hosts at once and return what the checks find, the gravest first.
+
+    Changes nothing on the hosts; a host that does not answer has a finding that says why.
+
+    Args:
+        quick: start no containers; what only they could see is "not checked".
+    """
+    checks = tuple(checks)
+    questions = [(probe.name, probe.text) for probe in host_probes(checks)]
+    stages = {check.stage for check in checks}
+    with Session.open(inventory, trace=trace, questions=questions, meanwhile=_own_image) as session:
+        scene = first_look(session)
+        if stages - {"host"}:
+            scene = second_look(session, scene, quick)
+    return graver_first(judge(scene, STAGES, checks))
+
+
+def _own_image(session: Session) -> ImageFacts | None:
+    return session.local_image
+
+
+def first_look(session: Session) -> Scene:
+    """Return what the hosts said when they were met."""
+    inventory = session.inventory
+    seen = {name: _seen(session, name) for name in inventory.names}
+    facts = {name: one.facts for name, one in seen.items() if one.facts is not None}
+    choice = choose(inventory, facts, session.settled)
+    local = session.local_image
+    return Scene(
+        inventory,
+        seen,
+        local or _held_image(inventory, seen),
+        choice.paths,
+        inventory.worker_port,
+        sendable=local is not None,
+        choice=choice,
+    )
+
+
+def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
+    """Let the hosts try the ways to each other, from containers where the image is, and return all of it."""
+    inventory, facts = scene.inventory, scene.facts
+    runners = {name: session.runners[name] for name in facts}
+    settled = settle_network(inventory, facts, runners)
+    choice = choose(inventory, facts, settled)
+    scene = replace(scene, paths=choice.paths, choice=choice)
+    layout, why = _layout(session, scene, settled)
+    looks = plan_looks(layout, inside_programs(), secrets.token_hex(16)) if layout and not quick else ()
+    port = layout.port if layout else scene.port
+    ways = path_ways(choice.paths, facts, port, [look.host for look in looks])
+    with ThreadPoolExecutor(2) as pool:
+        # Beside each other: the hosts' own tries wait for answers, containers for processors.
+        tried = pool.submit(try_ways, ways, runners)
+        answers = pool.submit(_ask_registry, inventory, facts, runners)
+        inside = look_inside(looks, runners)
+        evidence = together((settled, tried.result()))
+        registry = answers.result()
+    absent = dict.fromkeys(facts, why or "the image is not there")
+    absent |= {name: error.what for name, error in session.errors.items()}
+    return replace(
+        scene,
+        port=port,
+        evidence=evidence,
+        registry=registry,
+        inside=inside,
+        outside=dict.fromkeys(facts, _QUICK) if quick else absent,
+    )
+
+
+def _ask_registry(
+    inventory: Inventory, facts: Mapping[str, Facts], runners: Mapping[str, Runner]
+) -> dict[str, Result]:
+    """Let the hosts that pull the image ask its registry; one that is lost meanwhile has no answer."""
+    asked = [f.host for f in pulling(inventory, facts) if f.docker]
+    line = ask_registry(inventory.image)
+    return fan_out(asked, lambda host: runners[host].run(line, _REGISTRY_SECONDS))[0]
+
+
+def _layout(session: Session, scene: Scene, evidence: Evidence) -> tuple[Layout | None, str]:
+    """The layout of the hosts whose engine can be used, or why there is none."""
+    try:
+        session.require_some()
+        return make_layout(scene.inventory, session.facts, scene.image, evidence=evidence), ""
+    except ToolkitError as error:
+        return None, error.what
+
+
+def _seen(session: Session, name: str) -> Seen:
+    reply, error = session.replies.get(name), session.errors.get(name)
+    if reply is None:
+        return Seen(name, error=error)
+    answers, file = reply.sections, session.inventory
+    try:
+        facts = parse_facts(name, file.cluster, answers, need_docker=False, engine=file.engine)
+    except ToolkitError as fault:
+        return Seen(name, answers, error=fault)
+    ahead, doubt = clock_offset(
+        reply.sent, reply.received, answers.get("begun", ""), answers.get("ended", "")
+    )
+    return Seen(name, answers, facts, error, ahead, doubt)
+
+
+def _held_image(inventory: Inventory, seen: dict[str, Seen]) -> ImageFacts | None:
+    held = (i for one in seen.values() if one.facts for i in one.facts.images if inventory.image in i.tags)
+    return next(held, None)

@@ -1,0 +1,1 @@
+"""Leftovers on hosts: what remains, and the plan that removes it."""

@@ -1,0 +1,264 @@
+"""What `gc` asks beyond `check`, and what of the answers is left over: of this user, of whatever cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from toolkit.checks.leftovers import MARKS, abandoned, is_name, marked, state_base, supervised
+from toolkit.checks.model import Probe, Scene, Seen
+from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State, Stray
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
+from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
+from toolkit.protocol.decode import DecodeError
+from toolkit.protocol.frames import CELL, rows
+
+# Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
+# later is named by this machine.
+STATES = Probe(
+    "states",
+    CELL
+    + r"""
+mine="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit"
+printf 'now|%s\n' "$(date +%s)"
+newest() { for f; do stat -c %Z "$f" 2>/dev/null; done | sort -n | tail -n 1; }
+for d in "$mine"/*/*; do
+  [ -d "$d" ] || continue
+  cluster=${d%/*}; place="$(cell "${cluster##*/}")|$(cell "${d##*/}")"
+  printf 'state|%s|%s\n' "$(newest "$d" "$d"/* "$d"/conf/*)" "$place"
+  for job in "$d"/jobs/*; do
+    [ -d "$job" ] || continue
+    sent=no; [ ! -e "$job/.sent" ] || sent=yes
+    state=; ended=; status=
+    # A rank can put a pipe or a link there.
+    [ ! -f "$job/status.json" ] || [ -L "$job/status.json" ] ||
+      status=$(timeout -s KILL 5 head -c 65536 "$job/status.json" 2>/dev/null | tr -d '\0\n')
+    case $status in *'"state": "'*) state=${status#*'"state": "'}; state=${state%%'"'*} ;; esac
+    case $status in *'"ended": '[0-9]*) ended=${status#*'"ended": '}; ended=${ended%%[!0-9]*} ;; esac
+    printf 'job|%s|%s|%s|%s|' "$sent" "$(cell "$state")" "$ended" "$(newest "$job" "$job"/*)"
+    printf '%s|%s\n' "$place" "$(cell "${job##*/}")"
+  done
+done
+halves() { find "$mine" -name '*.toolkit-new' -type f -cmin +@quiet@ -print0 2>/dev/null; }
+printf 'halves|%s\n' "$(halves | tr -dc '\0' | wc -c)"
+""".replace("@quiet@", str(QUIET)),
+)
+PROBES = (MARKS, STATES, *(Probe(*question) for question in QUESTIONS))
+_FINAL = ("succeeded", "failed", "stopped", "timeout")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What looks left over and stays, with the reason and what removes it."""
+
+    host: str
+    what: str
+    why: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A job's folder as it was seen."""
+
+    cluster: str
+    job: str
+    path: str
+    sent: bool
+    state: str
+    ended: float
+    changed: float
+
+
+@dataclass(frozen=True)
+class Told:
+    """One host's answer: its clock, state folders by cluster, job folders, number of old unfinished files."""
+
+    clock: float = 0.0
+    states: dict[str, State] = field(default_factory=dict)
+    jobs: tuple[Folder, ...] = ()
+    halves: int = 0
+
+
+def told(seen: Seen) -> Told:
+    """Return what a host said of its folders; of a home that hosts share, those of this host."""
+    now, states, jobs, halves = 0.0, {}, [], 0
+    base = state_base(seen)
+    for word, cells in rows(seen.answer(STATES)):
+        names = cells[{"state": 1, "job": 4}.get(word, len(cells)) :]
+        if not all(map(is_name, names)):
+            continue
+        if word == "now" and len(cells) == 1:
+            now = _seconds(cells[0])
+        elif word == "halves" and len(cells) == 1:
+            halves = int(_seconds(cells[0]))
+        elif word == "state" and len(names) == 2 and names[1] == seen.host:
+            changed = _seconds(cells[0])
+            path = f"{base}/{names[0]}/{names[1]}"
+            states[names[0]] = State(seen.host, names[0], path, changed, 0, max(0.0, now - changed))
+        elif word == "job" and len(names) == 3 and names[1] == seen.host:
+            sent, state, ended, newest = cells[:4]
+            cluster, host, job = names
+            when = (_seconds(ended), _seconds(newest))
+            jobs.append(
+                Folder(cluster, job, f"{base}/{cluster}/{host}/jobs/{job}", sent == "yes", state, *when)
+            )
+    for cluster, known in states.items():
+        records = sum(1 for job in jobs if job.cluster == cluster)
+        states[cluster] = State(
+            known.host, cluster, known.path, known.changed, records=records, quiet=known.quiet
+        )
+    return Told(now, states, tuple(jobs), halves)
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0.0
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What a scene has of leftovers; so many days after its end a job's folder is one, None for never."""
+
+    scene: Scene
+    days: float | None = None
+
+    def leftovers(self, states: tuple[State, ...], at_once: bool) -> Leftovers:
+        """Return all that is to go.
+
+        Args:
+            states: of ``states()`` those that are to go.
+            at_once: however young they are.
+        """
+        looked = {n: s for n, s in self.scene.seen.items() if s.facts and "looked" in s.answer(MARKS)}
+        return Leftovers(
+            containers={name: abandoned(seen) for name, seen in looked.items()},
+            strays=tuple(self._strays()),
+            jobs=tuple(self._jobs()),
+            states=states,
+            at_once=at_once,
+            halves={name: state_base(seen) for name, seen in looked.items() if told(seen).halves},
+            parts={name: tuple(_dead_parts(seen)) for name, seen in looked.items()},
+        )
+
+    def states(self) -> tuple[State, ...]:
+        """Return the state folders of clusters that have no container on their host, whosever."""
+        found = []
+        for seen in self.scene.seen.values():
+            if seen.facts is not None and seen.facts.docker and "looked" in seen.answer(MARKS):
+                there = {c.labels.get(LABEL_CLUSTER) for c in seen.facts.containers}
+                work = {one.cluster for one in marked(seen)}
+                found += [s for n, s in told(seen).states.items() if n not in there and n not in work]
+        return tuple(found)
+
+    def _main_of(self, cluster: str) -> str:
+        """Return the host on which this cluster's main runs for this user; empty for any other cluster.
+
+        The hosts file says which host that is: any host can say that it is the main of some cluster.
+        """
+        name = self.scene.inventory.main
+        seen = self.scene.seen.get(name, Seen(name))
+        if cluster != self.scene.inventory.cluster or seen.facts is None:
+            return ""
+        for c in seen.facts.containers:
+            own = c.labels.get(LABEL_OWNER) == seen.facts.user
+            main = c.labels.get(LABEL_ROLE) == MAIN and c.labels.get(LABEL_CLUSTER) == cluster
+            if own and main and c.state == "running" and "looked" in seen.answer(MARKS):
+                return name
+        return ""
+
+    def _strays(self) -> Iterator[Stray]:
+        alive = supervised(self.scene)
+        for seen in self.scene.seen.values():
+            found: dict[tuple[str, str], list[int]] = {}
+            for one in marked(seen):
+                if one.job and one.job not in alive:
+                    found.setdefault((one.cluster, one.job), []).append(one.pid)
+            for (cluster, job), pids in found.items():
+                main = self._main_of(cluster)
+                if main or not _runs(seen, cluster):
+                    yield Stray(seen.host, job, tuple(pids), main, cluster)
+
+    def _jobs(self) -> Iterator[OldJob]:
+        alive = supervised(self.scene)
+        ended = {
+            (seen.host, folder.cluster, folder.job): (told(seen).clock - folder.ended) / 86400
+            for seen in self.scene.seen.values()
+            for folder in told(seen).jobs
+            if folder.state in _FINAL and folder.ended
+        }
+        in_parts = self.scene.inventory.in_parts
+        for seen in self.scene.seen.values():
+            here = told(seen)
+            for folder in here.jobs:
+                main = self._main_of(folder.cluster)
+                if folder.job in alive or not main:
+                    continue
+                about = (seen.host, folder.job, folder.path)
+                # By main's word alone, or that of each host where each has a supervisor of its own.
+                age = ended.get((seen.host if in_parts else main, folder.cluster, folder.job))
+                if not folder.sent and here.clock - folder.changed > QUIET * 60:
+                    why = "its code never came whole, so it was never started"
+                    yield OldJob(*about, why, main, folder.cluster, quiet=True)
+                elif self.days is not None and age is not None and age > self.days:
+                    yield OldJob(*about, f"it ended {age:.0f} days ago", main, folder.cluster)
+
+    def kept(self, states: tuple[State, ...]) -> tuple[Kept, ...]:
+        """Return what stays although it looks left over.
+
+        Args:
+            states: of ``states()`` those that are to go.
+        """
+        rows = []
+        for state in self.states():
+            if state not in states:
+                what = f"keys and configuration of cluster {state.cluster} ({_age(state.quiet)} old)"
+                why = f"it holds {jobs_text(state.records)}" if state.records else "it has changed of late"
+                fix = "toolkit down with that cluster's hosts file brings them home; gc --state removes them"
+                rows.append(Kept(state.host, what, why, fix))
+        doomed = {(stray.host, stray.job) for stray in self._strays()}
+        alive = supervised(self.scene)
+        for seen in self.scene.seen.values():
+            unsure = {(o.job, o.cluster) for o in marked(seen) if o.job and o.job not in alive}
+            for job, cluster in sorted(unsure):
+                if (seen.host, job) not in doomed:
+                    why = f"whether it runs is known on the main of cluster {cluster}, which is not here"
+                    fix = "toolkit gc with that cluster's hosts file"
+                    rows.append(Kept(seen.host, f"processes of job {job}", why, fix))
+        return tuple(rows)
+
+
+def _runs(seen: Seen, cluster: str) -> bool:
+    found = seen.facts.containers if seen.facts else ()
+    return any(c.labels.get(LABEL_CLUSTER) == cluster and c.state == "running" for c in found)
+
+
+def _dead_parts(seen: Seen) -> Iterator[HeldImage]:
+    """Parts of images to which nothing has been added for long; they say not whose they are."""
+    try:
+        images = parse_held(seen.answers)
+    except DecodeError:  # an odd answer of an engine names nothing that could be removed
+        return
+    newest: dict[str, float] = {}
+    for image in images:
+        if image.part_of:
+            newest[image.part_of] = max(newest.get(image.part_of, 0.0), image.since)
+    for image in images:
+        if image.part_of and not image.users and told(seen).clock - newest[image.part_of] > QUIET * 60:
+            yield image
+
+
+def jobs_text(number: int) -> str:
+    """Return how many jobs' records, in words."""
+    return "the record of 1 job" if number == 1 else f"the records of {number} jobs"
+
+
+def removable(state: State) -> bool:
+    """Whether a cluster's folder may go without asking: no job's records, and nobody just makes it."""
+    return not state.records and state.quiet > QUIET * 60
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,110 @@
+"""Digests of the hosts.yaml keys that `up` turns into containers and files, kept on each host.
+
+Keys that a job reads when it starts, such as ``env`` and ``launcher``, need no `up` and are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+
+from toolkit.core.container import without_empty
+from toolkit.core.counted import counted
+from toolkit.core.facts import Facts
+from toolkit.core.finding import Finding
+from toolkit.hostsfile.inventory import Host, Inventory
+from toolkit.protocol.decode import DecodeError, decode_json
+
+# Below a host's state folder.
+FILE = "applied.json"
+
+_OF_ALL: Mapping[str, Callable[[Inventory], object]] = {
+    "image": lambda file: file.image,
+    "main": lambda file: file.main,
+    "hosts": lambda file: sorted(file.names),
+    "engine": lambda file: file.engine,
+    "transport": lambda file: file.transport,
+    "worker_port": lambda file: [file.worker_port, file.worker_port_fixed],
+    "network": lambda file: file.network,
+    "mounts": lambda file: file.mounts,
+    # The content of a data set has judges of its own.
+    "data": lambda file: [(one.path, one.target, one.read_only) for one in file.data],
+    "labels": lambda file: file.labels,
+    "ulimits": lambda file: file.ulimits,
+    "shm_size": lambda file: file.shm_bytes,
+    "services": lambda file: file.services,
+}
+_OF_HOST: Mapping[str, Callable[[Host], object]] = {
+    "data_address": lambda host: host.data_address,
+    "gpus": lambda host: [-1 if host.gpus is None else host.gpus, host.gpu_ids],
+}
+# So many hosts are named beside a key; of more, the number.
+_NAMED = 3
+
+
+def applied_text(inventory: Inventory, host: str) -> str:
+    """Return the content of a host's record: values are digests, since a variable can hold a secret."""
+    return json.dumps(_digests(inventory, host), indent=1, sort_keys=True) + "\n"
+
+
+def parse_applied(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of a record; none if there is no record, or if it is unreadable."""
+    try:
+        return tuple(sorted(decode_json(dict[str, str], text).items()))
+    except DecodeError:
+        return ()
+
+
+def changed_keys(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[str, ...]:
+    """Return the keys of hosts.yaml that differ from those of the last `up`, in the order of the file's page.
+
+    A key that differs on some hosts only is followed by their names. Hosts without a record, and keys that
+    an earlier toolkit did not record, are left out.
+    """
+    kept = {name: dict(said.applied) for name, said in facts.items() if said.applied}
+    differ: dict[str, list[str]] = {}
+    known: dict[str, int] = {}
+    for name, record in kept.items():
+        for key, digest in _digests(inventory, name).items():
+            if key in record:
+                known[key] = known.get(key, 0) + 1
+                differ.setdefault(key, [])
+                differ[key] += [name] if record[key] != digest else []
+    keys = [
+        key if len(names) == known[key] else f"{key} ({_some(names)})"
+        for key in _OF_ALL
+        if (names := differ.get(key))
+    ]
+    for key in _OF_HOST:
+        names = [name for name in kept if differ.get(f"hosts/{name}/{key}")]
+        keys += (
+            [f"hosts/{name}/{key}" for name in names]
+            if len(names) <= _NAMED
+            else [f"hosts/NAME/{key} ({_some(names)})"]
+        )
+    return tuple(keys)
+
+
+def change_finding(inventory: Inventory, facts: Mapping[str, Facts]) -> tuple[Finding, ...]:
+    """Return the warning that containers are not as hosts.yaml describes them; none if they are."""
+    keys = changed_keys(inventory, facts)
+    if not keys:
+        return ()
+    what = f"changed since `up`: {', '.join(keys)}"
+    return (Finding("hosts-file", "warning", what, "toolkit up", subject="hosts.yaml"),)
+
+
+def _digests(inventory: Inventory, host: str) -> dict[str, str]:
+    own = inventory.host(host)
+    values = {key: value(inventory) for key, value in _OF_ALL.items()}
+    values |= {f"hosts/{host}/{key}": value(own) for key, value in _OF_HOST.items()}
+    return {key: _digest(value) for key, value in values.items()}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(without_empty(value), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= _NAMED else counted(len(names), "host")

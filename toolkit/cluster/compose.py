@@ -1,0 +1,18 @@
+"""A Container as a compose file, from ``compose/*.j2``; brings up the same container as `docker run`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.core.container import Container
+from toolkit.core.templates import render_template
+
+
+def compose_file(container: Container, role: str, services: Sequence[Container] = ()) -> str:
+    """Return the compose file of one host.
+
+    Args:
+        role: ``main`` or ``worker``.
+        services: what runs there beside training.
+    """
+    return render_template(f"compose/{role}.yaml.j2", container=container, role=role, services=services)

@@ -1,0 +1,211 @@
+"""Connections to the hosts of a cluster, one per host, and what the hosts say of themselves."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from toolkit.cluster.probe import parse_facts, probe_command
+from toolkit.cluster.state_folders import refuse_unsafe_state
+from toolkit.core.facts import Facts
+from toolkit.core.here import allow_open_files
+from toolkit.core.names import container_name
+from toolkit.core.report import Outcome
+from toolkit.errors import ToolkitError
+from toolkit.hostsfile.load import target_of
+from toolkit.plan.timing import Stopwatch
+from toolkit.protocol.frames import FrameError, read_frames
+from toolkit.remote.container_session import Desks
+from toolkit.remote.fanout import fan_out
+from toolkit.remote.ssh import SshRunner, Trace
+
+if TYPE_CHECKING:
+    from toolkit.hostsfile.inventory import Inventory
+
+_PROBE_SECONDS = 60.0
+# Of this process: a connection and what is begun over it, and everything else.
+_FILES_PER_HOST, _OTHER_FILES = 4, 256
+
+# As (name, shell text); see ``toolkit.cluster.probe``.
+Questions = Sequence[tuple[str, str]] | Callable[[], Sequence[tuple[str, str]]]
+
+Own = TypeVar("Own", bound="Connected")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Sections of a host's probe by name.
+
+    Args:
+        sent, received: this machine's clock in seconds.
+    """
+
+    sections: Mapping[str, str]
+    sent: float
+    received: float
+
+
+class Connected:
+    """Connections to the hosts of one cluster, one per host, and what the hosts said."""
+
+    def __init__(self, inventory: Inventory, trace: Trace | None = None) -> None:
+        self.inventory = inventory
+        self.trace = trace
+        self.runners: dict[str, SshRunner] = {}
+        self.facts: dict[str, Facts] = {}
+        self.errors: dict[str, ToolkitError] = {}
+        self.timings: dict[str, float] = {}
+        self.stopwatch = Stopwatch()
+        self.replies: dict[str, Reply] = {}
+        self.desks = Desks()
+        self.closed = False
+
+    @classmethod
+    def open(
+        cls: type[Own],
+        inventory: Inventory,
+        hosts: Iterable[str] | None = None,
+        trace: Trace | None = None,
+        questions: Questions = (),
+        desks: bool = False,
+        meanwhile: Callable[[Own], object] | None = None,
+    ) -> Own:
+        """Connect to the hosts (all of them by default) at once and ask each what it is.
+
+        Hosts that cannot be reached are in ``errors``; the others go on.
+
+        Args:
+            trace: called with host and line for each command, before it is run.
+            questions: further ones, see ``toolkit.cluster.probe``, or what returns them once a host is there;
+                what was said to them is in ``replies``.
+            desks: begin a talk with each host's container as well: the command is going to run a job.
+            meanwhile: done on this machine while the hosts answer: to import, and to read, what comes next.
+                What it fails at is met again where it is used.
+        """
+        session = cls(inventory, trace)
+        names = list(inventory.names if hosts is None else hosts)
+        allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
+
+        def prepare() -> None:
+            # Whatever it is: a thread has nobody to tell, and a person would see a trace.
+            with suppress(BaseException):
+                if meanwhile is not None:
+                    meanwhile(session)
+
+        preparing = threading.Thread(target=prepare, name="meanwhile", daemon=True)
+        try:
+            preparing.start()
+            facts, session.errors = fan_out(names, lambda name: session._meet(name, questions, desks))
+            if facts:  # else there is nothing to get ready for
+                preparing.join()
+        except BaseException:
+            session.close()
+            raise
+        session.facts = {name: facts[name] for name in names if name in facts}
+        return session
+
+    def _meet(self, name: str, questions: Questions, desk: bool) -> Facts:
+        start = time.monotonic()
+        runner = self.runners[name] = self.runner(name)
+        runner.open()
+        if desk:
+            # Nobody knows yet whether the container is there: if it is not, the facts will say so.
+            self.desks.open(runner, container_name(self.inventory.cluster, self.inventory.role(name)))
+        facts = self._ask(name, questions)
+        self.timings[name] = time.monotonic() - start
+        self.stopwatch.met(name, self.timings[name])
+        return facts
+
+    def runner(self, name: str) -> SshRunner:
+        """Return a runner for a host that is not connected yet."""
+        return SshRunner(target_of(self.inventory, name), trace=self.trace, engine=self.inventory.engine)
+
+    def _ask(self, name: str, questions: Questions = ()) -> Facts:
+        sources = [mount.source for mount in self.inventory.mounts]
+        file = self.inventory
+        asked = questions() if callable(questions) else questions
+        if file.data:
+            from toolkit.data.plan import question as data_question
+
+            asked = (*asked, *data_question(file))
+        nonce = secrets.token_hex(8)
+        asking = probe_command(file.image, file.cluster, name, nonce, asked, sources, file.state_dir)
+        sent = time.time()
+        result = self.runners[name].run(asking, _PROBE_SECONDS)
+        received = time.time()
+        try:
+            sections = read_frames(result.raw, nonce)
+        except FrameError as error:
+            what = f"its answer to the first questions is cut short or garbled: {error}"
+            raise ToolkitError(what, "toolkit status -v", name) from error
+        self.replies[name] = Reply(sections, sent, received)
+        facts = parse_facts(name, file.cluster, sections, engine=file.engine)
+        # Before any command reads or writes there; a host that is refused has its reason in ``errors``.
+        refuse_unsafe_state(facts)
+        return facts
+
+    def close(self) -> None:
+        """End all connections, and with them what still runs over them."""
+        self.closed = True
+        self.desks.leave()
+        for runner in list(self.runners.values()):
+            runner.close()
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def require_some(self) -> None:
+        """Raise the first host's error when no host answered at all.
+
+        Raises:
+            ToolkitError: with every host's reason in it.
+        """
+        if self.facts:
+            return
+        lines = "".join(f"\n  {name}: {e.what}" for name, e in self.errors.items())
+        name, first = next(iter(self.errors.items()))
+        fix = first.fix
+        if len({error.fix for error in self.errors.values()}) > 1:
+            fix = f"for {name}: {fix}; for the others: toolkit check"
+        raise ToolkitError(f"no host can be used{lines}", fix)
+
+    def all_facts(self) -> dict[str, Facts]:
+        """Return what the hosts said, for those who need the word of each.
+
+        Raises:
+            ToolkitError: the first host's that did not answer.
+        """
+        for error in self.errors.values():
+            raise error
+        return dict(self.facts)
+
+    def ask_anew(self, hosts: Sequence[str]) -> None:
+        """Ask these hosts once more what they are; the others take no further part."""
+        asked, silent = fan_out(hosts, self._ask)
+        self.facts = {name: asked[name] for name in self.facts if name in asked}
+        self.errors |= silent
+
+    def runners_in_use(self) -> dict[str, SshRunner]:
+        """Return the runners of the hosts that answered."""
+        return {name: self.runners[name] for name in self.facts}
+
+    def connect_outcomes(self) -> tuple[Outcome, ...]:
+        """Return one failed outcome for each host that did not answer, or that was refused."""
+        return tuple(
+            Outcome("connect", "connect", name, "failed", 0.0, error.what, error.fix)
+            for name, error in self.errors.items()
+        )

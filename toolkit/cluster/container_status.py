@@ -1,0 +1,154 @@
+"""How a host's container stands, in words: for `status`, for what `up` starts, for what `run` refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+
+from toolkit.cluster.versions import version_note
+from toolkit.core.container import Container
+from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
+from toolkit.core.transport import NOT_FOUND, WITHOUT_SSHD
+from toolkit.errors import NotReady, ToolkitError
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.network.choose import DataPath, choose_paths
+
+UP = "toolkit up"
+
+
+@dataclass(frozen=True)
+class HostState:
+    """One host as `status` shows it; ``state`` is running, no container, unreachable, or Docker's word.
+
+    Args:
+        version: of the toolkit that wrote the host's files last; empty for none.
+        note: what is worth saying about it.
+        fix: what to do about that.
+    """
+
+    host: str
+    role: str
+    state: str
+    address: str = ""
+    image: str = ""
+    docker: str = ""
+    version: str = ""
+    note: str = ""
+    fix: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.state == "running"
+
+
+def host_states(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    errors: Mapping[str, ToolkitError],
+    inside: Mapping[str, str],
+) -> list[HostState]:
+    """Return how every host of the file stands.
+
+    Args:
+        errors: of the hosts that did not answer.
+        inside: name and text of this toolkit's inside programs.
+    """
+    paths: Mapping[str, DataPath] = {}
+    unclear: ToolkitError | None = None
+    try:
+        paths = choose_paths(inventory, facts)
+    except NotReady as error:
+        unclear = error  # `up` will refuse it; the containers are worth a look all the same
+    states = []
+    for name in inventory.names:
+        if name in errors:
+            what, fix = errors[name].what, errors[name].fix
+            states.append(HostState(name, inventory.role(name), "unreachable", note=what, fix=fix))
+            continue
+        address = paths[name].address if name in paths else ""
+        state = _host_state(inventory, facts[name], address, inside)
+        if unclear and unclear.host == name:
+            state = replace(state, note=unclear.what, fix=unclear.fix)
+        states.append(state)
+    return states
+
+
+def _host_state(inventory: Inventory, facts: Facts, address: str, inside: Mapping[str, str]) -> HostState:
+    role = inventory.role(facts.host)
+    wanted = container_name(inventory.cluster, role)
+    found = next((c for c in facts.containers if c.name == wanted), None)
+    image = next((i.identity for i in facts.images if found and i.id == found.image), "")
+    image = image or next((i.identity for i in facts.images if inventory.image in i.tags), "absent")
+    version, fix = version_note(inventory.cluster, facts, inside)
+    why = why_not_running(found, facts) if found else ""
+    others = sum(c.labels.get(LABEL_CLUSTER) != inventory.cluster for c in facts.containers)
+    if found is None:
+        state = "no container"
+    elif found.state == "running":
+        state = "running"
+    else:
+        state = f"{found.state} ({found.exit_code})"
+    return HostState(
+        host=facts.host,
+        role=role,
+        state=state,
+        address=address,
+        image=image,
+        docker=facts.docker,
+        version=facts.version,
+        note="; ".join(
+            filter(None, (why, version, f"{others} containers of other clusters" if others else ""))
+        ),
+        fix=fix or ("" if state == "running" else fix_of(found)),
+    )
+
+
+def why_not_running(container: ContainerFacts, facts: Facts) -> str:
+    """Return why a container does not run; empty when it does."""
+    if container.state == "running":
+        return ""
+    if not container.started:
+        return "it was never started"
+    if container.started < facts.booted:
+        return f"the host has rebooted since, at {_clock(facts.booted)}"
+    if container.state in ("exited", "dead"):
+        when = f" at {_clock(container.ended)}" if container.ended else ""
+        return f"it ended{when} with exit code {container.exit_code}"
+    return f"it is {container.state}"
+
+
+def fix_of(container: ContainerFacts | None) -> str:
+    """Return what makes a container run that is missing or stopped."""
+    if container is None or LABEL_CONFIG not in container.labels:  # the label of those with an sshd
+        return UP
+    # Another `up` would fail as the last one did.
+    ended = container.state in ("exited", "dead")
+    return WITHOUT_SSHD if ended and container.exit_code == NOT_FOUND else UP
+
+
+def runs_already(container: Container, facts: Facts) -> str | None:
+    """Return the Id of a container that runs as it is to be, None where there is none."""
+    found = next((c for c in facts.containers if c.name == container.name), None)
+    as_wanted = found and found.state == "running" and found.digest == container.digest()
+    return found.id if found and as_wanted else None
+
+
+def why_start(container: Container, facts: Facts) -> str:
+    """Return why `up` puts a container in the place of another; empty when there is none, or it stays."""
+    found = next((c for c in facts.containers if c.name == container.name), None)
+    if found is None:
+        return ""
+    if reason := why_not_running(found, facts):
+        return reason
+    if found.digest == container.digest():
+        return ""
+    by = found.labels.get(LABEL_VERSION, "")
+    if by != dict(container.labels).get(LABEL_VERSION):
+        return f"made anew: {f'toolkit {by}' if by else 'an earlier toolkit'} had made it with other settings"
+    return "made anew: its settings have changed"
+
+
+def _clock(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,132 @@
+"""The one Container of each host, made from the layout; all renderings and `up` start from here."""
+
+from __future__ import annotations
+
+import hashlib
+
+from toolkit import __version__
+from toolkit.cluster.etc_files import home_of
+from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, gpu_access, gpu_failures
+from toolkit.cluster.layout import Layout, Place
+from toolkit.cluster.ssh_files import sshd_config
+from toolkit.core.container import Container, Mount, Ulimit
+from toolkit.core.names import (
+    CONF,
+    INSIDE,
+    JOBS,
+    LABEL_CLUSTER,
+    LABEL_CONFIG,
+    LABEL_HOST,
+    LABEL_OWNER,
+    LABEL_PORT,
+    LABEL_ROLE,
+    LABEL_VERSION,
+    container_name,
+)
+from toolkit.hostsfile.container_fields import ULIMITS, UNLIMITED
+from toolkit.plan.steps import Failure
+
+# What sshd as root needs to become the session's user and to lock up its unprivileged half.
+_SSHD_AS_ROOT = ("SETGID", "SETUID", "SYS_CHROOT")
+
+_SSH_CONFIG = "/etc/ssh/ssh_config.d/10-toolkit.conf"
+IDLE_ARGV = ("sleep", "infinity")
+SSHD_ARGV = ("/usr/sbin/sshd", "-D", "-e", "-f", str(CONF / "sshd_config"))
+
+
+def cluster_container(layout: Layout, place: Place) -> Container:
+    """Return the container that this host is to run, with its digest among the labels."""
+    inventory, facts, state = layout.inventory, place.facts, place.state
+    home = home_of(layout.user, facts.uid)
+    sshd = layout.has_sshd(place)
+    gpus, cdi = gpu_access(place.gpus, facts)
+    labels = dict(inventory.labels) | {
+        LABEL_CLUSTER: inventory.cluster,
+        LABEL_ROLE: place.role,
+        LABEL_HOST: place.name,
+        LABEL_OWNER: facts.user,
+        LABEL_VERSION: __version__,
+    }
+    if sshd:
+        labels[LABEL_PORT] = str(layout.port)
+        # sshd reads its configuration once: another one means another container.
+        labels[LABEL_CONFIG] = hashlib.sha256(worker_sshd_config(layout, place).encode()).hexdigest()[:16]
+    own = (
+        Mount(f"{state}/conf", str(CONF), read_only=True),
+        Mount(f"{state}/inside", str(INSIDE), read_only=True),
+        Mount(f"{state}/jobs", str(JOBS)),
+        Mount(f"{state}/home", home),
+        Mount(f"{state}/etc/hosts", "/etc/hosts", read_only=True),
+        Mount(f"{state}/etc/passwd", "/etc/passwd", read_only=True),
+        Mount(f"{state}/etc/group", "/etc/group", read_only=True),
+        *((Mount(f"{state}/etc/ssh_config", _SSH_CONFIG, read_only=True),) if layout.port else ()),
+        Mount(f"{state}/inside/kubexec.sh", "/etc/mpi/kubexec.sh", read_only=True),
+    )
+    return Container(
+        name=container_name(inventory.cluster, place.role),
+        hostname=place.name,
+        image=layout.reference,
+        argv=SSHD_ARGV if sshd else IDLE_ARGV,
+        user=f"{facts.uid}:{facts.gid}",
+        userns=facts.userns,
+        # A user namespace of one's own has none of the host's groups.
+        groups=() if facts.userns else tuple(sorted(gid for gid, _ in facts.groups if gid != facts.gid)),
+        workdir=home,
+        env=(
+            ("HOME", home),
+            ("LOGNAME", layout.user),
+            *_gpu_env(place),
+            ("TOOLKIT_CLUSTER", inventory.cluster),
+            ("USER", layout.user),
+        ),
+        mounts=(*own, *inventory.all_mounts),
+        labels=tuple(sorted(labels.items())),
+        gpus=gpus,
+        cdi=cdi,
+        devices=facts.infiniband,
+        shm_bytes=inventory.shm_bytes,
+        ulimits=_ulimits(layout, place),
+        cap_add=_SSHD_AS_ROOT if sshd and facts.uid == 0 else (),
+        pids=65536,
+    ).labelled()
+
+
+def worker_sshd_config(layout: Layout, place: Place) -> str:
+    """Return the sshd configuration of a worker; the image's variables are passed on to sessions."""
+    env = dict(layout.image.env) | {"TOOLKIT_CLUSTER": layout.inventory.cluster}
+    # The image asks for all GPUs, the container may have been given others.
+    env.pop(NONE_VISIBLE[0], None)
+    return sshd_config(place.path.address, layout.port, layout.user, tuple(sorted(env.items())))
+
+
+def _gpu_env(place: Place) -> tuple[tuple[str, str], ...]:
+    if place.gpus:
+        return (CAPABILITIES,)
+    return (NONE_VISIBLE,) if place.facts.gpus else ()
+
+
+def _ulimits(layout: Layout, place: Place) -> tuple[Ulimit, ...]:
+    # RDMA pins memory; without such devices the limit stays as the engine sets it.
+    default = [Ulimit("memlock", -1, -1)] if place.facts.infiniband else []
+    merged = {limit.name: limit for limit in (*default, *layout.inventory.ulimits)}
+    return tuple(merged[name] for name in sorted(merged))
+
+
+def start_failures(container: Container, host: str) -> tuple[Failure, ...]:
+    """Return why an engine may refuse to start this container, as far as the hosts file can be the reason."""
+    limits = tuple(
+        Failure(
+            # runc calls a limit by its number, crun by its name.
+            rf"rlimit type {ULIMITS[limit.name]}\b|RLIMIT_{limit.name.upper()}\b",
+            f"the engine may not set the limit {limit.name} ({_ends(limit)})",
+            f"ulimits: {{{limit.name}: N}} in the hosts file, with an N that the engine has itself; "
+            f"on {host}: cat /proc/$(pidof dockerd)/limits",
+        )
+        for limit in container.ulimits
+    )
+    return (*limits, *(gpu_failures(host) if container.gpus or container.cdi else ()))
+
+
+def _ends(limit: Ulimit) -> str:
+    soft, hard = (UNLIMITED if end == -1 else str(end) for end in (limit.soft, limit.hard))
+    return soft if soft == hard else f"soft {soft}, hard {hard}"

@@ -1,0 +1,49 @@
+"""The files that give a container its names: hosts, passwd and group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from toolkit.core.facts import Facts
+from toolkit.core.templates import word
+from toolkit.network.choose import DataPath
+
+
+def home_of(user: str, uid: int) -> str:
+    """Return the home folder inside the container."""
+    return "/root" if uid == 0 else f"/home/{user}"
+
+
+def hosts_file(paths: Sequence[DataPath]) -> str:
+    """Return /etc/hosts: every name leads to its data address, never to 127.0.1.1.
+
+    Raises:
+        ToolkitError: a name or an address is not one word.
+    """
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    return "\n".join([*lines, *(f"{word(p.address)} {word(p.host)}" for p in paths)]) + "\n"
+
+
+def passwd_file(facts: Facts, user: str) -> str:
+    """Return /etc/passwd: without the user's own line ssh says "No user exists for uid" and getpass fails.
+
+    sshd as root also wants its own user for privilege separation.
+    """
+    lines = [
+        "root:x:0:0:root:/root:/bin/bash",
+        "sshd:x:101:65534::/run/sshd:/usr/sbin/nologin",
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin",
+    ]
+    # Root on one host and not on another: the one name stands for uid 0 there, as main logs in by it.
+    if user != "root":
+        lines.append(f"{user}:x:{facts.uid}:{facts.gid}::{home_of(user, facts.uid)}:/bin/bash")
+    return "\n".join(lines) + "\n"
+
+
+def group_file(facts: Facts, user: str) -> str:
+    """Return /etc/group with the user's groups under the host's own ids."""
+    lines = ["root:x:0:", "nogroup:x:65534:"]
+    for gid, name in facts.groups:
+        if gid not in (0, 65534):
+            lines.append(f"{name}:x:{gid}:{user}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,90 @@
+"""The steps of `up` that make keys where they belong, and write who may log in where."""
+
+from __future__ import annotations
+
+import functools
+
+from toolkit.cluster.layout import Layout, Place
+from toolkit.cluster.ssh_files import authorized_keys_line, known_hosts_line
+from toolkit.core.command import Ref, script
+from toolkit.core.container import CONFINED
+from toolkit.core.names import MAIN, WORKER
+from toolkit.core.typed import Kind
+from toolkit.plan.steps import File, Run, Step, Upload
+
+HOST_KEY, CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
+# The place of a key in a line of a template.
+_KEY = "<key>"
+# By the host's own ssh-keygen, as a container takes ten times as long to start; by the image's where there is
+# none, or where its policy allows no such key. Half a pair would make it ask. Arguments: the private key's
+# path, its comment, the command that makes it in a container.
+_MAKE_KEY = """
+key=$1 comment=$2; shift 2
+rm -f "$key" "$key.pub"
+ssh-keygen -q -t ed25519 -N "" -C "$comment" -f "$key" </dev/null >/dev/null 2>&1 && exit
+rm -f "$key" "$key.pub"
+exec "$@"
+"""
+
+
+def key_step(layout: Layout, place: Place) -> Step:
+    """Make a key pair where it belongs; only the public half is read."""
+    name, what = (CLUSTER_KEY, "cluster") if place.role == MAIN else (HOST_KEY, "host")
+    key = f"{place.state}/conf/{name}"
+    comment = f"{layout.inventory.cluster}/{place.name}"
+    in_container = (
+        *("docker", "run", "--rm", "--network", "none", *CONFINED, *place.facts.as_user),
+        *("--mount", f"type=bind,source={place.state}/conf,target=/keys"),
+        # ssh-keygen asks who it runs as.
+        *("--mount", f"type=bind,source={place.state}/etc/passwd,target=/etc/passwd,readonly"),
+        *(layout.reference, "ssh-keygen", "-q", "-t", "ed25519", "-N", ""),
+        *("-C", comment, "-f", f"/keys/{name}"),
+    )
+    return Run(
+        place.name,
+        f"make the {what} key",
+        script(_MAKE_KEY, key, comment, *in_container),
+        unless=script('[ -s "$1" ] && [ -s "$1.pub" ]', key),
+        # Without the comment: type and key alone.
+        reads=script('read -r type key rest <"$1.pub" && printf "%s %s" "$type" "$key"', key),
+        saves=what,
+        kind=Kind.PUBLIC_KEY,
+    )
+
+
+def trust_steps(layout: Layout) -> tuple[Step, ...]:
+    """Write on each host which workers it knows and, on workers, which key main logs in with.
+
+    For a host that did not answer, or that fails, each file keeps what this very file has: one host never
+    decides what is written on another. While main is away ``authorized_keys`` is not written at all.
+    """
+    main = layout.main
+
+    # Hosts that remember the same get the same tuple, made once: with a thousand hosts it is long.
+    @functools.cache
+    def known_hosts(
+        kept: tuple[tuple[str, str], ...], keys: tuple[tuple[str, str], ...]
+    ) -> tuple[str | Ref, ...]:
+        own = dict(keys)
+        return tuple(
+            _with_key(known_hosts_line(path, layout.port, _KEY), path.host, "host", own.get(path.host, ""))
+            for path in layout.paths_with(kept)
+            if path.host != layout.inventory.main
+        )
+
+    steps = []
+    for place in layout.places:
+        remembered = place.facts.remembered
+        known = known_hosts(layout.kept(place), remembered.keys)
+        files = [File(f"{place.state}/conf/known_hosts", known)]
+        if place.role == WORKER and main is not None:
+            line = authorized_keys_line(main.path.address, _KEY)
+            let_in = _with_key(line, main.name, "cluster", remembered.main_key)
+            files.append(File(f"{place.state}/conf/authorized_keys", (let_in,)))
+        steps.append(Upload(place.name, "write who may log in where", tuple(files)))
+    return tuple(steps)
+
+
+def _with_key(line: str, host: str, name: str, remembered: str) -> Ref:
+    before, after = line.split(_KEY)
+    return Ref(host, name, before, after, otherwise=remembered)

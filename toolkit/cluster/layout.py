@@ -1,0 +1,227 @@
+"""The layout: what the hosts file and the facts say together; from it every other value is made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from toolkit.cluster.gpus import share_gpus
+from toolkit.cluster.ownership import ours as ours  # job.py takes it from here
+from toolkit.cluster.ownership import refuse_foreign
+from toolkit.cluster.ports import worker_port
+from toolkit.core.facts import Facts
+from toolkit.core.image import ImageFacts, image_arch
+from toolkit.core.names import container_user, identity_reference
+from toolkit.errors import ImageError, NotReady
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.network.choose import DataPath, absent, choose_paths, cidrs
+from toolkit.network.evidence import Evidence
+from toolkit.network.fabric import choose_fabric
+from toolkit.network.settings import Setting, all_settings
+
+# What makes the hosts hold the same image, by the file's ``pull``.
+_SAME = {
+    "never": "toolkit image send",
+    "missing": "pull: always in the hosts file makes all of them pull; a name with @sha256:… never differs",
+    "always": "it was moved while they pulled: the same command again; a name with @sha256:… never differs",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One host with everything that is known about it.
+
+    Args:
+        slots: room for ranks.
+        gpus: the GPUs that the container is given, as indexes or UUIDs.
+    """
+
+    name: str
+    role: str
+    facts: Facts
+    path: DataPath
+    slots: int
+    gpus: tuple[str, ...]
+
+    @property
+    def state(self) -> str:
+        """The toolkit's folder for this cluster on this host."""
+        return self.facts.state_dir
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A cluster as it is to be.
+
+    Args:
+        places: hosts that answered and can take part, in the file's order.
+        paths: data paths, also of hosts that did not answer but whose address is in the file. The files of a
+            host may have other addresses of such hosts, see ``kept``.
+        user: the one user name inside all containers.
+        port: where the workers' sshd listens; 0 where there is none.
+        image: what every host must hold.
+        refused: hosts that answered and have no place, for what they lack themselves.
+    """
+
+    inventory: Inventory
+    places: tuple[Place, ...]
+    paths: tuple[DataPath, ...]
+    user: str
+    port: int
+    image: ImageFacts
+    refused: tuple[NotReady, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """The image's reference on every host, made of its identity."""
+        return identity_reference(self.image.identity)
+
+    def place(self, name: str) -> Place | None:
+        """Return a host's place, None when it did not answer or was refused."""
+        return next((p for p in self.places if p.name == name), None)
+
+    def has_sshd(self, place: Place) -> bool:
+        """Whether an sshd of the cluster runs in this host's container."""
+        return bool(self.port) and place.name != self.inventory.main
+
+    def kept(self, place: Place) -> tuple[tuple[str, str], ...]:
+        """Return the addresses that this host's files have of hosts that did not answer, as (host, address).
+
+        These stay as they are, in the files of this host alone. ``data_address`` of the file comes first.
+        """
+        return tuple(pair for pair in place.facts.remembered.addresses if pair[0] in self._unsettled)
+
+    @cached_property
+    def _unsettled(self) -> frozenset[str]:
+        """Hosts that did not answer and have no ``data_address``."""
+        answered = {path.host for path in self.paths if path.interface}
+        hosts = self.inventory.hosts
+        return frozenset(h.name for h in hosts if h.name not in answered and not h.data_address)
+
+    def paths_with(self, kept: tuple[tuple[str, str], ...]) -> tuple[DataPath, ...]:
+        """Return the data paths for the files of a host that keeps these addresses; see ``kept``."""
+        paths = {path.host: path for path in self.paths}
+        paths |= {name: absent(name, address) for name, address in kept}
+        return tuple(paths[name] for name in self.inventory.names if name in paths)
+
+    @cached_property
+    def settings(self) -> dict[str, tuple[Setting, ...]]:
+        """What the ranks of each host are told about its network."""
+        facts = {p.name: p.facts for p in self.places}
+        paths = {p.host: p for p in self.paths}
+        return all_settings(paths, cidrs(paths), choose_fabric(self.inventory.network, facts), facts)
+
+    @property
+    def main(self) -> Place | None:
+        """Main's place, None as for any host."""
+        return self.place(self.inventory.main)
+
+    @property
+    def workers(self) -> tuple[Place, ...]:
+        return tuple(p for p in self.places if p.name != self.inventory.main)
+
+
+_NOTHING = Evidence()
+
+
+def make_layout(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    local: ImageFacts | None,
+    by_name: bool = False,
+    evidence: Evidence = _NOTHING,
+    lost_ports: Collection[int] = (),
+) -> Layout:
+    """Return the layout.
+
+    Args:
+        facts: of the hosts that answered; at least one.
+        local: the image as this machine's engine knows it, None when it does not.
+        by_name: what the hosts have under the file's name is meant, even while they run another.
+        evidence: what connections between the hosts came to, where the choice of addresses is open.
+        lost_ports: see ``worker_port``.
+
+    Raises:
+        NotReady: no data address can be told, the port is taken, a cluster of that name is another's,
+            no host has the GPUs that the file says.
+        ImageError: nobody has the image, or hosts hold different ones and this machine none.
+    """
+    paths = choose_paths(inventory, facts, evidence)
+    for f in facts.values():
+        refuse_foreign(inventory.cluster, f)
+    image = reference_image(inventory, facts, local, by_name)
+    _refuse_other_processors(image, inventory.image, facts)
+    given, refused = share_gpus(inventory, facts)
+    places = tuple(
+        Place(h.name, inventory.role(h.name), facts[h.name], paths[h.name], slots, gpus)
+        for h in inventory.hosts
+        if h.name in given
+        for gpus in [given[h.name]]
+        for slots in [(len(gpus) or 1) if h.slots is None else h.slots]
+    )
+    return Layout(
+        inventory=inventory,
+        places=places,
+        paths=tuple(paths[n] for n in inventory.names if n in paths),
+        user=_user(inventory, facts),
+        port=worker_port(inventory, facts, paths, lost_ports),
+        image=image,
+        refused=refused,
+    )
+
+
+def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, Facts]) -> None:
+    """Refuse hosts whose processor the image is not made for, before anything is sent to anyone.
+
+    Raises:
+        ImageError: names them all.
+    """
+    others = [f for f in facts.values() if image.arch and image_arch(f.arch) != image.arch]
+    if others:
+        who = ", ".join(f"{f.host} is {image_arch(f.arch)}" for f in others)
+        fix = "take these hosts out of the hosts file, or name an image that is built for them"
+        raise ImageError(f"the image {name} is for {image.arch}, and {who}", fix, others[0].host)
+
+
+def _user(inventory: Inventory, facts: Mapping[str, Facts]) -> str:
+    # Main's, if it is not root: "root" must stay the name of uid 0, any other name can also stand for it.
+    order = sorted((n for n in inventory.names if n in facts), key=lambda n: n != inventory.main)
+    return next((container_user(facts[n].user) for n in order if facts[n].uid), "root")
+
+
+def reference_image(
+    inventory: Inventory, facts: Mapping[str, Facts], local: ImageFacts | None, by_name: bool
+) -> ImageFacts:
+    """Return the image that every host must hold.
+
+    Args:
+        local: what this machine's engine has under the name in the hosts file; None when that does not count.
+        by_name: what hosts have under that name counts, and not what runs there.
+
+    Raises:
+        ImageError: nobody has it, or hosts have different ones.
+    """
+    if local is not None:
+        return local
+    tag = inventory.image
+    running = {
+        i.identity: i
+        for f in facts.values()
+        for c in ours(inventory.cluster, f)
+        for i in f.images
+        if c.state == "running" and i.id == c.image
+    }
+    found = {name: i for name, f in facts.items() for i in f.images if tag in i.tags}
+    if len(running) == 1 and not (by_name and found):
+        return next(iter(running.values()))
+    identities = {i.identity for i in found.values()}
+    if not identities:
+        fix = "build it here: make image (or toolkit image build), or correct image: in the hosts file"
+        if inventory.pull != "never":
+            raise ImageError(f"no host has the image {tag}", "toolkit up lets them pull it")
+        raise ImageError(f"neither this machine nor any host has the image {tag}", fix)
+    if len(identities) > 1:
+        who = ", ".join(f"{name} has {i.identity}" for name, i in sorted(found.items()))
+        raise ImageError(f"the hosts hold different images under {tag}: {who}", _SAME[inventory.pull])
+    return found.get(inventory.main) or next(iter(found.values()))

@@ -1,0 +1,49 @@
+"""Lets hosts try the ways to each other, over the connections that we have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toolkit.cluster.pairs import Ways, network_ways, parse_ways, together, unanswered, ways_command
+from toolkit.core.facts import Facts
+from toolkit.core.runner import Runner
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.network.choose import choose, open_question
+from toolkit.network.evidence import Evidence
+from toolkit.network.explain import Explanation, explain
+from toolkit.remote.fanout import fan_out
+
+_LIMIT_SECONDS = 20.0
+
+
+def try_ways(ways: Mapping[str, Ways], runners: Mapping[str, Runner]) -> Evidence:
+    """Try all ways at once, those without an answer once more; a host that is lost meanwhile says nothing."""
+
+    def ask(host: str) -> Evidence:
+        result = runners[host].run(ways_command(asked[host]), _LIMIT_SECONDS)
+        return parse_ways(host, asked[host], result.stdout)
+
+    asked = {host: way for host, way in ways.items() if way.addresses or way.targets}
+    found = together(fan_out(asked, ask)[0].values())
+    if asked := unanswered(found):
+        found = together((found, *fan_out(asked, ask)[0].values()))
+    return found
+
+
+def settle_network(
+    inventory: Inventory, facts: Mapping[str, Facts], runners: Mapping[str, Runner]
+) -> Evidence:
+    """Return what connections say where there is a choice between networks; nothing where there is none."""
+    networks = open_question(inventory, facts)
+    return try_ways(network_ways(networks, facts), runners) if networks else Evidence()
+
+
+def explain_network(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    runners: Mapping[str, Runner],
+    away: Mapping[str, str],
+) -> Explanation:
+    """Let the hosts try every network that they share, and return the choice with all its reasons."""
+    shared = choose(inventory, facts).shared
+    return explain(inventory, facts, try_ways(network_ways(shared, facts), runners), away)

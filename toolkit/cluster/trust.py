@@ -1,0 +1,121 @@
+"""Hosts' ssh keys: what each host shows, what is on record, and recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ToolkitError
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import target_of
+from toolkit.remote.connect import Link
+from toolkit.remote.fanout import fan_out
+from toolkit.remote.host_keys import judge, save_key
+from toolkit.remote.host_keys import record as known_record
+from toolkit.remote.known_hosts import Verdict
+from toolkit.remote.ssh_config import Target
+
+
+@dataclass(frozen=True)
+class ShownKey:
+    """The ssh key that one host shows, held against what is on record.
+
+    Args:
+        fingerprint: SHA256 of the key that the host shows, as ``ssh-keygen -l`` prints it.
+        recorded: fingerprint of the key of that kind on record, empty when there is none.
+        verdict: whether connections would accept the key as it is.
+        error: why the host showed no key, or why its key may not be recorded; empty for neither.
+    """
+
+    host: str
+    target: Target | None
+    kind: str = ""
+    fingerprint: str = ""
+    recorded: str = ""
+    verdict: Verdict = "unknown"
+    error: str = ""
+    key: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def known(self) -> bool:
+        return self.verdict == "good"
+
+    @property
+    def changed(self) -> bool:
+        return self.verdict == "changed"
+
+    @property
+    def file(self) -> str:
+        """The known_hosts file that a new key goes to."""
+        return self.target.known_hosts[0] if self.target else ""
+
+    def place(self) -> str:
+        """Return where the host was looked for, and which files say what its key should be."""
+        if self.target is None:
+            return "the way to it could not be told"
+        files = ", ".join(self.target.known_hosts)
+        return f"asked {self.target.host} port {self.target.port}; keys on record are in {files}"
+
+    def line(self) -> str:
+        """Return one line for people."""
+        if self.error:
+            return f"{self.host}: {self.error}"
+        state = {"good": "already trusted", "changed": f"CHANGED, on record is {self.recorded}"}
+        return f"{self.host}: {self.kind} {self.fingerprint} ({state.get(self.verdict, 'new')})"
+
+    def as_json(self) -> dict[str, str]:
+        return {
+            "host": self.host,
+            "kind": self.kind,
+            "fingerprint": self.fingerprint,
+            "recorded": self.recorded,
+            "error": self.error,
+        }
+
+
+def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
+    """Return what each host shows, jump hosts on the way first; one connection each, without logging in.
+
+    A host behind a jump host that is not trusted yet cannot be looked at: it has an error.
+    """
+
+    def targets(name: str) -> tuple[Target, ...]:
+        target = target_of(inventory, name)
+        return (*target.jump, target)
+
+    resolved, lost = fan_out(names, targets)
+    distinct = {t.known_as: t for chain in resolved.values() for t in chain}
+    shown, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
+    return [
+        *(
+            shown[key] if key in shown else _failed(target.name, target, errors[key])
+            for key, target in distinct.items()
+        ),
+        *(_failed(name, None, error) for name, error in lost.items()),
+    ]
+
+
+def _failed(host: str, target: Target | None, error: ToolkitError) -> ShownKey:
+    return ShownKey(host, target, error=error.what + (f"; fix: {error.fix}" if error.fix else ""))
+
+
+def _look_at(target: Target) -> ShownKey:
+    link = Link(target)
+    try:
+        key = link.shown_key()
+    finally:
+        link.close()
+    known = known_record(target)
+    verdict = judge(target, known, key)
+    recorded = ", ".join(e.fingerprint for e in known.keys if e.kind == key.get_name())
+    error = (
+        f"its ssh host key {key.fingerprint} is REVOKED; it is not recorded" if verdict == "revoked" else ""
+    )
+    return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, error, key=key)
+
+
+def record(found: ShownKey) -> Path:
+    """Write the key to the known_hosts file that connections read; return that file."""
+    assert found.target is not None
+    return save_key(found.target, found.key)

@@ -1,0 +1,96 @@
+"""Templates of ``compose/``, ``ssh/`` and ``scripts/``, with filters that refuse what cannot be quoted."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.errors import ToolkitError
+
+if TYPE_CHECKING:
+    import jinja2
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def data_folder(name: str) -> Path:
+    """Return a folder that stands at the top of the repository and travels inside the wheel."""
+    packed = _PACKAGE / "_data" / name
+    return packed if packed.is_dir() else _PACKAGE.parent / name
+
+
+@functools.cache
+def package_text(name: str) -> str:
+    """Return a file of the package, by its path there."""
+    return (_PACKAGE / name).read_text(encoding="utf-8")
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Render ``compose/…``, ``ssh/…`` or ``scripts/…`` by its path.
+
+    Raises:
+        jinja2.UndefinedError: a value that the template names is missing.
+    """
+    return _environment().get_template(name).render(**values)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # for those alone who render: most commands only look
+
+    folders = {name: data_folder(name) for name in ("compose", "ssh")}
+    folders["scripts"] = _PACKAGE / "export" / "scripts"
+    loader = jinja2.PrefixLoader({name: jinja2.FileSystemLoader(path) for name, path in folders.items()})
+    environment = jinja2.Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # text for compose and OpenSSH, not for browsers: the filters below quote
+    )
+    environment.filters["yaml"] = _yaml
+    environment.filters["word"] = word
+    environment.filters["line"] = _line
+    environment.filters["setenv"] = _setenv
+    environment.filters["sh"] = shlex.quote
+    return environment
+
+
+def _yaml(value: Any) -> str:
+    # JSON is YAML, but for what lies beyond U+FFFF: JSON writes it as two halves that no YAML reader joins.
+    # ASCII alone, because docker-compose 1.29 reads files in the locale's encoding.
+    text = json.dumps(value, ensure_ascii=False)
+    text = "".join(c if " " <= c <= "~" else f"\\U{ord(c):08x}".replace("U0000", "u") for c in text)
+    # Compose would take a single "$" for one of its own variables.
+    return text.replace("$", "$$")
+
+
+def word(value: Any) -> str:
+    """Return a value that is one word of an OpenSSH configuration or of /etc/hosts.
+
+    Raises:
+        ToolkitError: it is empty, or holds a character that ends or quotes a word.
+    """
+    text = str(value)
+    if not text or any(c.isspace() or c in "\"'\\#" or not c.isprintable() for c in text):
+        raise ToolkitError(f"{text!r} cannot stand in an OpenSSH configuration file", "choose another name")
+    return text
+
+
+def _line(value: Any) -> str:
+    """Refuse what would become a second line: in a list of keys, that is a key of another host."""
+    text = str(value)
+    if not text.isprintable():
+        raise ToolkitError(f"{text!r} contains a control character")
+    return text
+
+
+def _setenv(pair: tuple[str, str]) -> str:
+    name, value = pair
+    if not value.isprintable() or '"' in value or "\\" in value:
+        raise ToolkitError(f"the image's variable {name} cannot be passed on by sshd", f"unset {name} in it")
+    return f'"{word(name)}={value}"'

@@ -1,0 +1,1 @@
+"""Data sets: what a host has, and how the rest gets there."""

@@ -1,0 +1,122 @@
+"""Data sets of the hosts file: looked at on this machine, planned, listed, required before a job starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from toolkit.cluster.ownership import refuse_foreign
+from toolkit.cluster.session import Session
+from toolkit.data.plan import (
+    QUESTION,
+    DataRow,
+    HeldData,
+    data_rows,
+    lacking,
+    parse_held,
+    plan_data,
+    plan_remove,
+)
+from toolkit.data.source import read_content
+from toolkit.errors import BadInput, NotReady, Problem, together
+from toolkit.hostsfile.inventory import DataSet, Inventory
+from toolkit.network.choose import choose_paths
+from toolkit.plan.steps import Plan
+from toolkit.protocol.shards import Content
+
+Staged = tuple[tuple[DataSet, str, Content], ...]
+
+
+def read_data(inventory: Inventory) -> Staged:
+    """Return each data set of the hosts file with its absolute source and what it holds now.
+
+    Raises:
+        BadInput: names every source that is not on this machine, before any host is contacted.
+        ToolkitError: a folder cannot be read.
+    """
+    sources = [_source(inventory, one) for one in inventory.data]
+    problems = [
+        Problem(f"data/{number}/source", f"there is no folder or file {source}")
+        for number, source in enumerate(sources)
+        if not _is_there(source)
+    ]
+    if problems:
+        fix = "correct it; or where the data is: toolkit data send; then here: toolkit up --no-data"
+        raise BadInput(inventory.source, tuple(problems), fix)
+    return tuple(
+        (one, str(source), read_content(source)) for one, source in zip(inventory.data, sources, strict=True)
+    )
+
+
+def _source(inventory: Inventory, one: DataSet) -> Path:
+    source = Path(one.source)
+    with contextlib.suppress(RuntimeError):  # there is no home to put in the place of "~"
+        source = source.expanduser()
+    return Path(os.path.realpath(Path(inventory.source).parent / source))
+
+
+def _is_there(source: Path) -> bool:
+    try:
+        return source.is_dir() or source.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def require_data(inventory: Inventory) -> None:
+    """Refuse a hosts file without data.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if not inventory.data:
+        problem = Problem("data", "names nothing to stage")
+        fix = "add to the hosts file: data: [{source: ./DATA, path: /scratch/DATA, target: /data}]"
+        raise BadInput(inventory.source, (problem,), fix)
+
+
+def send_plan(session: Session, data: Staged) -> Plan:
+    """Return the plan that stages the data to every host that answered."""
+    session.require_some()
+    inventory = session.inventory
+    for facts in session.facts.values():
+        refuse_foreign(inventory.cluster, facts)
+    paths = choose_paths(inventory, session.facts, session.evidence)
+    return plan_data(inventory, session.facts, paths, data, inventory.image)
+
+
+def remove_plan(session: Session) -> Plan:
+    """Return the plan that removes the data from every host that answered."""
+    session.require_some()
+    for facts in session.facts.values():
+        refuse_foreign(session.inventory.cluster, facts)
+    return plan_remove(session.inventory, session.facts)
+
+
+def list_data(session: Session) -> tuple[DataRow, ...]:
+    """Return what every host of the file holds of every data set, held against what this machine has."""
+    inventory = session.inventory
+    sources = {one.path: _source(inventory, one) for one in inventory.data}
+    contents = {path: read_content(source) for path, source in sources.items() if _is_there(source)}
+    errors = {name: error.what for name, error in session.errors.items()}
+    return data_rows(inventory, _held(session), contents, errors)
+
+
+def refuse_lacking(session: Session, hosts: Collection[str]) -> None:
+    """Refuse to start a job on hosts whose data is not whole, by the mark that is written last.
+
+    Raises:
+        NotReady: says of each what is missing.
+    """
+    if not session.inventory.data:
+        return
+    held = {name: own for name, own in _held(session).items() if name in hosts}
+    faults = lacking(held, session.inventory)
+    fix = "toolkit data send; or go on all the same: --no-check"
+    if faults:
+        raise together([NotReady(what, fix, name) for name, what in faults.items()])
+
+
+def _held(session: Session) -> Mapping[str, Mapping[str, HeldData]]:
+    return {name: parse_held(session.replies[name].sections.get(QUESTION, "")) for name in session.facts}

@@ -1,0 +1,226 @@
+"""Executors of SendData and RemoveData: the shards that a host lacks, over other hosts or from here."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from toolkit.core.answers import answer_of
+from toolkit.core.command import Command, command, script
+from toolkit.core.counted import counted
+from toolkit.core.disk_space import size
+from toolkit.core.result import Result
+from toolkit.core.runner import Runner
+from toolkit.data.payload import DataCargo, Need
+from toolkit.errors import NotReady, ToolkitError
+from toolkit.plan.context import Advance, Context, Verdict
+from toolkit.plan.failures import failure, room_fix, rooms_of
+from toolkit.plan.steps import RemoveData, SendData
+from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.relay import DataDone, DataSeen, NoProgram
+from toolkit.protocol.shards import Shard
+from toolkit.transfer.host import Brought
+from toolkit.transfer.host_programs import data_program, data_relay_program
+from toolkit.transfer.relay import BEGUN, Relay
+
+T = TypeVar("T")
+
+_AGAIN = "run the same command again: what has come is not sent twice"
+# Seconds for a look at a folder: a million files on a busy disk take their time.
+_LOOK = 600.0
+# With the folders above it, which are empty after the last one.
+_DROP_ACCOUNT = 'rm -f "${1:?}"/* && rmdir "$1" "${1%/*}" "${1%/*/*}" 2>/dev/null'
+
+
+class _Transfers:
+    """The transfers of one data set: one to all hosts at once, and one for each that comes too late."""
+
+    def __init__(self, step: SendData, hosts: Collection[str]) -> None:
+        self._step = step
+        self._lock = threading.Lock()
+        self.first = self._make(hosts)
+        self._all = [self.first]
+
+    def _make(self, hosts: Collection[str]) -> Relay:
+        return Relay(DataCargo(Path(self._step.source), self._step.content), hosts)
+
+    def alone(self, host: str) -> Relay:
+        with self._lock:
+            self._all.append(self._make((host,)))
+            return self._all[-1]
+
+    def close(self) -> None:
+        for relay in self._all:
+            relay.close()
+
+
+def send_data(step: SendData, context: Context, advance: Advance) -> Verdict:
+    """Bring what the host lacks, and leave the folder with the set and its mark; skipped when it has them."""
+
+    key = (SendData, step.title, step.source, step.content.identity)
+
+    def same(other: SendData) -> bool:
+        return (other.title, other.source, other.content.identity) == key[1:]
+
+    def make() -> _Transfers:
+        steps = [one for one in context.steps if isinstance(one, SendData) and same(one)]
+        return _Transfers(step, {one.host for one in steps} & set(context.runners))
+
+    transfers = context.share(key, make)
+    try:
+        return _Sending(step, context.runners[step.host], transfers, advance).run()
+    finally:
+        transfers.first.absent(step.host)
+
+
+class _Sending:
+    """One data set on its way to one host."""
+
+    def __init__(self, step: SendData, runner: Runner, transfers: _Transfers, advance: Advance) -> None:
+        self.step, self.runner, self.transfers, self.advance = step, runner, transfers, advance
+        self.wanted = [shard.name for shard in step.content.shards]
+
+    def run(self) -> Verdict:
+        step = self.step
+        seen = self._ask(DataSeen, "look", {"wanted": self.wanted})
+        if seen.unknown:
+            # Without an account of what is there, names, sizes and times say what need not travel again.
+            texts = json.dumps([shard.entries.decode() for shard in step.content.shards]).encode()
+            packed = base64.b64encode(zlib.compress(texts, 6)).decode()
+            seen = self._ask(DataSeen, "adopt", {"wanted": self.wanted, "entries": packed})
+        missing = frozenset(seen.missing)
+        if unknown := [number for number in missing if number >= len(self.wanted)]:
+            what = f"shard {unknown[0]} is missing there by its own words, and there are {len(self.wanted)}"
+            raise ToolkitError(what, _AGAIN, step.host)
+        if not missing and seen.set == step.content.identity:
+            return Verdict("skipped")
+        self._require_room(seen, [step.content.shards[number] for number in missing])
+        brought = self._bring(missing) if missing else None
+        mark = {
+            "set": step.content.identity,
+            "files": step.content.files,
+            "bytes": step.content.size,
+        }
+        done = self._ask(DataDone, "finish", {"wanted": self.wanted, "mark": mark})
+        return self._verdict(len(missing), brought, done)
+
+    def _bring(self, missing: frozenset[int]) -> Brought:
+        step, advance, need = self.step, self.advance, Need(missing, self.step.path, self.step.account)
+        program = data_relay_program(
+            step.path, step.account, step.cluster, step.image, step.user, step.address
+        )
+        relay = self.transfers.first
+        brought = relay.bring(self.runner, program, need, step.address, step.mbit, advance)
+        if brought == BEGUN:
+            relay = self.transfers.alone(step.host)
+            brought = relay.bring(self.runner, program, need, step.address, step.mbit, advance)
+        if isinstance(brought, str):
+            raise self._failure(Result(1, "", brought, 0.0))
+        if brought.refused:
+            raise self._failure(Result(1, brought.refused, "", 0.0))
+        return brought
+
+    def _verdict(self, missing: int, brought: Brought | None, done: DataDone) -> Verdict:
+        gone = f"{counted(done.gone, 'old file')} removed" if done.gone else ""
+        stay = f"{done.stay} left, as somebody has changed them" if done.stay else ""
+        if brought is None:
+            return Verdict("ok", "; ".join(filter(None, (gone, stay))) or "nothing was missing")
+        speed = 8 * brought.wire / brought.seconds / 1e6 if brought.seconds else 0.0
+        link = f" of {self.step.mbit:.0f}" if self.step.mbit else ""
+        way = "".join(
+            (
+                f"{missing} of {len(self.wanted)} shards",
+                f", from {brought.giver}" if brought.giver else "",
+                f", {speed:.0f}{link} Mb/s" if speed else "",
+                f" ({brought.note})" if brought.note else "",
+            )
+        )
+        amounts = (
+            ("bytes", brought.wire),
+            ("from_here", brought.fed),
+            ("shards", missing),
+            ("of", len(self.wanted)),
+            ("transfer_ms", round(1000 * brought.seconds)),
+        )
+        detail = "; ".join(filter(None, (f"{size(brought.wire)}, {way}", gone, stay)))
+        return Verdict("ok", detail, amounts=amounts)
+
+    def _ask(self, kind: type[T], word: str, order: Mapping[str, object]) -> T:
+        step = self.step
+        program = data_program(step.path, step.account, step.cluster, step.image, step.user, word)
+        return _answer(kind, self.runner, program, order, self._failure)
+
+    def _require_room(self, seen: DataSeen, shards: Collection[Shard]) -> None:
+        needed = sum(shard.room for shard in shards)
+        files = sum(shard.entries.count(b'["f"') + shard.entries.count(b'["d"') for shard in shards)
+        few = 0 <= seen.inodes < files
+        if seen.free >= needed and not few:
+            return
+        step, host = self.step, self.step.host
+        room = next((one for one in rooms_of(self.runner, step.path) if one.path == step.path), None)
+        where = room.mount if room else step.path
+        lacks = counted(files, "more file") if few and seen.free >= needed else size(needed)
+        left = room.line() if room else f"{size(seen.free)} free"
+        what = f"no room for the data in {step.path}: {left}; what is missing takes {lacks}"
+        raise NotReady(what, f"{room_fix(host, where)}; or name another folder in data:", host)
+
+    def _failure(self, result: Result) -> ToolkitError:
+        return _failure(result, self.runner, self.step.path)
+
+
+def remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict:
+    """Remove what was staged; skipped when the folder is not there."""
+    runner = context.runners[step.host]
+    drop = script(_DROP_ACCOUNT, step.account)
+    if not runner.run(command("test", "-d", step.path), 60).ok:
+        runner.run(drop, 60)
+        return Verdict("skipped")
+    program = data_program(step.path, step.account, step.cluster, step.image, step.user, "remove")
+    done = _answer(DataDone, runner, program, {}, lambda result: _failure(result, runner, step.path))
+    runner.run(drop, 60)
+    if not step.keep:
+        runner.run(command("rmdir", "--ignore-fail-on-non-empty", step.path), 60)
+    if not (done.gone or done.stay or done.left):
+        return Verdict("ok" if not step.keep else "skipped")
+    stay = f"{done.stay} stay, as somebody has changed them" if done.stay else ""
+    left = f"{done.left} that are not the toolkit's stay" if done.left and not done.stay else ""
+    return Verdict("ok", "; ".join(filter(None, (counted(done.gone, "file"), stay, left))))
+
+
+def _answer(
+    kind: type[T],
+    runner: Runner,
+    program: Command,
+    order: Mapping[str, object],
+    fault: Callable[[Result], ToolkitError],
+) -> T:
+    result = runner.run(replace(program, stdin=json.dumps(order).encode()), _LOOK)
+    try:
+        said = load_json(result.stdout.strip().rpartition("\n")[2]) if result.ok else None
+    except DecodeError:
+        said = None
+    if not isinstance(said, dict):
+        raise fault(result)
+    with answer_of(runner.name, "the folder of the data"):
+        if isinstance(said.get("missing"), str):
+            raise fault(Result(1, "", decode(NoProgram, said).missing, 0.0))
+        return decode(kind, said)
+
+
+def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:
+    said, host = result.output, runner.name
+    if "Permission denied" in said:
+        last = said.strip().rpartition("\n")[2]
+        fix = (
+            f"on {host}: sudo install -d -o $(id -un) {command(path).line()}; or name another folder in data:"
+        )
+        return NotReady(f"the ssh user may not write there: {last}", fix, host)
+    if "no python3" in said:
+        return NotReady(said.strip(), "toolkit image send; or install python3 there", host)
+    return failure(result, runner, _AGAIN, [path])

@@ -1,0 +1,1 @@
+"""Why a job stands still or has failed."""

@@ -1,0 +1,115 @@
+"""Errors that training jobs print, what each means and what to do; found in a log in one pass.
+
+Words are looked for as they are, not as regular expressions, so that no log, however made, can take long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from toolkit.diagnose.known_tables import collectives, devices, files, mpi, system, torchrun
+
+OR = " | "
+GAP = " … "
+
+# A progress bar without line ends may be megabytes long; what is said before or after it stands at its ends.
+LONGEST_LINE = 8192
+# Characters in which all words are looked for at once, before any line is looked at by itself.
+CHUNK = 1 << 18
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """One error.
+
+    Args:
+        name: a short name that does not change.
+        pattern: words of one line, case set aside; ``" … "`` stands for anything, ``" | "`` is put between
+            two ways to say it.
+        what: what it means, in one sentence.
+        fix: what to do about it.
+    """
+
+    name: str
+    pattern: str
+    what: str
+    fix: str
+
+
+_TABLES = (collectives.ROWS, mpi.ROWS, torchrun.ROWS, devices.ROWS, system.ROWS, files.ROWS)
+
+# Of two that match one line the first holds, so what is particular stands before what is general.
+KNOWN_ERRORS: tuple[KnownError, ...] = tuple(KnownError(*row) for rows in _TABLES for row in rows)
+_BY_NAME = {error.name: error for error in KNOWN_ERRORS}
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to say an error: its words in their order, and the longest of them."""
+
+    words: tuple[str, ...]
+    mark: str
+
+    def is_in(self, line: str) -> bool:
+        at = 0
+        for word in self.words:
+            at = line.find(word, at)
+            if at < 0:
+                return False
+            at += len(word)
+        return True
+
+
+def _ways(pattern: str) -> tuple[_Way, ...]:
+    ways = (tuple(way.split(GAP)) for way in pattern.lower().split(OR))
+    return tuple(_Way(words, max(words, key=len)) for words in ways)
+
+
+_WAYS = {error.name: _ways(error.pattern) for error in KNOWN_ERRORS}
+
+
+def match(lines: Iterable[str]) -> tuple[KnownError, ...]:
+    """Return the known errors of a log, each once, in the order in which they first occur.
+
+    A line is one error, the most particular that it names. Of a line longer than 8192 characters both ends
+    are looked at. 100,000 lines take half a second, and a few seconds when made to be slow.
+    """
+    found: dict[str, KnownError] = {}
+    for text in _chunks(lines):
+        here = [e for e in KNOWN_ERRORS if any(way.mark in text for way in _WAYS[e.name])]
+        firsts = []
+        for number, error in enumerate(here):
+            if error.name not in found:
+                places = [_first(way, text, here[:number]) for way in _WAYS[error.name]]
+                firsts += [(min(at for at in places if at >= 0), error.name)] if max(places) >= 0 else []
+        found.update((name, _BY_NAME[name]) for _, name in sorted(firsts))
+    return tuple(found.values())
+
+
+def _first(way: _Way, text: str, others: Sequence[KnownError]) -> int:
+    """Return where the first line begins that says it in this way and is none of the others, else -1."""
+    at = text.find(way.mark)
+    while at >= 0:
+        start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+        line = text[start : end if end >= 0 else len(text)]
+        if way.is_in(line) and not any(other.is_in(line) for e in others for other in _WAYS[e.name]):
+            return start
+        at = text.find(way.mark, start + len(line))
+    return -1
+
+
+def _chunks(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines in small letters, many at a time, with the middle of very long ones left out."""
+    kept: list[str] = []
+    size = 0
+    for line in lines:
+        if len(line) > LONGEST_LINE:
+            line = line[: LONGEST_LINE // 2] + GAP + line[-LONGEST_LINE // 2 :]
+        kept.append(line)
+        size += len(line) + 1
+        if size >= CHUNK:
+            yield "\n".join(kept).lower()
+            kept, size = [], 0
+    if kept:
+        yield "\n".join(kept).lower()

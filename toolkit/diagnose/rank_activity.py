@@ -1,0 +1,273 @@
+"""What one rank is doing, told from its stack, its system call and its use of the processor."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from posixpath import basename
+
+from toolkit.diagnose.evidence import Frame, Process, RankSeen
+
+# A process that uses this much of a processor computes; what shares a busy machine gets less than 1.
+_BUSY = 0.5
+# Beside a collective in the stack: computing it, and not waiting for others in it.
+_COMPUTES = 0.3
+
+WAITING = ("collective", "gpu")
+
+_C10D = "/torch/distributed/"
+_HOROVOD = "/horovod/"
+# Of torch.distributed: what every rank has to call.
+_TORCH_COLLECTIVES = frozenset((
+    "all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "all_gather",
+    "all_gather_into_tensor", "all_gather_object", "gather", "gather_object", "scatter",
+    "scatter_object_list", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
+    "all_to_all_single", "broadcast_object_list", "barrier", "monitored_barrier",
+    "init_process_group", "destroy_process_group", "new_group", "send", "recv",
+    "batch_isend_irecv",
+))  # fmt: skip
+_MPI_NAMES = (
+    "allreduce", "allgather", "allgatherv", "alltoall", "alltoallv", "barrier", "bcast", "gather",
+    "gatherv", "reduce", "reduce_scatter", "scan", "scatter", "scatterv", "finalize", "sendrecv",
+    "recv", "send", "ssend", "probe", "wait", "waitall", "waitany",
+)  # fmt: skip
+# mpi4py has no frames of its own: the line that calls it is all there is.
+_MPI_CALL = re.compile(rf"\.(I?(?:{'|'.join(_MPI_NAMES)}))\(", re.IGNORECASE)
+# Methods of queues, lists and pipes have these names as well.
+_COMMON = ("wait", "get", "recv", "send", "reduce", "gather", "scatter", "probe")
+_TORCH_CALL = re.compile(rf"\b({'|'.join(sorted(_TORCH_COLLECTIVES.difference(_COMMON)))})\(")
+_GPU_CALL = re.compile(r"\.(item|tolist|cpu|numpy|synchronize)\(")
+_LOCK_FILES = ("/threading.py", "/queue.py", "/multiprocessing/synchronize.py", "/concurrent/futures/")
+_QUEUE_FILES = ("/multiprocessing/queues.py", "/multiprocessing/connection.py", "/utils/data/dataloader.py")
+_CHILD_FILES = ("/subprocess.py", "/multiprocessing/popen_fork.py", "/multiprocessing/process.py")
+_LOCK_CALL = re.compile(r"\.(acquire|get|put|join|wait|result|recv)\(|^with .*lock", re.IGNORECASE)
+_SLEEP_CALLS = ("clock_nanosleep", "nanosleep")
+_FILE_CALLS = {
+    "read": "reads", "readv": "reads", "pread64": "reads", "write": "writes", "writev": "writes",
+    "pwrite64": "writes", "open": "opens", "openat": "opens", "fsync": "flushes", "fdatasync": "flushes",
+    "flock": "waits for a lock on", "fcntl": "waits for a lock on",
+}  # fmt: skip
+_NET_CALLS = frozenset((
+    "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "recvfrom", "recvmsg",
+    "sendto", "sendmsg", "connect", "accept", "accept4",
+))  # fmt: skip
+_CHECKPOINT = re.compile("checkpoint", re.IGNORECASE)
+# A word, what is in front of it, and whether it is called or last. One expression for these and _SAVE would
+# search the rest of a word again from each of its parts.
+_WORD = re.compile(r"(^|\.)?(\w+)(\(|$)?")
+_SAVE = re.compile(r"[._](?:save|dump)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What a rank is doing.
+
+    Args:
+        kind: collective, gpu, handler, sleep, lock, child, file, network, spin, code; stopped, disk;
+            ended, failed, gone, absent, silent.
+        what: in words, to stand behind the rank: ``sleeps at train.py:12``.
+        op: of ``collective``: its name.
+        place: file and line of the person's own code, empty for unknown.
+    """
+
+    kind: str
+    what: str
+    op: str = ""
+    place: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for other ranks."""
+        return self.kind in WAITING
+
+
+def lead(rank: RankSeen) -> Process | None:
+    """Return the process that speaks for a rank: its command, or the Python that the command started."""
+    alive = [process for process in rank.processes if process.state != "Z"]
+    pids = {process.pid for process in alive}
+    roots = [process for process in alive if process.parent not in pids]
+    return next((p for p in (*roots, *alive) if p.frames), next(iter(roots), None))
+
+
+def doing(rank: RankSeen) -> Doing:
+    """Return what a rank of a running job is doing."""
+    process = lead(rank)
+    if process is None:
+        return _without_process(rank)
+    place = _place(process)
+    stopped = next((p for p in rank.processes if p.state in "Tt"), None)
+    if stopped is not None:
+        of = "" if stopped is process else f" its process {stopped.pid} ({stopped.name})"
+        return Doing(
+            "stopped", f"is stopped by a signal (SIGSTOP, state T, process {stopped.pid}){of}", "", place
+        )
+    hung = next((p for p in rank.processes if p.state == "D"), None)
+    if hung is not None:
+        of = f" of {hung.target}" if hung.target else ""
+        call = f" in {hung.call}{of}" if hung.call else ""
+        return Doing(
+            "disk", f"hangs in the kernel{call} (state D, process {hung.pid}){_at(place)}", "", place
+        )
+    return _of_process(process, rank, place)
+
+
+def _without_process(rank: RankSeen) -> Doing:
+    if rank.exit_code == 0:
+        return Doing("ended", "has ended with exit code 0")
+    if rank.exit_code is not None:
+        return Doing("failed", f"has ended with exit code {rank.exit_code}")
+    return Doing("gone", "has no process any more, and left no word about its end")
+
+
+def _of_process(process: Process, rank: RankSeen, place: str) -> Doing:
+    segment = _segment(process.frames)
+    op = _collective(segment)
+    if op == "backward" and process.cpu > _COMPUTES:
+        op = ""
+    if handler := next((f for f in process.frames if f.handler), None):
+        then = f" in {op}" if op else _call_words(process)
+        where = f"{basename(handler.file)}:{handler.line}"
+        return Doing(
+            "handler", f"handles an exception of its own at {where} and is held up there{then}", op, place
+        )
+    if op:
+        return Doing("collective", f"waits in {op}{_at(place)}", op, place)
+    for rule in (_child, _sleep, _file, _lock, _gpu):
+        if found := rule(process, rank, segment, place):
+            return found
+    if process.state == "R" or process.cpu >= _BUSY:
+        return Doing("spin", f"computes{_at(place)} ({process.cpu:.0%} of a processor)", "", place)
+    if process.call in _NET_CALLS:
+        return Doing("network", f"waits for a connection or a file ({process.call}){_at(place)}", "", place)
+    if process.call == "futex":
+        return Doing("lock", f"waits for a lock or another thread{_at(place)}", "", place)
+    return Doing("code", f"runs{_at(place)}" if place else "runs", "", place)
+
+
+def _segment(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The innermost frames, up to the first one of the person's own code."""
+    own = next((i for i, frame in enumerate(frames) if not is_library(frame.file)), len(frames))
+    return frames[: own + 1]
+
+
+def is_library(file: str) -> bool:
+    """Tell whether a file belongs to Python or to a package.
+
+    >>> is_library("/usr/lib/python3.11/queue.py"), is_library("/run/toolkit/jobs/x/code/train.py")
+    (True, False)
+    """
+    return file.startswith("<frozen") or any(
+        part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3", "/lib64/python3")
+    )
+
+
+def _collective(segment: tuple[Frame, ...]) -> str:
+    """The collective that the person's code has called, empty for none."""
+    for frame in reversed(segment):  # all_gather_object calls all_gather: people know the outer name
+        name = frame.name.rpartition(".")[2]  # from Python 3.11 on, with the class before it
+        if _C10D in frame.file and name in _TORCH_COLLECTIVES:
+            return name
+        if _HOROVOD in frame.file and not name.startswith("_"):
+            return name
+        if "/nn/parallel/distributed.py" in frame.file and name == "__init__":
+            return "DistributedDataParallel"
+        if name == "_engine_run_backward" and "/torch/" in frame.file:
+            return "backward"
+    own = segment[-1] if segment else None
+    if own is None or len(segment) > 1 or not own.text:
+        return ""
+    if match := _TORCH_CALL.search(own.text):
+        return match[1]
+    if match := _MPI_CALL.search(own.text):
+        name = match[1]
+        return name if name.lower() not in _COMMON or _looks_like_mpi(own.text, name) else ""
+    return ""
+
+
+def _looks_like_mpi(text: str, name: str) -> bool:
+    # Queues, pipes and lists have methods of these names as well.
+    return name[0].isupper() or bool(
+        re.search(r"comm|MPI|world|work|handle|request|\breq", text, re.IGNORECASE)
+    )
+
+
+def _child(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: str) -> Doing | None:
+    dead = [p for p in rank.processes if p.state == "Z" and p.parent == process.pid]
+    own = segment[-1].text if segment else ""
+    waits = (
+        process.call in ("wait4", "waitid")
+        or _in_files(segment, (*_LOCK_FILES, *_QUEUE_FILES, *_CHILD_FILES))
+        or (len(segment) == 1 and _LOCK_CALL.search(own))
+        # Without a stack a wait of this sort is all there is to see.
+        or (not segment and process.call in ("futex", "read"))
+    )
+    if dead and waits and process.cpu < _BUSY:
+        names = ", ".join(f"{p.pid} ({p.name})" for p in dead[:3])
+        return Doing("child", f"waits{_at(place)} for its child process {names}, which is dead", "", place)
+    return None
+
+
+def _sleep(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: str) -> Doing | None:
+    own = segment[-1].text if segment else ""
+    if process.call in _SLEEP_CALLS or (len(segment) == 1 and "sleep(" in own and process.cpu < _BUSY):
+        return Doing("sleep", f"sleeps{_at(place)}", "", place)
+    return None
+
+
+def _file(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: str) -> Doing | None:
+    word = _FILE_CALLS.get(process.call)
+    if word is None or process.target.startswith(("socket:", "anon_inode:")):
+        return None
+    what = "a pipe" if process.target.startswith("pipe:") else process.target or "a file"
+    saves = process.call not in ("read", "readv", "pread64") and any(
+        _saves(frame.name) or _saves(frame.text) for frame in process.frames
+    )
+    saving = ", in the middle of a checkpoint" if saves else ""
+    return Doing("file", f"{word} {what} and is held up there{saving}{_at(place)}", "", place)
+
+
+def _saves(text: str) -> bool:
+    """Return whether a function or a line has a name as of saving: ``torch.save(``, ``dump_state``."""
+    if _CHECKPOINT.search(text):
+        return True
+    for word in _WORD.finditer(text):
+        named = word[2] if word[1] is None else f".{word[2]}"
+        if word[3] is not None and _SAVE.search(named):
+            return True
+    return False
+
+
+def _lock(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: str) -> Doing | None:
+    own = segment[-1].text if segment else ""
+    inner = _in_files(segment, (*_LOCK_FILES, *_QUEUE_FILES))
+    if (inner or (len(segment) == 1 and _LOCK_CALL.search(own))) and process.cpu < _BUSY:
+        name = next((f.name for f in reversed(segment[:-1])), "") if len(segment) > 1 else ""
+        how = f" in {name}()" if name else ""
+        return Doing("lock", f"waits for a lock or a queue{how}{_at(place)}", "", place)
+    return None
+
+
+def _gpu(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: str) -> Doing | None:
+    own = segment[-1].text if segment else ""
+    if match := _GPU_CALL.search(own):
+        return Doing("gpu", f"waits for its GPU in {match[1]}(){_at(place)}", match[1], place)
+    return None
+
+
+def _in_files(segment: tuple[Frame, ...], files: tuple[str, ...]) -> bool:
+    return any(file in frame.file for frame in segment[:-1] or segment for file in files)
+
+
+def _call_words(process: Process) -> str:
+    if not process.call:
+        return ""
+    return f" ({process.call} of {process.target})" if process.target else f" ({process.call})"
+
+
+def _place(process: Process) -> str:
+    own = next((f for f in process.frames if not is_library(f.file)), None)
+    return f"{basename(own.file)}:{own.line} in {own.name}" if own else ""
+
+
+def _at(place: str) -> str:
+    return f" at {place}" if place else ""

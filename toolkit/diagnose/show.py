@@ -1,0 +1,125 @@
+"""What `toolkit why` found, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from toolkit.core.printable import without_color
+from toolkit.diagnose.evidence import Evidence
+from toolkit.diagnose.hang import doings
+from toolkit.diagnose.rank_activity import Doing, lead
+from toolkit.diagnose.verdict import Verdict
+from toolkit.jobs.show import length
+from toolkit.jobs.status import JobStatus
+from toolkit.plan.show import table
+
+_LINE = 60
+# A cluster of a thousand ranks is told by those that are to blame, and some of the others.
+_ROWS = 64
+
+
+class KnownError(Protocol):
+    """An error of the catalogue, see ``toolkit.diagnose.why``."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def what(self) -> str: ...
+
+    @property
+    def fix(self) -> str: ...
+
+
+def why_text(job: JobStatus, evidence: Evidence, verdict: Verdict, known: Sequence[KnownError]) -> str:
+    """Return the verdict, then what each rank does, then known errors with their cures."""
+    lines = [f"{job.id}: {verdict.what}"]
+    lines += [f"  fix: {verdict.fix}"] if verdict.fix else []
+    found = doings(evidence)
+    order = sorted(found, key=lambda rank: (rank not in verdict.ranks, rank))
+    rows = [_row(evidence, rank, found[rank]) for rank in sorted(order[:_ROWS])]
+    lines += ["", table(("rank", "host", "state", "cpu", "silent", "it", "last line"), rows).rstrip()]
+    if len(found) > _ROWS:
+        lines.append(f"and {len(found) - _ROWS} more ranks; the bundle has all")
+    lines += [f"{host.name}: {gpu}" for host in evidence.hosts for gpu in host.gpus]
+    lines += _notes(evidence)
+    for one in known:
+        lines += ["", f"known error {one.name}: {one.what}", f"  fix: {one.fix}"]
+    return "\n".join(lines) + "\n"
+
+
+def _row(evidence: Evidence, rank: int, one: Doing) -> tuple[str, ...]:
+    seen = evidence.rank(rank)
+    process = lead(seen) if seen else None
+    line = without_color(seen.last_line) if seen else ""
+    return (
+        str(rank),
+        evidence.placed[rank],
+        process.state if process else "-",
+        f"{process.cpu:.0%}" if process else "-",
+        length(seen.age) if seen and seen.age is not None else "-",
+        one.what,
+        line if len(line) <= _LINE else f"{line[: _LINE - 1]}…",
+    )
+
+
+def _notes(evidence: Evidence) -> list[str]:
+    """What is missing from the picture, and what stands beside it."""
+    notes = []
+    if without := [host.name for host in evidence.hosts if not host.error and not host.py_spy]:
+        notes.append(f"no stacks on {', '.join(without)}: the image has no py-spy")
+    unread: dict[str, list[str]] = {}
+    for host in evidence.hosts:
+        for process in (process for rank in host.ranks for process in rank.processes):
+            if process.no_stack and host.py_spy:
+                unread.setdefault(process.no_stack, []).append(f"{host.name} {process.pid}")
+    notes += [f"no stack of {', '.join(places[:4])}: {why}" for why, places in unread.items()]
+    for host in evidence.hosts:
+        if host.oom_kills:
+            notes.append(f"{host.name}: the kernel has killed {host.oom_kills} processes for want of memory")
+    return notes
+
+
+def why_json(
+    job: JobStatus, evidence: Evidence, verdict: Verdict, known: Iterable[KnownError]
+) -> dict[str, Any]:
+    """Return the same as JSON has it, with everything that was told of ranks, hosts and connections."""
+    found = doings(evidence)
+    rows = []
+    for rank, one in found.items():
+        seen = evidence.rank(rank)
+        process = lead(seen) if seen else None
+        rows.append(
+            {
+                "rank": rank,
+                "host": evidence.placed[rank],
+                "doing": asdict(one),
+                "state": process.state if process else None,
+                "cpu": process.cpu if process else None,
+                "silent_s": seen.age if seen else None,
+                "exit_code": seen.exit_code if seen else None,
+                "last_lines": list(seen.lines) if seen else [],
+                "stack": [asdict(frame) for frame in process.frames] if process else [],
+            }
+        )
+    return {
+        "job": job.id,
+        "state": job.state,
+        "verdict": asdict(verdict),
+        "ranks": rows,
+        "hosts": [
+            {
+                "host": host.name,
+                "error": host.error,
+                "container": host.container,
+                "oom_kills": host.oom_kills,
+                "gpus": list(host.gpus),
+                "stacks": host.py_spy,
+            }
+            for host in evidence.hosts
+        ],
+        "connections": [asdict(c) for host in evidence.hosts for c in host.connections],
+        "known": [{"name": one.name, "what": one.what, "fix": one.fix} for one in known],
+    }

@@ -1,0 +1,313 @@
+"""Why a job hangs or has failed: all hosts asked at once, judged, and kept as a bundle for a report."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from toolkit import __version__
+from toolkit.cluster.session import Session
+from toolkit.core.answers import answer_of, read_answer
+from toolkit.core.causes import words_of
+from toolkit.core.command import command
+from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
+from toolkit.core.names import INSIDE, container_name
+from toolkit.core.result import TIMED_OUT
+from toolkit.diagnose.evidence import Evidence, parse_host
+from toolkit.diagnose.hang import FINAL, judge
+from toolkit.diagnose.verdict import Verdict
+from toolkit.errors import BadInput, NotReady, ToolkitError
+from toolkit.hostsfile.load import read_secrets
+from toolkit.jobs.records import job_status, newest_job
+from toolkit.jobs.status import JobStatus, parse_status
+from toolkit.protocol.decode import DecodeError, decode, decode_json
+from toolkit.protocol.engine import ContainerState
+from toolkit.protocol.evidence import MOST_BYTES, Inspected, InspectedNow, Kept
+from toolkit.protocol.jobs import RecordHost, Status
+from toolkit.remote.fanout import fan_out
+
+# Stacks of many processes take a while; a host that needs longer counts as one that does not answer.
+_LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
+_KNOWN = "toolkit.diagnose.known_errors"
+_PROGRAM = "inspect_ranks.py"
+# What the name of a file in the bundle does not have; none of them leads to another folder.
+_FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True)
+class Known:
+    """A known error whose words stand in the job's output."""
+
+    name: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one host saw, without secrets.
+
+    Args:
+        container: see ``HostSeen``.
+        printed: the same as JSON, for a report.
+    """
+
+    seen: InspectedNow
+    container: str = ""
+    printed: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of asking why; nothing in it is a secret any more.
+
+    Args:
+        job: as main has it; ``state`` is unknown where main did not say.
+        evidence: what was judged: of now, or of when the watchdog looked.
+        said: what each host saw.
+        stalled: what made the watchdog look, when its evidence was judged; else empty.
+    """
+
+    job: JobStatus
+    evidence: Evidence
+    verdict: Verdict
+    known: tuple[Known, ...]
+    said: Mapping[str, Said]
+    stalled: str = ""
+
+
+def ask_why(session: Session, word: str = "") -> Answer:
+    """Ask every host of a job what its ranks are doing, and judge.
+
+    A host that does not answer is evidence as well.
+
+    Args:
+        word: the job's id or the last part of it; empty for the newest one.
+
+    Raises:
+        ToolkitError: no host answers; NotReady: there is no such job.
+    """
+    session.require_some()
+    secrets = secrets_of(session)
+    main = session.inventory.main
+    try:
+        job = job_status(session, word) if word else newest_job(session)
+    except ToolkitError as error:
+        if isinstance(error, NotReady) and main not in session.errors and _runs(session, main):
+            raise
+        # Main is what the job hangs on, perhaps; the workers know of it too.
+        job = _from_workers(session, word, error)
+    names = list(dict.fromkeys([main, *(name for name, _ in job.hosts)]))
+    said = _look(session, job.id, names, secrets)
+    _refuse_older(said)
+    evidence = _evidence(job, {name: (one.seen, one.container) for name, one in said.items()})
+    verdict, stalled = judge(evidence), ""
+    kept = _kept(said, "" if session.inventory.in_parts else main)
+    if kept and job.state in FINAL and job.state != "succeeded" and _lasted(kept, said):
+        before = _evidence(replace(job, state="running"), {one.host: (one, "") for one in kept.hosts})
+        stalled = kept.why or ""
+        earlier = judge(before)
+        what = f"{verdict.what}; before that, {stalled or 'when it stood still'}: {earlier.what}"
+        evidence, verdict = before, replace(earlier, what=what)
+    verdict = replace(verdict, what=masked_text(verdict.what, secrets))
+    return Answer(masked_job(job, secrets), evidence, verdict, _known(_lines(job, said)), said, stalled)
+
+
+def _kept(said: Mapping[str, Said], main: str) -> Kept | None:
+    """Return what watchdogs have kept.
+
+    Args:
+        main: the host whose watchdog speaks for all hosts; empty where each speaks for its own part alone.
+    """
+    if main:
+        return said[main].seen.kept if main in said else None
+    found = {name: one.seen.kept for name, one in said.items() if one.seen.kept}
+    if not found:
+        return None
+    hosts = tuple(host for name, kept in found.items() for host in kept.hosts if host.host == name)
+    return replace(next(iter(found.values())), hosts=hosts)
+
+
+def _lasted(kept: Kept, said: Mapping[str, Said]) -> bool:
+    """Whether some rank has said nothing more since: else the watchdog looked at another stall."""
+    after = {rank.rank: rank.tail for one in said.values() for rank in one.seen.ranks}
+    return any(rank.tail == after.get(rank.rank) for one in kept.hosts for rank in one.ranks)
+
+
+def _runs(session: Session, host: str) -> bool:
+    try:
+        session.container(host)
+    except ToolkitError:
+        return False
+    return True
+
+
+def secrets_of(session: Session) -> tuple[str, ...]:
+    """Return values of the file's secrets and of its variables whose names say that they are secret."""
+    inventory = session.inventory
+    values: list[str] = []
+    with suppress(BadInput):  # somebody else's files, perhaps: the hosts mask what they know of
+        values += [value for _, value in read_secrets(inventory)]
+    pairs = [*inventory.env, *(pair for host in inventory.hosts for pair in host.env)]
+    return secret_values([*values, *secret_pairs(pairs)])
+
+
+def masked_job(job: JobStatus, secrets: tuple[str, ...]) -> JobStatus:
+    """Return the job without secrets in its command, its reasons and its last lines."""
+
+    def each(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(masked_text(text, secrets) for text in texts)
+
+    return replace(
+        job,
+        command=each(job.command),
+        reason=masked_text(job.reason, secrets),
+        restarts=each(job.restarts),
+        last_lines=each(job.last_lines),
+    )
+
+
+def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus:
+    """The job as a worker knows it, when main says nothing."""
+    others = [name for name in session.facts if name != session.inventory.main]
+    for said in _look(session, word, others, ()).values():
+        if about := said.seen.job:
+            status = Status(state="unknown", reason=f"{session.inventory.main}: {error.what}")
+            asked = tuple(RecordHost(host.name, host.slots) for host in about.hosts or ())
+            return parse_status(about.id, status, True, replace(about.record, hosts=asked))
+    raise error
+
+
+def _look(session: Session, job: str, names: Iterable[str], secrets: tuple[str, ...]) -> dict[str, Said]:
+    """What each host saw, or its error; and how its container stands."""
+    names = list(names)
+    found, failed = fan_out(names, lambda name: _look_on(session, job, name, secrets))
+    for name, error in failed.items():
+        found[name] = _silent(name, masked_text(error.what, secrets))
+    return {name: found[name] for name in names}
+
+
+def _silent(name: str, error: str, container: str = "") -> Said:
+    printed = {"host": name, "error": error, "container": container}
+    return Said(InspectedNow(host=name, error=error), container, printed)
+
+
+def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> Said:
+    if name not in session.inventory.names:
+        return _silent(name, "does not stand in the hosts file any more")
+    if name in session.errors:
+        raise session.errors[name]
+    container = masked_text(_container_words(session, name), secrets)
+    try:
+        hidden = [word for secret, _ in session.inventory.secrets for word in ("--secret", secret)]
+        ask = command("python3", str(INSIDE / _PROGRAM), *([job] if job else []), *hidden)
+        result = session.container(name).run(ask, _LOOK_SECONDS)
+        if result.status == TIMED_OUT:
+            return _silent(name, f"does not answer within {_LOOK_SECONDS:.0f} s", container)
+        if not result.ok:
+            return _silent(name, masked_text(words_of(result.output), secrets), container)
+        said = masked(read_answer(dict[str, object], result.stdout, name, "its ranks", MOST_BYTES), secrets)
+        with answer_of(name, "its ranks"):
+            return Said(decode(InspectedNow, said), container, {**said, "container": container})
+    except ToolkitError as error:
+        return _silent(name, masked_text(error.what, secrets), container)
+
+
+def _refuse_older(said: Mapping[str, Said]) -> None:
+    """Refuse to take a toolkit that cannot look for a host that does not answer."""
+    for name, one in said.items():
+        error = one.seen.error or ""
+        if _PROGRAM in error and "No such file" in error:
+            raise NotReady(
+                f"{_PROGRAM} is not there: the cluster was made by an older toolkit", "toolkit up", name
+            )
+
+
+def _container_words(session: Session, name: str) -> str:
+    """How the host's container stands where it does not simply run."""
+    place = container_name(session.inventory.cluster, session.inventory.role(name))
+    ask = command("docker", "inspect", "--format", "{{json .State}}", place)
+    result = session.runners[name].run(ask, _STATE_SECONDS)
+    if not result.ok:
+        return "" if result.status == TIMED_OUT else "it has no container"
+    try:
+        state = decode_json(ContainerState, result.stdout)
+    except DecodeError:
+        return ""
+    if state.paused:
+        return f"its container {place} is paused (on {name}: docker unpause {place})"
+    if state.running:
+        return ""
+    words = f"its container {place} has ended with exit code {state.exit_code}"
+    words += ", killed for want of memory" if state.out_of_memory else ""
+    return f"{words}: {state.error}" if state.error else words
+
+
+def _evidence(job: JobStatus, said: Mapping[str, tuple[Inspected, str]]) -> Evidence:
+    """What is judged: of each host what it saw, and its container's state."""
+    about = next((seen.job for seen, _ in said.values() if seen.job), None)
+    rows = (about.hosts if about else None) or ()
+    addresses = {row.address: row.name for row in rows}
+    slots = [(row.name, row.slots) for row in rows]
+    slots = slots or [(name, len(taken)) for name, taken in job.hosts]
+    hosts = [parse_host(name, seen, addresses, container) for name, (seen, container) in said.items()]
+    placed = tuple(name for name, count in slots for _ in range(count))
+    return Evidence(job.id, job.state, job.reason, placed, tuple(hosts))
+
+
+def _lines(job: JobStatus, said: Mapping[str, Said]) -> list[str]:
+    """What the ranks and the launcher have said of late."""
+    texts = [job.reason]
+    for one in said.values():
+        texts += [one.seen.output or "", *(rank.tail for rank in one.seen.ranks)]
+    return [line for text in texts for line in text.splitlines()]
+
+
+def _known(lines: list[str]) -> tuple[Known, ...]:
+    """The errors of the catalogue that stand in the output."""
+    try:
+        match: Callable[[Iterable[str]], Iterable[Any]] = importlib.import_module(_KNOWN).match
+    except ModuleNotFoundError:
+        return ()
+    return tuple(Known(one.name, one.what, one.fix) for one in match(lines))
+
+
+def bundle_files(answer: Answer, report: str, result: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return what a report should have with it, by name; everything in it has been masked.
+
+    Args:
+        report: what people were shown.
+        result: the same as JSON has it.
+    """
+    files = {
+        "report.txt": report.encode(),
+        "why.json": (json.dumps(result, indent=2) + "\n").encode(),
+        "version.txt": f"toolkit {__version__}\n".encode(),
+    }
+    for name, one in answer.said.items():
+        plain = {key: value for key, value in one.printed.items() if key not in ("output", "ras", "lease")}
+        plain["ranks"] = [
+            {key: value for key, value in rank.items() if key not in ("tail", "dumps")}
+            for rank in one.printed.get("ranks", ())
+        ]
+        files[f"hosts/{name}.json"] = (json.dumps(plain, indent=1) + "\n").encode()
+        seen = one.seen
+        for text, place in (
+            (seen.output, "output.log"),
+            (seen.ras, "nccl-ras.txt"),
+            (seen.lease, "lease.log"),
+        ):
+            if text:
+                files[f"hosts/{name}/{place}"] = text.encode()
+        for rank in seen.ranks:
+            files[f"hosts/{name}/rank-{rank.rank}.log"] = rank.tail.encode()
+            for dump, data in (rank.dumps or {}).items():
+                with suppress(ValueError):
+                    files[f"hosts/{name}/{_FILE.sub('_', dump)}"] = base64.b64decode(data)
+    return files

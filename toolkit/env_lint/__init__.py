@@ -1,0 +1,1 @@
+"""Environment variables of communication libraries that do not do what they are set for."""

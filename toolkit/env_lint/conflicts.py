@@ -1,0 +1,180 @@
+"""Variables that contradict each other, or what the toolkit sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from toolkit.core.finding import Verdict
+from toolkit.env_lint.complaint import Complaint, Setting, listed
+from toolkit.env_lint.values import c_number, is_number
+from toolkit.hostsfile.words import shown
+
+_YES = ("1", "y", "yes", "t", "true")
+_BTL = "^openib"  # what the images and mpirun's command line say
+
+
+class Conflict(NamedTuple):
+    """A complaint about the first of ``settings``, which the others make true."""
+
+    settings: tuple[Setting, ...]
+    complaint: Complaint
+
+    @property
+    def host(self) -> str:
+        """The host that it is about: one of the variables is that host's own."""
+        return next((s.host for s in self.settings if s.host), "")
+
+
+Settings = Mapping[str, Setting]
+
+
+def find_conflicts(settings: Settings) -> Iterator[Conflict]:
+    """Return what is wrong with these variables together."""
+    for rule in _RULES:
+        yield from rule(settings)
+
+
+def _conflict(verdict: Verdict, what: str, fix: str, *settings: Setting) -> Conflict:
+    return Conflict(settings, Complaint(verdict, what, fix))
+
+
+def _names(settings: tuple[Setting, ...]) -> str:
+    return listed(s.name for s in settings)
+
+
+def _with(settings: Settings, *prefixes: str, but: str = "") -> tuple[Setting, ...]:
+    return tuple(s for name, s in settings.items() if name.startswith(prefixes) and name != but and s.value)
+
+
+def _on(settings: Settings, name: str) -> Setting | None:
+    """A switch that C reads as a number."""
+    found = settings.get(name)
+    return found if found and c_number(found.value) else None
+
+
+def _yes(settings: Settings, *names: str) -> Setting | None:
+    """A switch that torch reads."""
+    return next((settings[n] for n in names if n in settings and settings[n].value.lower() in _YES), None)
+
+
+def _is(settings: Settings, name: str, *values: str) -> Setting | None:
+    found = settings.get(name)
+    return found if found and found.value.lower() in values else None
+
+
+def _number(settings: Settings, name: str) -> int | None:
+    found = settings.get(name)
+    return c_number(found.value) if found and is_number(found.value) else None
+
+
+def _void(why: Setting, how: str, names: tuple[Setting, ...]) -> Conflict:
+    what = f"{why.name}={shown(why.value)} leaves {how} out, so {_names(names)} can do nothing"
+    return _conflict("warning", what, f"drop {why.name}, or the rest", why, *names)
+
+
+def _without_infiniband(settings: Settings) -> Iterator[Conflict]:
+    names = _with(settings, "NCCL_IB_", but="NCCL_IB_DISABLE")
+    off, net = _on(settings, "NCCL_IB_DISABLE"), _is(settings, "NCCL_NET", "socket")
+    if off and (wanted := _is(settings, "NCCL_NET", "ib")):
+        what = "only InfiniBand is allowed, and NCCL_IB_DISABLE=1 forbids it: NCCL finds no network and stops"
+        yield _conflict("error", what, "drop one of the two", wanted, off)
+    elif names and (why := off or net):
+        yield _void(why, "InfiniBand", names)
+
+
+def _without_plugin(settings: Settings) -> Iterator[Conflict]:
+    names = _with(settings, "OFI_NCCL_", "FI_EFA_")
+    net, none = _is(settings, "NCCL_NET", "socket", "ib"), _is(settings, "NCCL_NET_PLUGIN", "none")
+    if names and (why := net or none):
+        yield _void(why, "plugins, as the one for libfabric,", names)
+    plugin = settings.get("NCCL_NET_PLUGIN")
+    if net and plugin and plugin.value and not none:
+        what = f"NCCL_NET={shown(net.value)} is NCCL's own network, so the plugin is never used"
+        yield _conflict("warning", what, "drop NCCL_NET, or NCCL_NET_PLUGIN", plugin, net)
+
+
+def _provider(settings: Settings) -> Iterator[Conflict]:
+    provider, names = settings.get("FI_PROVIDER"), _with(settings, "FI_EFA_")
+    if provider and provider.value and names:
+        value = provider.value.lower()
+        if ("efa" in value) == value.startswith("^"):
+            yield _void(provider, "EFA", names)
+
+
+def _ranges(settings: Settings) -> Iterator[Conflict]:
+    for what in ("NCHANNELS", "CTAS", "P2P_NCHANNELS"):
+        low, high = f"NCCL_MIN_{what}", f"NCCL_MAX_{what}"
+        least, most = _number(settings, low), _number(settings, high)
+        if least is not None and most is not None and least > most:
+            text = f"the least, {least}, is more than the most, {most}"
+            yield _conflict("warning", text, f"set {low} to at most {high}", settings[low], settings[high])
+    threads, each = (_number(settings, n) for n in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
+    if threads and each and threads * each > 64:
+        text = f"{threads} threads with {each} sockets each are more than the 64 sockets that NCCL opens"
+        both = settings["NCCL_NSOCKS_PERTHREAD"], settings["NCCL_SOCKET_NTHREADS"]
+        yield _conflict("warning", text, f"set NCCL_NSOCKS_PERTHREAD={max(64 // threads, 1)}", *both)
+
+
+def _peer_to_peer(settings: Settings) -> Iterator[Conflict]:
+    off, level = _on(settings, "NCCL_P2P_DISABLE"), settings.get("NCCL_P2P_LEVEL")
+    if off and level:
+        what = "NCCL_P2P_DISABLE=1 makes the level void"
+        yield _conflict("warning", what, "drop one of the two", level, off)
+
+
+def _torch_errors(settings: Settings) -> Iterator[Conflict]:
+    wait = _yes(settings, "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+    for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
+        if wait and _number(settings, name):
+            what = f"torch switches it off where {wait.name} is on"
+            yield _conflict("warning", what, f"drop {wait.name}", settings[name], wait)
+    dump = _yes(settings, "TORCH_NCCL_DUMP_ON_TIMEOUT")
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        if dump and _number(settings, name) == 0:
+            what = f"there is nothing to dump while {name}=0"
+            yield _conflict("warning", what, f"drop {name}: 2000 is the default", dump, settings[name])
+
+
+def _open_mpi(settings: Settings) -> Iterator[Conflict]:
+    if (out := settings.get("OMPI_MCA_btl_tcp_if_exclude")) and out.value:
+        what = "the toolkit sets OMPI_MCA_btl_tcp_if_include; with both Open MPI uses no TCP between hosts"
+        yield _conflict("error", what, "drop it: ranks use the data network alone anyway", out)
+    btl = settings.get("OMPI_MCA_btl")
+    chosen = btl.value if btl and btl.value else _BTL
+    for part in ("tcp", "openib"):
+        names = _with(settings, f"OMPI_MCA_btl_{part}_")
+        if names and (part in chosen.lstrip("^").split(",")) == chosen.startswith("^"):
+            what = f"OMPI_MCA_btl is {shown(chosen)}, without {part}, so {_names(names)} can do nothing"
+            yield _conflict("warning", what, "drop it", *names, *filter(None, (btl,)))
+    tuned = tuple(s for s in _with(settings, "OMPI_MCA_coll_tuned_") if "_algorithm" in s.name)
+    switch = "OMPI_MCA_coll_tuned_use_dynamic_rules"
+    if tuned and not _is(settings, switch, *_YES, "enabled"):
+        what = f"Open MPI passes over {_names(tuned)} without {switch}=1"
+        yield _conflict("warning", what, f"set {switch}=1", *tuned)
+
+
+def _horovod(settings: Settings) -> Iterator[Conflict]:
+    for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
+        if gloo := _is(settings, name, "gloo"):
+            what = "the toolkit starts Horovod with MPI and never with Gloo: its ranks crash"
+            yield _conflict("error", what, f"drop {name}", gloo)
+    if (log := settings.get("HOROVOD_AUTOTUNE_LOG")) and not _on(settings, "HOROVOD_AUTOTUNE"):
+        what = "nothing is written without HOROVOD_AUTOTUNE=1"
+        yield _conflict("warning", what, "set HOROVOD_AUTOTUNE=1, or drop it", log)
+    times = _with(settings, "HOROVOD_STALL_CHECK_TIME_", "HOROVOD_STALL_SHUTDOWN_TIME_")
+    if times and (off := _on(settings, "HOROVOD_STALL_CHECK_DISABLE")):
+        what = f"without the check {_names(times)} can do nothing"
+        yield _conflict("warning", what, "drop HOROVOD_STALL_CHECK_DISABLE", off, *times)
+
+
+_RULES: tuple[Callable[[Settings], Iterator[Conflict]], ...] = (
+    _without_infiniband,
+    _without_plugin,
+    _provider,
+    _ranges,
+    _peer_to_peer,
+    _torch_errors,
+    _open_mpi,
+    _horovod,
+)

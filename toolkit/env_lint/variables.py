@@ -1,0 +1,111 @@
+"""The variables that the pinned libraries read, from the tables of ``toolkit/env_lint/tables``.
+
+A table is one text file per library. ``#`` begins a comment: there stand the source, its version and the
+day it was looked at. Then, one to a line:
+
+    library NCCL 2.29.7           what messages call it
+    closed NCCL_                  prefixes whose every name is this library's: what is not below is unknown
+    open NCCL_UCX_                names with these prefixes are others' (a plugin's): nothing is known of them
+    also UCX_RC_VERBS_ UCX_RC_    a name below that begins with the first is read with the others, too
+    NAME KIND [WORD…]             a name, how it is read (``toolkit/env_lint/values.py``), what that needs
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+# The table of a name is that of the longest prefix; a table is read when a name of its comes along.
+_TABLES = {
+    "NCCL_": "nccl",
+    "TORCH_": "torch",
+    "GLOO_": "torch",
+    "TP_": "torch",
+    "OMP_": "torch",
+    "CUDA_": "torch",
+    "PYTORCH_": "torch",
+    "OMPI_MCA_": "openmpi",
+    "HOROVOD_": "horovod",
+    "UCX_": "ucx",
+    "FI_": "libfabric",
+    "OFI_NCCL_": "ofi_nccl",
+}
+_WORDS = frozenset(("library", "closed", "open", "also"))
+_NEAR = 0.76  # below it the nearest name is somebody else's: found by trying the names of tutorials
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable: ``kind`` says how it is read, ``words`` are what that kind needs to know."""
+
+    name: str
+    kind: str
+    words: tuple[str, ...]
+    library: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one library reads; see the module's text for the terms."""
+
+    library: str
+    closed: tuple[str, ...]
+    open: tuple[str, ...]
+    variables: dict[str, Variable]
+
+    def claims(self, name: str) -> bool:
+        """Return whether a variable of this name can only be meant for this library."""
+        return name.startswith(self.closed) and not name.startswith(self.open)
+
+
+def table_of(name: str) -> Table | None:
+    """Return the table in which a variable of this name would stand, None when no library's prefix fits."""
+    prefixes = [prefix for prefix in _TABLES if name.startswith(prefix)]
+    return _read(_TABLES[max(prefixes, key=len)]) if prefixes else None
+
+
+def every_table() -> dict[str, Table]:
+    """Return all tables by the names of their files."""
+    return {name: _read(name) for name in dict.fromkeys(_TABLES.values())}
+
+
+def nearest(name: str, table: Table) -> str:
+    """Return the known name that was most likely meant, empty when none is near."""
+    for sibling in (f"TORCH_{name}", name.removeprefix("TORCH_")):
+        other = table_of(sibling)
+        if other and sibling != name and sibling in other.variables:
+            return sibling
+    prefix = next((p for p in table.closed if name.startswith(p)), "")
+    tails = {n.removeprefix(prefix).upper(): n for n in table.variables if n.startswith(prefix)}
+    found = difflib.get_close_matches(name.removeprefix(prefix).upper(), tails, n=1, cutoff=_NEAR)
+    return tails[found[0]] if found else ""
+
+
+@functools.cache
+def _read(stem: str) -> Table:
+    path = Path(__file__).with_name("tables") / f"{stem}.txt"
+    said: dict[str, list[str]] = {word: [] for word in _WORDS}
+    lines: list[list[str]] = []
+    copies: list[list[str]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if words[0] == "also":
+            copies.append(words[1:])
+        elif words[0] in _WORDS:
+            said[words[0]] += words[1:]
+        else:
+            lines.append(words)
+    library = " ".join(said["library"])
+    variables: dict[str, Variable] = {}
+    for name, kind, *rest in lines:
+        for alias in (name, *_copies(name, copies)):
+            variables.setdefault(alias, Variable(alias, kind, tuple(rest), library))
+    return Table(library, tuple(said["closed"]), tuple(said["open"]), variables)
+
+
+def _copies(name: str, copies: list[list[str]]) -> list[str]:
+    return [to + name.removeprefix(of) for of, *others in copies if name.startswith(of) for to in others]

@@ -1,0 +1,1 @@
+"""A job for other systems: Slurm, Kubernetes."""

@@ -1,0 +1,170 @@
+"""A job as an MPIJob (kubeflow.org/v2beta1) or a TrainJob (trainer.kubeflow.org/v1alpha1)."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from toolkit.core.templates import render_template
+from toolkit.export.job import BY_MPI, BatchJob, network_lines, rank_text
+from toolkit.export.pods import (
+    Pods,
+    container,
+    literal,
+    metadata,
+    one_per_node,
+    plain_env,
+    pod_address,
+    pod_env,
+    pod_template,
+    rdma,
+    resources,
+    security,
+    volume_mounts,
+    volumes,
+    where,
+)
+from toolkit.launchers.mpirun import mpirun_words
+from toolkit.launchers.openmpi import openmpi_daemons
+
+# Where the operator is to mount the job's ssh key, and where a pod keeps what it makes of it.
+_SSH, _OWN = "/run/toolkit/ssh", "/run/toolkit/job"
+# On a host's network the operator's own 22 is the host's sshd; the same port for both.
+_PORT = 12345
+_MASTER_PORT = 29500
+_HOSTFILE = "/etc/mpi/hostfile"
+
+KIND_OF = {**dict.fromkeys(BY_MPI, "MPIJob"), "torchrun": "TrainJob"}
+
+
+def manifest(job: BatchJob, pods: Pods) -> dict[str, Any]:
+    """Return the object that runs the job: what its launcher is, is what runs it there."""
+    return (_mpijob if KIND_OF[job.launcher] == "MPIJob" else _trainjob)(job, pods)
+
+
+def manifest_text(made: dict[str, Any]) -> str:
+    """Return the object as YAML, scripts in it as people write them."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes text of several lines as a block."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, "|" if "\n" in text else None)
+
+    Dumper.add_representer(str, block)
+    return yaml.dump(made, Dumper=Dumper, sort_keys=False, width=110, allow_unicode=False)
+
+
+def _mpijob(job: BatchJob, pods: Pods) -> dict[str, Any]:
+    words = {"own": _OWN, "ssh": _SSH, "port": _PORT}
+    rank = render_template("scripts/pod-rank.sh.j2", rank=rank_text(job), device=False, network=[])
+    argv = mpirun_words(
+        str(job.world_size), ("--hostfile", _HOSTFILE), ("sh", "-c", rank, "rank", *job.command)
+    )
+    launch = render_template("scripts/mpi-launcher.sh.j2", **words, launch=shlex.join(argv))
+    serve = render_template("scripts/mpi-worker.sh.j2", **words, network=network_lines(job))
+    launcher_env = {
+        **openmpi_daemons(f"{_OWN}/agent", len(job.nodes)),
+        # Interfaces are each worker's own, and stand in its environment.
+        "OMPI_MCA_plm_rsh_pass_environ_mca_params": "0",
+        # Hosts of the operator's list have long names; Open MPI 4 is told so by the operator itself.
+        "PRTE_MCA_prte_keep_fqdn_hostnames": "1",
+    }
+    launcher = {
+        **container("launcher", job, ("sh", "-c", launch)),
+        "env": [*pod_address(), *plain_env(launcher_env)],
+        # Its ranks are on the workers.
+        "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}},
+        "securityContext": security(),
+    }
+    place = {"MASTER_ADDR": f"{job.name}-worker-0.{job.name}", "MASTER_PORT": str(_MASTER_PORT)}
+    worker = {
+        **container("worker", job, ("sh", "-c", serve)),
+        "env": [*pod_address(), *plain_env(place), *pod_env(job)],
+        "resources": resources(job, pods),
+        # Only then is the launcher started; see launcherCreationPolicy.
+        "readinessProbe": {"tcpSocket": {"port": _PORT}, "periodSeconds": 2},
+        # What sshd as root needs to become the session's user and to lock up its unprivileged half.
+        "securityContext": security("SETGID", "SETUID", "SYS_CHROOT", *rdma(pods)),
+        "volumeMounts": volume_mounts(job),
+    }
+    replica = {"restartPolicy": "Never"}
+    shared = {"terminationGracePeriodSeconds": job.grace, **where(pods)}
+    run_policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": 0}
+    if job.timeout is not None:
+        run_policy["activeDeadlineSeconds"] = max(1, round(job.timeout))
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": metadata(job, pods),
+        "spec": {
+            "slotsPerWorker": job.slots,
+            "mpiImplementation": "OpenMPI",
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "sshAuthMountPath": _SSH,
+            "runPolicy": run_policy,
+            "mpiReplicaSpecs": {
+                "Launcher": {
+                    "replicas": 1,
+                    **replica,
+                    "template": pod_template(job, {**shared, "containers": [launcher]}),
+                },
+                "Worker": {
+                    "replicas": len(job.nodes),
+                    **replica,
+                    "template": pod_template(
+                        job,
+                        {
+                            **shared,
+                            "affinity": one_per_node(job),
+                            "containers": [worker],
+                            "volumes": volumes(job),
+                        },
+                    ),
+                },
+            },
+        },
+    }
+
+
+def _trainjob(job: BatchJob, pods: Pods) -> dict[str, Any]:
+    rank = render_template(
+        "scripts/pod-rank.sh.j2", rank=rank_text(job), device=True, network=network_lines(job)
+    )
+    # How many nodes there are, which one this is and where they meet, torchrun reads from PET_*, which the
+    # operator sets.
+    command = ("torchrun", "--no-python", "sh", "-c", rank, "rank", *job.command)
+    trainer: dict[str, Any] = {
+        "image": job.image,
+        "command": [literal(word) for word in command],
+        "env": [*pod_address(), *pod_env(job)],
+        "numNodes": len(job.nodes),
+        "numProcPerNode": job.slots,
+    }
+    if asked := resources(job, pods):
+        trainer["resourcesPerNode"] = asked
+    node: dict[str, Any] = {
+        "name": "node",
+        "securityContext": security(*rdma(pods)),
+        "volumeMounts": volume_mounts(job),
+    }
+    spec: dict[str, Any] = {"containers": [node], "volumes": volumes(job)}
+    spec["terminationGracePeriodSeconds"] = job.grace
+    if pods.node_selector:
+        spec["nodeSelector"] = dict(pods.node_selector)
+    template = {"spec": {"template": {"spec": spec}}}
+    patch = {"template": {"spec": {"replicatedJobs": [{"name": "node", "template": template}]}}}
+    made: dict[str, Any] = {"runtimeRef": {"name": pods.runtime}, "trainer": trainer}
+    made["runtimePatches"] = [{"manager": "toolkit.local/render", "trainingRuntimeSpec": patch}]
+    if job.timeout is not None:
+        made["activeDeadlineSeconds"] = max(1, round(job.timeout))
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": metadata(job, pods),
+        "spec": made,
+    }

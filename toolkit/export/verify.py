@@ -1,0 +1,131 @@
+"""Whether what was rendered is right, as far as can be told here; two ranks of it where Slurm is at hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from toolkit.core.here import is_here, run_here
+from toolkit.core.host_programs import INSIDE_FOLDER
+from toolkit.errors import BadInput, Interrupted, Problem
+from toolkit.export.crd import manifest_problems
+from toolkit.export.job import BatchJob
+from toolkit.protocol.decode import DecodeError, decode_json
+
+# Where kubectl finds the definition of each kind.
+_PLURALS = {"MPIJob": "mpijobs.kubeflow.org", "TrainJob": "trainjobs.trainer.kubeflow.org"}
+# Seconds for the two ranks, the wait for free nodes included.
+_PATIENCE = 900.0
+# https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES: a job in one of these goes on.
+_GOING_ON = ("CONFIGURING", "COMPLETING", "PENDING", "RUNNING", "SUSPENDED", "RESIZING", "REQUEUED")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One thing that was tried; ``verdict`` is ok, error or not checked."""
+
+    verdict: str
+    what: str
+    detail: str = ""
+
+
+def rehearse_slurm(
+    job: BatchJob, text: str, render: Callable[[BatchJob], str], tell: Callable[[str], None]
+) -> Iterator[Trial]:
+    """Check a script for sbatch, and run two ranks of it where sbatch is at hand.
+
+    Args:
+        render: makes the script of another job in the same way.
+        tell: takes a line whenever the two ranks are in another state, and why they wait.
+
+    Raises:
+        Interrupted: Ctrl-C while the two ranks waited or ran; they are cancelled.
+    """
+    if is_here("bash"):
+        read = run_here(("bash", "-n"), text)
+        yield Trial("ok" if read.ok else "error", "bash reads the script", read.output)
+    else:
+        yield Trial("not checked", "bash is not on this machine to read the script")
+    if not is_here("sbatch"):
+        yield Trial("not checked", "sbatch is not on this machine: the same command where it is")
+        return
+    planned = run_here(("sbatch", "--test-only"), text)
+    yield Trial("ok" if planned.ok else "error", "sbatch takes it", planned.output)
+    if planned.ok:
+        yield _two_ranks(job, render, tell)
+
+
+def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[[str], None]) -> Trial:
+    nodes = tuple(replace(node, slots=1, gpus=min(node.gpus, 1)) for node in job.nodes[:2])
+    allreduce = (INSIDE_FOLDER / "allreduce.py").read_text(encoding="utf-8")
+    two = replace(job, name=f"{job.name[:34]}-smoke", nodes=nodes, command=("python3", "-c", allreduce))
+    what = f"all-reduce over {two.world_size} ranks by {job.launcher} under Slurm"
+    log = Path(f"{two.name}-{os.getpid()}.log").absolute()
+    sent = run_here(("sbatch", "--parsable", f"--output={log}"), render(two))
+    number = sent.stdout.strip().partition(";")[0]
+    if not sent.ok or not number.isdecimal():
+        return Trial("error", what, sent.output)
+    state, code, told = "", "", ""
+    began = time.monotonic()
+    try:
+        while not state or state in _GOING_ON:
+            if time.monotonic() > began + _PATIENCE:
+                run_here(("scancel", number))
+                return Trial("error", what, f"job {number} is {state} after {_PATIENCE:.0f} s; cancelled")
+            time.sleep(1)
+            about = run_here(("scontrol", "show", "job", number)).stdout
+            state = next(iter(re.findall(r"JobState=(\w+)", about)), "GONE")
+            code = next(iter(re.findall(r"ExitCode=(\d+:\d+)", about)), "?")
+            reason = next(iter(re.findall(r"Reason=(\S+)", about)), "None")
+            standing = state if reason == "None" else f"{state} ({reason})"
+            if standing != told and state in _GOING_ON:
+                tell(f"job {number} of two ranks: {standing}; at most {_PATIENCE:.0f} s, Ctrl-C cancels it")
+                told = standing
+    except KeyboardInterrupt:
+        run_here(("scancel", number))
+        raise Interrupted(f"interrupted: job {number} is cancelled") from None
+    said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    if state == "COMPLETED" and (line := re.search(rf"all-reduce over {two.world_size} ranks.*", said)):
+        log.unlink()
+        return Trial("ok", what, line.group())
+    if not said:
+        return Trial("error", what, f"job {number}: {state} {code}; {log} cannot be seen from here")
+    return Trial("error", what, f"job {number}: {state} {code}; {log}\n" + "\n".join(said.splitlines()[-5:]))
+
+
+def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] | None) -> Iterator[Trial]:
+    """Check a manifest against its definition, kubectl's where none is given, and let the cluster look at it.
+
+    Raises:
+        BadInput: the definition is of something else.
+    """
+    kind = made["kind"]
+    cluster = is_here("kubectl") and run_here(("kubectl", "get", "--raw", "/version")).ok
+    if definition is None and cluster:
+        got = run_here(("kubectl", "get", "crd", _PLURALS[kind], "-o", "json"))
+        try:
+            definition = decode_json(dict[str, object], got.stdout) if got.ok else None
+        except DecodeError as error:
+            yield Trial("not checked", f"kubectl's definition of {kind} cannot be read", str(error))
+        if not got.ok:
+            yield Trial("not checked", f"kubectl has no definition of {kind}", got.output)
+    if definition is None:
+        fix = f"--crd FILE, as `kubectl get crd {_PLURALS[kind]} -o yaml` gives it"
+        yield Trial("not checked", f"no definition of {kind} is at hand: {fix}")
+        return
+    try:
+        problems = manifest_problems(made, definition)
+    except ValueError as error:
+        raise BadInput("--crd", (Problem("", str(error)),)) from error
+    yield Trial("error" if problems else "ok", f"the definition of {kind} lets it in", "\n  ".join(problems))
+    if cluster:
+        tried = run_here(("kubectl", "create", "--dry-run=server", "-f", "-"), json.dumps(made))
+        yield Trial("ok" if tried.ok else "error", "the cluster would take it", tried.output)
+    else:
+        yield Trial("not checked", "kubectl reaches no cluster from here")

@@ -1,0 +1,1 @@
+"""hosts.yaml to an inventory, all problems at once."""

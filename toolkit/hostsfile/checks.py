@@ -1,0 +1,213 @@
+"""What several values of hosts.yaml must be together; works on plain data, whatever else is wrong in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toolkit.core.transport import EXEC, INSTEAD, LAUNCHERS
+from toolkit.hostsfile import container_fields, fields, mount_fields
+from toolkit.hostsfile.words import Path, meant, path_text, shown
+
+_SSH_PORT = 22
+
+Fault = tuple[Path, str]
+
+
+def check_across(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield the faults that lie between values; a value of a wrong type is passed over, others report it."""
+    places = _host_places(data.get("hosts"))
+    hosts = {name: settings for name, _, settings in places}
+    main = data.get("main", next(iter(hosts), None))
+    if data.get("hosts") in ({}, []):
+        yield ("hosts",), "lists no host; write at least one"
+    if hosts and isinstance(main, str) and main not in hosts:
+        yield ("main",), f"no host is called {shown(main)}; {meant(main, hosts)}"
+    yield from _spares(data.get("spares"), hosts, main)
+    yield from _same_names(places)
+    yield from _same_addresses(hosts)
+    yield from _slots(hosts, main)
+    yield from _same_targets(*_mounting(data))
+    yield from _same_paths(data.get("data"))
+    yield from _same_variables(data, hosts)
+    yield from _limits(data.get("ulimits"))
+    yield from _services(data, hosts)
+    yield from _without_ssh(data)
+
+
+def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
+    if data.get("transport") != EXEC:
+        return
+    launcher = data.get("launcher")
+    if isinstance(launcher, str) and launcher in fields.LAUNCHERS and launcher not in (*LAUNCHERS, "auto"):
+        instead = INSTEAD.get(launcher) or f"one of {', '.join(LAUNCHERS)}"
+        yield ("launcher",), f"{launcher} needs ssh, and transport is {EXEC}; write {instead}"
+    if "worker_port" in data:
+        yield ("worker_port",), f"no sshd listens where transport is {EXEC}; remove it"
+    if data.get("spares"):
+        yield ("spares",), f"a job starts again over ssh alone, and transport is {EXEC}; remove them"
+
+
+def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
+    """Name, place and settings of every host, from either way to write them."""
+    if isinstance(hosts, dict):
+        return [(n, ("hosts", n), s if isinstance(s, dict) else {}) for n, s in hosts.items()]
+    if isinstance(hosts, list):
+        return [(n, ("hosts", i), {}) for i, n in enumerate(hosts) if isinstance(n, str)]
+    return []
+
+
+def _spares(spares: Any, hosts: Mapping[str, Any], main: Any) -> Iterator[Fault]:
+    names = [name for name in spares if isinstance(name, str)] if isinstance(spares, list) else []
+    for index, name in enumerate(names):
+        place = ("spares", index)
+        if hosts and name not in hosts:
+            yield place, f"no host is called {shown(name)}; {meant(name, hosts)}"
+        elif name == main:
+            yield place, f"{shown(name)} is main, without which no job goes on; choose another spare or main"
+        elif name in names[:index]:
+            yield place, f"host {shown(name)} is listed twice; keep one of them"
+    if hosts and set(hosts) <= {*names, main} and hosts.get(str(main), {}).get("slots") == 0:
+        yield ("spares",), "leave no host for ranks; remove one"
+
+
+def _same_names(places: list[tuple[str, Path, Mapping[str, Any]]]) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for name, place, _ in places:
+        if name in seen:
+            yield place, f"host {shown(name)} is listed twice; keep one of them"
+        seen.add(name)
+
+
+def _same_addresses(hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Fault]:
+    control: dict[tuple[str, int, object], str] = {}
+    data: dict[str, str] = {}
+    for name, settings in hosts.items():
+        address, port = settings.get("address", name), settings.get("port", _SSH_PORT)
+        if isinstance(address, str) and isinstance(port, int):
+            # Behind different jump hosts the same private address is another machine.
+            first = control.setdefault((address.lower(), port, str(settings.get("jump"))), name)
+            if first != name:
+                place: Path = ("hosts", name, "address") if "address" in settings else ("hosts", name)
+                same = f"reached as {shown(address)} port {port}, like {path_text(('hosts', first))}"
+                yield place, f"{same}; name a machine once"
+        own = settings.get("data_address")
+        if isinstance(own, str) and (first := data.setdefault(own, name)) != name:
+            where = path_text(("hosts", first))
+            yield ("hosts", name, "data_address"), f"{shown(own)} is the data address of {where} already"
+
+
+def _slots(hosts: Mapping[str, Mapping[str, Any]], main: Any) -> Iterator[Fault]:
+    empty = 0
+    for name, settings in hosts.items():
+        slots, gpus = settings.get("slots"), settings.get("gpus")
+        if isinstance(gpus, list):
+            yield from _gpu_list(("hosts", name, "gpus"), gpus)
+            gpus = len(gpus)
+        if type(slots) is not int:
+            continue
+        empty += slots == 0
+        if slots == 0 and name != main and main in hosts:
+            yield ("hosts", name, "slots"), f"only main ({shown(main)}) may have 0 slots; write 1 or more"
+        if type(gpus) is int and 0 < gpus < slots:
+            most = f"a slot is one GPU, so write at most {gpus}, or gpus: 0 for ranks on the CPU"
+            yield ("hosts", name, "slots"), f"{slots} slots but gpus says {gpus}; {most}"
+    if hosts and empty == len(hosts):
+        yield ("hosts",), "no host has a slot; give at least one host slots: 1 or more"
+
+
+def _gpu_list(place: Path, items: list[Any]) -> Iterator[Fault]:
+    if not items:
+        yield place, "lists no GPU; write 0 for none, or remove the key for all that the host has"
+    if len({type(item) for item in items if type(item) in (int, str)}) > 1:
+        # One GPU under two names would count twice, and only the host knows which they are.
+        yield place, "holds indexes and UUIDs; write all as indexes or all as UUIDs"
+    seen: dict[object, int] = {}
+    for index, item in enumerate(items):
+        if type(item) in (int, str) and (first := seen.setdefault(item, index)) != index:
+            yield (*place, index), f"{shown(item)} stands in {path_text((*place, first))} already"
+
+
+def _same_variables(data: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Fault]:
+    secrets = data.get("secrets")
+    places: dict[Path, Any] = {("env",): data.get("env")}
+    places |= {("hosts", name, "env"): settings.get("env") for name, settings in hosts.items()}
+    for name in secrets if isinstance(secrets, dict) else ():
+        for place, env in places.items():
+            if isinstance(env, dict) and name in env:
+                yield ("secrets", name), f"stands in {path_text(place)} too; keep one of them"
+
+
+def _limits(ulimits: Any) -> Iterator[Fault]:
+    for name, item in ulimits.items() if isinstance(ulimits, dict) else ():
+        ends = (item.get("soft"), item.get("hard")) if isinstance(item, dict) else (item, item)
+        if name == "nofile" and container_fields.UNLIMITED in ends:
+            yield ("ulimits", name), "Linux knows no unlimited number of files; write a number"
+            continue
+        soft, hard = map(_limit, ends)
+        if soft is not None and hard is not None and soft > hard:
+            yield ("ulimits", name), f"soft ({shown(ends[0])}) is more than hard ({shown(ends[1])})"
+
+
+def _limit(value: Any) -> float | None:
+    if value == container_fields.UNLIMITED:
+        return math.inf
+    return value if type(value) is int else None
+
+
+def _mounting(data: Mapping[str, Any]) -> list[tuple[Path, Any]]:
+    return [((key,), data.get(key)) for key in ("mounts", "data")]
+
+
+def _same_targets(*lists: tuple[Path, Any], last: bool = False) -> Iterator[Fault]:
+    """Faults of what several lists mount in one container; with ``last`` those of the last list alone."""
+    seen: dict[str, Path] = {}
+    for number, (key, items) in enumerate(lists):
+        for index, item in enumerate(items if isinstance(items, list) else []):
+            try:
+                text = isinstance(item, str)
+                target = mount_fields.mount(item).target if text else mount_fields.target(item["target"])
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue
+            place: Path = (*key, index)
+            first = seen.setdefault(target, place)
+            if first != place and (not last or number == len(lists) - 1):
+                yield place, f"{shown(target)} is the target of {path_text(first)} already"
+
+
+def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fault]:
+    services = data.get("services")
+    for name, item in services.items() if isinstance(services, dict) else ():
+        place: Path = ("services", name)
+        if not isinstance(item, dict):
+            continue
+        host, ports = item.get("host"), item.get("ports")
+        if hosts and isinstance(host, str) and host not in hosts:
+            yield (*place, "host"), f"no host is called {shown(host)}; {meant(host, hosts)}"
+        if "command" not in item and not item.get("image"):
+            yield place, "the cluster's image does nothing by itself; write a command, or another image"
+        if item.get("health") and not ports:
+            yield (*place, "health"), "is asked on the first of its ports; write them too"
+        if isinstance(item.get("gpus"), list):
+            yield from _gpu_list((*place, "gpus"), item["gpus"])
+        numbers = [port for port in ports if type(port) is int] if isinstance(ports, list) else []
+        for index, port in enumerate(numbers):
+            if port in numbers[:index]:
+                yield (*place, "ports", index), f"{port} is listed twice; keep one of them"
+        yield from _same_targets(*_mounting(data), ((*place, "mounts"), item.get("mounts")), last=True)
+
+
+def _same_paths(data: Any) -> Iterator[Fault]:
+    """Each data set has a folder of its own, in which no other one is."""
+    seen: list[tuple[int, str]] = []
+    for index, item in enumerate(data if isinstance(data, list) else []):
+        try:
+            path = mount_fields.data_path(item["path"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+        for first, other in seen:
+            if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
+                yield ("data", index, "path"), f"{shown(path)} and data/{first}/path lie in one another"
+                break
+        seen.append((index, path))

@@ -1,0 +1,123 @@
+"""pydantic's errors about hosts.yaml in our words: where, and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit.hostsfile.words import Path, kind, meant, shown
+
+# A form in which a value may be written becomes an element of pydantic's place for an error. No key of the
+# file can begin so: control characters are gone before.
+FORM = "\0"
+
+_REQUIRED = {
+    "cluster": "write a name for the cluster, as in 'cluster: demo'",
+    "image": "write the image to run, as in 'image: trainer:1.0'",
+    "hosts": "write the machines, as in 'hosts: [gpu1, gpu2]'",
+    "name": "write the image's name",
+    "source": "write the absolute path on the hosts",
+    "data/source": "write a folder or a file on this machine",
+    "path": "write the absolute path of a folder on every host",
+    "target": "write the absolute path in the containers",
+    "soft": "write both soft and hard, or one number for both",
+    "hard": "write both soft and hard, or one number for both",
+}
+
+# pydantic's error types that tell no more than a wrong sort of value.
+_SORTS = {
+    "int_type": "an integer",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "list_type": "a list",
+}
+# Values that may be written in several forms, by key and by how deep below it they stand.
+_FORMS = {
+    ("hosts", 0): "a mapping of names to settings, or a list of names",
+    ("mounts", 1): "'/source:/target' or a mapping with source and target",
+    ("image", 0): "an image's name, or a mapping with name and pull",
+    ("gpus", 0): "a number, or a list of indexes or UUIDs",
+    ("gpus", 1): "an index or a UUID",
+    ("ulimits", 1): "a number, unlimited, or a mapping with soft and hard",
+    ("ulimits", 2): "a number or unlimited",
+    ("command", 0): "words, or text that is split at blanks",
+}
+# Below these keys may stand secrets, or what a person took for the place of one: never shown.
+_HIDDEN = {
+    "env": ("a mapping such as NAME: 'value'", "text", "; write '' for an empty value"),
+    "secrets": ("a mapping such as NAME: path/of/file", "the path of a file", "; write one or remove it"),
+}
+
+
+def fault(
+    error: Mapping[str, Any], keys: Mapping[str, tuple[str, ...]], model_of: Mapping[str, str]
+) -> tuple[Path, str, bool]:
+    """Return path, message and whether the key itself is at fault.
+
+    Args:
+        error: one item of ``ValidationError.errors()``.
+        keys: the keys of each model, by the model's name.
+        model_of: the model whose keys stand below a top-level key, by that key; "" for the top itself.
+    """
+    place = [p for p in error["loc"] if not (isinstance(p, str) and p.startswith(FORM))]
+    sort, value = error["type"], error["input"]
+    at_key = sort == "extra_forbidden"
+    if not at_key and len(place) > 1 and place[-1] == "[key]" and place[-2] != "[key]":
+        at_key = True
+        place.pop()
+    path = tuple(place)
+    if sort == "extra_forbidden":
+        return path, _unknown(path, keys, model_of), True
+    if sort == "value_error":
+        return path, str(error["ctx"]["error"]), at_key
+    if sort == "missing":
+        own = f"{path[0]}/{path[-1]}"
+        return path, f"is missing; {_REQUIRED[own if own in _REQUIRED else str(path[-1])]}", at_key
+    return path, _wrong_sort(path, sort, value), at_key
+
+
+def _unknown(path: Path, keys: Mapping[str, tuple[str, ...]], model_of: Mapping[str, str]) -> str:
+    key = str(path[-1])
+    cluster, host = model_of[""], model_of["hosts"]
+    model = cluster if len(path) == 1 else model_of[_holder(path)]
+    if model == cluster and key in keys[host]:
+        return f"belongs to a host; write it as hosts/NAME/{key}"
+    if model in (host, model_of["services"]) and key in keys[cluster]:
+        return "belongs to the cluster; write it at the top level"
+    return f"unknown key; {meant(key, keys[model])}"
+
+
+def _holder(path: Path) -> str:
+    """The key below which a key stands: a service has mounts too."""
+    return "mounts" if path[0] == "services" and len(path) > 3 else str(path[0])
+
+
+def _wrong_sort(path: Path, sort: str, value: object) -> str:
+    own = path[2:] if path[0] in ("hosts", "services") and len(path) > 2 else path
+    key, depth = str(own[0]), len(own) - 1
+    if key in _HIDDEN:
+        form, item, nothing = _HIDDEN[key]
+        hint = "" if isinstance(value, dict | list) else nothing if value is None else "; put it in quotes"
+        return f"should be {item if depth else form}, found {kind(value)}{hint if depth else ''}"
+    if sort in ("union_tag_not_found", "union_tag_invalid"):
+        hint = "; write a value or remove it" if value is None and key not in ("hosts", "mounts") else ""
+        if key == "image" and isinstance(value, int | float):
+            hint = "; put it in quotes"
+        return f"should be {_FORMS[key, depth]}, found {shown(value)}{hint}"
+    if sort == "too_short":
+        return "should name at least one word, found an empty list"
+    if sort == "model_type" and path[0] == "services":
+        return f"should be settings such as 'command: …', found {shown(value)}"
+    if sort == "model_type":
+        return f"should be settings such as 'address: 10.0.0.1', or nothing, found {shown(value)}"
+    message = f"should be {_SORTS.get(sort, 'something else')}, found {shown(value)}"
+    if value is None:
+        return f"{message}; write a value or remove the key"
+    if path in (("shm_size",), ("log_size",)):
+        return f"{message}; write it with a unit, as in 8g"
+    if sort == "string_type" and not isinstance(value, dict | list):
+        return f"{message}; put it in quotes"
+    if sort == "int_type" and isinstance(value, str) and value.isdecimal():
+        return f"{message}; remove the quotes"
+    return message

@@ -1,0 +1,192 @@
+"""hosts.yaml from text to Inventory: every problem at once, in the file's order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolkit.core.container import Mount, Ulimit
+from toolkit.core.transport import EXEC, INSTEAD
+from toolkit.errors import BadInput, Problem
+from toolkit.hostsfile import fields, mount_fields
+from toolkit.hostsfile.checks import check_across
+from toolkit.hostsfile.container_fields import limit
+from toolkit.hostsfile.inventory import DataSet, Host, Inventory, Service
+from toolkit.hostsfile.service_fields import words
+from toolkit.hostsfile.words import Path, path_text
+from toolkit.hostsfile.yaml import KEY, Document, read_yaml
+
+if TYPE_CHECKING:
+    from toolkit.hostsfile.models import (
+        HostSettings,
+        HostsFile,
+        LimitSettings,
+        MountSettings,
+        ServiceSettings,
+    )
+
+# More than anybody reads; a file that is something else altogether has thousands.
+MAX_PROBLEMS = 100
+
+
+def parse_inventory(text: str | bytes, source: str) -> Inventory:
+    """Return the Inventory that a hosts.yaml describes. Reads no file and contacts nothing.
+
+    Args:
+        text: the file's content.
+        source: the file's name, for messages.
+
+    Raises:
+        BadInput: with all problems, those without a line first, then by line.
+    """
+    # Here and not above: commands without a hosts file need not pay for importing pydantic.
+    from toolkit.hostsfile.models import validate
+
+    document = read_yaml(text, secret_keys=("env", "secrets"))
+    problems = list(document.problems)
+    model = None
+    if document.data is not None:
+        model, faults = validate(document.data)
+        judged = [*faults, *((path, message, False) for path, message in check_across(document.data))]
+        problems += _problems(document, judged)
+    if model is None or problems:
+        raise BadInput(source, _ordered(problems))
+    return _inventory(model, source)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of hosts.yaml, for editors."""
+    from toolkit.hostsfile.models import HostsFile
+
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    schema = HostsFile.model_json_schema(mode="validation")
+    _close(schema)
+    return {"$schema": dialect, **schema}
+
+
+def _close(node: Any) -> None:
+    """Let names that fit no pattern be refused; pydantic says which may be, and not that others may not."""
+    if isinstance(node, dict):
+        if "patternProperties" in node:
+            node.setdefault("additionalProperties", False)
+        node = list(node.values())
+    for below in node if isinstance(node, list) else ():
+        _close(below)
+
+
+def _problems(document: Document, faults: Iterable[tuple[Path, str, bool]]) -> Iterable[Problem]:
+    for path, message, at_key in faults:
+        above = (path[:n] for n in range(len(path)))
+        if not document.opaque.intersection((*above, (*path, KEY) if at_key else path)):
+            yield Problem(path_text(path), message, _line(document, path))
+
+
+def _line(document: Document, path: Path) -> int | None:
+    """The line of the path or, for a key that is missing, of what should hold it; None for the whole file."""
+    for n in range(len(path), 0, -1):
+        if path[:n] in document.lines:
+            return document.lines[path[:n]]
+    return None
+
+
+def _ordered(problems: Collection[Problem]) -> tuple[Problem, ...]:
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    more = len(ordered) - MAX_PROBLEMS
+    if more <= 0:
+        return tuple(ordered)
+    return (*ordered[:MAX_PROBLEMS], Problem("", f"and {more} more"))
+
+
+def _inventory(model: HostsFile, source: str) -> Inventory:
+    hosts = model.hosts if isinstance(model.hosts, dict) else dict.fromkeys(model.hosts)
+    image, main = model.image, model.main or next(iter(hosts))
+    return Inventory(
+        cluster=model.cluster,
+        image=_familiar(image if isinstance(image, str) else image.name),
+        main=main,
+        hosts=tuple(_host(name, settings) for name, settings in hosts.items()),
+        spares=tuple(model.spares or ()),
+        worker_port=model.worker_port,
+        worker_port_fixed="worker_port" in model.model_fields_set,
+        mounts=_mounts(model.mounts),
+        data=tuple(DataSet(item.source, item.path, item.target, item.read_only) for item in model.data or ()),
+        env=_pairs(model.env),
+        secrets=_pairs(model.secrets),
+        labels=_pairs(model.labels),
+        ulimits=tuple(_ulimit(name, item) for name, item in sorted((model.ulimits or {}).items())),
+        engine=model.engine,
+        transport=model.transport,
+        shm_bytes=fields.size_bytes(model.shm_size),
+        log_bytes=fields.size_bytes(model.log_size),
+        launcher=_launcher(model),
+        network=model.network,
+        state_dir=model.state_dir,
+        services=tuple(_service(name, item, main) for name, item in (model.services or {}).items()),
+        known_hosts=model.known_hosts,
+        pull="never" if isinstance(image, str) else image.pull,
+        source=source,
+    )
+
+
+def _launcher(model: HostsFile) -> str:
+    """What the file says, or what starts the default's ranks by this transport."""
+    if model.transport == EXEC and "launcher" not in model.model_fields_set:
+        return INSTEAD[model.launcher]
+    return model.launcher
+
+
+def _host(name: str, settings: HostSettings | None) -> Host:
+    values = {key: getattr(settings, key) for key in settings.model_fields_set} if settings else {}
+    if "gpus" in values:
+        values["gpus"], values["gpu_ids"] = _gpus(values["gpus"])
+    return Host(**{"name": name, "address": name, **values, "env": _pairs(values.get("env"))})
+
+
+def _gpus(value: int | list[int | str]) -> tuple[int, tuple[str, ...]]:
+    """How many, and which where that is said."""
+    return (len(value), tuple(map(str, value))) if isinstance(value, list) else (value, ())
+
+
+def _service(name: str, item: ServiceSettings, main: str) -> Service:
+    count, ids = _gpus(item.gpus)
+    return Service(
+        name=name,
+        host=item.host or main,
+        image=_familiar(item.image) if item.image else "",
+        argv=words(item.command),
+        ports=tuple(item.ports or ()),
+        gpus=count,
+        gpu_ids=ids,
+        health=item.health,
+        start_within=item.start_within,
+        env=_pairs(item.env),
+        mounts=_mounts(item.mounts),
+    )
+
+
+def _mounts(items: Sequence[str | MountSettings] | None) -> tuple[Mount, ...]:
+    return tuple(
+        mount_fields.mount(item) if isinstance(item, str) else Mount(item.source, item.target, item.read_only)
+        for item in items or ()
+    )
+
+
+def _ulimit(name: str, item: int | str | LimitSettings) -> Ulimit:
+    if isinstance(item, int | str):
+        return Ulimit(name, limit(item), limit(item))
+    return Ulimit(name, limit(item.soft), limit(item.hard))
+
+
+def _pairs(values: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((values or {}).items()))
+
+
+def _familiar(image: str) -> str:
+    """Return the reference as engines list it: whole, but without what docker takes as understood."""
+    for prefix in ("index.docker.io/", "docker.io/", "library/"):
+        image = image.removeprefix(prefix)
+    name, at, digest = image.partition("@")
+    folder, slash, last = name.rpartition("/")
+    if at:  # a digest says it all: a tag beside it is not kept
+        return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
+    return image if ":" in last else f"{image}:latest"

@@ -1,0 +1,231 @@
+"""YAML text to plain data with the line of every path; what YAML reads in a surprising way is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from yaml import events as ev
+
+from toolkit.errors import Problem
+from toolkit.hostsfile.scalars import plain
+from toolkit.hostsfile.syntax import syntax_problems
+from toolkit.hostsfile.words import Path, path_text, shown
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 16
+
+# Behind a path in ``Document.opaque``: the key itself is at fault, what stands below it is not.
+KEY = "[key]"
+
+# libyaml's parser is about ten times as fast; both give the same events and lines (a test compares them).
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+# What no value may hold: control characters but tab and newline, line ends that editors do not count,
+# a byte-order mark in the middle, and code points that are no characters.
+_BAD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+_BAD_IN_TEXT = re.compile(f"(?!\r\n){_BAD.pattern}")
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a YAML text holds.
+
+    Args:
+        data: mappings (text keys), lists and scalars; None when the faults leave nothing to work with.
+        lines: line, from 1, of each path; of the key where there is one.
+        opaque: paths whose value could not be told; nothing more should be said about what stands there.
+        problems: what is wrong with the YAML as such.
+    """
+
+    data: dict[str, Any] | None
+    lines: Mapping[Path, int]
+    opaque: frozenset[Path]
+    problems: tuple[Problem, ...]
+
+
+def read_yaml(text: str | bytes, secret_keys: Collection[str] = (), loader: Any = LOADER) -> Document:
+    """Read one YAML document whose top level is a mapping. Never raises, whatever the text.
+
+    Args:
+        secret_keys: values below these keys are not shown in messages.
+        loader: a PyYAML loader class; only its parser is used.
+    """
+    raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    if len(raw) > MAX_BYTES:
+        return _refused(Problem("", f"the file is longer than {MAX_BYTES} bytes, the most that is read"))
+    if isinstance(text, bytes):
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return _refused(_not_text(raw, error))
+    return _Reader(text.removeprefix("\ufeff"), frozenset(secret_keys)).read(loader)
+
+
+def _refused(problem: Problem) -> Document:
+    return Document(None, {}, frozenset(), (problem,))
+
+
+def _not_text(raw: bytes, error: UnicodeDecodeError) -> Problem:
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return Problem("", "the file is UTF-16; save it as UTF-8", 1)
+    line = raw.count(b"\n", 0, error.start) + 1
+    return Problem("", f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8", line)
+
+
+class _Stop(Exception):
+    """The rest of the text cannot be read."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+
+class _Reader:
+    """Builds data from parser events. Events, not nodes: composing recurses without a bound in C."""
+
+    def __init__(self, text: str, secret_keys: frozenset[str]) -> None:
+        self.text, self.secret_keys = text, secret_keys
+        self.problems: list[Problem] = []
+        self.lines: dict[Path, int] = {}
+        self.opaque: set[Path] = set()
+        self.events: Iterator[Any] = iter(())
+
+    def read(self, loader: Any) -> Document:
+        data = None
+        try:
+            self._clean()
+            self.events = yaml.parse(self.text, Loader=loader)
+            data = self._document()
+        except _Stop as stop:
+            self.problems.append(stop.problem)
+        except yaml.YAMLError as error:
+            self.problems += syntax_problems(error, self.text)
+        return Document(data, self.lines, frozenset(self.opaque), tuple(self.problems))
+
+    def _clean(self) -> None:
+        """Report characters that have no business in a text file, and go on without them."""
+        if re.search("\r(?!\n)", self.text):
+            line = self.text.count("\n", 0, self.text.index("\r")) + 1
+            raise _Stop(Problem("", "a carriage return without a line feed; save with Unix line ends", line))
+        if not _BAD_IN_TEXT.search(self.text):
+            return
+        for number, line_text in enumerate(self.text.split("\n"), 1):
+            if found := _BAD.search(line_text.removesuffix("\r")):
+                what = f"holds the invisible character U+{ord(found[0]):04X}; remove it"
+                self.problems.append(Problem("", f"this line {what}", number))
+        self.text = _BAD_IN_TEXT.sub("", self.text)
+
+    def _document(self) -> dict[str, Any] | None:
+        data: Any = None
+        documents = 0
+        for event in self.events:
+            if isinstance(event, ev.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    self._say((), event, "a second document begins here; write one document per file")
+                    break
+                data = self._node(next(self.events), ())
+        if isinstance(data, dict):
+            return data
+        if () not in self.opaque:
+            needs = "write at least cluster, image and hosts"
+            found = f"the top level should be keys, found {shown(data)}" if data else "the file is empty"
+            hint = "; a blank must follow each colon" if isinstance(data, str) and ":" in data else ""
+            self.problems.append(Problem("", f"{found}; {needs}{hint}"))
+        return None
+
+    def _node(self, event: Any, path: Path) -> Any:
+        self.lines.setdefault(path, event.start_mark.line + 1)
+        if isinstance(event, ev.AliasEvent):
+            return self._opaque(path, event, "aliases ('*name') are not read; write the value out")
+        if event.anchor is not None:
+            self._say(path, event, "anchors ('&name') are not read; remove it")
+        if event.tag is not None:
+            return self._tagged(event, path)
+        if isinstance(event, ev.ScalarEvent):
+            return self._scalar(event, path)
+        if len(path) >= MAX_DEPTH:
+            line = event.start_mark.line + 1
+            raise _Stop(Problem(path_text(path), f"nested deeper than {MAX_DEPTH} levels", line))
+        return self._sequence(path) if isinstance(event, ev.SequenceStartEvent) else self._mapping(path)
+
+    def _tagged(self, event: Any, path: Path) -> Any:
+        """Walk a tagged value for its own faults; what the tag makes of it is not for us to guess."""
+        event.tag = None
+        self._opaque(path, event, "tags ('!name') are not read; remove it")
+        return self._node(event, path)
+
+    def _scalar(self, event: Any, path: Path) -> Any:
+        text: str = event.value
+        if found := _BAD.search(text):
+            text = _BAD.sub("?", text)
+            return self._opaque(path, event, f"holds the control character U+{ord(found[0]):04X}", text)
+        if event.style:
+            return text
+        value, complaint = plain(text)
+        if complaint:
+            secret = any(key in self.secret_keys for key in path[:-1])
+            shows = not secret and len(text) < 60 and text.isprintable()
+            subject = text if shows else "this unquoted value"
+            return self._opaque(path, event, f"{subject} {complaint}", value)
+        return value
+
+    def _sequence(self, path: Path) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := next(self.events), ev.SequenceEndEvent):
+            items.append(self._node(event, (*path, len(items))))
+        return items
+
+    def _mapping(self, path: Path) -> dict[str, Any]:
+        entries: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), ev.MappingEndEvent):
+            key = self._key(event, path)
+            value_event = next(self.events)
+            if key is None:
+                # Not to be kept, but to be read to its end; an alias after '<<' was refused with it.
+                if not isinstance(value_event, ev.AliasEvent):
+                    self._node(value_event, (*path, "?"))
+                continue
+            here = (*path, key)
+            if key in entries:
+                first = self.lines[here]
+                self._say(here, event, f"written twice, first in line {first}; keep one of them")
+                self._node(value_event, here)
+                continue
+            self.lines.setdefault(here, event.start_mark.line + 1)
+            entries[key] = self._node(value_event, here)
+        return entries
+
+    def _key(self, event: Any, path: Path) -> str | None:
+        """Return a mapping's key as text, or None when there is none to be had."""
+        if not isinstance(event, ev.ScalarEvent):
+            self._say(path, event, "a key should be text, not an alias, a list or a mapping")
+            if not isinstance(event, ev.AliasEvent):
+                self._node(event, (*path, "?"))
+            return None
+        if event.value == "<<" and not event.style:
+            self._say(path, event, "merge keys ('<<') are not read; write the keys out")
+            return None
+        key = _BAD.sub("?", event.value)
+        here = (*path, key)
+        value, complaint = (key, "") if event.style else plain(key)
+        if event.anchor is not None or event.tag is not None:
+            self._say(here, event, "anchors and tags on keys are not read; remove it")
+        if key != event.value:
+            self._opaque((*here, KEY), event, "this key holds a control character; remove it")
+        elif complaint:
+            self._opaque((*here, KEY), event, f"this key {complaint.partition(';')[0]}; put it in quotes")
+        elif not isinstance(value, str):
+            self._opaque((*here, KEY), event, f"a key should be text, found {shown(value)}; put it in quotes")
+        return key
+
+    def _opaque(self, path: Path, event: Any, message: str, value: Any = None) -> Any:
+        self.opaque.add(path)
+        self._say(path[:-1] if path[-1:] == (KEY,) else path, event, message)
+        return value
+
+    def _say(self, path: Path, event: Any, message: str) -> None:
+        self.problems.append(Problem(path_text(path), message, event.start_mark.line + 1))

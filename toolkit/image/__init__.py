@@ -1,0 +1,1 @@
+"""The image: built here, known by its identity, sent to hosts."""

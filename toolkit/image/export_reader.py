@@ -1,0 +1,181 @@
+"""Layers of an image out of the archive that this machine's engine exports.
+
+Nothing of the image runs for it. The archive is written to a file first, because the engine gives the layers
+in an order of its own, and hosts need only those that they lack. The file has no name while it has content,
+so the system frees it even if this process is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, Annotated
+
+from toolkit.core.disk_space import size as size_text
+from toolkit.core.engines import DOCKER
+from toolkit.core.image import ImageFacts, config_identity
+from toolkit.image.build import default_cache
+from toolkit.image.layer_reader import Unreadable
+from toolkit.image.layers import ImageParts, Layer
+from toolkit.protocol.decode import Items, Key, decode_json, load_json
+
+_CHUNK = 2**18
+_MOST_JSON = 1 << 24  # bytes of the manifest and of the config
+_MOST_MEMBERS = 100_000
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_SPARE = 1.1  # times the image's size must be free
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """One image of manifest.json: paths in the archive."""
+
+    config: Annotated[str, Key("Config")]
+    layers: Annotated[tuple[str, ...], Key("Layers"), Items(1000)]
+
+
+def _export_folder() -> Path:
+    """Return TMPDIR if it is set, else a folder in toolkit's cache: the system's /tmp is often memory."""
+    if chosen := os.environ.get("TMPDIR"):
+        return Path(chosen)
+    try:
+        folder = Path(default_cache(os.environ), "exports")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # the user has no home, or cannot write there
+        return Path(tempfile.gettempdir())
+    return folder
+
+
+class ExportReader:
+    """Reads the layers of one image from what ``docker save`` writes of it.
+
+    Args:
+        save: yields the archive.
+        image: as the engine reports it.
+    """
+
+    def __init__(self, save: Callable[[str], Iterator[bytes]], image: ImageFacts) -> None:
+        self._save, self._image = save, image
+        self._file: IO[bytes] | None = None
+        self._places: dict[str, tuple[int, int]] = {}  # offset and length of each member
+        self._names: tuple[str, ...] = ()
+
+    def describe(self, identity: str, engine: str = DOCKER) -> ImageParts:
+        """Export the image and return what it consists of.
+
+        Args:
+            engine: of the cluster's hosts.
+
+        Raises:
+            Unreadable: with the reason.
+        """
+        try:
+            self._export()
+            (manifest,) = decode_json(tuple[_Manifest, ...], self._small("manifest.json"))
+            config = self._small(manifest.config)
+            if config_identity(load_json(config), engine) != identity:
+                raise Unreadable("the engine exported another image")
+            self._names = manifest.layers
+            pairs = zip(self._image.diff_ids, self._names, strict=True)
+            return ImageParts(config, tuple(Layer(diff_id, self._size(name)) for diff_id, name in pairs))
+        except Unreadable:
+            self.close()
+            raise
+        except (tarfile.TarError, OSError, EOFError, ValueError, LookupError, TypeError) as error:
+            self.close()
+            raise Unreadable(f"the engine's export makes no sense: {error}") from error
+
+    def read(self, numbers: Sequence[int]) -> Iterator[bytes]:
+        """Yield the plain tars of some layers, one behind the other; the caller checks their sums.
+
+        Raises:
+            Unreadable: the archive has ended early.
+        """
+        try:
+            for number in numbers:
+                yield from self._plain(self._names[number])
+        except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+            raise Unreadable(f"the engine's export makes no sense: {error}") from error
+
+    def close(self) -> None:
+        """Forget the archive."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+        self._file = None
+
+    def _export(self) -> None:
+        needed, folder = int(self._image.size * _SPARE), _export_folder()
+        if shutil.disk_usage(folder).free < needed:
+            raise Unreadable(f"{folder} has no room for its export, which takes {size_text(needed)}")
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by `close`)
+        for piece in self._save(self._image.id):
+            self._file.write(piece)
+        self._file.flush()
+        self._file.seek(0)
+        links: dict[str, str] = {}
+        with tarfile.open(fileobj=self._file, mode="r:") as tar:
+            for count, member in enumerate(tar):
+                if count >= _MOST_MEMBERS:
+                    raise Unreadable("the engine's export has too many members")
+                if member.isfile():
+                    self._places[member.name] = (member.offset_data, member.size)
+                elif member.issym():
+                    links[member.name] = posixpath.join(posixpath.dirname(member.name), member.linkname)
+        # Two equal layers of an old engine are a file and a link to it.
+        for name, target in links.items():
+            with contextlib.suppress(KeyError):
+                self._places[name] = self._places[posixpath.normpath(target)]
+
+    def _small(self, name: str) -> bytes:
+        if self._places[name][1] > _MOST_JSON:
+            raise Unreadable(f"{name} of the engine's export is too long")
+        return b"".join(self._stored(name))
+
+    def _stored(self, name: str) -> Iterator[bytes]:
+        """Yield a member; several readers do so at the same time, so nothing moves in the file."""
+        offset, left = self._places[name]
+        while left:
+            if self._file is None:
+                raise Unreadable("the export is closed")
+            data = os.pread(self._file.fileno(), min(_CHUNK, left), offset)
+            if not data:
+                raise EOFError("a layer ends early")
+            yield data
+            offset, left = offset + len(data), left - len(data)
+
+    def _size(self, name: str) -> int:
+        """Return the bytes of a layer's plain tar."""
+        head = next(self._stored(name), b"")
+        if head.startswith((_GZIP, _ZSTD)):
+            return sum(map(len, self._plain(name)))
+        return self._places[name][1]
+
+    def _plain(self, name: str) -> Iterator[bytes]:
+        pieces = self._stored(name)
+        first = next(pieces, b"")
+        if first.startswith(_ZSTD):
+            raise Unreadable("a layer is compressed with zstd")
+        if not first.startswith(_GZIP):
+            yield first
+            yield from pieces
+            return
+        inflate = zlib.decompressobj(31)
+        for piece in chain((first,), pieces):
+            data = piece
+            while data:
+                # One piece at a time, however much it becomes.
+                yield inflate.decompress(data, _CHUNK)
+                data = inflate.unconsumed_tail
+        yield inflate.flush()
+        if not inflate.eof:
+            raise EOFError("a compressed layer ends early")

@@ -1,0 +1,255 @@
+"""Which images of ours hosts hold, under which names and for whom; and which of them nobody needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from toolkit.core.command import script
+from toolkit.core.image import image_facts, image_id, image_names
+from toolkit.core.json_text import json_list
+from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
+from toolkit.image.layers import held
+from toolkit.image.parts import remove_part
+from toolkit.plan.steps import Phase, Plan, Run, Step
+from toolkit.protocol.engine import ImageInspect
+from toolkit.protocol.frames import CELL, rows
+
+# How many images of one name `image prune` leaves on a host: today's, and the one to go back to.
+KEPT = 2
+
+# As in the probe, $1 is the image's name in the hosts file. `docker images` lists whole images alone.
+QUESTIONS = (
+    ("images-listed", "docker images --quiet --all --no-trunc"),
+    (
+        "images-used",
+        CELL
+        + r"""
+used=$(docker ps --all --quiet --no-trunc)
+[ -z "$used" ] || docker inspect --type container --format '{{.Image}} {{.Name}}' $used |
+  while read -r image name; do printf 'by|%s|%s\n' "$image" "$(cell "$name")"; done
+""",
+    ),
+    ("images-held", 'docker image inspect "$1" $(docker images --quiet --all --no-trunc | sort -u)'),
+)
+
+
+@dataclass(frozen=True)
+class HeldImage:
+    """One image on a host.
+
+    Args:
+        names: under which the host knows it, by tag.
+        size: bytes as the engine counts them.
+        since: when it got the last of its names there, in seconds since the epoch; 0 for unknown.
+        created: when it was built, likewise.
+        users: names of the containers made from it, stopped ones included.
+        whole: whether all of it is there; the containerd store may know an image of which only a part is.
+        part_of: identity of the image that it is a part of, on its way to the host or left there.
+        line: what images of one line of builds have in common; empty when it does not say.
+    """
+
+    id: str
+    identity: str
+    names: tuple[str, ...]
+    size: int
+    since: float
+    diff_ids: tuple[str, ...] = field(repr=False)
+    users: tuple[str, ...] = ()
+    whole: bool = True
+    part_of: str = ""
+    line: str = ""
+    created: float = 0.0
+
+    @property
+    def verified(self) -> bool:
+        """Whether we brought it, and what arrived proved to be it."""
+        return any(_is_ours(name) for name in self.names) and not self.part_of
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """Its names that the toolkit gave."""
+        return tuple(name for name in self.names if _is_ours(name) or _is_part(name))
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(f"{IDENTITY_REPOSITORY}:")
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith(f"{PART_REPOSITORY}:")
+
+
+def parse_held(parts: Mapping[str, str]) -> tuple[HeldImage, ...]:
+    """Return the images that a host named in answer to ``QUESTIONS``, all that it has.
+
+    Args:
+        parts: content of each section, by its name.
+
+    Raises:
+        DecodeError: what it said of one is no answer of an engine.
+    """
+    listed, used, inspected = (parts.get(name, "") for name, _ in QUESTIONS)
+    users: dict[str, list[str]] = {}
+    for word, cells in rows(used):
+        if word == "by" and len(cells) == 2:
+            users.setdefault(image_id(cells[0]), []).append(cells[1].lstrip("/"))
+    found = {image_id(item.id): item for item in json_list(ImageInspect, inspected)}
+    return tuple(
+        replace(_held_image(item), users=tuple(sorted(users.get(id_, ()))), whole=id_ in listed.split())
+        for id_, item in sorted(found.items())
+    )
+
+
+def _held_image(item: ImageInspect) -> HeldImage:
+    facts = image_facts(item)
+    labels = (item.config.labels if item.config else None) or {}
+    names = image_names(item)
+    foreign = [name for name in names if not _is_ours(name) and not _is_part(name)]
+    tagged = _seconds((item.metadata.tagged if item.metadata else None) or "")
+    created = _seconds(item.created or "")
+    return HeldImage(
+        id=facts.id,
+        identity=facts.identity,
+        names=names,
+        size=facts.size,
+        since=tagged or created,
+        created=created,
+        diff_ids=facts.diff_ids,
+        part_of=labels.get(LABEL_PART, "") if any(map(_is_part, names)) else "",
+        # Of an image whose name has moved on to the next build only its labels tell what it was.
+        line=labels.get("toolkit.flavour", "") or (foreign[0] if foreign else ""),
+    )
+
+
+def _seconds(text: str) -> float:
+    """Engines give up to nine decimals, and UTC or an offset; the year 1 stands for never."""
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", text)
+    if not found or found[1] < "1971":
+        return 0.0
+    try:
+        moment = datetime.fromisoformat(f"{found[1]}{'+00:00' if found[3] == 'Z' else found[3]}")
+    except ValueError:  # no day of the calendar
+        return 0.0
+    return moment.timestamp() + float(found[2] or 0)
+
+
+# What there is
+
+
+@dataclass(frozen=True)
+class ImageRow:
+    """One line of `image ls`.
+
+    Args:
+        kind: ``wanted`` by the hosts file, ``other`` of ours, or ``part`` of one.
+        state: ``whole``, ``incomplete``, ``absent``, ``unreachable``.
+        missing: digests of the layers that would have to travel.
+        note: what else there is to say.
+    """
+
+    host: str
+    kind: str
+    names: tuple[str, ...]
+    identity: str
+    state: str
+    size: int = 0
+    since: float = 0.0
+    users: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    layers: int = 0
+    note: str = ""
+
+
+def image_rows(
+    host: str, images: Sequence[HeldImage], name: str, identity: str, diff_ids: Sequence[str]
+) -> tuple[ImageRow, ...]:
+    """Return what a host holds of ours, the image that the hosts file names first.
+
+    Args:
+        name: in the hosts file.
+        identity, diff_ids: of the image that is meant by it; empty when nobody knows.
+    """
+    wanted = [i for i in images if i.identity == identity] if identity else []
+    wanted = wanted or [i for i in images if name in i.names and not identity]
+    rows = [_row(host, "wanted", image) for image in wanted]
+    if not rows:
+        there = held(diff_ids, (image.diff_ids for image in images if image.whole))
+        lacks, layers = tuple(diff_ids[there:]), len(diff_ids)
+        rows = [ImageRow(host, "wanted", (name,), identity, "absent", missing=lacks, layers=layers)]
+    others = [i for i in images if i not in wanted and (i.own_names or name in i.names)]
+    for image in sorted(others, key=lambda i: (bool(i.part_of), -i.since, i.id)):
+        row = _row(host, "part" if image.part_of else "other", image)
+        note = f"of {image.part_of}, on its way or left by a try that broke off" if image.part_of else ""
+        rows.append(replace(row, note=note))
+    return tuple(rows)
+
+
+def _row(host: str, kind: str, image: HeldImage) -> ImageRow:
+    return ImageRow(
+        host,
+        kind,
+        image.names,
+        image.identity,
+        "whole" if image.whole else "incomplete",
+        image.size,
+        image.since,
+        image.users,
+        layers=len(image.diff_ids),
+    )
+
+
+# What can go
+
+# Arguments: the image's Id, then its names. Asked once more, as a container may have been started since.
+_REMOVE = r"""
+id=$1; shift
+used=$(docker ps --all --quiet --filter "ancestor=$id") || exit
+[ -z "$used" ] || { echo "a container is made from it: $used" >&2; exit 1; }
+for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
+"""
+_GONE = 'for name; do ! docker image inspect "$name" >/dev/null 2>&1 || exit 1; done'
+
+
+def plan_prune(hosts: Mapping[str, Sequence[HeldImage]], wanted: str) -> Plan:
+    """Return the plan that removes images of ours: parts, and all but the newest of each line.
+
+    What a container is made from stays, and so does what has a name that we did not give.
+
+    Args:
+        hosts: by name, all images that each holds.
+        wanted: identity of the image that the hosts file names; it stays. Empty for unknown.
+    """
+    steps = tuple(step for host, images in hosts.items() for step in _prune_steps(host, images, wanted))
+    return Plan("image prune", (Phase("images", steps),) if steps else ())
+
+
+def _prune_steps(host: str, images: Sequence[HeldImage], wanted: str) -> Iterator[Step]:
+    for image in sorted(images, key=lambda i: i.id):
+        if image.part_of and not image.users:
+            yield remove_part(host, image.part_of, image.own_names, "toolkit image prune")
+    lines: dict[str, list[HeldImage]] = {}
+    # By when it was built: a name that somebody gives to an old one makes it no newer.
+    for image in sorted(images, key=lambda i: (-i.created, -i.since, i.id)):
+        if image.verified:
+            lines.setdefault(image.line, []).append(image)
+    for line, found in lines.items():
+        for image in found[KEPT:]:
+            named = set(image.names) - set(image.own_names)
+            if not named and not image.users and image.identity != wanted:
+                about = f" of {line}" if line else ""
+                yield _prune_step(host, image, f"{KEPT} newer ones{about} stay")
+
+
+def _prune_step(host: str, image: HeldImage, why: str) -> Step:
+    names = image.own_names
+    return Run(
+        host,
+        f"remove image {names[0]}",
+        script(_REMOVE, image.id, *names),
+        unless=script(_GONE, *names),
+        fix=f"on {host}: docker ps --all --filter ancestor={names[0]}",
+        why=why,
+    )

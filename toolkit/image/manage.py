@@ -1,0 +1,170 @@
+"""Images: built on this machine as a plan says; listed and tidied up on the hosts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import replace
+from functools import partial
+
+from toolkit.cluster.layout import reference_image
+from toolkit.cluster.session import Session
+from toolkit.core.answers import answer_of
+from toolkit.core.here import run_here
+from toolkit.core.image import ImageFacts
+from toolkit.errors import BadInput, ImageError, Problem, ToolkitError
+from toolkit.image.build import (
+    Notify,
+    build_image,
+    default_cache,
+    read_sources,
+    resolve,
+    source_folder,
+    wheelhouse_files,
+)
+from toolkit.image.build_plan import (
+    CONTEXT_FILES,
+    FLAVOURS,
+    PROXY_VARIABLES,
+    Flavour,
+    ImageRecipe,
+    held_pins,
+    plan_image,
+    wheelhouses_of,
+)
+from toolkit.image.build_values import ImageBuild
+from toolkit.image.extras import of_another_torch, resolve_command, resolved_pins
+from toolkit.image.inventory import QUESTIONS, HeldImage, ImageRow, image_rows, parse_held, plan_prune
+from toolkit.image.wheelhouse import TORCH_CPU_INDEX, beside_torch
+from toolkit.plan.steps import Plan
+
+__all__ = [
+    "QUESTIONS",
+    "ImageRecipe",
+    "build",
+    "known_flavour",
+    "list_images",
+    "make_build",
+    "own_arch",
+    "pick_flavour",
+    "prune_plan",
+]
+
+
+def pick_flavour() -> str:
+    """Return ``gpu`` where this machine's nvidia-smi lists a GPU, else ``cpu``."""
+    if shutil.which("nvidia-smi"):
+        # A driver that is stuck never lets it end.
+        done = run_here(("nvidia-smi", "-L"), timeout=20)
+        if done.ok and done.stdout.startswith("GPU "):
+            return "gpu"
+    return "cpu"
+
+
+def known_flavour(name: str = "") -> Flavour:
+    """Return the flavour of that name; by what this machine has without one.
+
+    Raises:
+        BadInput: there is none of that name.
+    """
+    name = name or pick_flavour()
+    for flavour in FLAVOURS:
+        if flavour == name:
+            return flavour
+    raise BadInput("image", (Problem("flavour", f"is one of {', '.join(FLAVOURS)}, not {name}"),))
+
+
+def own_arch() -> str:
+    """Return this machine's processor as wheels are called for it."""
+    machine = platform.machine()
+    return {"arm64": "aarch64", "AMD64": "x86_64"}.get(machine, machine)
+
+
+def make_build(recipe: ImageRecipe, certificate: str = "", requirements: str = "") -> ImageBuild:
+    """Return what would be done to build the image, given what is in the wheelhouses already.
+
+    Args:
+        requirements: path of a person's own requirements file, for which pip is asked for exact versions.
+
+    Raises:
+        BadInput: an ARG that the Dockerfile lacks, or what cannot be added.
+        ImageError: pip finds no versions that go with what the image has.
+    """
+    name = f"Dockerfile.{recipe.flavour}"
+    sources = read_sources(source_folder(), (name, *CONTEXT_FILES))
+    cache = default_cache(os.environ)
+    if requirements:
+        held, target = held_pins(recipe, sources)
+        base, *_ = wheelhouses_of(recipe, sources[name], cache)
+        asked = partial(resolve_command, requirements, held, target, base, sys.executable)
+        own = resolved_pins(resolve(asked(), requirements), held)
+        if recipe.flavour == "cpu" and of_another_torch(own):
+            own = resolved_pins(resolve(asked(beside_torch(recipe.torch_index)), requirements), held)
+            if wrong := of_another_torch(own):
+                what = (
+                    f"{', '.join(wrong)} goes with torch's CUDA build alone, and the image has its CPU build"
+                )
+                raise ImageError(
+                    what, f"--torch-index with an index or folder that has +cpu: {TORCH_CPU_INDEX}"
+                )
+        recipe = replace(recipe, own=own)
+    return plan_image(
+        recipe,
+        sources,
+        {folder: wheelhouse_files(folder) for folder in wheelhouses_of(recipe, sources[name], cache)},
+        cache=cache,
+        python=sys.executable,
+        proxies=[name for name in PROXY_VARIABLES if os.environ.get(name)],
+        certificate=certificate,
+    )
+
+
+def build(subject: ImageBuild, notify: Notify) -> int:
+    """Build the image and return its size in bytes; see ``toolkit.image.build.build_image``."""
+    return build_image(subject, notify)
+
+
+def list_images(session: Session) -> tuple[ImageRow, ...]:
+    """Return what every host of the file holds of ours; the session was opened with ``QUESTIONS``."""
+    wanted, name = _wanted(session), session.inventory.image
+    identity, diff_ids = (wanted.identity, wanted.diff_ids) if wanted else ("", ())
+    held = _held(session)
+    rows: list[ImageRow] = []
+    for host in session.inventory.names:
+        if host in held:
+            rows += image_rows(host, held[host], name, identity, diff_ids)
+        elif host in session.errors:
+            rows.append(
+                ImageRow(host, "wanted", (name,), identity, "unreachable", note=session.errors[host].what)
+            )
+    return tuple(rows)
+
+
+def prune_plan(session: Session) -> Plan:
+    """Return the plan that removes images which nobody needs; the session was opened with ``QUESTIONS``."""
+    session.require_some()
+    wanted = _wanted(session)
+    return plan_prune(_held(session), wanted.identity if wanted else "")
+
+
+def _held(session: Session) -> dict[str, tuple[HeldImage, ...]]:
+    found: dict[str, tuple[HeldImage, ...]] = {}
+    for host in session.facts:
+        try:
+            with answer_of(host, "the images that it has"):
+                found[host] = parse_held(session.replies[host].sections)
+        except ToolkitError as error:
+            session.errors[host] = error
+    return found
+
+
+def _wanted(session: Session) -> ImageFacts | None:
+    """The image that the hosts file means, None where that cannot be told."""
+    pulled = session.inventory.pull != "never"
+    try:
+        local = None if pulled else session.local_image
+        return reference_image(session.inventory, session.facts, local, by_name=pulled)
+    except ImageError:
+        return None

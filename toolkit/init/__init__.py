@@ -1,0 +1,1 @@
+"""A hosts file from a few answers and what hosts say."""

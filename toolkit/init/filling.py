@@ -1,0 +1,79 @@
+"""A draft of a hosts file, filled in with what its hosts said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from toolkit.checks.model import Scene
+from toolkit.core.facts import Remembered
+from toolkit.init.draft import Draft, DraftHost, named
+from toolkit.init.survey import Met
+from toolkit.network.choose import Choice, choose
+from toolkit.network.evidence import Evidence
+
+CPU_IMAGE, GPU_IMAGE = "toolkit:cpu", "toolkit:gpu"
+
+
+def image_for(met: Sequence[Met]) -> str:
+    """Return the image that these hosts need: that for GPUs where one of them has any."""
+    return GPU_IMAGE if any(one.gpus for one in met) else CPU_IMAGE
+
+
+def choice_of(draft: Draft, scene: Scene, met: Mapping[str, Met], evidence: Evidence) -> Choice:
+    """Return which addresses a new cluster of the draft's usable hosts would take, and why."""
+    names = [host.name for host in named(draft.hosts) if host.name in met and met[host.name].usable]
+    # Addresses that another cluster has kept under the same name do not count.
+    facts = {n: replace(f, remembered=Remembered()) for n, f in scene.facts.items() if n in names}
+    hosts = tuple(host for host in scene.inventory.hosts if host.name in facts)
+    if not hosts:
+        return Choice()
+    return choose(replace(scene.inventory, hosts=hosts, main=hosts[0].name), facts, evidence)
+
+
+def filled(draft: Draft, met: Mapping[str, Met], choice: Choice) -> Draft:
+    """Return the draft with slots, notes and addresses of its hosts; what is in it already stays.
+
+    A data address becomes a setting only where the toolkit could not choose one by itself.
+
+    Args:
+        met: by host; those of the draft that are absent, or that cannot be used, stay as they are.
+        choice: of ``choice_of``.
+    """
+    hosts = tuple(_filled(h, met.get(h.name), choice) for h in named(draft.hosts))
+    if all(host.slots == 0 for host in hosts):
+        # The ranks were meant for others, which are left out.
+        hosts = tuple(replace(host, slots=None) for host in hosts)
+    return replace(draft, hosts=hosts)
+
+
+def gpus_text(met: Met) -> str:
+    """Return the GPUs of a host in a few words."""
+    counts = {name: met.gpus.count(name) for name in met.gpus}
+    return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "no GPU"
+
+
+def machine_text(met: Met) -> str:
+    """Return processors and memory of a host in a few words; empty when neither is known."""
+    parts = [f"{met.processors} processors"] if met.processors else []
+    parts += [f"{met.memory / 2**30:.0f} GiB"] if met.memory else []
+    return ", ".join(parts)
+
+
+def _filled(host: DraftHost, met: Met | None, choice: Choice) -> DraftHost:
+    if met is None or not met.usable:
+        why = () if met is None else (f"could not be used when this was written: {met.what}",)
+        return replace(host, notes=(*host.notes, *why))
+    parts = (gpus_text(met), machine_text(met), met.engine)
+    notes = [", ".join(part for part in parts if part)]
+    path = choice.paths.get(host.name)
+    address = host.data_address
+    if path is not None:
+        notes.append(f"ranks reach it at {path.address} ({path.interface}): {path.reason}")
+    elif not address and (open_ones := [c for c in choice.candidates.get(host.name, ()) if not c.barred]):
+        address = open_ones[0].address
+        others = ", ".join(f"{c.address} ({c.interface})" for c in open_ones)
+        notes.append(f"which address the other hosts reach is not sure; it has {others}")
+    # What is split in parts counts otherwise: that stays to the default.
+    slots = len(met.gpus) if host.slots is None and met.gpus and not met.split else host.slots
+    return replace(host, slots=slots, data_address=address, notes=(*host.notes, *notes))

@@ -1,0 +1,206 @@
+"""Meeting hosts that no file names yet: asks all at once what they are, and makes a better draft of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from toolkit.checks.model import Scene
+from toolkit.checks.registry import host_probes, judge
+from toolkit.checks.run import first_look
+from toolkit.checks.shares import SHARES, CommonShare, common_shares
+from toolkit.cluster.session import Session
+from toolkit.core.container import Mount
+from toolkit.core.engines import DOCKER
+from toolkit.core.facts import Remembered
+from toolkit.core.files import refuse_file, write_file
+from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
+from toolkit.core.printable import printable_line
+from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import read_some, unreadable
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.init.answers import cluster_name, free_name
+from toolkit.init.draft import Draft, DraftHost, faults_between, named, read_host
+from toolkit.init.draft_text import hosts_file
+from toolkit.init.filling import CPU_IMAGE, choice_of, filled, image_for
+from toolkit.init.hostfile import parse_hostfile
+from toolkit.init.survey import PODMAN_INFO, Met, engine_of, survey
+from toolkit.network.choose import Choice
+from toolkit.network.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What the hosts of a draft said.
+
+    Args:
+        met: of every host of the draft, by its name there.
+        engine: docker or podman, for all of them.
+        evidence: what connections between them say of the networks, where there are several.
+    """
+
+    met: Mapping[str, Met]
+    scene: Scene
+    engine: str = DOCKER
+    evidence: Evidence = field(default_factory=Evidence)
+
+    def owners(self, cluster: str) -> dict[str, str]:
+        """Return the users who have a cluster of this name, by host."""
+        return {host: user for host, name, user in self._clusters() if name == cluster}
+
+    def strangers(self, cluster: str) -> dict[str, str]:
+        """Return the other users who have a cluster of this name, by host."""
+        return {host: u for host, name, u in self._clusters() if name == cluster and u != self._me(host)}
+
+    def foreign_names(self) -> frozenset[str]:
+        """Return the names of other users' clusters."""
+        return frozenset(name for host, name, user in self._clusters() if user != self._me(host))
+
+    def _me(self, host: str) -> str:
+        return self.scene.facts[host].user
+
+    def _clusters(self) -> Iterator[tuple[str, str, str]]:
+        for host, facts in self.scene.facts.items():
+            for labels in (container.labels for container in facts.containers):
+                yield host, labels.get(LABEL_CLUSTER, ""), labels.get(LABEL_OWNER, facts.user)
+
+    def shares(self, hosts: Collection[str]) -> tuple[CommonShare, ...]:
+        """Return the file systems that these hosts have in common."""
+        return common_shares([self.scene.seen[name] for name in hosts])
+
+
+def inventory_of(draft: Draft) -> Inventory:
+    """Return the inventory that the draft's file would give.
+
+    Raises:
+        BadInput: the file would be refused.
+    """
+    return parse_inventory(hosts_file(draft), "what init would write")
+
+
+def meet(draft: Draft, away: Mapping[str, ToolkitError]) -> Meeting:
+    """Connect to the draft's hosts at once and ask each what it is; changes nothing there.
+
+    Where more of them have Podman than docker, they are asked once more in its words.
+
+    Args:
+        away: hosts that are known not to answer, and why; they are not tried.
+    """
+    meeting = _meet(inventory_of(draft), away)
+    if meeting.engine != draft.engine:
+        again = _meet(inventory_of(replace(draft, engine=meeting.engine)), away)
+        meeting = replace(again, engine=meeting.engine)
+    return meeting
+
+
+def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
+    questions = [(p.name, p.text) for p in (*host_probes(), SHARES, PODMAN_INFO)]
+    names = [name for name in inventory.names if name not in away]
+    with Session.open(inventory, names, questions=questions) as session:
+        session.errors |= away
+        # An `up` under the same name may have settled addresses; the file to come may have another name.
+        session.facts = {n: replace(f, remembered=Remembered()) for n, f in session.facts.items()}
+        scene = first_look(session)
+        evidence = session.evidence if session.facts else Evidence()
+    heard = {name: seen for name, seen in scene.seen.items() if seen.facts is not None}
+    findings = judge(replace(scene, seen=heard), ("host",))
+    return Meeting(survey(scene, findings), scene, engine_of(scene), evidence)
+
+
+def leave_out(draft: Draft, meeting: Meeting, hosts: Collection[str]) -> Draft:
+    """Return the draft without these hosts; it says why they are not in it."""
+    # Named before any goes: those that stay keep the names under which they were told.
+    all_ = named(draft.hosts)
+    why = tuple((h.address, meeting.met[h.name].what) for h in all_ if h.name in hosts)
+    return replace(draft, hosts=tuple(h for h in all_ if h.name not in hosts), left_out=why)
+
+
+def fill(
+    draft: Draft, meeting: Meeting, cluster: str, image: str, mounts: tuple[Mount, ...]
+) -> tuple[Draft, Choice]:
+    """Return the draft with what its hosts said, and which addresses they would take.
+
+    Args:
+        cluster: its name; image: empty for the one that the GPUs ask for.
+        mounts: file systems of all hosts that ranks are to see.
+
+    Raises:
+        NotReady: somebody else has a cluster of that name there.
+    """
+    for host, owner in meeting.strangers(cluster).items():
+        what = f"a cluster named {cluster} of user {printable_line(owner)} is there already"
+        raise NotReady(what, "another --cluster", host)
+    met = meeting.met
+    usable = [met[host.name] for host in named(draft.hosts) if met[host.name].usable]
+    choice = choice_of(draft, meeting.scene, met, meeting.evidence)
+    draft = replace(
+        draft, cluster=cluster, image=image or image_for(usable), mounts=mounts, engine=meeting.engine
+    )
+    return filled(draft, met, choice), choice
+
+
+def first_file(
+    hosts: Sequence[str],
+    path: str | Path,
+    cluster: str = "",
+    image: str = "",
+    user: str = "",
+    replace_it: bool = False,
+) -> Path:
+    """Try hosts and write the first hosts file for those that can be used, without a question.
+
+    Args:
+        hosts: as ``[NAME=][USER@]ADDRESS[:SLOTS]``.
+        cluster: its name; after the file or its folder by default.
+        image: by the GPUs by default.
+        user: of hosts that name none.
+        replace_it: write over a file that is there.
+
+    Raises:
+        BadInput: a host is not written so, or the file cannot be written; nobody was contacted.
+        ToolkitError: none of the hosts can be used; or somebody else has a cluster of that name there.
+    """
+    refuse_file(path, replace_it)
+    draft = Draft(cluster or "demo", image or CPU_IMAGE, _drafted(hosts, user))
+    meeting = meet(draft, {})
+    lost = [name for name, one in meeting.met.items() if not one.usable]
+    if len(lost) == len(meeting.met):
+        first = meeting.met[lost[0]]
+        raise ToolkitError(f"no host can be used: {first.host}: {first.what}", first.fix)
+    draft = leave_out(draft, meeting, lost)
+    shares = meeting.shares([host.name for host in draft.hosts])
+    name = cluster or free_name(
+        cluster_name(Path(path).stem, Path(path).absolute().parent.name), meeting.foreign_names()
+    )
+    draft, _ = fill(draft, meeting, name, image, tuple(share.mount for share in shares))
+    return write_file(path, hosts_file(draft), replace=replace_it)
+
+
+def _drafted(hosts: Sequence[str], user: str) -> tuple[DraftHost, ...]:
+    found, problems = [], []
+    for word in hosts:
+        try:
+            found.append(read_host(word))
+        except ValueError as error:
+            problems.append(Problem(word, str(error)))
+    problems += [Problem(hosts[index], what) for index, what in faults_between(found) if not problems]
+    if not hosts:
+        problems.append(Problem("", "names no host"))
+    if problems:
+        raise BadInput("hosts", tuple(problems))
+    return tuple(replace(host, user=host.user or user) for host in found)
+
+
+def read_hostfile(path: str) -> tuple[DraftHost, ...]:
+    """Return the hosts of an Open MPI hostfile.
+
+    Raises:
+        BadInput: it cannot be read, or something in it is wrong.
+    """
+    try:
+        data = read_some(path)
+    except (OSError, ValueError) as error:
+        raise BadInput(path, (unreadable(error),)) from error
+    return parse_hostfile(data, path)

@@ -1,0 +1,80 @@
+"""What ``toolkit init`` found, as text for people; nothing here prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from toolkit.checks.shares import CommonShare
+from toolkit.init.filling import gpus_text, machine_text
+from toolkit.init.survey import Met
+
+
+def aliases_text(usable: Sequence[tuple[str, str]], barred: Iterable[tuple[str, str]]) -> str:
+    """Return the aliases of ~/.ssh/config as a numbered list.
+
+    Args:
+        usable: names and the places that they lead to.
+        barred: names that can be no host, and why.
+    """
+    lines = _numbered(usable)
+    left = [f"{name} ({why})" for name, why in barred]
+    return "\n".join(lines + ([f"  left out: {', '.join(left)}"] if left else []))
+
+
+def met_text(met: Mapping[str, Met]) -> str:
+    """Return one line for each host, and beneath it what is wrong there, with its fix."""
+    wide = max(map(len, met), default=0)
+    lines: list[str] = []
+    for name, one in met.items():
+        if not one.usable:
+            lines += [f"  {name.ljust(wide)}  CANNOT BE USED: {_more(one.what)}", *_fix(one.fix, wide)]
+            continue
+        parts = [part for part in (one.engine, gpus_text(one), machine_text(one)) if part]
+        lines.append(f"  {name.ljust(wide)}  {', '.join(parts)}")
+        for fault in one.faults:
+            lines += [f"  {' ' * wide}  to be mended: {_more(fault.what)}", *_fix(fault.fix, wide)]
+    return "\n".join(lines)
+
+
+def mixed_text(met: Sequence[Met]) -> str:
+    """Return what is to be said of hosts that are unlike each other; empty when they are alike."""
+    bare = [one.host for one in met if not one.gpus]
+    lines = []
+    if bare and len(bare) < len(met):
+        verb = "has" if len(bare) == 1 else "have"
+        lines.append(
+            f"  {', '.join(bare)} {verb} no GPU, the others have: a job on all of them mixes both;"
+            f" toolkit run --exclude {bare[0]} leaves it out"
+        )
+    if len({one.arch for one in met}) > 1:
+        each = ", ".join(f"{one.host} {one.arch}" for one in met)
+        lines.append(
+            f"  processors differ ({each}), and no image serves both: make one cluster for each kind"
+        )
+    return "\n".join(lines)
+
+
+def shares_text(shares: Sequence[CommonShare]) -> str:
+    """Return the file systems that all hosts have in common, as a numbered list."""
+    said = [f"{s.type} from {s.source}{', read-only' if s.mount.read_only else ''}" for s in shares]
+    return "\n".join(_numbered([(s.mount.source, text) for s, text in zip(shares, said, strict=True)]))
+
+
+def _numbered(rows: Sequence[tuple[str, str]]) -> list[str]:
+    wide = max((len(name) for name, _ in rows), default=0)
+    return [f"  {i:>2}  {name.ljust(wide)}  {text}".rstrip() for i, (name, text) in enumerate(rows, 1)]
+
+
+def _more(text: str) -> str:
+    """The text with its further lines set in."""
+    return text.replace("\n", "\n      ")
+
+
+def _fix(fix: str, wide: int) -> list[str]:
+    return [f"  {' ' * wide}    fix: {_more(fix)}"] if fix else []
+
+
+def essence(text: str) -> str:
+    """Return the lines of a hosts file that say something about its cluster, without the comments for all."""
+    lines = [line for line in text.splitlines() if line and not line.startswith(("#", "  #"))]
+    return "\n".join(["", *lines, ""])

@@ -1,0 +1,1 @@
+"""Jobs: request, launcher, start, logs, records, files."""

@@ -1,0 +1,159 @@
+"""From a request to a Job on the hosts that have answered, and to the plan that starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from toolkit.cluster.gpu_usage import refuse_held
+from toolkit.cluster.layout import Layout
+from toolkit.cluster.ports import master_port
+from toolkit.cluster.session import Session
+from toolkit.cluster.versions import require_programs
+from toolkit.core.code import CodeTree, size_findings
+from toolkit.core.finding import Finding
+from toolkit.core.host_programs import inside_programs
+from toolkit.core.names import job_id
+from toolkit.errors import BadInput, NotReady, Problem
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import private_files, read_secrets
+from toolkit.jobs.plan import plan_job, require_launcher, require_running, rooms
+from toolkit.jobs.records import taken_slots
+from toolkit.jobs.request import Request, check_request, chosen_hosts, start_of
+from toolkit.launchers import WITH_TOKEN, starts_from_main
+from toolkit.launchers.job import Job, JobHost
+from toolkit.launchers.slots import Room, Taken, take_slots
+from toolkit.network.choose import cidrs
+from toolkit.network.tuning import rules_text, tuned_for
+from toolkit.network.tuning_json import parse_tunings
+from toolkit.plan.steps import Plan, SendCode
+
+
+def make_job(session: Session, request: Request) -> Job:
+    """Return the job that the request makes on this cluster as it is now.
+
+    Raises:
+        BadInput: see ``check_request``; also more ranks than the slots found on the hosts.
+        NotReady: a container does not run, other jobs have the slots, or somebody else holds a GPU.
+    """
+    inventory = session.inventory
+    check_request(inventory, request)
+    start = start_of(inventory, request)
+    chosen = chosen_hosts(inventory, request)
+    main = (inventory.main,) if starts_from_main(start.launcher, inventory.transport) else ()
+    _refuse_lost(session, (*main, *chosen))
+    layout = session.layout(local_image=False)
+    _refuse_lost(session, (*main, *chosen))
+    left_out = (*chosen, *request.exclude)
+    spare = _usable_spares(session, layout, left_out) if request.max_restarts else ()
+    concerned = list(dict.fromkeys((*main, *chosen, *spare)))
+    require_launcher(layout, start.launcher, request.elastic)
+    require_running(layout, concerned)
+    require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
+    running = () if request.share else taken_slots(session)
+    try:
+        hosts = take_slots(rooms(layout, chosen), request.ranks, running)
+    except ValueError as error:
+        raise BadInput("command line", (Problem("--np", str(error)),)) from error
+    spares = tuple(taken for room in rooms(layout, spare) for taken in _spare(room, hosts, running))
+    if not request.share:
+        wanted = {host.name: host.gpus for host in hosts}
+        refuse_held(session.facts, wanted, inventory.cluster, [each.job for each in running])
+    taking_part = {host.name for host in (*hosts, *spares)} | {inventory.main}
+    paths = {p.host: p for p in layout.paths if p.host in taking_part}
+    given = read_secrets(inventory) if request.secrets else ()
+    places = [(host.name, host.address, host.slots) for host in hosts]
+    about_main = session.facts.get(inventory.main)
+    kept = parse_tunings(about_main.tuned) if request.tuned and about_main else ()
+    tunings = tuned_for(places, kept)
+    now = datetime.now(timezone.utc)
+    first = session.facts[hosts[0].name]
+    name = job_id(now, request.words[0], secrets.token_hex(2))
+    return Job(
+        id=name,
+        cluster=inventory.cluster,
+        owner=getpass.getuser(),
+        launcher=start.launcher,
+        command=start.command,
+        hosts=hosts,
+        main=inventory.main,
+        master_port=master_port(name, first, hosts[0].address),
+        networks=cidrs(paths),
+        env=tuple(sorted((*inventory.env, *given))),
+        host_env=tuple((name, tuple(sorted(env))) for name in concerned if (env := inventory.host(name).env)),
+        override=tuple(sorted(request.env)),
+        tuned=tuple(pair for tuning in tunings for pair in tuning.env),
+        rules="".join(map(rules_text, tunings)),
+        timeout=request.timeout,
+        grace=request.grace,
+        share=request.share,
+        log_bytes=inventory.log_bytes,
+        spares=spares,
+        max_restarts=request.max_restarts,
+        min_hosts=request.min_hosts,
+        stall_after=request.stall_after,
+        elastic=request.elastic,
+        local_rank_word=start.local_rank_word,
+        transport=inventory.transport,
+        token=secrets.token_hex(32) if start.launcher in WITH_TOKEN else "",
+    )
+
+
+def _usable_spares(session: Session, layout: Layout, left_out: Sequence[str]) -> tuple[str, ...]:
+    """Return the spares that can be had: one that is away or not up must keep nobody from starting."""
+    usable = []
+    for name in session.inventory.spares:
+        with contextlib.suppress(NotReady):
+            if name not in left_out and name not in session.errors:
+                require_running(layout, [name])
+                usable.append(name)
+    return tuple(usable)
+
+
+def _spare(room: Room, hosts: Sequence[JobHost], running: Sequence[Taken]) -> tuple[JobHost, ...]:
+    """Return a spare with the slots that it would have in place of one of these hosts, if they are free."""
+    slots = min(room.slots, max(host.slots for host in hosts))
+    try:
+        return take_slots((room,), slots, running)
+    except (ValueError, NotReady):
+        return ()
+
+
+def _refuse_lost(session: Session, names: Sequence[str]) -> None:
+    for name in names:
+        if name in session.errors:
+            raise session.errors[name]
+
+
+def plan_run(session: Session, job: Job, workdir: Path | None, tree: CodeTree | None = None) -> Plan:
+    """Return the plan that starts the job.
+
+    Args:
+        tree: what ``read_tree`` has returned for ``workdir``, where it was read already.
+    """
+    if tree is None:
+        tree = read_code(session.inventory, workdir)
+    return plan_job(session.layout(local_image=False), job, str(workdir or ""), tree)
+
+
+def read_code(inventory: Inventory, workdir: Path | None) -> CodeTree:
+    """Return what is sent of a local folder: all but what is ignored and what must stay on this machine."""
+    from toolkit.jobs.code import read_tree  # its rules for what is ignored take a while to import
+
+    return CodeTree() if workdir is None else read_tree(workdir, private=private_files(inventory))
+
+
+def private_code(plan: Plan) -> tuple[str, ...]:
+    """Return the files in the folder of the code that a plan of ``plan_run`` does not send."""
+    trees = [step.tree for step in plan.steps if isinstance(step, SendCode)]
+    return trees[0].private if trees else ()
+
+
+def code_findings(plan: Plan) -> tuple[Finding, ...]:
+    """Return warnings about what a plan of ``plan_run`` sends: big files, or much in all."""
+    trees = [step.tree for step in plan.steps if isinstance(step, SendCode)]
+    return size_findings(trees[0]) if trees else ()

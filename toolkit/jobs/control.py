@@ -1,0 +1,175 @@
+"""Jobs, from the caller's side: start one, hear it out, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from toolkit.cluster.session import Session
+from toolkit.cluster.versions import taken_from_jobs
+from toolkit.core.command import command
+from toolkit.core.host_programs import inside_programs
+from toolkit.core.names import INSIDE
+from toolkit.core.report import Report
+from toolkit.core.spans import from_phase, spans_json
+from toolkit.errors import Interrupted, NotReady, ToolkitError
+from toolkit.jobs.exec_mode import end_parts, stop_parts
+from toolkit.jobs.following import follow
+from toolkit.jobs.id_cache import remember_job
+from toolkit.jobs.records import job_parts, job_status, running_jobs
+from toolkit.jobs.status import JobStatus
+from toolkit.plan.execute import Listener, PlanInterrupted
+from toolkit.plan.steps import Plan, StartJob
+from toolkit.remote.fanout import fan_out
+
+_HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C and its like wait until the block has ended: a job is either started or not, never half."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = {one: signal.signal(one, lambda number, frame: pressed.append(number)) for one in _HELD}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    for number in pressed[:1]:
+        signal.raise_signal(number)
+
+
+def start(session: Session, plan: Plan, listen: Listener) -> Report:
+    """Run the plan of ``plan_run``; afterwards the job belongs to the cluster.
+
+    Raises:
+        ToolkitError: some host did not get the code, so nothing was started.
+        Interrupted: Ctrl-C while the code travelled; nothing was started.
+        KeyboardInterrupt: Ctrl-C while the job was started; it runs.
+    """
+    code, launch = replace(plan, phases=plan.phases[:1]), replace(plan, phases=plan.phases[1:])
+    try:
+        report = session.execute(code, listen)
+    except PlanInterrupted as error:
+        raise Interrupted("interrupted; the job was not started") from error
+    if not session.inventory.in_parts:
+        session.desks.leave(but=session.inventory.main)
+    else:
+        session.started[_job_of(plan)] = tuple(dict.fromkeys(step.host for step in plan.steps))
+    ours = [o for o in report.outcomes if o.phase != "connect"]
+    if failed := [o for o in ours if o.status != "ok"]:
+        lines = "".join(f"\n  {o.host}: {o.detail or o.status}" for o in failed)
+        raise ToolkitError(f"the job was not started{lines}", failed[0].fix)
+    with interrupts_held():
+        started = session.execute(launch, listen)
+        failed = [o for o in started.outcomes if o.phase != "connect" and o.status != "ok"]
+        if not failed:
+            remember_job(session.inventory.cluster, _job_of(plan))
+    if failed:
+        if session.inventory.in_parts:  # others may have started theirs
+            end_parts(session, _job_of(plan), {o.host for o in ours}, ("--failed",))
+        what = "the supervisor did not start" if failed[0].phase == "start" else "the job was ended"
+        raise ToolkitError(f"{what}: {failed[0].detail}", failed[0].fix, failed[0].host)
+    note = {"spans": spans_json(from_phase(session.stopwatch.take(), "start"))}
+    first = next(step.host for step in plan.steps if isinstance(step, StartJob))
+    session.desks.tell(first, {"do": "note", "job": _job_of(plan), "note": note})
+    return started.after(report)
+
+
+def _job_of(plan: Plan) -> str:
+    """The id of the job that a plan of ``plan_run`` starts."""
+    return next(step.job for step in plan.steps if isinstance(step, StartJob))
+
+
+def hear_out(session: Session, plan: Plan, job: str, listen: Listener) -> str:
+    """Run the plan of ``plan_run``, follow the job to its end and return its merged log.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the job has been ended.
+    """
+    output: list[bytes] = []
+    try:
+        start(session, plan, listen)
+        follow(session, job, output.append)
+    except KeyboardInterrupt:
+        stop(session, job, interrupt=True)
+        raise
+    return b"".join(output).decode(errors="replace")
+
+
+def stop(session: Session, job: str, interrupt: bool = False, grace: float | None = None) -> JobStatus:
+    """End a job everywhere: its supervisor ends the launcher and sweeps every host by the job's mark.
+
+    Args:
+        interrupt: a person pressed Ctrl-C: the job's exit code is 130 then, else 143.
+        grace: seconds between SIGTERM and SIGKILL; the job's own if None.
+
+    Raises:
+        NotReady: the cluster is another user's.
+        ToolkitError: it could not be ended on some host, on which something of it may go on.
+    """
+    session.require_own()
+    seconds = 120 + 2 * (grace or 0)
+    flags = ["--interrupt"] if interrupt else []
+    flags += [] if grace is None else ["--grace", str(grace)]
+    if not session.inventory.in_parts:
+        errors = end_parts(session, job, (session.inventory.main,), flags, seconds)[1]
+    else:
+        parts = next((parts for parts in job_parts(session) if parts.id == job), None)
+        errors = stop_parts(session, job, parts.unended if parts else (), flags, seconds)
+        for host in parts.silent if parts else ():
+            what = f"cannot end {job} on {host}, which does not answer"
+            errors.setdefault(host, ToolkitError(what, "the same command, when it answers again", host))
+    for error in errors.values():
+        raise error
+    return job_status(session, job)
+
+
+def kill(session: Session, job: str) -> None:
+    """Kill every process that carries the job's mark, on every host that answers, as a person's Ctrl-C."""
+
+    def sweep(host: str) -> None:
+        ask = command("python3", str(INSIDE / "sweep.py"), job, "--signal", "KILL", "--interrupt")
+        with contextlib.suppress(NotReady):
+            session.container(host).run(ask, 30)
+
+    # Where the supervisor is first: it knows then why ranks on the other hosts die.
+    supervisors = [session.inventory.main] if not session.inventory.in_parts else []
+    for hosts in (supervisors, [host for host in session.facts if host not in supervisors]):
+        fan_out([host for host in hosts if host in session.facts], sweep)
+
+
+def end_jobs(session: Session, tell: Callable[[str], None] = lambda job: None) -> None:
+    """End all jobs that run, as well as it can be done: what is left of them goes with the containers.
+
+    So that they have their grace, and what is known of them afterwards says how they ended.
+
+    Args:
+        tell: called with each before it is ended.
+    """
+    for job in running_jobs(session):
+        tell(job)
+        with contextlib.suppress(ToolkitError):
+            stop(session, job)
+
+
+def refuse_to_end_jobs(session: Session, prepare: bool = False) -> None:
+    """Refuse an `up` that would pull a container or its programs from under a running job.
+
+    Args:
+        prepare: the containers are left alone.
+
+    Raises:
+        NotReady: names the job and the hosts.
+    """
+    taken = taken_from_jobs(session.layout(), inside_programs(), prepare)
+    running = running_jobs(session) if taken else []
+    if running:
+        what = f"job {running[-1]} is running, and {' and '.join(taken)}"
+        raise NotReady(what, f"toolkit stop {running[-1]}, or end it by: toolkit up --force")

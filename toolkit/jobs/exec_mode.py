@@ -1,0 +1,196 @@
+"""Jobs of which each host has a part (`transport: exec`), queried and ended host by host.
+
+A host reports on its own part alone, and only hosts that take part in a job count. Otherwise any host of the
+hosts file could report a failed part of a job that runs elsewhere, and have the job ended there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from toolkit.cluster.session import Session
+from toolkit.core.answers import read_answer
+from toolkit.core.command import Command, command
+from toolkit.core.finding import Finding
+from toolkit.core.names import INSIDE
+from toolkit.core.transport import EXEC
+from toolkit.errors import ToolkitError
+from toolkit.jobs.status import FAULTS, FINAL, JobStatus, parse_status, shifted, together
+from toolkit.launchers import starts_from_main
+from toolkit.protocol.jobs import JobRow, Record, Status
+from toolkit.remote.fanout import fan_out
+
+
+@dataclass
+class Parts:
+    """One job.
+
+    Args:
+        statuses: by host, of hosts that take part alone; ``lost`` if no supervisor was left to write the end.
+        silent: hosts of the job that did not answer, so that the state of their parts is not known.
+        confirmed: the session started the job, or main's record lists its hosts; otherwise each host that is
+            counted has confirmed its own part alone.
+        disputed: how the records of the hosts contradict each other; empty if they agree.
+    """
+
+    id: str
+    record: Record
+    statuses: dict[str, Status] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
+    confirmed: bool = False
+    disputed: str = ""
+
+    @property
+    def status(self) -> JobStatus:
+        """The whole job."""
+        status = together(self.statuses)
+        if self.record.transport == EXEC:
+            status = replace(status, hosts=None)  # each has told of itself alone; all stand in the record
+        unknown = ""
+        if self.disputed:
+            status, unknown = replace(status, reason=self.disputed), self.disputed
+        elif self.silent and status.state not in FAULTS:
+            unknown = f"nothing answers there: {', '.join(self.silent)}"
+        if unknown and status.state in FINAL:
+            status = replace(status, state="unknown", exit_code=None, ended=None, reason=unknown)
+        return parse_status(self.id, status, True, self.record)
+
+    @property
+    def unended(self) -> tuple[str, ...]:
+        """The hosts on which no end of it is written: where it runs, and where its supervisor was lost."""
+        over = [state for state in FINAL if state != "lost"]
+        return tuple(host for host, status in self.statuses.items() if status.state not in over)
+
+    @property
+    def taken(self) -> dict[str, tuple[int, ...]]:
+        """The slots that the job holds, by host.
+
+        Only the host itself can report its own slots as taken. A confirmed list also counts for hosts that
+        have not begun: mpirun starts its daemons after the supervisor on main.
+        """
+        whole = self.status
+        begins = self.confirmed and not whole.final
+
+        def holds(host: str) -> bool:
+            status = self.statuses.get(host)
+            return begins if status is None else status.state not in FINAL
+
+        return {host: slots for host, slots in whole.hosts if holds(host)}
+
+
+def all_parts(session: Session, ask: Callable[[str], Sequence[JobRow]]) -> list[Parts]:
+    """Return all jobs of the cluster, oldest first.
+
+    Warn once of each host that reports on a job in which it takes no part; its report is ignored.
+
+    Args:
+        ask: gives the rows of listing.py of a host.
+
+    Raises:
+        ToolkitError: no host answers.
+    """
+    met = {*session.facts, *session.errors}
+    listed, errors = fan_out([host for host in session.inventory.answering if host in met], ask)
+    if not listed:
+        raise next(iter(errors.values()))
+    jobs: dict[str, dict[str, JobRow]] = {}
+    for host, rows in listed.items():
+        for row in rows:
+            jobs.setdefault(row.id, {})[host] = row
+    found = []
+    ignored: dict[str, str] = {}
+    for job, reported in jobs.items():
+        parts = _counted(job, reported, session.inventory.main, session.started.get(job, ()))
+        parts.silent = tuple(host for host in errors if host in parts.silent)
+        if parts.statuses:
+            found.append(parts)
+            ignored |= {host: job for host in reported if host not in parts.statuses}
+    for host, job in ignored.items():
+        what = "this host reports on the job but takes no part in it; the report is ignored"
+        fix = f"remove {host} from hosts.yaml if you do not trust it"
+        session.warn_once(Finding("jobs", "warning", what, fix, host, job))
+    return sorted(found, key=lambda parts: parts.status.started)
+
+
+def _counted(job: str, rows: Mapping[str, JobRow], main: str, started: Sequence[str]) -> Parts:
+    """Return a job without the rows of hosts that take no part in it; ``silent`` lists all without a row.
+
+    Args:
+        started: the hosts on which this session has started the job; empty if it has not.
+    """
+    claims = {host: _hosts_of(row.record, main) for host, row in rows.items() if row.record}
+    speaking = [host for host, claim in claims.items() if host in claim]
+    confirmed = bool(started) or main in speaking
+    disputed = ""
+    if confirmed:
+        hosts = started or claims[main]
+    elif len({rows[host].record for host in speaking}) == 1:
+        hosts = claims[speaking[0]]
+    else:
+        hosts = speaking
+        disputed = f"{' and '.join(speaking)} have different records of it" if speaking else ""
+    records = {host: record for host, row in rows.items() if host in hosts and (record := row.record)}
+    record = records.get(main) or next(iter(records.values()), Record())
+    if disputed:  # no host's record counts for another host
+        own = (each for host in hosts for each in records[host].hosts or () if each.name == host)
+        record = replace(record, hosts=tuple(own))
+    statuses = {host: _status(row) for host, row in rows.items() if host in hosts}
+    silent = tuple(host for host in hosts if host not in rows)
+    return Parts(job, record, statuses, silent, confirmed, disputed)
+
+
+def _hosts_of(record: Record, main: str) -> tuple[str, ...]:
+    """Return the hosts that take part in a job by a record of it."""
+    if record.transport != EXEC:
+        return (main,)  # it was started over ssh, and main alone reports on it
+    first = (main,) if starts_from_main(record.launcher or "", EXEC) else ()
+    return tuple(dict.fromkeys((*first, *(host.name for host in record.hosts or ()))))
+
+
+def _status(row: JobRow) -> Status:
+    # By the clock of this machine: hosts' own differ by more than a failure takes to spread.
+    status = shifted(row.status, time.time() - row.now)
+    return replace(status, state="lost") if not row.alive and row.status.state not in FINAL else status
+
+
+def stop_parts(
+    session: Session, job: str, hosts: Sequence[str], flags: Sequence[str], seconds: float
+) -> dict[str, ToolkitError]:
+    """End a job's parts on these hosts as a person has asked; return the errors of the hosts that failed.
+
+    In two rounds: the ranks on all hosts first, which have their grace, then what started them. A launcher
+    that ends takes its ranks with it, wherever they are.
+
+    Args:
+        flags: of toolkit/inside/stop.py.
+        seconds: after which a host counts as one that does not answer.
+    """
+    failed: dict[str, ToolkitError] = {}
+    if len(hosts) > 1:
+        failed = end_parts(session, job, hosts, (*flags, "--ranks"), seconds)[1]
+    return failed | end_parts(session, job, [host for host in hosts if host not in failed], flags, seconds)[1]
+
+
+def end_parts(
+    session: Session, job: str, hosts: Iterable[str], flags: Sequence[str] = (), seconds: float = 120
+) -> tuple[dict[str, Status], dict[str, ToolkitError]]:
+    """End a job's parts on these hosts at once; return their statuses, and the errors of those that failed.
+
+    Args:
+        flags: of toolkit/inside/stop.py.
+        seconds: after which a host counts as one that does not answer.
+    """
+    ask = command("python3", str(INSIDE / "stop.py"), *flags, job)
+    return fan_out(hosts, lambda host: _end(session, host, job, ask, seconds))
+
+
+def _end(session: Session, host: str, job: str, ask: Command, seconds: float) -> Status:
+    result = session.container(host).run(ask, seconds)
+    if not result.ok:
+        # 137: the engine's word for a container that was killed under the program.
+        why = result.output or f"{host}'s program ended with {result.status}, without a word"
+        why = f"{host}'s container was killed meanwhile" if result.status == 137 else why
+        raise ToolkitError(f"cannot end {job}: {why}", "toolkit down ends everything", host)
+    return read_answer(Status, result.stdout, host, f"the end of {job}")

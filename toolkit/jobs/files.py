@@ -1,0 +1,246 @@
+"""Results of a job: which files match on a host, which of them are here already, and the rest of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.cluster.session import Session
+from toolkit.core.command import command, quoted
+from toolkit.core.local_writer import BlockedPath, Destination, LocalWriter, UnsafeName
+from toolkit.core.names import INSIDE, JOBS, RUNS
+from toolkit.core.remote_files import (
+    Missing,
+    NoJob,
+    RemoteFile,
+    Requested,
+    bad_answer,
+    decode_listed,
+    leads_out,
+)
+from toolkit.core.runner import ContainerRunner
+from toolkit.errors import NotReady, ToolkitError
+from toolkit.jobs.file_stream import FileStream
+from toolkit.plan.failures import failure
+
+_GIVE = ("python3", "-S", "-E", str(INSIDE / "give.py"))
+_LIST_SECONDS = 120.0
+_SHOWN = 8
+
+# Bytes done, bytes in all.
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file or link that is left out."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """Files of a host that match the patterns, compared with a local folder.
+
+    Args:
+        new: files and links to download.
+        there: number of those that are here already, equal in size and time.
+        differs: those of ``new`` in whose place something else is here.
+        blocked: reasons why files of ``new`` cannot be written: local folders on the way that are links.
+        skipped: links that lead out of the folder.
+    """
+
+    host: str
+    into: Destination
+    new: tuple[RemoteFile, ...] = ()
+    there: int = 0
+    differs: tuple[RemoteFile, ...] = ()
+    blocked: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes to download."""
+        return sum(one.size for one in self.new)
+
+
+@dataclass(frozen=True)
+class Got:
+    """Files that were downloaded; sizes in bytes.
+
+    Args:
+        files: number of files and links.
+        skipped: links that were left out, each with the reason.
+    """
+
+    host: str
+    into: str
+    files: int
+    bytes: int
+    there: int
+    skipped: tuple[Skipped, ...] = ()
+
+
+class NoFolder(NotReady):
+    """The host has no folder of the job."""
+
+
+class NoSuchFile(ToolkitError):
+    """The host has nothing of what is asked for."""
+
+
+def default_folder(job: str) -> Destination:
+    """Return the local folder for a job's files if no other is named; it is never sent as code."""
+    return Destination(Path(RUNS), (job,))
+
+
+def find_files(session: Session, host: str, job: str, patterns: Sequence[str], into: Destination) -> Found:
+    """Return the files of a job on a host that match the patterns, compared with the local folder.
+
+    Raises:
+        NotReady: the container does not run.
+        NoFolder: the job was not on this host.
+        NoSuchFile: nothing matches; says what is there.
+        ToolkitError: the host lists a file that was not requested, or its answer is not valid.
+    """
+    runner = session.container(host)
+    folder = str(JOBS / job / "code")
+    result = runner.run(command(*_GIVE, "list", folder, *patterns), _LIST_SECONDS)
+    if not result.ok:
+        raise failure(result, runner)
+    files: dict[str, RemoteFile] = {}
+    missing: list[Missing] = []
+    requested = Requested(folder, patterns)
+    for line in filter(None, result.stdout.split("\n")):
+        one = decode_listed(line, host)
+        if isinstance(one, NoJob):
+            raise NoFolder(f"there is no folder of job {job}", "toolkit status lists the jobs", host)
+        if isinstance(one, Missing):
+            missing.append(one)
+        elif one.name not in requested:
+            what = f"lists a file that was not requested, and nothing was brought from it: {one.name!a}"
+            raise ToolkitError(what, "", host)
+        elif one.name in files:
+            raise bad_answer("a name that comes twice", one.name, host)
+        else:
+            files[one.name] = one
+    if missing:
+        raise _no_such_file(missing, host, job)
+    try:
+        return _compared(host, into, list(files.values()))
+    except OSError as error:
+        what = f"cannot read {into.path}: {error.strerror or error}"
+        raise ToolkitError(what, "another folder: -o DIR", host) from error
+
+
+def _compared(host: str, into: Destination, files: Sequence[RemoteFile]) -> Found:
+    new: list[RemoteFile] = []
+    differs: list[RemoteFile] = []
+    blocked: list[str] = []
+    skipped: list[Skipped] = []
+    there = 0
+    with LocalWriter(into, host) as local:
+        for one in files:
+            if one.link is not None and leads_out(one.name, one.link):
+                skipped.append(Skipped(one.name, "the link leads out of the folder"))
+                continue
+            try:
+                state = local.state(one)
+            except UnsafeName as error:
+                skipped.append(Skipped(one.name, error.what))
+                continue
+            except BlockedPath as error:
+                blocked.append(error.what)
+                state = "new"
+            if state == "there":
+                there += 1
+                continue
+            new.append(one)
+            differs += [one] if state == "differs" else []
+    return Found(host, into, tuple(new), there, tuple(differs), tuple(blocked), tuple(skipped))
+
+
+def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile:
+    first = missing[0]
+    names = ", ".join(one.pattern for one in missing)
+    if first.there:
+        return NoSuchFile(
+            f"job {job} has written nothing to {names}", "name a file of the code by itself", host
+        )
+    where = first.called or "the job's folder"
+    more = f" and {first.more} more" if first.more else ""
+    what = f"job {job} has no {names}"
+    fix = quoted("toolkit", "exec", host, "--", "ls", first.place)
+    return NoSuchFile(f"{what}; in {where}: {', '.join(first.names) or 'nothing'}{more}", fix, host)
+
+
+def check_local(found: Sequence[Found], replace: bool) -> None:
+    """Refuse to write through local links, and without ``replace`` to replace local files that differ.
+
+    Raises:
+        ToolkitError: names the links or the files.
+    """
+    blocked = list(dict.fromkeys(reason for one in found for reason in one.blocked))
+    if blocked:
+        raise ToolkitError(
+            f"nothing was brought: {_some(blocked, '; ')}", "remove the link, or use another folder"
+        )
+    files = [str(one.into.path / file.name) for one in found for file in one.differs]
+    if files and not replace:
+        what = f"these differ from what would come, and nothing was brought: {_some(files, ', ')}"
+        raise ToolkitError(what, "another folder: -o DIR; to replace them: --force")
+
+
+def _some(names: Sequence[str], comma: str) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return comma.join(names[:_SHOWN]) + more
+
+
+def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) -> Got:
+    """Download the files; each gets its name when it is complete, and links are created last.
+
+    Args:
+        keep_modes: keep execute bits.
+
+    Raises:
+        ToolkitError: a file cannot be read on the host or written here; files that are complete stay.
+    """
+    runner = session.container(found.host)
+    files = [one for one in found.new if one.link is None]
+    links = [one for one in found.new if one.link is not None]
+    skipped, received = list(found.skipped), 0
+    try:
+        with LocalWriter(found.into, found.host, found.size, len(found.new), keep_modes) as writer:
+            if files:
+                received = _receive(runner, writer, files, lambda done: tell(done, found.size))
+            for one in links:
+                try:
+                    reason = writer.link(one.name, one.link or "")
+                except ToolkitError as error:
+                    reason = error.what
+                skipped += [Skipped(one.name, reason)] if reason else []
+    except OSError as error:
+        what = f"cannot write to {found.into.path}: {error.strerror or error}"
+        raise ToolkitError(what, "make room there, or use -o DIR; what has come stays") from error
+    count = len(found.new) + len(found.skipped) - len(skipped)
+    return Got(found.host, str(found.into.path), count, received, found.there, tuple(skipped))
+
+
+def _receive(
+    runner: ContainerRunner, writer: LocalWriter, files: Sequence[RemoteFile], tell: Callable[[int], None]
+) -> int:
+    """Receive the files; return the number of bytes."""
+    stream = FileStream(writer, files, tell)
+    asked = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
+    result = runner.stream(command(*_GIVE, "send"), stream, [asked])
+    if not result.ok or not stream.complete:
+        raise failure(result, runner, "run the same command again: it goes on from what is there")
+    if stream.refused:
+        one, why = stream.refused[0]
+        others = len(stream.refused) - 1
+        more = f", and {others} more" if others else ""
+        raise ToolkitError(f"cannot read {one.path} ({why}){more}", "the others have come", runner.name)
+    return stream.received

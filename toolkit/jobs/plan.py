@@ -1,0 +1,142 @@
+"""What `run` does before the job runs by itself: code and job file to every host, then the supervisor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from toolkit.cluster.container_status import UP, fix_of, why_not_running
+from toolkit.cluster.gpus import ordered_uuids
+from toolkit.cluster.layout import Layout, ours
+from toolkit.core.code import CodeTree
+from toolkit.core.counted import counted
+from toolkit.core.names import container_name
+from toolkit.core.transport import EXEC
+from toolkit.errors import NotReady
+from toolkit.image.extras import OWN
+from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job, starts_from_main
+from toolkit.launchers.job import Job
+from toolkit.launchers.slots import Room
+from toolkit.plan.steps import Phase, Plan, SendCode, StartDaemons, StartJob
+
+
+def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
+    """Return what the chosen hosts have for ranks, main first, the others in the file's order."""
+    places = sorted(
+        (p for p in layout.places if p.name in chosen), key=lambda p: p.name != layout.inventory.main
+    )
+    return tuple(Room(p.name, p.path.address, p.slots, ordered_uuids(p.gpus, p.facts)) for p in places)
+
+
+# What is to be added to an image for a launcher: one of these. The image's ENV says what was.
+_COMES_WITH = {"accelerate": ("accelerate", "transformers"), "deepspeed": ("deepspeed",), "ray": ("ray",)}
+
+
+def require_running(layout: Layout, hosts: Sequence[str]) -> None:
+    """Refuse to go on unless the containers of these hosts run.
+
+    Raises:
+        NotReady: names every host whose container does not run, or that did not answer.
+    """
+    missing = [found for name in hosts if (found := _missing(layout, name))]
+    if missing:
+        what = f"no running container on {', '.join(words for words, _ in missing)}"
+        fix = next((fix for _, fix in missing if fix != UP), UP)
+        raise NotReady(what, f"{fix} (or leave a host out: --exclude HOST)")
+
+
+def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> None:
+    """Refuse a launcher that the image lacks; of an image that is not ours nothing is known.
+
+    Raises:
+        NotReady: the image was built without it, or has an Open MPI with which it does not work.
+    """
+    env = dict(layout.image.env)
+    openmpi = env.get("TOOLKIT_OPENMPI", "")
+    if launcher == "horovodrun" and not elastic and openmpi.startswith("5."):
+        what = f"horovodrun knows Open MPI 4, and the image {layout.inventory.image} has {openmpi}"
+        raise NotReady(
+            what, "--launcher mpirun, which starts Horovod's ranks too; or --launcher horovodrun-gloo"
+        )
+    added = env.get("TOOLKIT_WITH")
+    wanted = _COMES_WITH.get(launcher)
+    if added is None or wanted is None or {OWN, *wanted} & set(added.split(",")):
+        return
+    what = f"the image {layout.inventory.image} was built without {launcher}"
+    raise NotReady(what, f"toolkit image build --with {launcher}; toolkit up")
+
+
+def _missing(layout: Layout, host: str) -> tuple[str, str] | None:
+    """Return the host with why its container does not run, and the fix; None if it does."""
+    place = layout.place(host)
+    if place is None:
+        return host, UP
+    name = container_name(layout.inventory.cluster, place.role)
+    found = next((c for c in ours(layout.inventory.cluster, place.facts) if c.name == name), None)
+    if found is None:
+        return host, UP
+    why = why_not_running(found, place.facts)
+    return (f"{host} ({why})", fix_of(found)) if why else None
+
+
+def job_file(job: Job) -> str:
+    """Return the text of job.json, the same on every host; see toolkit/inside/common.py for its readers."""
+    about = about_job(job) | {"variables": job.has_variables}
+    return json.dumps(about, indent=1, sort_keys=True) + "\n"
+
+
+def variables_text(job: Job, hosts: Sequence[str]) -> str:
+    """Return the variables that a supervisor gets for these hosts; see toolkit/inside/variables.py."""
+    if not job.has_variables:
+        return ""
+    own = {host: dict(pairs) for host, pairs in job.host_env if host in hosts}
+    about = {"env": dict(job.env), "override": dict(job.override), "token": job.token, "hosts": own}
+    return json.dumps(about, sort_keys=True) + "\n"
+
+
+def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
+    """Return the plan that starts the job; it ends when its supervisors run on their own.
+
+    Args:
+        source: local folder whose files become the job's snapshot; empty for none.
+        tree: what of it goes.
+    """
+    cluster = layout.inventory.cluster
+    own = (job.main,) if starts_from_main(job.launcher, job.transport) else ()
+    names = dict.fromkeys((*own, *(h.name for h in (*job.hosts, *job.spares))))
+    title = f"send code ({counted(len(tree.entries), 'file')})" if source else "send the job file"
+    text = job_file(job)
+    sends = tuple(
+        SendCode(
+            name,
+            title,
+            container_name(cluster, layout.inventory.role(name)),
+            job.folder,
+            source,
+            tree,
+            text,
+        )
+        for name in names
+    )
+    containers = {name: container_name(cluster, layout.inventory.role(name)) for name in names}
+    phases = [Phase("code", sends), _start_phase(job, containers)]
+    others = tuple((host.name, containers[host.name]) for host in job.hosts if host.name != job.main)
+    if job.transport == EXEC and job.launcher in BY_AGENT and others:
+        title = f"start the daemons of {job.launcher}"
+        variables = tuple(variables_text(job, (name,)) for name, _ in others)
+        daemons = StartDaemons(job.main, title, containers[job.main], job.id, others, variables)
+        phases.append(Phase("daemons", (daemons,)))
+    return Plan(f"run {job.id}", tuple(phases))
+
+
+def _start_phase(job: Job, containers: Mapping[str, str]) -> Phase:
+    """The supervisor on main, or on each host that starts something by itself."""
+    hosts = dict.fromkeys(launch.host for launch in LAUNCHERS[job.launcher](job))
+    # The hosts to which each supervisor gives variables.
+    starting = {host: (host,) for host in hosts} if job.transport == EXEC else {job.main: tuple(containers)}
+    title = f"start with {job.launcher}"
+    steps = (
+        StartJob(host, title, containers[host], job.id, variables_text(job, served))
+        for host, served in starting.items()
+    )
+    return Phase("start", tuple(steps))

@@ -1,0 +1,140 @@
+"""What the cluster knows of its jobs: their records and how they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.cluster.session import Session
+from toolkit.core.answers import read_answer
+from toolkit.core.command import Command
+from toolkit.core.host_programs import inside_programs
+from toolkit.core.names import JOBS
+from toolkit.errors import NotReady, ToolkitError, Unreachable
+from toolkit.jobs.status import JobStatus, parse_status
+from toolkit.launchers.slots import Taken
+from toolkit.protocol.jobs import JobRow
+from toolkit.remote.fanout import fan_out
+
+if TYPE_CHECKING:
+    from toolkit.jobs.exec_mode import Parts
+
+
+def known_jobs(session: Session) -> list[JobStatus]:
+    """Return the jobs that main knows, or all hosts together where each has a part; oldest first.
+
+    Raises:
+        NotReady: main does not run; none of the hosts does.
+    """
+    if session.inventory.in_parts:
+        return [parts.status for parts in job_parts(session)]
+    return _parse(_ask(session, session.inventory.main))
+
+
+def job_parts(session: Session, desks: bool = False) -> list[Parts]:
+    """Return the same as the hosts have it each.
+
+    Args:
+        desks: ask those that are open already, where there are any.
+    """
+    from toolkit.jobs.exec_mode import all_parts
+
+    return all_parts(session, lambda host: _asked_at_desk(session, host) if desks else _ask(session, host))
+
+
+def job_statuses(session: Session) -> list[JobStatus]:
+    """Return the same as ``known_jobs``, but none when main does not run."""
+    # Only the jobs of this toolkit's own are asked for at desks: `run` goes on with no others.
+    if session.inventory.in_parts:
+        return [parts.status for parts in _parts_at_desks(session)]
+    try:
+        session.container(session.inventory.main)
+    except (ToolkitError, KeyError):
+        return []
+    return _parse(_asked_at_desk(session, session.inventory.main))
+
+
+def _parts_at_desks(session: Session) -> list[Parts]:
+    try:
+        return job_parts(session, desks=True)
+    except (NotReady, Unreachable):
+        return []
+
+
+def running_jobs(session: Session) -> list[str]:
+    """Return the jobs of which anything runs on any host that answers, whatever starts them."""
+
+    def ask(host: str) -> list[str]:
+        return [row.id for row in _ask(session, host) if row.alive]
+
+    found, _ = fan_out(session.facts, ask)
+    return sorted({job for jobs in found.values() for job in jobs})
+
+
+def job_status(session: Session, job: str) -> JobStatus:
+    """Return one job by its id, or by the last part of it.
+
+    Raises:
+        NotReady: main knows no such job or several, or does not run.
+    """
+    return find_job(known_jobs(session), job)
+
+
+def find_job(known: Sequence[JobStatus], job: str) -> JobStatus:
+    """Return the job with this id, or the only one whose id ends in it; see ``job_status``."""
+    for one in known:
+        if one.id == job:
+            return one
+    ends = [one for one in known if one.id.endswith(f"-{job}")]
+    if len(ends) == 1:
+        return ends[0]
+    if ends:
+        ids = [one.id for one in ends]
+        what = f"{job} is the end of {len(ids)} job ids: {', '.join(ids[:-1])} and {ids[-1]}"
+        raise NotReady(what, "toolkit jobs tells them apart; repeat the command with the whole id")
+    raise NotReady(f"there is no job {job}", "toolkit jobs lists them")
+
+
+def newest_job(session: Session, running: bool = False) -> JobStatus:
+    """Return the job that started last.
+
+    Args:
+        running: of those that have not ended, if there is one.
+
+    Raises:
+        NotReady: none has ever run, or main does not run.
+    """
+    known = known_jobs(session)
+    if not known:
+        raise NotReady("no job has run on this cluster", "toolkit run SCRIPT")
+    return next((one for one in reversed(known) if running and not one.final), known[-1])
+
+
+def taken_slots(session: Session) -> tuple[Taken, ...]:
+    """Return what the jobs that run have taken; none when main does not run, or none of the hosts does."""
+    if not session.inventory.in_parts:
+        return tuple(
+            Taken(job.id, job.owner, dict(job.hosts)) for job in job_statuses(session) if not job.final
+        )
+    taken = [(parts, parts.taken) for parts in _parts_at_desks(session)]
+    return tuple(Taken(parts.id, parts.record.owner or "", slots) for parts, slots in taken if slots)
+
+
+def _asked_at_desk(session: Session, host: str) -> Sequence[JobRow]:
+    answer = session.desks.ask(host, {"do": "jobs"}, "the list of its jobs")
+    return _ask(session, host) if answer.jobs is None else answer.jobs
+
+
+def _ask(session: Session, host: str) -> Sequence[JobRow]:
+    """The rows that listing.py makes of a host's jobs."""
+    listing = inside_programs()["listing.py"]
+    result = session.container(host).run(Command(("python3", "-", str(JOBS)), listing.encode()), 30)
+    if not result.ok:
+        what = f"{host} does not say which jobs it has: {result.output}"
+        raise ToolkitError(what, "toolkit status -v")
+    return read_answer(tuple[JobRow, ...], result.stdout, host, "the list of its jobs")
+
+
+def _parse(rows: Sequence[JobRow]) -> list[JobStatus]:
+    known = [parse_status(row.id, row.status, row.alive, row.record) for row in rows]
+    return sorted(known, key=lambda s: s.started)

@@ -1,0 +1,174 @@
+"""From what a person asks to run to a Job: everything that can be refused is refused before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from toolkit.core.finding import Finding, graver_first
+from toolkit.env_lint.lint import lint_inventory
+from toolkit.errors import BadInput, Problem
+from toolkit.hostsfile.fields import env_name
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import choose_hosts, is_folder, read_secrets
+from toolkit.jobs.launcher import (
+    AUTO,
+    Start,
+    elastic_problems,
+    how_to_start,
+    launcher_problems,
+    transport_problems,
+    without_ssh,
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asks to run.
+
+    Args:
+        words: a script of ``workdir`` with its arguments, or a command.
+        workdir: local folder whose files become the job's snapshot; None sends nothing.
+        ranks: None means one per slot.
+        launcher: empty means the hosts file's.
+        max_restarts, min_hosts, stall_after, elastic: see ``Job``.
+        with_spares: let spares take ranks like other hosts.
+        share: take slots and GPUs whoever has them.
+        secrets: hand the hosts file's secrets to the ranks.
+        tuned: give the ranks what `toolkit network tune` found for exactly these.
+    """
+
+    words: tuple[str, ...]
+    workdir: Path | None = None
+    ranks: int | None = None
+    launcher: str = ""
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    only: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    timeout: float | None = None
+    grace: float = 10.0
+    max_restarts: int = 0
+    min_hosts: int = 0
+    stall_after: float | None = None
+    elastic: bool = False
+    with_spares: bool = False
+    share: bool = False
+    secrets: bool = True
+    tuned: bool = True
+
+
+def check_request(inventory: Inventory | None, request: Request) -> None:
+    """Refuse what is known to be wrong before any host is contacted, all of it at once.
+
+    Args:
+        inventory: None when the hosts file is wrong: then what does not depend on it is looked at.
+
+    Raises:
+        BadInput: unknown launcher or hosts, more ranks than declared slots, a folder, a script or a
+            secret that is not there.
+    """
+    problems = _number_problems(request) + _variable_problems(request)
+    chosen: tuple[str, ...] = ()
+    try:
+        if inventory is not None:
+            chosen = chosen_hosts(inventory, request)
+    except BadInput as error:
+        problems += error.problems
+    if chosen and request.min_hosts > len(chosen):
+        many = f"{request.min_hosts} hosts asked for at least, but the job has {len(chosen)}"
+        problems.append(Problem("--min-hosts", many))
+    launcher = request.launcher or (inventory.launcher if inventory is not None else "")
+    if request.launcher:
+        problems += launcher_problems(request.launcher)
+    declared = [inventory.host(name).slots for name in chosen] if inventory is not None else []
+    if request.ranks and chosen and all(s is not None for s in declared):
+        total = sum(s or 0 for s in declared)
+        if request.ranks > total:
+            problems.append(Problem("--np", f"{request.ranks} ranks asked for, but there are {total} slots"))
+    if request.workdir is not None and not is_folder(request.workdir):
+        problems.append(Problem("--workdir", f"{request.workdir} is not a folder"))
+    else:
+        try:
+            launcher = start_of(inventory, request).launcher
+        except BadInput as error:
+            problems += error.problems
+    if request.elastic:
+        problems += elastic_problems(launcher, request.max_restarts)
+    if inventory is not None and inventory.in_parts:
+        problems += transport_problems(launcher, request.max_restarts)
+    sources = ["command line"] if problems else []
+    if request.secrets and inventory is not None:
+        try:
+            read_secrets(inventory)
+        except BadInput as error:
+            problems += error.problems
+            sources.insert(0, error.source)
+    if problems:
+        raise BadInput(" and ".join(sources), tuple(problems))
+
+
+def _number_problems(request: Request) -> list[Problem]:
+    least = (
+        ("--np", request.ranks, 1),
+        ("--max-restarts", request.max_restarts, 0),
+        ("--min-hosts", request.min_hosts, 0),
+    )
+    found = [
+        Problem(name, f"{number} should be at least {bound}")
+        for name, number, bound in least
+        if number is not None and number < bound
+    ]
+    seconds = (("--timeout", request.timeout), ("--stall-after", request.stall_after))
+    return found + [
+        Problem(name, f"{number:g} s should be more than 0")
+        for name, number in seconds
+        if number is not None and not number > 0
+    ]
+
+
+def _variable_problems(request: Request) -> list[Problem]:
+    found: list[Problem] = []
+    for whole, value in request.env:
+        name = whole.partition("=")[0]
+        try:
+            env_name(whole)
+        except ValueError as error:
+            found.append(Problem(f"--env {name}", str(error)))
+        if "\0" in value:
+            # The value may be a secret: no message repeats it.
+            found.append(Problem(f"--env {name}", "holds a NUL byte, which no variable can"))
+    return found
+
+
+def environment_findings(inventory: Inventory, request: Request | None = None) -> tuple[Finding, ...]:
+    """Return what is wrong with the variables that ranks would get, errors first; nothing is contacted.
+
+    Raises:
+        BadInput: the request's hosts, see ``choose_hosts``.
+    """
+    if request is None:
+        return graver_first(lint_inventory(inventory))
+    hosts = chosen_hosts(inventory, request)
+    return graver_first(lint_inventory(inventory, request.env, hosts))
+
+
+def start_of(inventory: Inventory | None, request: Request) -> Start:
+    """Return how the request's ranks are started.
+
+    Raises:
+        BadInput: see ``how_to_start``.
+    """
+    launcher = request.launcher or (inventory.launcher if inventory is not None else AUTO)
+    alone = request.ranks == 1
+    start = how_to_start(request.words, request.workdir, launcher, bool(request.launcher), alone)
+    return without_ssh(start) if inventory is not None and inventory.in_parts else start
+
+
+def chosen_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
+    """Return the hosts that take ranks; a spare does when it is named."""
+    chosen = choose_hosts(inventory, request.only, request.exclude)
+    if request.only or request.with_spares:
+        return chosen
+    if left := tuple(name for name in chosen if name not in inventory.spares):
+        return left
+    raise BadInput("command line", (Problem("--exclude", "leaves spares alone; name those to use: --only"),))

@@ -1,0 +1,76 @@
+"""Jobs as tables and as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from toolkit.core.printable import without_color
+from toolkit.jobs.status import JobStatus
+from toolkit.plan.show import table
+
+_COMMAND = 48
+
+
+def jobs_table(jobs: Sequence[JobStatus]) -> str:
+    """Return one line for each job."""
+    head = ("job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command", "reason")
+    return table(head, [_row(job) for job in jobs])
+
+
+def end_text(job: JobStatus) -> str:
+    """Return how a job ended: what the rank that failed first printed last, then one line with the cause."""
+    lines = []
+    if job.last_lines and job.state == "failed":
+        lines = ["  the last lines of that rank:", *(f"    {line}" for line in job.last_lines)]
+    took = f" after {job.ended - job.started:.1f} s" if job.ended else ""
+    error = job.error if lines else ""
+    why = "".join(f": {part}" for part in (job.reason, error) if part)
+    lines.append(f"job {job.id}: {job.state}{took}, exit code {job.exit_code}{why}")
+    if error:
+        from toolkit.diagnose.known_errors import (
+            match,
+        )  # takes 10 ms, which `jobs` and `status` can do without
+
+        lines += [f"  fix: {known.fix}" for known in match([error])]
+    return without_color("\n".join(lines)) + "\n"
+
+
+def job_json(job: JobStatus) -> dict[str, Any]:
+    """Return a job as JSON has it."""
+    return asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
+
+
+def _row(job: JobStatus) -> tuple[str, ...]:
+    command = shlex.join(job.command)
+    started = datetime.fromtimestamp(job.started).strftime("%m-%d %H:%M") if job.started else ""
+    return (
+        job.id,
+        job.owner,
+        job.state,
+        "" if job.exit_code is None else str(job.exit_code),
+        str(job.ranks),
+        ",".join(name for name, _ in job.hosts),
+        started,
+        length(job.ended - job.started) if job.ended else "",
+        command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…",
+        job.reason or (f"started again after: {job.restarts[-1]}" if job.restarts else ""),
+    )
+
+
+def length(seconds: float) -> str:
+    """Return a length of time in its two greatest units.
+
+    >>> length(7.04), length(3725), length(200000)
+    ('7.0 s', '1 h 2 min', '2 d 7 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds) // 60
+    if minutes < 60:
+        return f"{minutes} min {int(seconds) % 60} s"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

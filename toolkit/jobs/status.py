@@ -1,0 +1,169 @@
+"""A job as main's records show it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from toolkit.errors import NotReady
+from toolkit.protocol.jobs import Cause, Record, Status
+
+# What PyTorch puts before a traceback, and the last line of one.
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+
+# lost: nobody was left to write how it ended. unknown: some host of it does not say.
+FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
+# What has kept a job from its end outweighs what has followed from that.
+FAULTS = ("failed", "timeout", "lost")
+_ENDED_BY_OTHERS = 128 + 15
+_NO_CAUSE = Cause()
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job and how it stands.
+
+    Args:
+        state: starting, running or restarting, or one of ``FINAL``.
+        exit_code: None until it has ended.
+        started, ended: seconds since the epoch by main's clock; ``ended`` None until it has.
+        reason: why it ended as it did; empty when it succeeded.
+        unswept: hosts of which nobody could say that nothing of the job is left there.
+        owner: who started it, by the name on the machine that did.
+        command: what each rank executes.
+        hosts: names of its hosts in rank order, each with the slots that it has there.
+        restarts: why each attempt before this one ended.
+        last_lines: what the rank that failed first said last.
+    """
+
+    id: str
+    state: str
+    exit_code: int | None
+    started: float
+    ended: float | None
+    reason: str
+    unswept: tuple[str, ...] = ()
+    owner: str = ""
+    launcher: str = ""
+    command: tuple[str, ...] = ()
+    hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    restarts: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> str:
+        """The last line of an exception that the rank which failed first printed; else its last line."""
+        lines = [_RANK.sub("", line).strip() for line in self.last_lines]
+        found = [line for line in lines if _EXCEPTION.match(line)]
+        return next(iter(reversed(found or [line for line in lines if line])), "")
+
+    @property
+    def final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def ranks(self) -> int:
+        """The world size."""
+        return sum(len(slots) for _, slots in self.hosts)
+
+    def host_of(self, rank: int) -> str:
+        """Return the host on which a rank runs.
+
+        Raises:
+            NotReady: the job has no such rank.
+        """
+        first = 0
+        for name, slots in self.hosts:
+            first += len(slots)
+            if 0 <= rank < first:
+                return name
+        raise NotReady(f"job {self.id} has no rank {rank}; it has {self.ranks}", f"--rank 0 to {first - 1}")
+
+
+def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
+    """Return a job from status.json and record.json, see toolkit/inside/common.py."""
+    record = record or Record()
+    # What `run` asked for, unless a restart has made it others since.
+    asked = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
+    return JobStatus(
+        id=job,
+        # Main's container or host went down under it, so nobody was left to write how it ended.
+        state=status.state if alive or status.state in FINAL else "lost",
+        exit_code=status.exit_code,
+        started=status.started or 0.0,
+        ended=status.ended,
+        reason=status.reason,
+        unswept=status.unswept or (),
+        owner=record.owner or "",
+        launcher=record.launcher or "",
+        command=record.command or (),
+        hosts=tuple((status.hosts or asked).items()),
+        restarts=tuple(one.reason for one in status.restarts or ()),
+        last_lines=(status.cause or Cause()).last or (),
+    )
+
+
+def together(parts: Mapping[str, Status]) -> Status:
+    """Return the status of a job from those of its parts by host.
+
+    Args:
+        parts: at least one; ``state`` may be ``lost`` as well, see ``toolkit.jobs.status``.
+    """
+    statuses = list(parts.values())
+    ended = [one.ended for one in statuses]
+    merged = replace(
+        _telling(statuses),
+        started=min(one.started or 0.0 for one in statuses),
+        unswept=tuple(sorted({name for one in statuses for name in one.unswept or ()})),
+        ended=None if None in ended else max(each or 0.0 for each in ended),
+    )
+    if any(one.state not in FINAL for one in statuses):
+        started = any(one.state != "starting" for one in statuses)
+        state = "running" if started else "starting"
+        merged = replace(merged, state=state, exit_code=None, reason="", ended=None, cause=None)
+    return merged
+
+
+def shifted(status: Status, seconds: float) -> Status:
+    """Return a status with its moments moved: hosts' clocks differ by more than a failure takes to spread.
+
+    Args:
+        seconds: by which the clock that it was written by is behind the one that counts.
+    """
+
+    def moved(moment: float | None) -> float | None:
+        return moment + seconds if moment else moment
+
+    cause = status.cause
+    return replace(
+        status,
+        started=moved(status.started),
+        ended=moved(status.ended),
+        asked=moved(status.asked),
+        cause=replace(cause, ended=moved(cause.ended)) if cause else None,
+    )
+
+
+def _telling(statuses: list[Status]) -> Status:
+    """The part that says how the job has ended: the first that failed, best with a rank's own record.
+
+    Unless somebody had asked for the end before: what fails after that has failed of it.
+    """
+    asked = min((one.asked for one in statuses if one.asked), default=math.inf)
+
+    def lateness(status: Status) -> tuple[int, bool, bool, float]:
+        cause = status.cause or _NO_CAUSE
+        when = (status.ended if cause.ended is None else cause.ended) or 0.0
+        if status.state in FAULTS and when <= asked:
+            order = 0
+        elif status.state in ("stopped", *FAULTS):
+            order = 1 if status.asked else 2
+        else:
+            order = 3
+        # A launcher that has lost one rank ends the others by SIGTERM.
+        return order, cause == _NO_CAUSE, cause.exit_code == _ENDED_BY_OTHERS, when
+
+    return min(statuses, key=lateness)

@@ -1,0 +1,1 @@
+"""A cluster's up and down."""

@@ -1,0 +1,225 @@
+"""What `down` does: records come home, what carries the cluster's label goes, nothing is left: proved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from toolkit.cluster.ownership import OWN_PROCESSES, ours
+from toolkit.core.command import Command, quoted, script
+from toolkit.core.container import CONFINED
+from toolkit.core.facts import Facts
+from toolkit.core.names import JOBS, LABEL_PORT
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.image.parts import PARTS
+from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
+from toolkit.protocol.numbers import whole
+
+# Of a cluster's containers those of this user: another one may have made some since the host was asked.
+# Arguments: cluster, user.
+_OWN = r"""
+own() {
+  docker ps -a --no-trunc --filter "label=toolkit.cluster=$1" \
+    --format '{{.ID}} {{.Names}} {{json (.Label "toolkit.owner")}}' | while read -r id name owner; do
+    # An image can bring the label, and not the name. As JSON, a label with a newline is still one line.
+    case $name in "toolkit-$1-"*) ;; *) continue ;; esac
+    case $owner in '""'|"\"$2\"") echo "$id" ;; esac
+  done
+}
+"""
+_REMOVE = f"""{_OWN}
+docker version >/dev/null || exit 1
+ids=$(own "$1" "$2")
+[ -z "$ids" ] || docker rm --force --volumes $ids
+"""
+
+_NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
+
+# By their mark, which is read anew before each signal, and never by a name. Its containers are gone by now:
+# what is left ran outside of them, or is the receiver of an image whose sender died with the line open.
+_MARKED = (
+    OWN_PROCESSES
+    + r"""
+left() {
+  with_variable "TOOLKIT_CLUSTER=$1" | while read -r file; do
+    ! grep -qsz '^TOOLKIT_\(JOB\|RELAY\)=' "$file" || echo "${file%/environ}"
+  done
+}
+"""
+)
+_END = f"""{_MARKED}
+for signal in TERM 0 0 0 0 KILL KILL; do
+  for p in $(left "$1"); do kill -$signal "${{p#/proc/}}" 2>/dev/null; done
+  [ -n "$(left "$1")" ] || exit 0
+  sleep 1
+done
+[ -z "$(left "$1")" ] || {{ echo "still alive:" $(left "$1") >&2; exit 1; }}
+"""
+_NONE_MARKED = f'{_MARKED}test -z "$(left "$1")"'
+
+# Arguments: identities.
+_IDLE_PARTS = f"""{PARTS}
+idle=$(for identity; do
+  names=$(parts "$identity") || exit
+  [ -n "$(doubt "$identity")" ] || echo $names
+done) || exit
+"""
+_REMOVE_PARTS = f"""{_IDLE_PARTS}
+for name in $idle; do docker rmi "$name" >/dev/null || exit; done
+"""
+_NO_PARTS = f'{_IDLE_PARTS}test -z "$idle"'
+
+# The kernel writes blanks in its table of mounts as numbers.
+MOUNTS = r"""
+mounts() {
+  at=$(printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g; s/\t/\\011/g')
+  while read -r _ on _; do case $on/ in "$at"/*) printf '%s\n' "$on" ;; esac; done </proc/self/mounts
+}
+"""
+# The parents go too when this was the last cluster; rmdir leaves them when it was not.
+_REMOVE_FILES = f"""{MOUNTS}
+on=$(mounts "$1")
+[ -z "$on" ] || {{ echo "what is mounted at $on is not ours to remove" >&2; exit 1; }}
+rm -rf "$1" || exit 1
+rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
+exit 0
+"""
+
+# Every process of a cluster's container has TOOLKIT_CLUSTER in its environment and runs as the SSH user, who
+# also owns the listener. Arguments: cluster, user, folder, port, identities.
+_PROOF = (
+    f"""{_OWN}{MOUNTS}{PARTS}"""
+    + r"""
+left=''
+docker version >/dev/null || exit 1
+ids=$(own "$1" "$2")
+[ -z "$ids" ] || left="$left containers: $ids;"
+[ ! -e "$3" ] || left="$left files: $3;"
+on=$(mounts "$3")
+[ -z "$on" ] || left="$left mounts: $on;"
+for file in $(with_variable "TOOLKIT_CLUSTER=$1"); do
+  file=${file#/proc/}; left="$left process ${file%/environ};"
+done
+port=$(printf ':%04X' "$4") me=$(id -u)
+found=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | while read -r _ at _ state _ _ _ uid _; do
+  case "$at $state $uid" in *"$port 0A $me") echo "$at" ;; esac
+done)
+[ "$4" = 0 ] || [ -z "$found" ] || left="$left a listener on port $4;"
+shift 4
+doubts=''
+for identity; do
+  names=$(parts "$identity") || exit 1
+  [ -n "$names" ] || continue
+  doubt=$(doubt "$identity")
+  if [ -n "$doubt" ]; then doubts=${doubts:+$doubts; }$doubt
+  else left="$left parts of an image: $(echo $names);"; fi
+done
+[ -z "$left" ] || { echo "still there:$left" >&2; exit 1; }
+[ -z "$doubts" ] || refuse "$doubts"
+"""
+)
+
+
+def plan_down(
+    inventory: Inventory, facts: Mapping[str, Facts], save_to: str = "", identities: Sequence[str] = ()
+) -> Plan:
+    """Return the plan that removes the cluster from every host that answered.
+
+    Args:
+        save_to: local folder for the jobs' records, logs and results; empty means not to save them.
+        identities: of images that may have been on their way to the cluster's hosts.
+    """
+    wanted = tuple(sorted({*identities, *(i for f in facts.values() for i in _identities(inventory, f))}))
+    hosts = [facts[name] for name in inventory.names if name in facts]
+    phases = [
+        Phase("records", _fetch_steps(inventory.cluster, hosts, save_to) if save_to else ()),
+        Phase("containers", tuple(_remove_step(inventory.cluster, f) for f in hosts)),
+        Phase("processes", tuple(_end_step(inventory.cluster, f) for f in hosts)),
+        Phase("files", tuple(_files_step(f) for f in hosts)),
+        Phase("images", tuple(_parts_step(f, wanted) for f in hosts) if wanted else ()),
+        Phase("proof", tuple(_proof_step(inventory, f, wanted) for f in hosts)),
+    ]
+    return Plan(f"down {inventory.cluster}", tuple(p for p in phases if p.steps))
+
+
+def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[Step, ...]:
+    title = "bring records, logs and results"
+    steps: list[Step] = []
+    for facts in hosts:
+        found = ours(cluster, facts)
+        running = next((c.name for c in found if c.state == "running"), "")
+        image = next((c.image for c in found), "") or next((i.id for i in facts.images), "")
+        jobs = f"{facts.state_dir}/jobs"
+        if running:
+            steps.append(Fetch(facts.host, title, ("docker", "exec", running), save_to))
+        elif image:
+            # After a reboot, or when somebody removed the container, the jobs are there all the same.
+            mount = f"type=bind,source={jobs},target={JOBS},readonly"
+            # A cluster that never got as far as a job may have an image in which nothing runs.
+            look = ("sh", "-c", '[ "$(ls -A "$1" 2>/dev/null)" ] || exit 0; shift; exec "$@"', "sh", jobs)
+            run = ("docker", "run", "--rm", "--network", "none", *CONFINED, *facts.as_user)
+            steps.append(Fetch(facts.host, title, (*look, *run, "--mount", mount, image), save_to))
+        else:
+            empty = script(
+                '[ -z "$(ls -A "$1" 2>/dev/null)" ] || { echo "$1 holds jobs" >&2; exit 1; }', jobs
+            )
+            fix = "no image of the cluster is there to read them with; to lose them: toolkit down --no-save"
+            steps.append(Run(facts.host, title, empty, unless=empty, fix=fix))
+    return tuple(steps)
+
+
+def _identities(inventory: Inventory, facts: Facts) -> tuple[str, ...]:
+    """Of the image that the cluster has on a host, and of what the hosts file's name means there."""
+    used = {c.image for c in ours(inventory.cluster, facts)}
+    return tuple(i.identity for i in facts.images if i.id in used or inventory.image in i.tags)
+
+
+def _remove_step(cluster: str, facts: Facts) -> Step:
+    remove: Command = script(_REMOVE, cluster, facts.user)
+    return Run(facts.host, "remove the containers", remove, unless=script(_NO_CONTAINER, cluster, facts.user))
+
+
+def _end_step(cluster: str, facts: Facts) -> Step:
+    return Run(
+        facts.host,
+        "end what its jobs and transfers left running",
+        script(_END, cluster),
+        unless=script(_NONE_MARKED, cluster),
+        fix=f"on {facts.host}: ps -o pid,stat,comm; what is in state D ends at a reboot",
+    )
+
+
+def _parts_step(facts: Facts, identities: Sequence[str]) -> Step:
+    return Run(
+        facts.host,
+        "remove parts of its image",
+        script(_REMOVE_PARTS, *identities),
+        unless=script(_NO_PARTS, *identities),
+        fix=f"on {facts.host}: docker images toolkit-part",
+    )
+
+
+def _files_step(facts: Facts) -> Step:
+    return Run(
+        facts.host,
+        "remove keys, configuration and jobs",
+        script(_REMOVE_FILES, facts.state_dir),
+        unless=script('[ ! -e "$1" ]', facts.state_dir),
+        fix=f"on {facts.host}: umount what is mounted below {quoted(facts.state_dir)}, or ls -la it",
+    )
+
+
+def _proof_step(inventory: Inventory, facts: Facts, identities: Sequence[str]) -> Step:
+    ports = [c.labels.get(LABEL_PORT, "") for c in ours(inventory.cluster, facts)]
+    port = next((p for p in ports if whole(p, 65535) is not None), "0")
+    others = any(
+        c.labels.get(LABEL_PORT) == port and c not in ours(inventory.cluster, facts) for c in facts.containers
+    )
+    return Run(
+        facts.host,
+        "nothing is left",
+        # A second cluster may listen on the same port at another address: then its listener is no remnant.
+        script(_PROOF, inventory.cluster, facts.user, facts.state_dir, "0" if others else port, *identities),
+        fix=f"on {facts.host}: docker ps -a --filter label=toolkit.cluster={inventory.cluster}",
+        unsure="toolkit down, once that transfer has ended",
+        proof=True,
+    )

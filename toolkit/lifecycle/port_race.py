@@ -1,0 +1,93 @@
+"""`up`, and once more on another port where somebody took the one that was free when the hosts were asked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from toolkit.cluster.session import Session
+from toolkit.core.command import Command
+from toolkit.core.names import UP_TIMES
+from toolkit.core.report import FailureCause, Outcome, Report
+from toolkit.core.spans import spans_json
+from toolkit.errors import ToolkitError
+from toolkit.jobs.control import refuse_to_end_jobs
+from toolkit.plan.execute import Listener, reported_after, step_key
+from toolkit.plan.steps import Plan
+
+# Clusters that race go on to ports of their own, so that a second loss is chance already.
+TRIES = 4
+
+
+def bring_up(
+    session: Session, plan: Plan, listen: Listener, prepare: bool = False, force: bool = False
+) -> Report:
+    """Run the plan of ``Session.plan_up``; where its port was lost to somebody, plan and run it anew.
+
+    All hosts of the cluster go to the new port together. A port that the hosts file names stays: then the
+    report says who has it.
+
+    Args:
+        prepare: as the plan was made.
+        force: although another port ends a running job.
+    """
+    report = _bring_up(session, plan, listen, prepare, force)
+    if report.changes:
+        _keep_times(session)
+    return report
+
+
+def _keep_times(session: Session) -> None:
+    """Leave on main how long it took, for the reports of its jobs; they can do without."""
+    main = session.facts.get(session.inventory.main)
+    if main is None:
+        return
+    text = json.dumps({"at": time.time(), "spans": spans_json(session.stopwatch.take())})
+    file = f"{main.state_dir}/conf/{UP_TIMES}"
+    keep = Command(("sh", "-c", 'umask 077; cat >"$1.part" && mv "$1.part" "$1"', "sh", file), text.encode())
+    # No step of the plan: what it says is not known before the plan has been run.
+    if main.host in session.runners:
+        with suppress(ToolkitError):
+            session.runners[main.host].run(keep, 30)
+
+
+def _bring_up(session: Session, plan: Plan, listen: Listener, prepare: bool, force: bool) -> Report:
+    report = latest = session.execute(plan, listen, foresee=session.is_up)
+    for _ in range(TRIES):
+        lost = _lost(latest)
+        if not lost:
+            break
+        with reported_after(report):
+            session.lost_ports.add(session.layout().port)
+            session.ask_anew(list(session.facts))
+            try:
+                again = session.plan_up(prepare)
+                if not force:
+                    refuse_to_end_jobs(session, prepare)
+            except ToolkitError as error:
+                return _blamed(report, lost, error)
+            # The data, for one, is in the first plan only. A host without it must not be started.
+            repeated = {step_key(phase, step) for phase in again.phases for step in phase.steps}
+            undone = {o.host for o in report.outcomes if not o.done and o.key not in repeated}
+            latest = session.execute(again, listen, without=undone)
+        report = latest.after(report)
+    return report
+
+
+def _lost(report: Report) -> dict[str, Outcome]:
+    """The hosts whose sshd found its port taken."""
+    return {o.host: o for o in report.failures if o.cause is FailureCause.PORT_TAKEN}
+
+
+def _blamed(report: Report, lost: Mapping[str, Outcome], error: ToolkitError) -> Report:
+    """Say in place of sshd's words why there is no other port."""
+
+    def told(outcome: Outcome) -> Outcome:
+        if outcome is not lost.get(outcome.host) or error.host not in ("", outcome.host):
+            return outcome
+        return replace(outcome, detail=error.what, fix=error.fix)
+
+    return replace(report, outcomes=tuple(map(told, report.outcomes)))

@@ -1,0 +1,59 @@
+"""Render targets: the whole cluster as named files; one registry, read by `toolkit render`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toolkit.cluster.compose import compose_file
+from toolkit.cluster.containers import cluster_container, worker_sshd_config
+from toolkit.cluster.docker import docker_run_script
+from toolkit.cluster.layout import Layout
+from toolkit.cluster.ssh_files import ssh_config
+from toolkit.core.names import SERVICE
+from toolkit.errors import BadInput, Problem
+from toolkit.services.plan import service_of
+
+
+def docker_files(layout: Layout) -> dict[str, str]:
+    """Return one script per host with its `docker run` line, and one for each service."""
+    files, engine = {}, layout.inventory.engine
+    for place in layout.places:
+        files[f"{place.name}/{place.role}.sh"] = docker_run_script(
+            cluster_container(layout, place), engine=engine
+        )
+        for service in layout.inventory.services_on(place.name):
+            script = docker_run_script(service_of(layout, place, service), place.name, engine)
+            files[f"{place.name}/{SERVICE}-{service.name}.sh"] = script
+    return files
+
+
+def compose_files(layout: Layout) -> dict[str, str]:
+    """Return one compose file per host."""
+    files = {}
+    for place in layout.places:
+        services = [service_of(layout, place, one) for one in layout.inventory.services_on(place.name)]
+        container = cluster_container(layout, place)
+        files[f"{place.name}/compose.yaml"] = compose_file(container, place.role, services)
+    return files
+
+
+def ssh_files(layout: Layout) -> dict[str, str]:
+    """Return the client's configuration, and each worker's sshd configuration.
+
+    Raises:
+        BadInput: nobody uses ssh between this cluster's containers.
+    """
+    if not layout.port:
+        what = f"is {layout.inventory.transport}: no ssh and no sshd between containers"
+        raise BadInput(layout.inventory.source, (Problem("transport", what),))
+    files = {"ssh_config": ssh_config(layout.paths, layout.port, layout.user)}
+    for place in layout.workers:
+        files[f"{place.name}/sshd_config"] = worker_sshd_config(layout, place)
+    return files
+
+
+TARGETS: dict[str, Callable[[Layout], dict[str, str]]] = {
+    "compose": compose_files,
+    "docker": docker_files,
+    "ssh": ssh_files,
+}

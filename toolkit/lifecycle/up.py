@@ -1,0 +1,266 @@
+"""What `up` does: image, files, keys, containers, the proof that main reaches the workers, services."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from toolkit import __version__
+from toolkit.cluster.applied import FILE as APPLIED
+from toolkit.cluster.applied import applied_text
+from toolkit.cluster.container_start import REMOVE_OWN, start_step
+from toolkit.cluster.container_status import runs_already
+from toolkit.cluster.containers import SSHD_ARGV, cluster_container, worker_sshd_config
+from toolkit.cluster.etc_files import group_file, hosts_file, passwd_file
+from toolkit.cluster.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
+from toolkit.cluster.layout import Layout, Place
+from toolkit.cluster.ssh_files import ssh_config
+from toolkit.core.command import Ref, command, script
+from toolkit.core.engines import ENGINE_FAILED
+from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
+from toolkit.core.report import FailureCause
+from toolkit.core.transport import NOT_FOUND, WITHOUT_SSHD
+from toolkit.data.plan import folder_steps, plan_data
+from toolkit.hostsfile.inventory import DataSet, Inventory
+from toolkit.network.settings import variables
+from toolkit.plan.steps import (
+    Failure,
+    File,
+    Folder,
+    Phase,
+    Plan,
+    Run,
+    SendImage,
+    Stamp,
+    Step,
+    Upload,
+    WaitFor,
+)
+from toolkit.protocol.shards import Content
+from toolkit.services.plan import service_folders, service_phases
+
+_INSIDE = ("inside", *(f"inside/toolkit{name}" for name in ("", "/core", "/launchers")))
+_FOLDERS = ("conf", *_INSIDE, "jobs", "home", "etc")
+# Those that a role alone has, and those of both.
+_OF_ROLE = {
+    MAIN: (CLUSTER_KEY, f"{CLUSTER_KEY}.pub"),
+    WORKER: (HOST_KEY, f"{HOST_KEY}.pub", "authorized_keys", "sshd_config"),
+}
+_OF_SSH = ("conf/ssh_config", "conf/known_hosts", "etc/ssh_config")
+# What a folder of the hosts file holds under our name may be somebody's who waits for our keys there.
+# Arguments: the container of the other role, its owner, a folder that must be ours or "", folders to be
+# there, "--", files not to be there.
+_MAKE_FOLDERS = f"""umask 077{REMOVE_OWN}base=$1; shift
+if [ -n "$base" ]; then
+  mkdir -p "$base" || exit
+  [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to somebody else" >&2; exit 1; }}
+fi
+# Once more: the end of our last other cluster may take a parent away between two steps of the first.
+while [ "$1" != -- ]; do mkdir -p "$1" 2>/dev/null || mkdir -p "$1" || exit; shift; done
+shift; rm -f "$@"
+"""
+_FOLDERS_ARE_THERE = """
+[ -z "$1" ] || ! docker container inspect "$1" || exit 1; shift 3
+while [ "$1" != -- ]; do [ -d "$1" ] || exit 1; shift; done
+for f; do [ ! -e "$f" ] || exit 1; done
+"""
+# sshd's own words, and what they mean where the port was free when the host was asked.
+_NOT_BOUND = r"Bind to port \d+ on .* failed: Address already in use"
+_EXIT_CODE = "the container exited with "
+_LAST_WORDS = f"""
+docker logs --tail 3 "$1" 2>&1
+docker inspect --format '{{{{if not .State.Running}}}}{_EXIT_CODE}{{{{.State.ExitCode}}}}{{{{end}}}}' "$1"
+"""
+_PORT_TAKEN = "somebody else took the port in the meantime"
+
+
+def plan_up(
+    layout: Layout,
+    inside: Mapping[str, str],
+    prepare: bool = False,
+    data: Sequence[tuple[DataSet, str, Content]] = (),
+) -> Plan:
+    """Return the plan that makes the cluster be there.
+
+    Args:
+        layout: from ``make_layout``.
+        inside: name and text of each program of ``toolkit/inside``.
+        prepare: stop before containers are started: keys and configs for those who start them by hand.
+        data: what is staged first, see ``toolkit.data.plan``; without it its folders are made.
+    """
+    places, workers, main = layout.places, layout.workers, layout.main
+    phases = [
+        Phase("image", tuple(s for p in places for s in image_steps(layout, p))),
+        *_data_phases(layout, data),
+        Phase("files", _all_file_steps(layout, inside)),
+    ]
+    if layout.port:
+        phases += [
+            Phase("keys", tuple(key_step(layout, p) for p in places)),
+            Phase("trust", trust_steps(layout)),
+        ]
+    if not prepare:
+        phases += [
+            Phase("containers", tuple(start_step(cluster_container(layout, p), p.facts) for p in places)),
+            Phase("sshd", tuple(_wait_step(layout, p) for p in workers if layout.has_sshd(p))),
+            Phase("login", (_prove_step(layout, main),) if main and workers and layout.port else ()),
+            *service_phases(layout),
+            # Last, so that a host on which `up` failed keeps the record of what it still runs.
+            Phase("record", tuple(_record_step(layout.inventory, p) for p in places)),
+        ]
+    return Plan(f"up {layout.inventory.cluster}", tuple(p for p in phases if p.steps))
+
+
+def _data_phases(layout: Layout, data: Sequence[tuple[DataSet, str, Content]]) -> tuple[Phase, ...]:
+    if not data:
+        return (
+            Phase("data", tuple(s for p in layout.places for s in folder_steps(layout.inventory, p.name))),
+        )
+    facts = {place.name: place.facts for place in layout.places}
+    paths = {path.host: path for path in layout.paths}
+    return plan_data(layout.inventory, facts, paths, data, layout.reference).phases
+
+
+def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
+    """Return what brings the image to a host under its identity; nothing travels when it is there."""
+    present = next((i for i in place.facts.images if i.identity == layout.image.identity), None)
+    tag = layout.inventory.image
+    if present is None:
+        image = layout.image
+        link = place.facts.link(place.path.interface)
+        title, mbit = f"send image {tag}", link.rate if link else 0.0
+        about = (image.identity, image.id, place.path.address, mbit, layout.inventory.cluster)
+        return (SendImage(place.name, title, tag, *about),)
+    names = image_names(layout.image.identity, tag)
+    name = script('id=$1; shift; for name; do docker tag "$id" "$name" || exit; done', present.id, *names)
+    there = script(
+        # Podman prints it without the algorithm.
+        "id=${1#sha256:}; shift; for name; do "
+        'is=$(docker image inspect --format "{{.Id}}" "$name"); [ "${is#sha256:}" = "$id" ] || exit; done',
+        present.id,
+        *names,
+    )
+    known = "" if set(names) <= set(present.tags) else None
+    return (Run(place.name, "name the image by its identity", name, unless=there, known=known),)
+
+
+_Text = tuple[str]
+
+
+def _all_file_steps(layout: Layout, inside: Mapping[str, str]) -> tuple[Step, ...]:
+    @functools.cache
+    def texts(kept: tuple[tuple[str, str], ...]) -> tuple[_Text, _Text]:
+        # What is the same for all is made once: with a thousand hosts it is long.
+        paths = layout.paths_with(kept)
+        client = ssh_config(paths, layout.port, layout.user) if layout.port else ""
+        return (hosts_file(paths),), (client,)
+
+    programs = tuple(
+        File(name, (inside[name],), 0o755 if name.endswith(".sh") else 0o644, in_place=name.endswith(".sh"))
+        for name in sorted(inside)
+    )
+    return tuple(s for p in layout.places for s in _file_steps(layout, p, programs, *texts(layout.kept(p))))
+
+
+def _file_steps(
+    layout: Layout, place: Place, programs: tuple[File, ...], hosts: _Text, client: _Text
+) -> tuple[Step, ...]:
+    state, facts = place.state, place.facts
+    folders = [f"{state}/{name}" for name in (*_FOLDERS, *service_folders(layout.inventory, place.name))]
+    # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
+    role = WORKER if place.role == MAIN else MAIN
+    stale = [f"{state}/conf/{name}" for name in _OF_ROLE[role]]
+    if not layout.port:  # or by another transport: then nobody keeps any
+        stale += [f"{state}/conf/{name}" for name in _OF_ROLE[place.role]]
+        stale += [f"{state}/{name}" for name in _OF_SSH]
+    base = state.rsplit("/", 3)[0] if layout.inventory.state_dir else ""
+    other = container_name(layout.inventory.cluster, role)
+    about = (facts.user, base, *folders, "--", *stale)
+    make = script(_MAKE_FOLDERS, other, *about)
+    # Only one that was there when the host was asked is looked for once more.
+    there = script(
+        _FOLDERS_ARE_THERE, other if any(c.name == other for c in facts.containers) else "", *about
+    )
+    myself = {
+        "cluster": layout.inventory.cluster,
+        "host": place.name,
+        "address": place.path.address,
+        "interface": place.path.interface,
+        "network": variables(layout.settings.get(place.name, ())),
+    }
+    files = [
+        File(f"{state}/conf/host.json", (json.dumps(myself, sort_keys=True) + "\n",)),
+        *_ssh_files(layout, place, client),
+        # Mounted one by one, so the inode must stay; sessions of other users never see this folder.
+        File(f"{state}/etc/hosts", hosts, 0o644, in_place=True),
+        File(f"{state}/etc/passwd", (passwd_file(facts, layout.user),), 0o644, in_place=True),
+        File(f"{state}/etc/group", (group_file(facts, layout.user),), 0o644, in_place=True),
+    ]
+    # Last, so that it is true of all the others.
+    files.append(File(f"{state}/version", (f"{__version__}\n",)))
+    shared = Folder(f"{state}/inside", programs)
+    return (
+        Run(place.name, "make the state folders", make, unless=there),
+        Upload(place.name, "write the configuration", tuple(files), (shared,)),
+    )
+
+
+def _ssh_files(layout: Layout, place: Place, client: _Text) -> tuple[File, ...]:
+    if not layout.port:
+        return ()
+    state = place.state
+    files = (
+        File(f"{state}/conf/ssh_config", client),
+        File(f"{state}/etc/ssh_config", client, 0o644, in_place=True),
+    )
+    if not layout.has_sshd(place):
+        return files
+    return (*files, File(f"{state}/conf/sshd_config", (worker_sshd_config(layout, place),)))
+
+
+def _wait_step(layout: Layout, place: Place) -> Step:
+    name = container_name(layout.inventory.cluster, WORKER)
+    taken = "up goes on by itself with another port; where it has not: toolkit up once more"
+    if layout.inventory.worker_port_fixed:
+        taken = (
+            f"on {place.name}: ss -ltnp 'sport = :{layout.port}'; or leave worker_port out of the hosts file"
+        )
+    return WaitFor(
+        place.name,
+        f"sshd listens on {place.path.address}:{layout.port}",
+        ready=script('docker logs "$1" 2>&1 | grep -q "^Server listening on "', name),
+        alive=script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name),
+        explain=script(_LAST_WORDS, name),
+        known=(place.path.address, layout.port) in place.facts.listening
+        and runs_already(cluster_container(layout, place), place.facts) is not None,
+        deadline=30,
+        failures=(
+            Failure(rf"(?m)^{_EXIT_CODE}{NOT_FOUND}$", f"the image has no {SSHD_ARGV[0]}", WITHOUT_SSHD),
+            Failure(_NOT_BOUND, _PORT_TAKEN, taken, FailureCause.PORT_TAKEN),
+        ),
+        fix=f"on {place.name}: docker logs {name}",
+        id="sshd listens",
+    )
+
+
+def _record_step(inventory: Inventory, place: Place) -> Step:
+    file = File(f"{place.state}/{APPLIED}", (applied_text(inventory, place.name),))
+    return Upload(place.name, "record the settings", (file,))
+
+
+def _prove_step(layout: Layout, main: Place) -> Step:
+    name = container_name(layout.inventory.cluster, MAIN)
+    workers = [Ref(p.name, "container", f"{p.name}=") for p in layout.workers]
+    # For these very containers.
+    proved = (Ref(main.name, "container", after="\n"), *(replace(each, after="\n") for each in workers))
+    return Run(
+        main.name,
+        "main logs in to every worker",
+        command("docker", "exec", name, "python3", str(INSIDE / "prove.py"), *workers),
+        unless=Stamp(f"{main.state}/conf/proved", proved),
+        timeout=90,
+        again=ENGINE_FAILED,
+        fix="a firewall between the data addresses, or a worker that died: toolkit status",
+    )

@@ -1,0 +1,1 @@
+"""What hosts and ranks do: top, report, metrics."""

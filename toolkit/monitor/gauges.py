@@ -1,0 +1,128 @@
+"""Holds toolkit/inside/gauge.py in every container of a cluster, and what each has said last."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from toolkit.cluster.session import Session
+from toolkit.core.answers import LineStream
+from toolkit.core.causes import words_of
+from toolkit.core.command import command
+from toolkit.core.gauges import HostGauges, parse_gauges
+from toolkit.core.names import INSIDE, container_name
+from toolkit.core.runner import ContainerRunner
+from toolkit.errors import ToolkitError
+
+# Rates are known from the second time on.
+_ENOUGH = 2
+# Before a host that fell silent is asked again.
+_PAUSE_S = 5.0
+# Beyond the interval, for a program to start in a busy container.
+_PATIENCE_S = 15.0
+
+
+class Gauges:
+    """The gauges of all hosts, one stream each over the connection that is there.
+
+    Within its ``with`` they are read; at the end of it the programs on the hosts end.
+
+    Args:
+        seconds: from one reading to the next.
+    """
+
+    def __init__(self, session: Session, seconds: float) -> None:
+        self._session, self._seconds = session, seconds
+        self._latest: dict[str, HostGauges] = {}
+        self._counts: dict[str, int] = {}
+        self._silent = {name: error.what for name, error in session.errors.items()}
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+
+    def __enter__(self) -> Gauges:
+        for name in self._session.facts:
+            threading.Thread(target=self._hold, args=(name, self._ending), daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ending.set()
+
+    def now(self) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
+        """Return what the hosts have said last, in the file's order, and why others say nothing."""
+        with self._changed:
+            hosts = tuple(
+                self._latest[name] for name in self._session.inventory.names if name in self._latest
+            )
+            return hosts, dict(self._silent)
+
+    def wait(self, seconds: float) -> None:
+        """Return when a host has said something new, after so many seconds at the latest."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def wait_for_rates(self) -> None:
+        """Return when every host has been read often enough, or is late."""
+        until = time.monotonic() + _ENOUGH * self._seconds + _PATIENCE_S
+        with self._changed:
+            while self._are_few() and self._changed.wait(max(0.0, until - time.monotonic())):
+                pass
+            for name in self._session.facts:
+                if name not in self._latest:
+                    self._silent.setdefault(name, "has not said anything in time")
+
+    def _are_few(self) -> bool:
+        asked = [name for name in self._session.facts if name not in self._silent]
+        return any(self._counts.get(name, 0) < _ENOUGH for name in asked)
+
+    def _hold(self, name: str, ending: threading.Event) -> None:
+        """Read a host, again and again: it may have been away, or its container made anew."""
+        came = LineStream(name)
+
+        def take(data: bytes) -> None:
+            for line in came.take(data):
+                if gauges := parse_gauges(name, line):
+                    with self._changed:
+                        self._latest[name] = gauges
+                        self._counts[name] = self._counts.get(name, 0) + 1
+                        self._silent.pop(name, None)
+                        self._changed.notify_all()
+
+        def held() -> Iterator[bytes]:
+            ending.wait()
+            yield from ()
+
+        ask = command("python3", "-S", "-E", str(INSIDE / "gauge.py"), str(self._seconds))
+        again = False
+        while not ending.is_set():
+            came = LineStream(name)
+            try:
+                result = self._container(name, again).stream(ask, take, held())
+                why = words_of(result.stderr) or "its container goes down"
+            except ToolkitError as error:
+                why = error.what
+            except Exception as error:  # shown in place of gauges that are not read any more
+                why = repr(error)
+            with self._changed:
+                self._silent[name] = why
+                self._latest.pop(name, None)  # what was true is no news any more
+                self._changed.notify_all()
+            again = True
+            ending.wait(_PAUSE_S)
+
+    def _container(self, name: str, again: bool) -> ContainerRunner:
+        if not again:
+            return self._session.container(name)
+        runner = self._session.runners[name]
+        if not runner.is_open:
+            runner = self._session.runner(name)
+            runner.open()
+            self._session.runners[name] = runner
+        role = self._session.inventory.role(name)
+        return ContainerRunner(runner, container_name(self._session.inventory.cluster, role))

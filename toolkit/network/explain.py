@@ -1,0 +1,164 @@
+"""The choice of the network as one value: what was taken on each host, why nothing else, what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from toolkit.core.facts import Facts
+from toolkit.core.links import RdmaPort
+from toolkit.core.openmpi import openmpi_network
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.network.choose import Choice, choose, cidrs
+from toolkit.network.evidence import Evidence
+from toolkit.network.fabric import choose_fabric
+from toolkit.network.settings import all_settings
+from toolkit.network.tuning import Tuning
+from toolkit.network.tuning_json import parse_tunings
+
+
+@dataclass(frozen=True)
+class AddressSaid:
+    """One address of a host; ``rate`` in Mbit/s, 0 when it is not known."""
+
+    address: str
+    interface: str
+    network: str
+    rate: float
+    taken: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class WaySaid:
+    """The way to another host's data address: by which interface, and what a connection came to."""
+
+    to: str
+    address: str
+    interface: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class PortSaid:
+    """One RDMA port; ``rate`` in Gbit/s."""
+
+    name: str
+    layer: str
+    state: str
+    rate: float
+    interfaces: tuple[str, ...]
+    used: bool
+
+
+@dataclass(frozen=True)
+class SettingSaid:
+    """One variable of the ranks; ``file`` when the hosts file gives it another value, which wins."""
+
+    name: str
+    value: str
+    why: str
+    file: bool = False
+
+
+@dataclass(frozen=True)
+class HostSaid:
+    """One host; without ``address`` no path could be told, or it did not answer."""
+
+    host: str
+    address: str
+    interface: str
+    network: str
+    why: str
+    addresses: tuple[AddressSaid, ...] = ()
+    ways: tuple[WaySaid, ...] = ()
+    rdma: tuple[PortSaid, ...] = ()
+    settings: tuple[SettingSaid, ...] = ()
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The whole; ``launcher`` is what Open MPI's launcher is told, ``tuned`` what main keeps for jobs."""
+
+    cluster: str
+    networks: tuple[str, ...]
+    fabric: str
+    fabric_why: str
+    hosts: tuple[HostSaid, ...]
+    launcher: Mapping[str, str]
+    tuned: tuple[Tuning, ...] = ()
+
+
+def explain(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    evidence: Evidence,
+    away: Mapping[str, str],
+) -> Explanation:
+    """Return the choice with all reasons.
+
+    Args:
+        away: why hosts did not answer.
+    """
+    choice = choose(inventory, facts, evidence)
+    networks, fabric = cidrs(choice.paths), choose_fabric(inventory.network, facts)
+    settings = all_settings(choice.paths, networks, fabric, facts)
+    problems = {problem.host: problem.what for problem in choice.problems}
+    hosts = []
+    for host in inventory.hosts:
+        name, path = host.name, choice.paths.get(host.name)
+        said = facts.get(name)
+        given = dict((*inventory.env, *host.env))
+        hosts.append(
+            HostSaid(
+                host=name,
+                address=path.address if path else "",
+                interface=path.interface if path else "",
+                network=path.network if path else "",
+                why=problems.get(name) or away.get(name) or (path.reason if path else ""),
+                addresses=_addresses(name, choice),
+                ways=_ways(said, choice, evidence) if said else (),
+                rdma=tuple(_port(p, fabric.ports.get(name, ())) for p in said.rdma) if said else (),
+                settings=tuple(
+                    SettingSaid(s.name, given.get(s.name, s.value), s.why, s.name in given)
+                    for s in settings.get(name, ())
+                ),
+            )
+        )
+    kind = "none" if fabric.kind.startswith("tcp") else fabric.kind
+    main = facts.get(inventory.main)
+    tuned = parse_tunings(main.tuned) if main else ()
+    launcher = openmpi_network(networks)
+    return Explanation(inventory.cluster, networks, kind, fabric.reason, tuple(hosts), launcher, tuned)
+
+
+def _addresses(host: str, choice: Choice) -> tuple[AddressSaid, ...]:
+    path = choice.paths.get(host)
+    return tuple(
+        AddressSaid(
+            c.address,
+            c.interface,
+            c.network,
+            c.rate,
+            bool(path and path.address == c.address),
+            choice.verdicts[host, c.address],
+        )
+        for c in choice.candidates.get(host, ())
+    )
+
+
+def _ways(facts: Facts, choice: Choice, evidence: Evidence) -> tuple[WaySaid, ...]:
+    others = [p for p in choice.paths.values() if p.host != facts.host]
+    return tuple(
+        WaySaid(
+            p.host,
+            p.address,
+            evidence.egress(facts, p.address) or "",
+            evidence.answer(facts.host, p.address) or "not tried",
+        )
+        for p in others
+    )
+
+
+def _port(port: RdmaPort, used: tuple[RdmaPort, ...]) -> PortSaid:
+    return PortSaid(port.name, port.layer, port.state, port.rate, port.interfaces, port in used)

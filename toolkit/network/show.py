@@ -1,0 +1,94 @@
+"""The choice of the network as text for people; nothing here prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from toolkit.core.links import rate_text
+from toolkit.network.explain import Explanation, HostSaid
+from toolkit.network.measured import shown_bytes, shown_time
+from toolkit.network.tuning import Tuning
+from toolkit.plan.show import table
+
+_ANSWERS = {"open": "answers", "refused": "answers", "timeout": "NO ANSWER", "unreachable": "UNREACHABLE"}
+
+
+def explanation_text(said: Explanation) -> str:
+    """Return the explanation host by host: addresses, ways to the others, RDMA ports, settings of ranks."""
+    head = f"{said.cluster}: ranks talk on {', '.join(said.networks) or 'no network'}"
+    lines = [head, f"beside TCP: {said.fabric} ({said.fabric_why})"]
+    for host in said.hosts:
+        lines += ["", *_host(host)]
+    lines += ["", "Open MPI's launcher on main is told"]
+    lines += [f"    {name}={value}" for name, value in said.launcher.items()]
+    for tuning in said.tuned:
+        lines += ["", *_tuned(tuning)]
+    return "\n".join(lines) + "\n"
+
+
+def tuning_text(tuning: Tuning) -> str:
+    """Return what was measured and chosen: a table of seconds, then the choice."""
+    ways = list(dict.fromkeys((t.trial, t.algorithm) for t in tuning.timings))
+    sizes = sorted({t.size for t in tuning.timings})
+    seconds = {(t.trial, t.algorithm, t.size): t.seconds for t in tuning.timings}
+    rows = [
+        (
+            trial,
+            str(algorithm),
+            *(
+                shown_time(seconds[key]) if (key := (trial, algorithm, size)) in seconds else "-"
+                for size in sizes
+            ),
+        )
+        for trial, algorithm in ways
+    ]
+    text = table(("settings", f"all-reduce ({tuning.engine})", *map(shown_bytes, sizes)), rows) + "\n"
+    return text + "\n".join(_tuned(tuning)) + "\n"
+
+
+def _tuned(tuning: Tuning) -> Iterator[str]:
+    hosts = ", ".join(f"{name} x {slots}" for name, _, slots in tuning.hosts)
+    yield f"jobs on {hosts} get ({tuning.engine}, measured {tuning.when})"
+    for name, value in tuning.env:
+        yield f"    {name}={value}"
+    for rule in tuning.rules:
+        yield f"    from {shown_bytes(rule.size)} on: {rule.algorithm}"
+    if not tuning.changes:
+        yield "    nothing but the engine's own choice"
+    yield from (f"  {reason}" for reason in tuning.why)
+
+
+def _host(said: HostSaid) -> Iterator[str]:
+    where = f"{said.address} on {said.interface}" if said.interface else said.address or "no data address"
+    yield f"{said.host}: {where}: {said.why}"
+    rows = [
+        (
+            "taken" if a.taken else "not",
+            a.address,
+            a.interface,
+            rate_text(a.rate) if a.rate or a.taken else "",
+            "" if a.taken else a.why,
+        )
+        for a in sorted(said.addresses, key=lambda a: not a.taken)
+    ]
+    yield from _columns("addresses", rows)
+    yield from _columns(
+        "to the others",
+        [(w.to, w.address, f"by {w.interface or '?'}", _ANSWERS.get(w.answer, w.answer)) for w in said.ways],
+    )
+    yield from _columns(
+        "RDMA ports",
+        [(p.name, p.layer, p.state, f"{p.rate:g} Gb/s", "used" if p.used else "not used") for p in said.rdma],
+    )
+    yield from _columns(
+        "every rank there gets",
+        [(f"{s.name}={s.value}", "the hosts file says so" if s.file else s.why) for s in said.settings],
+    )
+
+
+def _columns(title: str, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    if rows:
+        yield f"  {title}"
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        for row in rows:
+            yield "    " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,290 @@
+"""Plan x Runners -> Report: with the executors of its steps the only place where plans and the world meet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from toolkit.api.executors import executor_of
+from toolkit.core.engines import DOCKER
+from toolkit.core.report import FailureCause, Outcome, Report
+from toolkit.core.runner import Runner
+from toolkit.errors import Interrupted, ToolkitError, Unreachable
+from toolkit.plan.context import Context, KnownFailure, Verdict
+from toolkit.plan.steps import Phase, Plan, Run, Step, WaitFor
+from toolkit.remote.container_session import Desks
+from toolkit.remote.fanout import fan_out
+
+
+@dataclass(frozen=True)
+class PhaseStarted:
+    """A phase begins on these hosts."""
+
+    title: str
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepStarted:
+    """A step begins; whether there is anything to do for it is not known yet."""
+
+    host: str
+    step: str
+
+
+@dataclass(frozen=True)
+class StepProgress:
+    """Bytes done of all bytes; ``total`` 0 means unknown."""
+
+    host: str
+    step: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class StepEnded:
+    """A step has its outcome."""
+
+    outcome: Outcome
+
+
+Event = PhaseStarted | StepStarted | StepProgress | StepEnded
+Listener = Callable[[Event], None]
+
+
+class PlanInterrupted(Interrupted):
+    """Ctrl-C while a plan ran; ``report`` says how far each host came."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        super().__init__("interrupted", "run the same command again: it goes on from what is there")
+
+
+@contextmanager
+def reported_after(before: Report | None) -> Iterator[None]:
+    """Let an interrupt within, of a plan or between two plans, also report what ran before it.
+
+    Raises:
+        PlanInterrupted: with the merged report.
+    """
+    try:
+        yield
+    except PlanInterrupted as error:
+        raise PlanInterrupted(error.report.after(before)) from None
+    except KeyboardInterrupt:
+        if before is None or not before.outcomes:
+            raise
+        raise PlanInterrupted(before) from None
+
+
+_STALE_S = 5.0
+# Ctrl-C also reaches what a connection goes through, such as a tunnel in the same terminal. For so long a
+# step that lost its connection waits for the interrupt that may be the cause.
+_INTERRUPT_S = 0.5
+# A signal to a whole group of processes may come twice; a person who presses more often than this means it.
+_PRESSED_MOST = 3
+
+
+@dataclass
+class _Progress:
+    """What has come of the steps so far, shared by the threads of a plan."""
+
+    runners: Mapping[str, Runner]
+    listen: Listener
+    interrupted: threading.Event = field(default_factory=threading.Event)
+    begun: set[int] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    # What hosts have said beforehand to steps, by number. From the first change on nothing is sure any more;
+    # for other hosts of its phase it makes no difference, as they are at work at the same time. The same
+    # goes for a step that has taken long to see that there is nothing to do, as to look at data may.
+    foreseen: dict[int, str] = field(default_factory=dict)
+
+
+def execute(
+    plan: Plan,
+    runners: Mapping[str, Runner],
+    listen: Listener = lambda event: None,
+    close: Callable[[], None] = lambda: None,
+    desks: Desks | None = None,
+    engine: str = DOCKER,
+    foresee: bool = False,
+) -> Report:
+    """Run a plan, phase by phase, the hosts of a phase at once, and give every step an outcome.
+
+    A host on which a step fails takes no further part; its later steps are "not run". So is a step of another
+    host if all its targets failed (see ``Run``), but that host continues.
+
+    Args:
+        runners: by host name; a step for a host without one is "not run".
+        listen: called with events, from several threads.
+        close: ends what still runs when the person presses Ctrl-C.
+        desks: those that are open already and stay so; by default the plan's own, which end with it.
+        engine: what the hosts have, see ``toolkit.core.engines``.
+        foresee: ask for all steps at once first, see ``toolkit.plan.precheck``: most have nothing to do.
+
+    Raises:
+        PlanInterrupted: Ctrl-C; carries the report.
+    """
+    start = time.monotonic()
+    progress = _Progress(runners, listen)
+    own = Desks()
+    context = Context(runners, plan.steps, desks=desks or own, engine=engine)
+    number = 0
+    numbered: list[tuple[Phase, list[tuple[int, Step]]]] = []
+    for phase in plan.phases:
+        steps = list(enumerate(phase.steps, number))
+        number += len(steps)
+        numbered.append((phase, steps))
+    try:
+        if foresee:
+            progress.foreseen = _foresee(plan, context)
+        for phase, steps in numbered:
+            _run_phase(phase, steps, context, progress)
+    except KeyboardInterrupt:
+        # Set before the connections are closed: what fails from now on was interrupted.
+        progress.interrupted.set()
+        _to_its_end(close)
+    finally:
+        _to_its_end(context.close)
+        own.leave()
+    outcomes = tuple(
+        progress.outcomes.get(index) or _not_run(phase, step, index in progress.begun)
+        for phase, steps in numbered
+        for index, step in steps
+    )
+    report = Report(plan.title, outcomes, time.monotonic() - start)
+    if progress.interrupted.is_set():
+        raise PlanInterrupted(report)
+    return report
+
+
+def _to_its_end(close: Callable[[], None]) -> None:
+    """Call what may be called again until no Ctrl-C cuts it short; else threads would wait without end."""
+    for _ in range(_PRESSED_MOST):
+        with suppress(KeyboardInterrupt):
+            return close()
+    return close()
+
+
+def step_key(phase: Phase, step: Step) -> tuple[str, str, str]:
+    """Return the key of the outcome that a step is going to have; see ``Outcome.key``."""
+    return _not_run(phase, step).key
+
+
+def _not_run(phase: Phase, step: Step, begun: bool = False) -> Outcome:
+    """Return the outcome of a step that has none of its own; it was interrupted if it had begun."""
+    cause = FailureCause.INTERRUPTED if begun else FailureCause.OTHER
+    detail = "interrupted" if begun else ""
+    return Outcome(phase.title, step.title, step.host, "not run", 0.0, detail, id=_id(step), cause=cause)
+
+
+def _id(step: Step) -> str:
+    return step.id if isinstance(step, WaitFor) else ""
+
+
+def to_do(plan: Plan, runners: Mapping[str, Runner], engine: str = DOCKER) -> tuple[Step, ...]:
+    """Return the steps that have something to do as things are now; nothing is changed.
+
+    What a step does may give later ones something to do as well.
+    """
+    context = Context(runners, plan.steps, engine=engine)
+    progress = _Progress(runners, lambda event: None, foreseen=_foresee(plan, context))
+    return tuple(
+        step for number, step in enumerate(plan.steps) if _foreseen(number, step, context, progress) is None
+    )
+
+
+def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, progress: _Progress) -> None:
+    by_host: dict[str, list[tuple[int, Step]]] = {}
+    for index, step in steps:
+        if step.host in progress.runners and step.host not in progress.failed:
+            by_host.setdefault(step.host, []).append((index, step))
+    progress.listen(PhaseStarted(phase.title, tuple(by_host)))
+
+    def work(host: str) -> None:
+        for index, step in by_host[host]:
+            progress.begun.add(index)
+            outcome = _run_step(phase, index, step, context, progress)
+            if outcome is None:
+                return
+            progress.outcomes[index] = outcome
+            if not progress.interrupted.is_set():
+                progress.listen(StepEnded(outcome))
+            if outcome.status == "failed":
+                progress.failed.add(host)
+                return
+
+    fan_out(by_host, work)
+    # Once all have ended, so that what the others of this phase read does not depend on who was first.
+    for host in progress.failed:
+        context.forget(host)
+
+
+def _foresee(plan: Plan, context: Context) -> dict[int, str]:
+    """Ask every host for all its steps; one that fails at it says why at its first step."""
+    from toolkit.plan.precheck import forecast
+
+    by_host: dict[str, dict[int, Step]] = {}
+    for number, step in enumerate(plan.steps):
+        if step.host in context.runners:
+            by_host.setdefault(step.host, {})[number] = step
+    answers, _ = fan_out(by_host, lambda host: forecast(host, by_host[host], context))
+    return {number: said for each in answers.values() for number, said in each.items()}
+
+
+def _foreseen(number: int, step: Step, context: Context, progress: _Progress) -> Verdict | None:
+    """Return the outcome of a step for which the host has said that there is nothing to do."""
+    said = progress.foreseen.get(number)
+    if said is None:
+        return None
+    from toolkit.plan.precheck import settled
+
+    return settled(step, context, said)
+
+
+def _run_step(phase: Phase, number: int, step: Step, context: Context, progress: _Progress) -> Outcome | None:
+    """Run a step; return None if it failed by an interrupt, which says nothing about its host."""
+    start, listen = time.monotonic(), progress.listen
+    listen(StepStarted(step.host, step.title))
+
+    def advance(done: int, total: int) -> None:
+        listen(StepProgress(step.host, step.title, done, total))
+
+    cause = FailureCause.OTHER
+    try:
+        verdict = _foreseen(number, step, context, progress) or executor_of(type(step))(
+            step, context, advance
+        )
+    except ToolkitError as error:
+        lost = isinstance(error, Unreachable)
+        if progress.interrupted.wait(_INTERRUPT_S if lost else 0):
+            return None
+        verdict = Verdict("failed", error.what, fix=error.fix)
+        cause = error.cause if isinstance(error, KnownFailure) else cause
+    except OSError as error:
+        if progress.interrupted.is_set():
+            return None
+        # Of this machine: a full disk, a file that has gone.
+        verdict = Verdict("failed", f"on this machine: {error}")
+    seconds = round(time.monotonic() - start, 3)
+    if verdict.status in ("ok", "failed") or seconds > _STALE_S:
+        progress.foreseen = {}
+    return Outcome(
+        phase.title,
+        step.title,
+        step.host,
+        verdict.status,
+        seconds,
+        verdict.detail,
+        verdict.fix,
+        verdict.output,
+        verdict.amounts,
+        isinstance(step, Run) and step.proof,
+        _id(step),
+        cause,
+    )

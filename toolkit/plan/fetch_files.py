@@ -1,0 +1,163 @@
+"""Executor of Fetch: bytes in a stream, never whole in memory."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from typing import IO, cast
+
+from toolkit.core.command import Command, script
+from toolkit.core.counted import counted
+from toolkit.core.local_writer import LocalWriter, UnsafeName, destination, split_name
+from toolkit.core.names import JOB_ID, JOBS
+from toolkit.errors import ToolkitError
+from toolkit.plan.context import Advance, Context, Verdict
+from toolkit.plan.failures import failure
+from toolkit.plan.steps import Fetch
+
+# Everything but the snapshot itself: logs, records, and what the job wrote after its code had come; by the
+# time that the kernel notes, since files that a job copies or unpacks may keep an older one.
+# A file with two names comes twice: a link to another member of the archive would not be written here.
+# job.json stays: it may hold the variables that the person gave, and some of those are secrets.
+_COLLECT = r"""
+cd "$1" || exit 1
+for job in */; do
+  [ -e "$job.sent" ] || continue
+  find "$job" -name __pycache__ -prune -o -type f ! -name job.json ! -name .sent \
+    \( ! -path "${job}code/*" -o -cnewer "$job.sent" \) -print0
+done | tar -c --hard-dereference --null --no-recursion -T -
+"""
+_LEFT_THERE = ("job.json", ".sent")
+
+
+_WITHOUT = "to go on without them: toolkit down --no-save"
+_PIECE = 2**20
+# A header holds names, which are not longer than 4096 bytes.
+_MOST_HEADER = 2**16
+_SHOWN = 3
+
+
+def fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
+    """Bring what the jobs wrote on the host into the local folder."""
+    collect = script(_COLLECT, str(JOBS)).within(*step.inside)
+    try:
+        with LocalWriter(destination(step.into), step.host) as writer:
+            return _fetch(step, context, collect, writer, advance)
+    except OSError as error:
+        what = f"cannot write to {step.into}: {error.strerror or error}"
+        raise ToolkitError(what, "make room there, or go on without them: toolkit down --no-save") from error
+
+
+def _fetch(step: Fetch, context: Context, collect: Command, writer: LocalWriter, advance: Advance) -> Verdict:
+    # On disk, beside where it goes: checkpoints may be larger than this machine's memory.
+    with writer.scratch() as packed:
+
+        def keep(data: bytes) -> None:
+            writer.take(len(data))
+            packed.write(data)
+            advance(packed.tell(), 0)
+
+        runner = context.runners[step.host]
+        result = runner.stream(collect, keep)
+        if not result.ok:
+            raise _or_without(failure(result, runner), step.host)
+        if not packed.tell():
+            return Verdict("skipped", "no jobs")
+        try:
+            count, skipped, others = _unpack(packed, writer, step.host)
+        except ToolkitError as error:
+            raise _or_without(error, step.host) from error
+    more = f" and {others} more" if others else ""
+    left_out = f"left out, as no job has them: {', '.join(skipped)}{more}" if skipped else ""
+    if not count:
+        return Verdict("skipped", left_out or "no jobs")
+    return Verdict("ok", "; ".join(filter(None, (f"{counted(count, 'file')} in {step.into}", left_out))))
+
+
+def _or_without(error: ToolkitError, host: str) -> ToolkitError:
+    return ToolkitError(error.what, f"{error.fix}; {_WITHOUT}" if error.fix else _WITHOUT, host)
+
+
+def _unpack(packed: IO[bytes], writer: LocalWriter, host: str) -> tuple[int, list[str], int]:
+    """Write the files of the archive.
+
+    Returns:
+        Their number; some names that are not those of job files, and the number of the others.
+    """
+    count, others = 0, 0
+    skipped: list[str] = []
+    for member in _members(packed):
+        name = _local_name(member, host)
+        if not name:
+            if len(skipped) < _SHOWN:
+                skipped.append(ascii(member.name))
+            else:
+                others += 1
+            continue
+        file, left = writer.create(name), member.size
+        packed.seek(member.offset_data)
+        while left:
+            data = packed.read(min(left, _PIECE))
+            if not data:
+                raise ToolkitError("the archive of the records ends early", "run the command again", host)
+            file.write(data)
+            left -= len(data)
+        file.commit()
+        count += 1
+    return count, skipped, others
+
+
+def _local_name(member: tarfile.TarInfo, host: str) -> str:
+    """Return JOB/HOST/PATH for JOB/PATH of the archive; empty for what was not requested."""
+    try:
+        job, *rest = split_name(member.name)
+    except UnsafeName:
+        return ""
+    if not JOB_ID.fullmatch(job) or not rest or rest[-1] in _LEFT_THERE or "__pycache__" in rest:
+        return ""
+    return "/".join((job, host, *rest))
+
+
+def _members(packed: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files of an uncompressed archive.
+
+    Raises:
+        ToolkitError: the archive cannot be read, or has a member that `tar` on a host does not write.
+    """
+    try:
+        packed.seek(0)
+        tar = tarfile.TarFile(fileobj=cast("IO[bytes]", _Headers(packed)))
+        while (member := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # or all of them stay in memory
+            if member.size < 0 or member.issparse():
+                raise tarfile.ReadError(f"{member.name!a} is sparse or has no size")
+            if member.isfile():
+                yield member
+        packed.seek(tar.offset)
+        if packed.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+            raise tarfile.ReadError("it has no end")  # to tarfile, a header that is not valid ends it too
+    except OSError:
+        raise  # of this machine
+    except Exception as error:  # tarfile raises many kinds for headers that are not valid
+        what = f"the archive of the records cannot be read: {error}"
+        raise ToolkitError(what, "run the command again") from error
+
+
+class _Headers:
+    """An archive as tarfile reads it: only headers, each of limited length."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_HEADER:
+            raise tarfile.ReadError(f"a header has {size} bytes")
+        return self._file.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if offset < 0:
+            raise tarfile.ReadError("a member begins before the archive")
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()

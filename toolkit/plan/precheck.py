@@ -1,0 +1,80 @@
+"""What the steps of a plan would find on a host, asked for all of them at once.
+
+Each step asks on its own whether there is anything to do; where nothing is, a plan of ten phases would be ten
+round trips for nothing. The answers hold as long as the plan has changed nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from toolkit.core.command import Command, script
+from toolkit.plan.context import Context, Verdict
+from toolkit.plan.run_commands import run_question, run_settled, wait_question, wait_settled
+from toolkit.plan.steps import Run, Step, Upload, WaitFor
+from toolkit.plan.write_files import upload_question, upload_settled
+from toolkit.protocol.frames import FrameError, framed_script, read_frames
+
+# What asks, and what reads the answer. Others are planned only where there is something to do; or, as data,
+# take too long to look at: they count as having something to do until they are carried out.
+_KINDS: dict[type, tuple[Callable[..., Command | None], Callable[..., Verdict | None]]] = {
+    Run: (run_question, run_settled),
+    Upload: (upload_question, upload_settled),
+    WaitFor: (wait_question, wait_settled),
+}
+_LIMIT_S = 60.0
+
+
+def forecast(host: str, steps: Mapping[int, Step], context: Context) -> dict[int, str]:
+    """Return by their numbers what the host answers to steps that may have nothing to do there.
+
+    Args:
+        steps: of this host, by their numbers.
+
+    Raises:
+        ToolkitError: the host cannot be reached any more.
+    """
+    sure = {number: _known(step) for number, step in steps.items()}
+    answers = {number: said for number, said in sure.items() if said is not None}
+    questions = (
+        (number, _question(step, context)) for number, step in steps.items() if number not in answers
+    )
+    asked = {number: question for number, question in questions if question is not None}
+    if not asked:
+        return answers
+    nonce = secrets.token_hex(8)
+    result = context.runners[host].run(_all_of(asked, nonce), _LIMIT_S)
+    try:
+        said = read_frames(result.raw, nonce)
+    except FrameError:  # each step asks on its own then
+        return answers
+    return answers | {number: said[str(number)] for number in asked if str(number) in said}
+
+
+def settled(step: Step, context: Context, said: str) -> Verdict | None:
+    """Return the outcome of a step by the host's answer, None where there is something to do for it."""
+    verdict: Verdict | None = _KINDS[type(step)][1](step, context, said)
+    return verdict
+
+
+def _known(step: Step) -> str | None:
+    """What the facts say that the host would answer, None where they do not."""
+    if isinstance(step, Run):
+        return step.known
+    return "" if isinstance(step, WaitFor) and step.known else None
+
+
+def _question(step: Step, context: Context) -> Command | None:
+    ask: Any = _KINDS.get(type(step))
+    return None if ask is None else ask[0](step, context)
+
+
+def _all_of(questions: Mapping[int, Command], nonce: str) -> Command:
+    """One script with a section for each question that ends well."""
+    lines = (
+        f'said=$({asked.shell()} </dev/null 2>/dev/null) && say {number} "$said"'
+        for number, asked in questions.items()
+    )
+    return Command(script(framed_script("\n".join(lines), nonce)).argv, spoken=True)

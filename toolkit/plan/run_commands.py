@@ -1,0 +1,175 @@
+"""Executors of Run and WaitFor: one command line over there, whatever is checked before or read after."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from dataclasses import replace
+
+from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.engines import spoken
+from toolkit.core.typed import Kind
+from toolkit.errors import ToolkitError
+from toolkit.plan.context import Advance, Context, Verdict, reason, text_of
+from toolkit.plan.failures import failure
+from toolkit.plan.steps import CANNOT_TELL, Run, Stamp, WaitFor
+
+# Statuses of our own wrapper scripts, out of the range that docker and common programs use.
+_SKIPPED, _DEAD, _LATE = 213, 214, 215
+
+
+def run(step: Run, context: Context, advance: Advance) -> Verdict:
+    """Run the command unless there is nothing to do, again for a status in ``again``; keep what it saves."""
+    targets, lost = _targets(step, context)
+    if lost and len(lost) == len(targets):
+        return Verdict("not run", f"earlier steps failed on {', '.join(lost)}")
+    without = f"without {', '.join(lost)}, where an earlier step failed" if lost else ""
+    runner = context.runners[step.host]
+    subject = _own(step.command, context)
+    whole = subject
+    if step.unless is not None or step.reads is not None:
+        check, kept = _check(step.unless, context)
+        whole = _guarded(subject, check, kept, step.reads and _own(step.reads, context))
+    result, detail = runner.run(whole, step.timeout), ""
+    if result.status in step.again:
+        detail = f"at the second try; the first one said: {reason(result)}"
+        result = runner.run(whole, step.timeout)
+    if step.unsure and result.status == CANNOT_TELL:
+        return Verdict("not run", reason(result), fix=step.unsure)
+    skipped = step.unless is not None and result.status == _SKIPPED
+    if result.status != 0 and not skipped:
+        raise failure(result, runner, step.fix or _by_hand(step.host, subject), known=step.failures)
+    output = _saved(step, context, result.stdout)
+    if skipped:
+        return Verdict("skipped", without, output)
+    return Verdict("ok", "; ".join(filter(None, (step.why, without, detail))), output)
+
+
+def _targets(step: Run, context: Context) -> tuple[list[str], list[str]]:
+    """Return the other hosts that the command refers to, then those of them that saved nothing."""
+    refs = [t for t in step.command.argv if isinstance(t, Ref) and t.host != step.host]
+    lost = [ref.host for ref in refs if ref.resolve(context.outputs) is None]
+    return list(dict.fromkeys(ref.host for ref in refs)), list(dict.fromkeys(lost))
+
+
+def run_question(step: Run, context: Context) -> Command | None:
+    """Return what tells by its status and output whether there is nothing to do; see ``run_settled``.
+
+    None where only the outputs of earlier steps say what to ask.
+    """
+    if isinstance(step.unless, Stamp):
+        return command("cat", step.unless.path) if step.reads is None else None
+    if step.unless is None or _refers(step.unless) or _refers(step.reads):
+        return None
+    lines = [f"{_own(step.unless, context).shell()} >/dev/null"]
+    if step.reads is not None:
+        lines.append(_own(step.reads, context).shell())
+    return Command(("sh", "-c", " && ".join(lines)), spoken=True)
+
+
+def run_settled(step: Run, context: Context, said: str) -> Verdict | None:
+    """Return the verdict where the answer to ``run_question`` says that there is nothing to do."""
+    if _targets(step, context)[1]:
+        return None
+    if isinstance(step.unless, Stamp) and said.strip() != text_of(step.unless.content, context).strip():
+        return None
+    return Verdict("skipped", "", _saved(step, context, said))
+
+
+def _refers(command: Command | None) -> bool:
+    return command is not None and any(isinstance(token, Ref) for token in command.argv)
+
+
+def _saved(step: Run, context: Context, said: str) -> str:
+    """Save what was printed as a value of the step's kind, and return it.
+
+    Raises:
+        ToolkitError: the host printed something else.
+    """
+    if not step.saves:
+        return ""
+    try:
+        value = step.kind.parse(said)
+    except ValueError as error:
+        fix = _by_hand(step.host, _own(step.reads or step.command, context))
+        raise ToolkitError(f"invalid value for {step.saves}: {error}", fix, step.host) from None
+    if step.kind is not Kind.REPORT:
+        context.outputs[step.host, step.saves] = value
+    return value
+
+
+def _own(command: Command, context: Context) -> Command:
+    """Return a command with what earlier steps have saved, in the words of the hosts' engine."""
+    return spoken(command.resolved(context.outputs), context.engine)
+
+
+def _by_hand(host: str, subject: Command) -> str:
+    line = subject.line()
+    short = len(line) <= 120 and "\n" not in line
+    return f"look at it on {host}: {line}" if short else "the same command with -v shows what is run"
+
+
+def _check(unless: Command | Stamp | None, context: Context) -> tuple[str, str]:
+    """Return in shell what tells that there is nothing to do, and what is done after the action."""
+    if unless is None:
+        return "", ""
+    if isinstance(unless, Command):
+        # Standard input is the action's.
+        return f"{_own(unless, context).shell()} </dev/null >/dev/null 2>&1", ""
+    path, text = shlex.quote(unless.path), text_of(unless.content, context)
+    check = f'[ "$(cat {path} 2>/dev/null)" = {shlex.quote(text.strip())} ]'
+    return check, f"(umask 077; printf %s {shlex.quote(text)} >{path}) || status=1"
+
+
+def _guarded(subject: Command, check: str, kept: str, reads: Command | None) -> Command:
+    """Return check, action and read as one script: one round trip, and no time between check and action.
+
+    Args:
+        check, kept: see ``_check``.
+    """
+    into = " >&2" if reads else ""
+    text = f"{subject.shell()}{into}; status=$?"
+    if check:
+        # A program that ends with our own status was not skipped.
+        own = f"[ $status -ne {_SKIPPED} ] || status=1"
+        after = f"; [ $status -ne 0 ] || {kept}" if kept else ""
+        text = f"if {check}; then status={_SKIPPED}; else {text}; {own}{after}; fi"
+    if reads is not None:
+        text += f"\ncase $status in 0|{_SKIPPED}) {reads.shell()} </dev/null || exit ;; esac"
+    return Command(("sh", "-c", f"{text}\nexit $status"), subject.stdin, spoken=True)
+
+
+def wait_question(step: WaitFor, context: Context) -> Command | None:
+    """Return what succeeds when there is nothing to wait for."""
+    return None if _refers(step.ready) else _own(step.ready, context)
+
+
+def wait_settled(step: WaitFor, context: Context, said: str) -> Verdict | None:
+    """Return the verdict where ``wait_question`` has succeeded."""
+    return Verdict("skipped")
+
+
+def wait(step: WaitFor, context: Context, advance: Advance) -> Verdict:
+    """Wait on the host until it is ready, has died, or the deadline has passed."""
+    ready, alive, explain = (_own(each, context) for each in (step.ready, step.alive, step.explain))
+    # One round trip: the host itself looks ten times a second.
+    text = f"""
+end=$(( $(date +%s) + {math.ceil(step.deadline)} )); first=yes
+while :; do
+  if {ready.shell()} >/dev/null 2>&1; then [ "$first" ] && exit {_SKIPPED}; exit 0; fi
+  if ! {alive.shell()} >/dev/null 2>&1; then {explain.shell()}; exit {_DEAD}; fi
+  if [ "$(date +%s)" -ge "$end" ]; then {explain.shell()}; exit {_LATE}; fi
+  first=; sleep 0.1
+done"""
+    result = context.runners[step.host].run(replace(script(text), spoken=True), step.deadline + 15)
+    if result.status == _DEAD and any(re.search(way.says, result.output) for way in step.failures):
+        raise failure(result, context.runners[step.host], step.fix, known=step.failures)
+    if result.status == _DEAD:
+        raise ToolkitError(f"the container has died: {reason(result)}", step.fix, step.host)
+    if result.status == _LATE:
+        what = f"not ready after {step.deadline:g} s; last words: {reason(result)}"
+        raise ToolkitError(what, step.fix, step.host)
+    if result.status not in (0, _SKIPPED):
+        raise failure(result, context.runners[step.host], step.fix)
+    return Verdict("skipped" if result.status == _SKIPPED else "ok")

@@ -1,0 +1,278 @@
+"""Plans, reports and facts as text for people; nothing here prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+
+from toolkit.core.command import Command
+from toolkit.core.counted import counted
+from toolkit.core.disk_space import size
+from toolkit.core.engines import DOCKER, spoken
+from toolkit.core.finding import Finding, alarms, worst
+from toolkit.core.printable import printable_line
+from toolkit.core.report import FailureCause, Outcome, Report
+from toolkit.image.inventory import ImageRow
+from toolkit.plan.steps import (
+    Fetch,
+    Plan,
+    PullImage,
+    RemoveData,
+    Run,
+    SendCode,
+    SendData,
+    SendImage,
+    Stamp,
+    StartDaemons,
+    StartJob,
+    Step,
+    Upload,
+    WaitFor,
+)
+
+_SIGN = {"ok": "done", "skipped": "as is", "failed": "FAILED", "not run": "not run"}
+
+
+def plan_text(plan: Plan, engine: str = DOCKER) -> str:
+    """Return the plan as it would run: phase by phase, host by host, with the commands.
+
+    Args:
+        engine: what the hosts have; commands are shown in its words, as they are run.
+    """
+    lines = [plan.title]
+    for phase in plan.phases:
+        lines.append(f"\nphase {phase.title}")
+        for step in phase.steps:
+            lines.append(f"  {step.host}: {step.title}")
+            lines += [f"      {line}" for line in step_lines(step, engine)]
+    return "\n".join(lines) + "\n"
+
+
+def to_do_text(plan: Plan, to_do: Sequence[Step]) -> str:
+    """Return which steps of a plan have something to do as things are now, by their titles."""
+    steps = counted(len(plan.steps), "step")
+    if not to_do:
+        return f"{plan.title}: nothing to change as things are now ({steps})"
+    hosts: dict[str, list[str]] = {}
+    for step in to_do:
+        hosts.setdefault(step.title, []).append(step.host)
+    lines = "".join(f"\n  {', '.join(dict.fromkeys(names))}: {title}" for title, names in hosts.items())
+    return f"{plan.title}: as things are now, {len(to_do)} of {steps} have something to do{lines}"
+
+
+def step_lines(step: Step, engine: str = DOCKER) -> list[str]:
+    """Return what a step would do, one line per command or file; contents of files are never shown."""
+    if isinstance(step, Run):
+        unless = []
+        if isinstance(step.unless, Stamp):
+            said = " ".join(map(str, step.unless.content)).split()
+            unless = [f"unless: {step.unless.path} says {' '.join(said)}"]
+        elif step.unless is not None:
+            unless = [f"unless: {_one_line(step.unless, engine)}"]
+        why = [f"why: {step.why}"] if step.why else []
+        return [*why, *unless, _one_line(step.command, engine)]
+    if isinstance(step, Upload):
+        shared = [
+            f"{each.path}/: {counted(len(each.files), 'file')} ({each.sketch()})" for each in step.folders
+        ]
+        return [*shared, *(f"{f.path} (mode {f.mode:o}, {f.sketch()})" for f in step.files)]
+    if isinstance(step, WaitFor):
+        return [f"until: {_one_line(step.ready, engine)} (at most {step.deadline:g} s)"]
+    if isinstance(step, SendImage):
+        return [f"layers of {step.reference} that are missing, each group | {engine} load; {step.identity}"]
+    if isinstance(step, PullImage):
+        return [f"{engine} pull {step.reference}"]
+    if isinstance(step, SendCode):
+        what = (
+            f"{counted(len(step.tree.entries), 'file')}, {size(step.tree.total)}, of {step.source}"
+            if step.source
+            else "no files"
+        )
+        return [f"{what} to {step.target}/code"]
+    if isinstance(step, StartJob):
+        return [f"supervisor of {step.job} in {step.container}"]
+    if isinstance(step, StartDaemons):
+        where = ", ".join(f"{container} on {host}" for host, container in step.others)
+        return [f"supervisors of {step.job} in {where}, as the launcher asks for them"]
+    if isinstance(step, SendData):
+        held = (
+            f"{counted(step.content.files, 'file')}, {size(step.content.size)}; {step.content.identity[:12]}"
+        )
+        return [f"what is missing of {step.source} ({held}) to {step.path}, from host to host"]
+    if isinstance(step, RemoveData):
+        return [f"what the toolkit wrote to {step.path}, if nobody has changed it since"]
+    assert isinstance(step, Fetch)
+    return [f"to {step.into}"]
+
+
+def _one_line(subject: Command, engine: str) -> str:
+    subject = spoken(subject, engine)
+    # A script's own text says less than its arguments; those stand behind "sh -c TEXT sh".
+    argv = subject.argv
+    if argv[:2] == ("sh", "-c") and len(argv) > 3:
+        text = " ".join(str(argv[2]).split())
+        shown = text if len(text) <= 100 else f"{text[:97]}…"
+        rest = Command(argv[4:]).line() if len(argv) > 4 else ""
+        return f"sh -c {shown!r} {rest}".rstrip()
+    return subject.line()
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """Return one line about one step on one host, and its cure below it when it failed."""
+    detail = f" ({outcome.detail})" if outcome.detail and outcome.status != "failed" else ""
+    line = f"{_SIGN[outcome.status]:>8}  {outcome.host}: {outcome.step}{detail}  {outcome.seconds:.1f} s"
+    if outcome.status == "failed":
+        line += f"\n          {outcome.detail}"
+    return line + (f"\n          fix: {outcome.fix}" if outcome.fix else "")
+
+
+def report_text(report: Report) -> str:
+    """Return the last lines of a command: every host's outcome when something failed, else one line."""
+    hosts = report.hosts()
+    if report.ok:
+        done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")
+        steps = counted(len(report.outcomes), "step")
+        took = f"{steps} on {counted(len(hosts), 'host')}, {report.seconds:.1f} s"
+        return f"{report.title}: {done} ({took}{_sent(report)})\n"
+    lines = []
+    for host in hosts:
+        own = report.of(host)
+        failed = [o for o in own if o.status == "failed"]
+        if failed:
+            lines.append(f"  {host}: FAILED at {failed[0].step}: {failed[0].detail}")
+            if failed[0].fix:
+                lines.append(f"      fix: {failed[0].fix}")
+        elif any(o.status == "not run" for o in own):
+            first = next(o for o in own if o.status == "not run")
+            if first.cause is FailureCause.INTERRUPTED:
+                lines.append(f"  {host}: interrupted at {first.step}")
+            elif first.detail:
+                lines.append(f"  {host}: not done: {first.step}: {first.detail}")
+                if first.fix:
+                    lines.append(f"      fix: {first.fix}")
+            else:
+                lines.append(f"  {host}: stopped before {first.step}")
+        else:
+            changed = sum(o.changed for o in own)
+            lines.append(f"  {host}: ok ({counted(changed, 'change')})")
+    failures = len({o.host for o in report.failures})
+    how = f"failed on {counted(failures, 'host')} of {len(hosts)}" if failures else "not finished"
+    head = f"{report.title}: {how} ({report.seconds:.1f} s{_sent(report)})"
+    return "\n".join([head, *lines]) + "\n"
+
+
+def _sent(report: Report) -> str:
+    """How much of an image left this machine, and how much hosts gave to each other."""
+    amounts = [dict(outcome.amounts) for outcome in report.outcomes if outcome.amounts]
+    here, came = (sum(one.get(name, 0) for one in amounts) for name in ("from_here", "bytes"))
+    passed = f", {size(came - here)} from host to host" if came > here else ""
+    return f", {size(here)} sent{passed}" if came else ""
+
+
+def findings_text(findings: Iterable[Finding], hosts: Sequence[str], everything: bool = False) -> str:
+    """Return findings for people: the gravest first, equal ones as one, then a count by host.
+
+    Args:
+        hosts: all hosts, in the order in which they are to be counted.
+        everything: also what is in order, and why something was not checked.
+    """
+    findings = tuple(findings)
+    lines = _finding_lines(findings if everything else alarms(findings))
+    rows = [(name, *_counts([f for f in findings if f.host == name])) for name in hosts]
+    rows.append(("together", *_counts([f for f in findings if not f.host])))
+    skipped = any(f.verdict == "not checked" for f in findings) and not everything
+    more = "; -v says what was not checked and why" if skipped else ""
+    said = {"error": "not ready", "warning": "ready, with warnings"}.get(worst(findings), "ready")
+    head = "\n".join(lines) + "\n\n" if lines else ""
+    return f"{head}{table(('host', 'errors', 'warnings', 'not checked', 'ok'), rows)}\n{said}{more}\n"
+
+
+def alarms_text(findings: Iterable[Finding]) -> str:
+    """Return errors and warnings alone, equal ones as one; empty when there are none."""
+    return "".join(f"{line}\n" for line in _finding_lines(alarms(findings)))
+
+
+def warnings_text(findings: Iterable[Finding], everything: str, at_most: int = 5) -> str:
+    """Return the first warnings, equal ones as one, and a line that counts the others.
+
+    Args:
+        everything: the command that prints all of them.
+    """
+    entries = _finding_entries(finding for finding in findings if finding.verdict == "warning")
+    lines = [line for entry in entries[:at_most] for line in entry]
+    if (more := len(entries) - at_most) > 0:
+        lines.append(f"{counted(more, 'more warning')}: {everything}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _finding_lines(findings: Iterable[Finding]) -> list[str]:
+    return [line for entry in _finding_entries(findings) for line in entry]
+
+
+def _finding_entries(findings: Iterable[Finding]) -> list[tuple[str, ...]]:
+    """Return the lines of each finding; findings that differ only in the host share one entry."""
+    together: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for one in findings:
+        key = (one.verdict, one.check, one.what, _everywhere(one.fix, one.host), one.subject)
+        together.setdefault(key, []).append(one.host)
+    entries: list[tuple[str, ...]] = []
+    for (verdict, check, what, fix, subject), names in together.items():
+        where = ", ".join(name for name in names if name)
+        who = f"{where}: " if where else ""
+        about = f"{subject}: " if subject and subject not in what else ""
+        line = printable_line(f"{_VERDICT[verdict]:>11}  {who}{about}{what}  [{check}]")
+        cure = printable_line(fix.replace(_HOST, names[0]))
+        entries.append((line, f"             fix: {cure}") if fix else (line,))
+    return entries
+
+
+_VERDICT = {"error": "ERROR", "warning": "warning", "not checked": "not checked", "ok": "ok"}
+# Stands for the host's name while equal fixes of several hosts are looked for.
+_HOST = "\0"
+
+
+def _everywhere(fix: str, host: str) -> str:
+    return fix.replace(f"on {host}:", f"on {_HOST}:") if host else fix
+
+
+def _counts(findings: Sequence[Finding]) -> tuple[str, ...]:
+    verdicts = [finding.verdict for finding in findings]
+    return tuple(str(verdicts.count(v) or "") for v in ("error", "warning", "not checked", "ok"))
+
+
+def images_text(rows: Iterable[ImageRow]) -> str:
+    """Return what hosts hold of ours, for people."""
+    cells = [
+        (
+            row.host,
+            row.names[0] if row.kind == "wanted" and row.state in ("absent", "unreachable") else _names(row),
+            row.identity,
+            _state(row),
+            size(row.size) if row.size else "",
+            f"{datetime.fromtimestamp(row.since, timezone.utc):%Y-%m-%d %H:%M}" if row.since else "",
+            ", ".join(row.users),
+            row.note,
+        )
+        for row in rows
+    ]
+    return table(("host", "image", "identity", "state", "size", "since (UTC)", "used by", "note"), cells)
+
+
+def _names(row: ImageRow) -> str:
+    # The tag that repeats the identity, in the next column, is said only where there is no other.
+    other = [name for name in row.names if row.identity not in name]
+    return ", ".join(other or row.names) or "(no name)"
+
+
+def _state(row: ImageRow) -> str:
+    if row.state == "absent" and row.layers:
+        return f"absent, lacks {len(row.missing)} of {row.layers} layers"
+    return row.state
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in aligned columns; each cell is one line."""
+    cells = [[printable_line(str(cell)) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(lines) + "\n"

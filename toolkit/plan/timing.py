@@ -1,0 +1,52 @@
+"""What the hosts of a command were busy with, for the report of a job."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from toolkit.core.spans import HERE, Span
+
+if TYPE_CHECKING:
+    from toolkit.plan.execute import Event, Listener
+
+
+class Stopwatch:
+    """Notes how long each host took for what; begins when it is made."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._met: list[Span] = []
+        self._done: list[Span] = []
+
+    def met(self, host: str, seconds: float) -> None:
+        """Note that a host was connected to and has said what it is, just now."""
+        self._met.append(Span("connect", host, self._now() - seconds, seconds))
+
+    def heard_by(self, listen: Listener) -> Listener:
+        """Return a listener that notes every step that was done, and passes all on."""
+
+        from toolkit.plan.execute import StepEnded
+
+        def heard(event: Event) -> None:
+            if isinstance(event, StepEnded) and event.outcome.status in ("ok", "failed"):
+                done = event.outcome
+                self._done.append(Span(done.phase, done.host, self._now() - done.seconds, done.seconds))
+            listen(event)
+
+        return heard
+
+    def take(self) -> tuple[Span, ...]:
+        """Return what was noted since this was last asked, in seconds since the beginning.
+
+        What this machine did by itself between connecting and the first step stands under ``HERE``.
+        """
+        met, done = self._met, sorted(self._done, key=lambda span: span.begin)
+        self._met, self._done = [], []
+        asked = max((span.end for span in met), default=None)
+        if asked is None or not done or done[0].begin <= asked:
+            return (*met, *done)
+        return (*met, Span("look and plan", HERE, asked, done[0].begin - asked), *done)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._begun

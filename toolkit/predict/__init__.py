@@ -1,0 +1,1 @@
+"""How long a job would take on other networks and more hosts."""

@@ -1,0 +1,228 @@
+"""What a person asks `toolkit predict`: options as text in, values out, every fault in them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from toolkit.errors import BadInput, Problem
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.words import meant, path_text, shown
+from toolkit.network import units
+from toolkit.network.assemble import Given
+from toolkit.network.cost import DTYPE_BYTES
+from toolkit.network.measured import Measured
+from toolkit.predict.model import ALGORITHMS, Load
+from toolkit.predict.models import MODELS
+from toolkit.predict.overlap import BUCKETS, Buckets
+from toolkit.predict.probed import Probed
+
+MOST_HOSTS = 4096
+# How far to look when neither a hosts file nor measurements say how many there are.
+_UP_TO = 8
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line, unread; empty and None where nothing was given."""
+
+    rate: Sequence[str] = ()
+    latency: str = ""
+    overhead: str = ""
+    inside_rate: str = ""
+    mtu: int = 1500
+    params: str = ""
+    model: str = ""
+    probe: str = ""
+    dtype: str = ""
+    step_time: str = ""
+    batch: int | None = None
+    up_to: int | None = None
+    slots: int | None = None
+    algorithm: str = "ring"
+    bucket: str = "ddp"
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The command line, understood.
+
+    Args:
+        parameters: None when a probe of the script has yet to say.
+        compute: seconds of a step on one slot; None when nobody says. ``compute_from`` says who did.
+    """
+
+    given: Given
+    parameters: int | None
+    what: str
+    dtype: str
+    compute: float | None
+    compute_from: str
+    batch: int | None
+    buckets: Buckets
+    algorithm: str
+    up_to: int | None
+    slots: int | None
+
+
+def parse_options(options: Options) -> Ask:
+    """Return what the options mean.
+
+    Raises:
+        BadInput: names everything that is wrong with them.
+    """
+    reader = _Reader()
+    given = reader.given(options)
+    if not options.rate and not options.measured:
+        reader.bad("--rate", "say how fast the hosts' links are, as in --rate 1gbit, or give --from FILE")
+    sources = [name for name in ("params", "model", "probe") if getattr(options, name)]
+    if len(sources) != 1:
+        found = " and ".join(f"--{name}" for name in sources) or "none of them"
+        reader.bad("--params", f"give one of --params, --model and --probe, found {found}")
+    if options.probe and options.step_time:
+        reader.bad("--step-time", "is what --probe measures; leave one of them out")
+    model = MODELS.get(options.model)
+    if options.model and model is None:
+        reader.bad("--model", f"is not a known model; {meant(options.model, MODELS)}; or give --params")
+    parameters = reader.read("--params", options.params, units.parameters) if options.params else None
+    compute = reader.read("--step-time", options.step_time, units.seconds) if options.step_time else None
+    if compute == 0:
+        reader.bad("--step-time", "should be longer than 0")
+    dtype = reader.choice("--dtype", options.dtype or "fp32", DTYPE_BYTES)
+    algorithm = reader.choice("--algorithm", options.algorithm, ALGORITHMS)
+    buckets = reader.buckets(options.bucket)
+    for name, count, most in (
+        ("--batch", options.batch, 10**9),
+        ("--up-to", options.up_to, MOST_HOSTS),
+        ("--slots", options.slots, 64),
+    ):
+        if count is not None and not 1 <= count <= most:
+            reader.bad(name, f"should be 1 to {most}, found {count}")
+    published = model.published if model and not options.step_time else None
+    if published and options.batch not in (None, published.batch):
+        reader.bad("--batch", f"the published step has {published.batch} samples; give --step-time as well")
+    if reader.problems:
+        raise BadInput("command line", tuple(reader.problems))
+    batch, compute_from = options.batch, "given"
+    if model is not None:
+        parameters = model.parameters
+    if published is not None:
+        compute, batch = published.seconds, published.batch
+        compute_from = f"published: {published.where}, {batch} samples; {published.source}"
+    return Ask(
+        given=given,
+        parameters=parameters,
+        what=model.title if model else "",
+        dtype=dtype if options.dtype or not options.probe else "",
+        compute=compute,
+        compute_from=compute_from if compute is not None else "",
+        batch=batch,
+        buckets=buckets,
+        algorithm=algorithm,
+        up_to=options.up_to,
+        slots=options.slots,
+    )
+
+
+class _Reader:
+    """Reads options one by one and collects what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def bad(self, option: str, message: str) -> None:
+        self.problems.append(Problem(option, message))
+
+    def read(self, option: str, text: str, parse: Callable[[str], _Value]) -> _Value | None:
+        try:
+            return parse(text)
+        except ValueError as error:
+            self.bad(option, str(error))
+            return None
+
+    def choice(self, option: str, word: str, known: Sequence[str] | dict[str, int]) -> str:
+        if word not in known:
+            self.bad(option, f"is one of {', '.join(known)}, found {shown(word)}")
+        return word
+
+    def buckets(self, word: str) -> Buckets:
+        if word in BUCKETS:
+            return BUCKETS[word]
+        if not word[:1].isdigit():
+            self.bad("--bucket", f"is {', '.join(BUCKETS)} or a size such as 25MiB, found {shown(word)}")
+            return BUCKETS["ddp"]
+        size = self.read("--bucket", word, units.size)
+        return Buckets(word, size) if size else BUCKETS["ddp"]
+
+    def given(self, options: Options) -> Given:
+        every: float | None = None
+        single: dict[str, float] = {}
+        for word in options.rate:
+            host, equals, text = word.rpartition("=")
+            if equals and not host:
+                self.bad("--rate", f"is written RATE or HOST=RATE, found {shown(word)}")
+                continue
+            option = f"--rate {path_text((host,))}" if host else "--rate"
+            value = self.read(option, text, units.rate)
+            if host in single or (not host and every is not None):
+                self.bad(option, "is given twice")
+            if value is not None and host:
+                single[host] = value
+            elif value is not None:
+                every = value
+        if not 576 <= options.mtu <= 65535:
+            self.bad("--mtu", f"should be 576 to 65535, found {options.mtu}")
+        latency, overhead = (
+            self.read(f"--{name}", text, units.seconds) if text else None
+            for name, text in (("latency", options.latency), ("overhead", options.overhead))
+        )
+        inside = self.read("--inside-rate", options.inside_rate, units.rate) if options.inside_rate else None
+        return Given(every, single, options.mtu, latency, overhead, inside)
+
+
+def load_of(ask: Ask, probed: Probed | None = None) -> Load:
+    """Return what a step computes and sends, from the options or from a probe of the script."""
+    if probed is None:
+        assert ask.parameters is not None
+        size = ask.parameters * DTYPE_BYTES[ask.dtype]
+        return Load(ask.parameters, size, ask.dtype, ask.buckets, ask.algorithm, ask.compute, ask.batch)
+    size, dtype = (
+        (probed.parameters * DTYPE_BYTES[ask.dtype], ask.dtype) if ask.dtype else (probed.size, probed.dtype)
+    )
+    return Load(probed.parameters, size, dtype, ask.buckets, ask.algorithm, probed.seconds, ask.batch)
+
+
+def hosts_of(
+    ask: Ask, inventory: Inventory | None, measured: Measured | None
+) -> tuple[tuple[tuple[str, int], ...], str]:
+    """Return hosts with their ranks in the order in which a job takes them, and what was assumed of them.
+
+    Main first, as a job has it; hosts without slots take no part. Slots that the file does not give are
+    those of ``--slots``, or the declared GPUs, or one.
+    """
+    note = ""
+    rows: list[tuple[str, int]] = []
+    if inventory is not None:
+        ordered = sorted(inventory.hosts, key=lambda host: host.name != inventory.main)
+        unsaid = [h.name for h in ordered if h.slots is None and h.gpus is None and ask.slots is None]
+        if unsaid:
+            note = (
+                f"one slot assumed on {', '.join(unsaid[:4])}{' …' if len(unsaid) > 4 else ''}; see --slots"
+            )
+        for host in ordered:
+            declared = host.slots if host.slots is not None else host.gpus if ask.slots is None else ask.slots
+            rows.append((host.name, 1 if declared is None else declared))
+    elif measured is not None:
+        rows = [(name, ask.slots or 1) for name in measured.hosts]
+    rows = [(name, slots) for name, slots in rows if slots]
+    wanted = ask.up_to or len(rows) or _UP_TO
+    taken = {name for name, _ in rows}
+    like = rows[0][1] if rows else ask.slots or 1
+    for number in range(len(rows) + 1, wanted + 1):
+        name = f"host{number}"
+        rows.append((f"more-{name}" if name in taken else name, like))
+    return tuple(rows[:wanted]), note

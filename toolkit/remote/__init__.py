@@ -1,0 +1,1 @@
+"""Hosts by SSH, containers on them, and the engine of this machine."""

@@ -1,0 +1,211 @@
+"""Logging in: which keys are offered to a host, in which order, and what came of each."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from toolkit.remote.ssh_config import Target
+
+_OPENSSH_HEAD, _OPENSSH_TAIL = "-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----"
+_OPENSSH_MAGIC = b"openssh-key-v1\0"
+
+
+class NotLetIn(paramiko.AuthenticationException):
+    """No key opened the host.
+
+    Args:
+        tried: each key with what came of it, in words.
+        locked: key files whose passphrase is missing.
+        refused: whether the host has refused at least one key.
+        more: further proofs that the host asks for after a right key, such as ``keyboard-interactive``.
+    """
+
+    def __init__(
+        self, tried: list[str], locked: list[str], refused: bool, more: tuple[str, ...] = ()
+    ) -> None:
+        self.tried, self.locked, self.refused, self.more = tried, locked, refused, more
+        super().__init__("; ".join(tried))
+
+
+class Agent(paramiko.agent.AgentSSH):
+    """The keys of the ssh agent behind a socket; none when nobody answers there."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.silent = ""
+        if not path or path == "none":
+            return
+        conn = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            conn.settimeout(10)
+            conn.connect(path)
+            # The person may have to touch something before the agent signs.
+            conn.settimeout(60)
+            self._connect(conn)  # type: ignore[attr-defined]  # paramiko's own Agent knows SSH_AUTH_SOCK alone
+        except (OSError, paramiko.SSHException) as error:
+            conn.close()
+            self.silent = f"the ssh agent at {path} does not answer: {error}"
+
+    def close(self) -> None:
+        self._close()  # type: ignore[attr-defined]
+
+
+class KeyLogin:
+    """Offers keys one after another; takes the place of paramiko's AuthStrategy.
+
+    In order: each identity file, by the agent if that holds it (its certificate first), else from the
+    file; then, unless the configuration says IdentitiesOnly, the other keys of the agent.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._tried: list[str] = []
+        self._locked: list[str] = []
+        self._refused = False
+
+    def authenticate(self, transport: paramiko.Transport) -> list[Any]:
+        """Log in.
+
+        Raises:
+            NotLetIn: no key was good, or not enough.
+            paramiko.SSHException: the connection broke.
+        """
+        path = self._target.agent or os.environ.get("SSH_AUTH_SOCK", "")
+        agent = Agent(path)
+        try:
+            for label, key in self._offers(agent):
+                if self._try(transport, label, key):
+                    return []
+        finally:
+            agent.close()
+        if agent.silent:
+            self._tried.append(agent.silent)
+        raise self._failure()
+
+    def _failure(self, more: tuple[str, ...] = ()) -> NotLetIn:
+        return NotLetIn(self._tried, self._locked, self._refused, more)
+
+    def _try(self, transport: paramiko.Transport, label: str, key: Any) -> bool:
+        try:
+            more = transport.auth_publickey(self._target.user, key)
+        except paramiko.BadAuthenticationType as error:
+            self._tried.append(f"it lets nobody in by key, only by {', '.join(error.allowed_types)}")
+            raise self._failure() from error
+        except paramiko.AuthenticationException:
+            self._refused = True
+            self._tried.append(f"{label} is refused")
+        except paramiko.SSHException as error:
+            if transport.is_active():
+                self._tried.append(f"{label} cannot be used: {error}")  # the agent will not sign
+                return False
+            raise
+        else:
+            if not more:
+                return True
+            self._tried.append(f"{label} is good, but it asks for more: {', '.join(more)}")
+            raise self._failure(tuple(more))
+        if not transport.is_active():
+            self._tried.append("then it hung up: too many keys were offered")
+            raise self._failure()
+        return False
+
+    def _offers(self, agent: Agent) -> Iterator[tuple[str, Any]]:
+        held = {key.blob: key for key in agent.get_keys()}
+        for path in self._target.identity_files:
+            for blob in public_blobs(path):
+                if blob in held:
+                    yield f"{path} (by the agent)", held.pop(blob)
+                    break
+            else:
+                yield from self._from_file(path)
+        if not self._target.identities_only:
+            for key in held.values():
+                yield f"the agent's key {key.comment or key.get_name()}", key
+
+    def _from_file(self, path: str) -> Iterator[tuple[str, Any]]:
+        key = self._load(Path(path))
+        if key is None:
+            return
+        # paramiko has loaded the certificate beside the key, if there is one.
+        if key.public_blob is not None:
+            yield f"{path} with its certificate", key
+        for certificate in self._target.certificates:
+            key.public_blob = None
+            with contextlib.suppress(ValueError, OSError):  # it is another key's, or not there
+                key.load_certificate(certificate)
+            if key.public_blob is not None:
+                yield f"{path} with {certificate}", key
+        key.public_blob = None
+        yield path, key
+
+    def _load(self, file: Path) -> Any:
+        """The private key of a file, None when there is none to use; why not is noted."""
+        if not file.is_file():
+            return None  # most of ssh's own list of files is never there
+        try:
+            if not is_locked(file.read_bytes()):
+                return paramiko.PKey.from_path(file)
+            self._locked.append(str(file))
+            self._tried.append(f"{file} has a passphrase and no agent holds it")
+        except OSError as error:
+            self._tried.append(f"{file} cannot be read: {error.strerror}")
+        except Exception:  # paramiko and cryptography raise what their decoders raise
+            self._tried.append(f"{file} is not a private key that we can use")
+        return None
+
+
+def public_blobs(path: str) -> tuple[bytes, ...]:
+    """Return the public keys that belong to an identity file: its certificate's, then its own.
+
+    Read from the files beside it, the file itself if that is a public key, or the clear head of a private
+    key in OpenSSH's own format, so that no passphrase is needed.
+    """
+    found = []
+    for name in (f"{path}-cert.pub", f"{path}.pub", path):
+        with contextlib.suppress(OSError):
+            data = Path(name).read_bytes()
+            words = data.split(maxsplit=2)
+            blob = _openssh_parts(data)[1] if name == path else b""
+            if not blob and len(words) > 1 and words[0].startswith((b"ssh-", b"ecdsa-", b"sk-")):
+                with contextlib.suppress(binascii.Error):
+                    blob = base64.b64decode(words[1])
+            if blob:
+                found.append(blob)
+    return tuple(dict.fromkeys(found))
+
+
+def is_locked(data: bytes) -> bool:
+    """Tell whether a private key file's content is encrypted."""
+    head = data[:4096]
+    if b"ENCRYPTED" in head:  # PEM, of either kind
+        return True
+    return _openssh_parts(data)[0] not in (b"", b"none")
+
+
+def _openssh_parts(data: bytes) -> tuple[bytes, bytes]:
+    """Cipher and public key of a private key in OpenSSH's format (PROTOCOL.key), empty for any other."""
+    text = data.decode("ascii", errors="replace").strip()
+    if not text.startswith(_OPENSSH_HEAD) or _OPENSSH_TAIL not in text:
+        return b"", b""
+    try:
+        raw = base64.b64decode(text[len(_OPENSSH_HEAD) : text.index(_OPENSSH_TAIL)])
+    except binascii.Error:
+        return b"", b""
+    if not raw.startswith(_OPENSSH_MAGIC):
+        return b"", b""
+    rest, strings = raw[len(_OPENSSH_MAGIC) :], []
+    for _ in range(3):  # cipher, key derivation, its options
+        size = int.from_bytes(rest[:4], "big")
+        strings.append(rest[4 : 4 + size])
+        rest = rest[4 + size :]
+    size = int.from_bytes(rest[4:8], "big")  # behind the number of keys, which is 1
+    return strings[0], rest[8 : 8 + size]

@@ -1,0 +1,198 @@
+"""Opens connections through Fabric: strict host keys, jump hosts and proxies, a cheap key exchange."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import subprocess
+import tempfile
+from typing import Any
+
+import fabric
+import paramiko
+
+from toolkit.errors import Unreachable
+from toolkit.remote import keepalive as pulse
+from toolkit.remote.auth import KeyLogin
+from toolkit.remote.host_keys import judge, key_shown, plain_socket, prefer_recorded, record
+from toolkit.remote.known_hosts import Record
+from toolkit.remote.ssh_config import Target
+from toolkit.remote.ssh_errors import RefusedHostKey, explain
+
+# 2 MiB in flight: paramiko's default window stalls a fast link at every round trip.
+_WINDOW = 2**21
+# Seconds after which a host that acknowledges nothing is gone; pulse.py has those for one that is mute.
+_SILENCE = 60
+# Authenticated ciphers first: AES-GCM needs no second pass over the data for an HMAC, AES-CTR does.
+_CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+
+
+class _Strict(paramiko.MissingHostKeyPolicy):
+    """Let a host's key pass only when a known_hosts file lists it; paramiko itself knows of no key."""
+
+    def __init__(self, target: Target, known: Record) -> None:
+        self._target, self._known = target, known
+
+    def missing_host_key(self, client: Any, hostname: str, key: paramiko.PKey) -> None:
+        verdict = judge(self._target, self._known, key)
+        if verdict != "good":
+            raise RefusedHostKey(verdict, key, self._known)
+
+
+class _Proxy:
+    """A ProxyCommand at work: one end of a socket pair is its standard input and output."""
+
+    def __init__(self, command: str) -> None:
+        self.socket, theirs = socket.socketpair()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        with theirs:
+            # `exec` and the person's own shell, as ssh does it.
+            self._process = subprocess.Popen(
+                [os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._said,
+                start_new_session=True,  # Ctrl-C is ours to handle
+            )
+
+    def last_words(self) -> str:
+        self._said.seek(0)
+        lines = self._said.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def close(self) -> None:
+        self.socket.close()
+        with contextlib.suppress(OSError):
+            self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2)
+        self._said.close()
+
+
+# It writes what we tell in our own words to standard error, with a trace, unless somebody listens.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
+
+class Link:
+    """One ssh connection, with the way to the host: jump hosts, or a ProxyCommand."""
+
+    def __init__(
+        self, target: Target, connect_timeout: float = 10.0, silence: float = pulse.SILENCE_S
+    ) -> None:
+        self.target, self._timeout, self._silence = target, connect_timeout, silence
+        self._pulse: pulse.Pulse | None = None
+        self._gateway = Link(target.jump[-1], connect_timeout) if target.jump else None
+        self._proxy: _Proxy | None = None
+        self._known = record(target)
+        self.connection = fabric.Connection(
+            target.host,
+            user=target.user or None,
+            port=target.port,
+            # An empty configuration: what ~/.ssh/config says has come through `ssh -G` already.
+            config=fabric.Config(ssh_config=paramiko.SSHConfig()),
+            connect_timeout=connect_timeout,
+            forward_agent=False,
+            connect_kwargs={
+                "auth_strategy": KeyLogin(target),
+                "banner_timeout": connect_timeout,
+                "auth_timeout": connect_timeout + 20,
+                "transport_factory": self._transport,
+            },
+        )
+        self.connection.client.set_missing_host_key_policy(_Strict(target, self._known))
+
+    @property
+    def transport(self) -> paramiko.Transport:
+        """The transport of a link that is open."""
+        transport: paramiko.Transport = self.connection.transport
+        return transport
+
+    def open(self) -> None:
+        """Connect and authenticate, once, by the way that there is.
+
+        Raises:
+            Unreachable: with the reason and the command that cures it.
+        """
+        if self.connection.is_connected:
+            return
+        sock = self._way()
+        if sock is not None:
+            self.connection.connect_kwargs["sock"] = sock
+        try:
+            self.connection.open()
+        except Exception as error:
+            # Not left to wait: sshd counts connections that never log in against our address.
+            self.connection.client.close()
+            raise explain(self.target, error, self._proxy_words()) from error
+        self._pulse = pulse.Pulse(self.transport, silence=self._silence)
+        under = self.transport.sock
+        if self._proxy is None and isinstance(under, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
+            # Unanswered, the kernel ends the connection to a host that has lost its power after this time
+            # and not after 15 minutes.
+            under.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE * 1000)
+
+    @property
+    def lost(self) -> str:
+        """Why it was given up, empty while it was not."""
+        return self._pulse.lost if self._pulse else ""
+
+    def shown_key(self) -> Any:
+        """Return the key that the host shows; nobody logs in there.
+
+        Raises:
+            Unreachable: it does not answer, or speaks something else; or a jump host does not let us through.
+        """
+        try:
+            sock = self._way() or plain_socket(self.target, self._timeout)
+            return key_shown(sock, self._known, self._timeout)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise explain(self.target, error, self._proxy_words()) from error
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.connection.close()
+        if self._proxy is not None:
+            self._proxy.close()
+        if self._gateway is not None:
+            self._gateway.close()
+
+    def _way(self) -> Any:
+        """Return what leads to the host, None for a plain connection.
+
+        Raises:
+            Unreachable: a jump host is not reached, or does not lead on; names it.
+        """
+        if self._gateway is not None:
+            self._gateway.open()
+            to = (self.target.host, self.target.port)
+            try:
+                return self._gateway.transport.open_channel(
+                    "direct-tcpip", to, ("", 0), timeout=self._timeout
+                )
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                what = f"it does not lead on to {to[0]} port {to[1]}: {error}"
+                fix = f"on it: nc -vz {to[0]} {to[1]}; its sshd must have AllowTcpForwarding yes"
+                raise Unreachable(what, fix, self._gateway.target.name) from error
+        if self.target.proxy:
+            try:
+                self._proxy = _Proxy(self.target.proxy)
+            except OSError as error:
+                raise explain(self.target, error) from error
+            return self._proxy.socket
+        return None
+
+    def _proxy_words(self) -> str:
+        return self._proxy.last_words() if self._proxy else ""
+
+    def _transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+        transport = paramiko.Transport(sock, default_window_size=_WINDOW, **options)
+        security = transport.get_security_options()
+        preferred = [c for c in _CIPHERS if c in security.ciphers]
+        security.ciphers = (*preferred, *(c for c in security.ciphers if c not in preferred))
+        # The post-quantum exchange takes more processor time; many hosts at once make it felt.
+        cheap = [k for k in security.kex if k.startswith("curve25519")]
+        security.kex = (*cheap, *(k for k in security.kex if k not in cheap))
+        prefer_recorded(transport, self._known)
+        return transport

@@ -1,0 +1,123 @@
+"""A host's ssh key: the one that it shows, what is on record about it, and how one is recorded."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from toolkit.errors import Unreachable
+from toolkit.remote.known_hosts import (
+    Entry,
+    Record,
+    Verdict,
+    names_of,
+    parse_known_hosts,
+    parse_line,
+    parse_revoked_keys,
+    record_of,
+)
+from toolkit.remote.ssh_config import Target
+
+# The kinds of key behind the algorithms by which a host can prove that it has one (RFC 8332 for RSA).
+_KIND_OF = {"rsa-sha2-512": "ssh-rsa", "rsa-sha2-256": "ssh-rsa"}
+
+
+def record(target: Target) -> Record:
+    """Return what the known_hosts files that count for this host say about it."""
+    entries: list[Entry] = []
+    for name in (*target.known_hosts, *target.global_known_hosts):
+        path = Path(name)
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # ssh too passes over files that are not there or not for us
+        entries += parse_known_hosts(text, name)
+    return record_of(entries, names_of(target.host, target.port, target.alias))
+
+
+def judge(target: Target, known: Record, key: Any) -> Verdict:
+    """Return what to make of a key that the host shows, RevokedHostKeys included.
+
+    Raises:
+        Unreachable: the list of revoked keys cannot be read; as with ssh, no key is good then.
+    """
+    verdict = known.judge(key.get_name(), key.get_base64())
+    if target.revoked_keys and key.get_base64() in _revoked(target):
+        return "revoked"
+    return verdict
+
+
+def _revoked(target: Target) -> frozenset[str]:
+    path = Path(target.revoked_keys).expanduser()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        what = f"RevokedHostKeys {path} cannot be read: {error.strerror}"
+        raise Unreachable(what, "correct it in ssh's configuration", target.name) from error
+    if data.startswith(b"SSHKRL\n\0"):
+        what = f"RevokedHostKeys {path} is a key revocation list, which is not supported here"
+        raise Unreachable(what, "a list of public keys, one on a line, is", target.name)
+    return parse_revoked_keys(data.decode(errors="replace"))
+
+
+def prefer_recorded(transport: paramiko.Transport, known: Record) -> None:
+    """Ask for the kinds of key that are on record first, else ed25519: the key that everybody has today."""
+    security = transport.get_security_options()
+    wanted = known.kinds() or ("ssh-ed25519",)
+    first = [k for kind in wanted for k in security.key_types if _KIND_OF.get(k, k) == kind]
+    security.key_types = (*first, *(k for k in security.key_types if k not in first))
+
+
+def save_key(target: Target, key: Any) -> Path:
+    """Record the key in the user's first known_hosts file, in place of another of its kind; return the file.
+
+    Lines with patterns stay: they are about other hosts too.
+
+    Raises:
+        Unreachable: ssh's configuration names no file to record keys in.
+    """
+    if not target.known_hosts:
+        what = "ssh's configuration says UserKnownHostsFile none, so there is no file to record its key in"
+        raise Unreachable(what, "known_hosts: FILE in the hosts file", target.name)
+    shown = Path(target.known_hosts[0])
+    path = shown.resolve()  # a link to somebody's dotfiles stays one
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # surrogateescape: comments in another encoding come out as they went in.
+    text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
+    kept = [line for line in text.splitlines() if not _is_replaced(line, target.known_as, key.get_name())]
+    entry = f"{target.known_as} {key.get_name()} {key.get_base64()}"
+    new = path.with_name(f"{path.name}.toolkit-new")
+    new.write_text("\n".join([*kept, entry]) + "\n", encoding="utf-8", errors="surrogateescape")
+    new.chmod(path.stat().st_mode & 0o777 if path.is_file() else 0o600)
+    new.replace(path)
+    return shown
+
+
+def _is_replaced(line: str, name: str, kind: str) -> bool:
+    entry = parse_line(line)
+    if entry is None or entry.marker or entry.kind != kind or set(entry.names) & set("*?!"):
+        return False
+    return entry.is_about(name)
+
+
+def key_shown(sock: Any, known: Record, seconds: float) -> Any:
+    """Return the key that the sshd at the other end of a socket shows; nobody logs in.
+
+    Raises:
+        paramiko.SSHException, OSError: no sshd answers.
+    """
+    transport = paramiko.Transport(sock)
+    try:
+        prefer_recorded(transport, known)
+        transport.start_client(timeout=seconds)
+        return transport.get_remote_server_key()
+    finally:
+        transport.close()
+
+
+def plain_socket(target: Target, seconds: float) -> socket.socket:
+    """Return a TCP connection to the target."""
+    return socket.create_connection((target.host, target.port), seconds)

@@ -1,0 +1,373 @@
+"""One SSH connection per host, through Fabric, with strict host keys and statuses that are always returned.
+
+Fabric by itself accepts unknown host keys, raises on a status other than 0, reads our standard input
+and pastes ``env=`` into a shell line unquoted; so only its connection, gateway and authentication are
+used here, and commands run on plain channels.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import paramiko
+
+from toolkit.core.command import Command
+from toolkit.core.engines import DOCKER, spoken
+from toolkit.core.result import TIMED_OUT, Result
+from toolkit.core.runner import Sink
+from toolkit.errors import NotReady, ToolkitError, Unreachable
+from toolkit.remote.connect import Link
+from toolkit.remote.keepalive import SILENCE_S
+from toolkit.remote.ssh_config import Target
+
+_CHUNK = 2**15
+_DIAL_S = 15.0
+# The host ends a command that is late. So many seconds later this machine gives up on the host.
+_LATE_S = 15.0
+_DRAIN_S = 5.0  # for the end of standard error, once the command has ended
+_KILLED = 128 + 9
+_MOST_BYTES = 64 << 20  # that a command may print where its output is kept
+_MOST_BEFORE = 1 << 17  # that a login shell may print before a command
+_MOST_ERRORS = 1 << 20  # that are kept of standard error
+_AGAIN = "when the host is back, run the same command again: it goes on from what is there"
+
+# Called with the host's name and the command for people, before it runs.
+Trace = Callable[[str, str], None]
+
+_PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./_ \"$&()*;<>?\[\]{}|~#-]*")
+
+# Stands between what a login shell says of its own accord (a banner, a greeting, a complaint) and what the
+# command says, on both streams.
+MARK = "@@toolkit@@"
+_MARKS = f"echo {MARK}; echo {MARK} >&2"
+
+
+def wire(command: Command, timeout: float | None = None) -> str:
+    """Return the line to send, the same in effect under every login shell (sh, bash, zsh, fish, csh).
+
+    Those shells agree on single quotes only as long as nothing inside needs escaping; any other
+    command travels as base64, which a POSIX shell on the far side unpacks. The command's output follows
+    upon MARK on a line of its own.
+    """
+    line, plain = _line(command, timeout)
+    if plain:
+        return f"""exec sh -c '{_MARKS}; exec "$@"' sh {line}"""
+    return f"""exec sh -c '{_MARKS}; eval "$({_unpack(line)})"'"""
+
+
+def terminal_wire(command: Command) -> str:
+    """Return the line to send for a person at a terminal, who is to see no marks."""
+    line, plain = _line(command, None)
+    return line if plain else f"""exec sh -c 'eval "$({_unpack(line)})"'"""
+
+
+def _line(command: Command, timeout: float | None) -> tuple[str, bool]:
+    """The command for a POSIX shell, and whether every other shell reads it in the same way."""
+    # Ended on the host, so that nothing of it stays behind.
+    line = (command if timeout is None else command.limited(timeout)).shell()
+    # Quoting leaves these as they are, and zsh takes =ls for a program's path, fish %self for a process id.
+    expanded = any(str(token).startswith(("=", "%")) for token in command.argv)
+    plain = _PLAIN.fullmatch(line.replace("'", "")) and "'\"'\"'" not in line
+    return line, bool(plain) and not expanded
+
+
+def _unpack(line: str) -> str:
+    # surrogateescape: bytes of an argument that are no UTF-8 arrive as they were.
+    packed = base64.b64encode(line.encode(errors="surrogateescape")).decode()
+    return f"printf %s {packed} | base64 -d"
+
+
+class _Framed:
+    """Passes on what comes after the mark; what comes before it is kept in ``before``."""
+
+    def __init__(self, sink: Sink, host: str = "") -> None:
+        self._sink, self._host, self.before, self.begun = sink, host, b"", False
+
+    def __call__(self, data: bytes) -> None:
+        if not self.begun:
+            self.before, mark, data = (self.before + data).partition(f"{MARK}\n".encode())
+            self.begun = bool(mark)
+            if len(self.before) > _MOST_BEFORE:
+                what = f"its login shell prints more than {_MOST_BEFORE >> 10} KiB before a command begins"
+                raise ToolkitError(
+                    what, f"ssh {self._host} true: look at the start files of the shell", self._host
+                )
+        if data:
+            self._sink(data)
+
+
+class SshRunner:
+    """Runs commands on one host over one connection; see ``toolkit.core.runner.Runner``."""
+
+    def __init__(
+        self,
+        target: Target,
+        connect_timeout: float = 10.0,
+        trace: Trace | None = None,
+        silence: float = SILENCE_S,
+        engine: str = DOCKER,
+    ) -> None:
+        self.target = target
+        self.engine = engine
+        self._trace = trace
+        self._link = Link(target, connect_timeout, silence)
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return self.target.name
+
+    def open(self) -> None:
+        """Connect and authenticate, once.
+
+        Raises:
+            Unreachable: with the reason and the command that cures it. A refused key is not tried
+                again: repeated failures would make the host's sshd lock us out.
+        """
+        self._link.open()
+
+    def close(self) -> None:
+        self._closed = True
+        self._link.close()
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        kept = bytearray()
+
+        def keep(data: bytes) -> None:
+            kept.extend(data)
+            if len(kept) > _MOST_BYTES:
+                what = f"a command printed more than {_MOST_BYTES >> 20} MiB: {command.line()[:80]}"
+                raise ToolkitError(what, "look at the host: toolkit check", self.name)
+
+        source = None if command.stdin is None else _pieces(command.stdin)
+        command = spoken(command, self.engine)
+        self._tell(command)
+        result = self._exec(wire(command, timeout), keep, source, timeout)
+        raw = bytes(kept)
+        return Result(result.status, raw.decode(errors="replace"), result.stderr, result.seconds, raw)
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        if source is None and command.stdin is not None:
+            source = _pieces(command.stdin)
+        command = spoken(command, self.engine)
+        self._tell(command)
+        return self._exec(wire(command), sink, source, None)
+
+    def follow(
+        self,
+        command: Command,
+        out: Sink,
+        err: Sink,
+        source: Iterable[bytes] | None = None,
+        timeout: float | None = None,
+        hold: bool = False,
+    ) -> Result:
+        if source is None and command.stdin is not None:
+            source = _pieces(command.stdin)
+        command = spoken(command, self.engine)
+        self._tell(command)
+        return self._exec(wire(command, timeout), out, source, timeout, err, hold)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return not self._closed and self._link.connection.is_connected
+
+    def dial(self, address: tuple[str, int]) -> paramiko.Channel:
+        """Return a connection from the host to an address (RFC 4254, 7.2).
+
+        Raises:
+            NotReady: the host reaches nobody there.
+            ToolkitError: the host's sshd lets nobody through.
+            Unreachable: the connection to the host is lost.
+        """
+        where = f"{address[0]}:{address[1]}"
+        try:
+            here = ("127.0.0.1", 0)
+            return self._link.transport.open_channel("direct-tcpip", address, here, timeout=_DIAL_S)
+        except paramiko.ChannelException as error:
+            if error.code == 1:  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
+                fix = (
+                    f"on {self.name}: AllowTcpForwarding yes (or local) in /etc/ssh/sshd_config, restart sshd"
+                )
+                raise ToolkitError("its sshd forbids forwarding", fix, self.name) from error
+            raise NotReady(f"nothing answers at {where}", "toolkit status", self.name) from error
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            why = f"the connection was lost: {self._link.lost or error}"
+            raise Unreachable(why, _AGAIN, self.name) from error
+
+    def interactive(self, command: Command) -> int:
+        """Run with a terminal of ours joined to one over there; return the status."""
+        done = self._link.connection.run(
+            terminal_wire(spoken(command, self.engine)), pty=True, warn=True, hide=False
+        )
+        return int(done.return_code)
+
+    def _tell(self, command: Command) -> None:
+        if self._trace:
+            self._trace(self.name, command.line())
+
+    def _exec(
+        self,
+        line: str,
+        sink: Sink,
+        source: Iterable[bytes] | None,
+        timeout: float | None,
+        said: Sink | None = None,
+        hold: bool = False,
+    ) -> Result:
+        """Run a line; what comes on standard error goes to `said`, or is kept for the result."""
+        start = time.monotonic()
+        errors = bytearray()
+        broken: list[BaseException] = []
+
+        def keep(data: bytes) -> None:
+            errors.extend(data[: _MOST_ERRORS - len(errors)])
+
+        out, err = _Framed(sink, self.name), _Framed(said or keep, self.name)
+        # The host ends a late command. This limit is for a host that is silent, and for a process that
+        # outlives the command, holds its output open and prints.
+        deadline = None if timeout is None else start + timeout + _LATE_S
+        channel: paramiko.Channel | None = None
+        try:
+            channel = self._link.connection.create_session()
+            channel.settimeout(_left(deadline))
+            channel.exec_command(line)
+            drain = threading.Thread(target=_drain, args=(channel, err, broken), daemon=True)
+            drain.start()
+            if source is None and not hold:
+                channel.shutdown_write()
+            if source is not None:
+                threading.Thread(target=_feed, args=(channel, source, broken), daemon=True).start()
+            for data in arriving(channel, deadline):
+                try:
+                    out(data)
+                except OSError as error:
+                    # Of this machine, a full disk or a pipe that was closed: not the connection's fault.
+                    broken.append(error)
+                    channel.close()
+                    break
+            if broken:
+                raise broken[0]
+            if not channel.status_event.wait(_left(deadline)):
+                raise TimeoutError
+            status = channel.recv_exit_status()
+            # The thread that feeds the command may wait for its source. It ends with its next chunk.
+            drain.join(_DRAIN_S)
+        except TimeoutError as error:
+            if error in broken:
+                raise
+            return Result(TIMED_OUT, "", _no_end(timeout), time.monotonic() - start)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            if error in broken:
+                raise
+            lost = f"the connection was lost: {self._link.lost or error}"
+            why = "the connection was closed" if self._closed else lost
+            raise Unreachable(why, _AGAIN, self.name) from error
+        finally:
+            if channel is not None:
+                channel.close()
+        if broken:
+            raise broken[0]
+        if status == -1 and self._is_lost() and self._closed:
+            raise Unreachable("the connection was closed", _AGAIN, self.name)
+        if status == -1 and self._is_lost():
+            why = f": {self._link.lost}" if self._link.lost else ""
+            raise Unreachable(f"the connection was lost before the command ended{why}", _AGAIN, self.name)
+        if status == -1:
+            status, why = _KILLED, "killed on the host, perhaps because it has run out of memory"
+            errors += f"\n{why}".encode()
+        if not out.begun:
+            raise self._no_shell(out.before + b"\n" + err.before + bytes(errors))
+        stderr = errors.decode(errors="replace")
+        if status == TIMED_OUT and timeout is not None and not stderr:
+            stderr = _no_end(timeout)
+        return Result(status, "", stderr, time.monotonic() - start)
+
+    def _is_lost(self) -> bool:
+        # A command that a signal has ended has no status either; a transport that ends takes a moment to.
+        self._link.transport.join(0.5)
+        return not self._link.transport.is_active()
+
+    def _no_shell(self, said: bytes) -> Unreachable:
+        user, words = self.target.user, " | ".join(said.decode(errors="replace").split("\n")[-4:]).strip(" |")
+        what = f"user {user} can log in there, but runs no command" + (f"; it says: {words}" if words else "")
+        fix = (
+            f"on {self.name}: give {user} a shell (sudo usermod --shell /bin/bash {user}), and look for what "
+            "ends or replaces it: its start files, ForceCommand in sshd_config, command= in authorized_keys"
+        )
+        return Unreachable(what, fix, self.name)
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
+
+
+def _no_end(timeout: float | None) -> str:
+    return f"no end after {timeout:g} s"
+
+
+def _pieces(data: bytes) -> Iterable[bytes]:
+    return (data[i : i + _CHUNK] for i in range(0, len(data), _CHUNK))
+
+
+class Timed(Protocol):
+    """The part of a paramiko channel that is needed to read it."""
+
+    def settimeout(self, timeout: float | None) -> object: ...
+
+    def recv(self, nbytes: int) -> bytes: ...
+
+
+def arriving(
+    channel: Timed, until: float | None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[bytes]:
+    """Yield what a channel receives up to its end.
+
+    Raises:
+        TimeoutError: it has not ended by `until`, whether bytes still arrive or not.
+    """
+    while True:
+        if until is not None:
+            left = until - clock()
+            if left <= 0:
+                raise TimeoutError
+            channel.settimeout(left)
+        data = channel.recv(_CHUNK)
+        if not data:
+            return
+        yield data
+
+
+def _drain(channel: paramiko.Channel, into: Sink, broken: list[BaseException]) -> None:
+    try:
+        while data := channel.recv_stderr(_CHUNK):
+            into(data)
+    except (OSError, EOFError, paramiko.SSHException):
+        pass  # the caller, who reads standard output, meets the same
+    except BaseException as error:
+        broken.append(error)
+
+
+def _feed(channel: paramiko.Channel, source: Iterable[bytes], broken: list[BaseException]) -> None:
+    chunks = iter(source)
+    while True:
+        try:
+            chunk = next(chunks, None)
+        except BaseException as error:
+            broken.append(error)
+            break
+        if chunk is None:
+            break
+        try:
+            channel.sendall(chunk)
+        except (OSError, EOFError, paramiko.SSHException):
+            break  # the command ended without reading everything, or its host did: who waits for it sees why
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        channel.shutdown_write()

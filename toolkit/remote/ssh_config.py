@@ -1,0 +1,211 @@
+"""Where and as whom to connect: ``ssh -G`` resolves aliases, Include, Match and ProxyJump as ssh would."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from toolkit.errors import Unreachable
+from toolkit.remote.ssh_options import Options, expand, one, parse_ssh_g, set_of, split_hop, split_paths
+
+_GLOBAL = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_MOST_HOPS = 8
+# What ssh would use to log in and we do not. Not GSSAPIAuthentication: Debian switches it on for everybody.
+_UNSUPPORTED = {
+    "hostbasedauthentication": "HostbasedAuthentication",
+    "pkcs11provider": "PKCS11Provider",
+    "knownhostscommand": "KnownHostsCommand",
+}
+_UNSET = ("no", "none", "")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One place to connect to.
+
+    Args:
+        identities_only: offer no key of the agent beside those that ``identity_files`` name.
+        certificates: user certificates beside those that lie next to their keys.
+        agent: the agent's socket; empty for SSH_AUTH_SOCK's, ``none`` for no agent.
+        known_hosts: the user's files; the first is where new keys are recorded.
+        alias: the name that known_hosts lists the host by, in place of address and port.
+        revoked_keys: file with host keys that are never accepted, empty for none.
+        proxy: a command whose standard input and output lead to the host, empty for none.
+        jump: the chain of hosts on the way, nearest to us first.
+        unsupported: what ssh's configuration says for this host and is not supported here.
+    """
+
+    name: str
+    host: str
+    user: str = ""
+    port: int = 22
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    certificates: tuple[str, ...] = ()
+    agent: str = ""
+    known_hosts: tuple[str, ...] = ()
+    global_known_hosts: tuple[str, ...] = ()
+    alias: str = ""
+    revoked_keys: str = ""
+    proxy: str = ""
+    jump: tuple[Target, ...] = ()
+    unsupported: tuple[str, ...] = ()
+
+    @property
+    def known_as(self) -> str:
+        """The name under which known_hosts lists the host."""
+        return self.alias or (self.host if self.port == 22 else f"[{self.host}]:{self.port}")
+
+    @property
+    def login(self) -> str:
+        """Where and as whom, in one word."""
+        return f"{self.user}@{self.host}:{self.port}"
+
+
+def resolve_target(
+    name: str,
+    address: str,
+    user: str = "",
+    port: int = 0,
+    identity_file: str = "",
+    jump: str = "",
+    known_hosts: str = "",
+) -> Target:
+    """Return where to connect to; what is given here wins over ``~/.ssh/config``.
+
+    Without an ssh program on this machine the values given here stand alone.
+
+    Raises:
+        Unreachable: ssh cannot read its configuration, or that holds what cannot be done here.
+    """
+    return _resolve(name, address, user, port, identity_file, jump, known_hosts, 0)
+
+
+def _resolve(
+    name: str,
+    address: str,
+    user: str,
+    port: int,
+    identity_file: str,
+    jump: str,
+    known_hosts: str,
+    depth: int,
+) -> Target:
+    options = _ssh_g(name, address, user, port)
+    target = target_of_options(name, address, options, user, port)
+    if identity_file:
+        files = (str(Path(identity_file).expanduser()),)
+        target = replace(target, identity_files=files, identities_only=True)
+    if known_hosts:
+        target = replace(target, known_hosts=(str(Path(known_hosts).expanduser()),))
+    via = jump or one(options, "proxyjump", "none")
+    if via == "none":
+        if jump == "none":
+            return replace(target, proxy="")
+        if target.proxy and one(options, "proxyusefdpass", "no") == "yes":
+            what = f"ssh reaches {address} by ProxyUseFdpass, which is not supported here"
+            raise Unreachable(what, "a ProxyCommand that passes the data on itself, or ProxyJump", name)
+        return target
+    hops = _hops(name, via, known_hosts, identity_file, depth)
+    return replace(target, proxy="", jump=hops)
+
+
+def target_of_options(name: str, address: str, options: Options, user: str = "", port: int = 0) -> Target:
+    """Return what the options of ``ssh -G`` say, without the jump hosts."""
+    target = Target(
+        name=name,
+        host=one(options, "hostname", address),
+        user=user or one(options, "user", "") or _me(),
+        port=port or int(one(options, "port", "22")),
+        alias=one(options, "hostkeyalias", ""),
+        identities_only=one(options, "identitiesonly", "no") == "yes",
+        agent=_agent(one(options, "identityagent", "SSH_AUTH_SOCK")),
+        revoked_keys=set_of(one(options, "revokedhostkeys", "none")),
+        unsupported=tuple(n for key, n in _UNSUPPORTED.items() if one(options, key, "no") not in _UNSET),
+    )
+    tokens = _tokens(target, address)
+
+    def files(key: str) -> tuple[str, ...]:
+        return tuple(str(Path(expand(f, tokens)).expanduser()) for f in options.get(key, ()) if set_of(f))
+
+    def lists(key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        value = options.get(key, [" ".join(default)])[0]
+        return tuple(str(Path(f).expanduser()) for f in split_paths(set_of(value)))
+
+    return replace(
+        target,
+        identity_files=files("identityfile"),
+        certificates=files("certificatefile"),
+        known_hosts=lists("userknownhostsfile", ("~/.ssh/known_hosts",)),
+        global_known_hosts=lists("globalknownhostsfile", _GLOBAL),
+        proxy=expand(set_of(one(options, "proxycommand", "none")), tokens),
+    )
+
+
+def _me() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # this machine's user database does not know us, as in some containers
+        return str(os.getuid())
+
+
+def _agent(value: str) -> str:
+    if value.startswith("$"):  # the name of a variable that holds the path
+        value = os.environ.get(value[1:].strip("{}"), "none")
+    return "" if value == "SSH_AUTH_SOCK" else value if value == "none" else str(Path(value).expanduser())
+
+
+def _tokens(target: Target, address: str) -> dict[str, str]:
+    host = socket.gethostname()
+    return {
+        "%": "%",
+        "d": str(Path.home()),
+        "h": target.host,
+        "i": str(os.getuid()),
+        "k": target.alias or address,
+        "L": host.partition(".")[0],
+        "l": host,
+        "n": address,
+        "p": str(target.port),
+        "r": target.user,
+        "u": _me(),
+    }
+
+
+def _hops(name: str, via: str, known_hosts: str, identity_file: str, depth: int) -> tuple[Target, ...]:
+    if depth >= _MOST_HOPS:
+        what = f"its jump hosts lead in a circle, or over more than {_MOST_HOPS} hosts: {via}"
+        raise Unreachable(what, "correct ProxyJump in ~/.ssh/config", name)
+    hops: tuple[Target, ...] = ()
+    for text in via.split(","):
+        user, host, port = split_hop(text)
+        # As with ssh's -J: how the first one is reached is for its own configuration to say.
+        further = "none" if hops else ""
+        hop = _resolve(name, host, user, port, "", further, known_hosts, depth + 1)
+        if identity_file:
+            own = str(Path(identity_file).expanduser())
+            hop = replace(hop, identity_files=(own, *(f for f in hop.identity_files if f != own)))
+        way = hops or hop.jump
+        hops = (*way, replace(hop, name=f"{name} (jump host {host})", jump=way))
+    return hops
+
+
+def _ssh_g(name: str, address: str, user: str, port: int) -> Options:
+    # User and port too: Match blocks and tokens may depend on them.
+    given = (*(("-l", user) if user else ()), *(("-p", str(port)) if port else ()))
+    line = ["ssh", "-G", *given, "--", address]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=10, check=False, errors="replace")
+    except FileNotFoundError:
+        return {}
+    except subprocess.TimeoutExpired:
+        what = "ssh takes longer than 10 s to read its configuration; a Match exec in it may hang"
+        raise Unreachable(what, " ".join(line), name) from None
+    if done.returncode != 0:
+        said = " | ".join(s for s in done.stderr.splitlines() if not s.startswith("Pseudo-terminal"))
+        raise Unreachable(f"ssh cannot read its configuration: {said}", " ".join(line), name)
+    return parse_ssh_g(done.stdout)

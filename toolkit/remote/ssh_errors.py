@@ -1,0 +1,113 @@
+"""Why an ssh connection failed, in words, with the command that cures it."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import socket
+
+import paramiko
+
+from toolkit.errors import ToolkitError, Unreachable
+from toolkit.remote.auth import NotLetIn
+from toolkit.remote.known_hosts import Record, Verdict
+from toolkit.remote.ssh_config import Target
+
+
+class RefusedHostKey(paramiko.SSHException):
+    """The host showed a key that known_hosts does not let pass."""
+
+    def __init__(self, verdict: Verdict, key: paramiko.PKey, known: Record) -> None:
+        self.verdict, self.key, self.known = verdict, key, known
+        super().__init__(f"host key {key.fingerprint} is {verdict}")
+
+
+def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitError:
+    """Return the error that people get to see for what paramiko or the system raised.
+
+    Args:
+        proxy_said: the last line that the target's ProxyCommand wrote to standard error.
+    """
+    name, host, port = target.name, target.host, target.port
+    by_hand = f"ssh -p {port} {_at(target)}"
+    if isinstance(error, ToolkitError):
+        return error
+    if isinstance(error, RefusedHostKey):
+        return _host_key(target, error)
+    if isinstance(error, paramiko.AuthenticationException):
+        return _login(target, error)
+    if target.proxy:
+        words = proxy_said or str(error) or type(error).__name__
+        return Unreachable(f"the ProxyCommand does not lead to an sshd: {words}", target.proxy, name)
+    if isinstance(error, socket.gaierror):
+        return Unreachable(f"the name {host} is not known here", "set address: in hosts.yaml", name)
+    inner = getattr(error, "errors", None)  # paramiko's, one for each address of the name
+    causes = list(inner.values()) if isinstance(inner, dict) else [error]
+    if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
+        what = f"nothing listens at {host} port {port}: connection refused"
+        return Unreachable(what, f"is sshd running there, and is port: right? {by_hand}", name)
+    gone = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
+    if isinstance(error, TimeoutError) or any(getattr(e, "errno", 0) in gone for e in causes):
+        what = f"no answer from {host} port {port}: off, cut off, or behind a firewall"
+        return Unreachable(what, by_hand, name)
+    # paramiko's words for a handshake that was not done in time, and for the first line of one.
+    if str(error) == "No existing session" or isinstance(error.__context__, TimeoutError):
+        what = f"{host} port {port} takes the connection and then says nothing: frozen, or far too busy"
+        return Unreachable(what, f"look at its console; {by_hand}; without it: --exclude {name}", name)
+    if "banner" in str(error) or isinstance(error, EOFError):
+        what = f"what answers at {host} port {port} is no sshd, or one that hangs up at once: {error}"
+        return Unreachable(what.removesuffix(": "), f"is port: right? {by_hand}", name)
+    return Unreachable(
+        f"cannot connect to {target.login}: {str(error) or type(error).__name__}", by_hand, name
+    )
+
+
+def _at(target: Target) -> str:
+    return shlex.quote(f"{target.user}@{target.host}")
+
+
+def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
+    known, kind, shown = error.known, error.key.get_name(), error.key.fingerprint
+    host = target.name.partition(" ")[0]  # without the words that name a jump host on the way to it
+    if error.verdict == "revoked":
+        marks = [e.where for e in known.revoked if e.key == error.key.get_base64()]
+        what = f"its ssh host key is REVOKED ({', '.join(marks) or target.revoked_keys}): {shown}"
+        return Unreachable(
+            what,
+            "somebody may pose as it; ask who runs it for its new key, then take the mark out",
+            target.name,
+        )
+    if error.verdict == "changed":
+        was = ", ".join(f"{e.fingerprint} ({e.where})" for e in known.keys if e.kind == kind)
+        what = f"its ssh host key has CHANGED: recorded {was}, shown now {shown}"
+        fix = f"if the host was reinstalled: toolkit trust --replace {host}; if not, suspect an intruder"
+        return Unreachable(what, fix, target.name)
+    what = f"its ssh host key is not known yet ({kind} {shown})"
+    if known.keys:
+        others = ", ".join(f"{e.kind} {e.fingerprint}" for e in known.keys)
+        what += f"; on record is one of another kind: {others}"
+    if known.authorities:
+        what += f"; {known.authorities[0].where} leaves it to a @cert-authority, which is not supported here"
+    if "KnownHostsCommand" in target.unsupported:
+        what += "; ssh's KnownHostsCommand is not supported here"
+    return Unreachable(what, f"toolkit trust {host}", target.name)
+
+
+def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitError:
+    tried = error.tried if isinstance(error, NotLetIn) else [str(error)]
+    copy = f"ssh-copy-id -p {target.port} {_at(target)}"
+    fix = f"{copy}, or set user and identity_file in the hosts file"
+    if not tried:
+        tried = ["there is no key to offer, neither in a file nor in an agent"]
+        fix = f"ssh-keygen -t ed25519, then {fix}"
+    elif isinstance(error, NotLetIn):
+        if error.locked:
+            fix = f"ssh-add {error.locked[0]}" + (f"; or {fix}" if error.refused else "")
+        elif error.more:
+            fix = f"let {target.user} in by key alone on that host: AuthenticationMethods in its sshd_config"
+        elif tried[-1].startswith("then it hung up"):
+            fix = "set identity_file in the hosts file: then that key alone is offered"
+    asked = [name for name in target.unsupported if name != "KnownHostsCommand"]
+    if asked:
+        tried = [*tried, f"{' and '.join(asked)} of ssh's configuration is not supported here"]
+    return Unreachable(f"ssh does not let us in as {target.login}: {'; '.join(tried)}", fix, target.name)

@@ -1,1 +1,0 @@
-"""Values as text for other programs: docker, compose, OpenSSH."""

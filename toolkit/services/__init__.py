@@ -1,0 +1,1 @@
+"""Containers beside training."""

@@ -1,0 +1,97 @@
+"""Services as they are now: their health, their output, and where their hosts reach them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from toolkit.cluster.session import Session
+from toolkit.core.causes import words_of
+from toolkit.core.command import script
+from toolkit.core.names import service_container
+from toolkit.errors import NotReady, ToolkitError
+from toolkit.hostsfile.inventory import Service
+from toolkit.remote.fanout import fan_out
+from toolkit.services.status import (
+    ServiceState,
+    address_command,
+    container_of,
+    health_command,
+    service_states,
+    to_ask,
+)
+
+_HEALTH_SECONDS = 20.0
+_BEAT_S = 1.0
+# Ended by the end of what it is fed: alone it would wait for a silent service's next line when we are gone.
+_LOGS = r"""
+exec 3<&0
+docker logs "$@" 2>&1 & logs=$!
+{ cat <&3 >/dev/null; kill $logs; } >/dev/null 2>&1 & left=$!
+wait $logs; status=$?
+kill $left 2>/dev/null
+exit $status
+"""
+
+
+def states(session: Session) -> list[ServiceState]:
+    """Return how every service of the file stands; those that run are asked for their health."""
+    asked = {service.name: service for service in to_ask(session.inventory, session.facts)}
+
+    def ask(name: str) -> str:
+        asking = health_command(session.inventory, asked[name])
+        result = session.runners[asked[name].host].run(asking, _HEALTH_SECONDS)
+        return "" if result.ok else words_of(result.stdout or result.stderr) or "no answer"
+
+    said, silent = fan_out(list(asked), ask)
+    unhealthy = {name: why for name, why in said.items() if why}
+    unhealthy |= {name: error.what for name, error in silent.items()}
+    return service_states(session.inventory, session.facts, session.errors, unhealthy)
+
+
+def show_log(session: Session, service: Service, sink: Callable[[bytes], None], words: Iterable[str]) -> None:
+    """Copy what a service has said to ``sink``; with ``--follow`` among the words, go on until it ends.
+
+    Args:
+        words: options of ``docker logs``.
+
+    Raises:
+        NotReady: there is no container of it.
+        ToolkitError: its log cannot be read.
+    """
+    if service.host in session.errors:
+        raise session.errors[service.host]
+    if container_of(session.inventory.cluster, service, session.facts[service.host]) is None:
+        raise NotReady(f"service {service.name} has no container", "toolkit up", service.host)
+    over = threading.Event()
+
+    def beats() -> Iterable[bytes]:
+        while not over.wait(_BEAT_S):
+            yield b"\n"
+
+    name = service_container(session.inventory.cluster, service.name)
+    try:
+        result = session.runners[service.host].stream(script(_LOGS, *words, name), sink, beats())
+    finally:
+        over.set()
+    if not result.ok:
+        raise ToolkitError(f"cannot read its log: {words_of(result.stderr)}", "toolkit status", service.host)
+
+
+def address_of(session: Session, service: Service) -> str:
+    """Return the address of a service's container, as its host reaches it.
+
+    Raises:
+        NotReady: it does not run.
+    """
+    if service.host in session.errors:
+        raise session.errors[service.host]
+    # Asked now and not taken from the facts: it may have been started anew since.
+    result = session.runners[service.host].run(address_command(session.inventory, service), _HEALTH_SECONDS)
+    state, _, address = result.stdout.strip().partition(" ")
+    if not result.ok:
+        raise NotReady(f"service {service.name} has no container", "toolkit up", service.host)
+    if state != "running" or not address:
+        fix = f"toolkit logs --service {service.name}; toolkit up"
+        raise NotReady(f"service {service.name} does not run: it is {state}", fix, service.host)
+    return address

@@ -1,0 +1,116 @@
+"""Ways from this machine to services on the hosts, through ssh; they outlive a connection that breaks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from toolkit.cluster.session import Session
+from toolkit.errors import NotReady, ToolkitError, Unreachable
+from toolkit.hostsfile.inventory import Service
+from toolkit.remote.port_forward import LOOPBACK, Forward, Stream
+from toolkit.remote.ssh import SshRunner
+from toolkit.services.control import address_of
+
+
+@dataclass(frozen=True)
+class Door:
+    """A port here that leads to a service.
+
+    Args:
+        port: of this machine, at 127.0.0.1.
+        leads_to: the port in the service's container.
+    """
+
+    service: str
+    host: str
+    port: int
+    leads_to: int
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+
+class Way:
+    """The way to one service: finds it anew when its container or the connection is another one."""
+
+    def __init__(self, session: Session, service: Service, say: Callable[[str], None]) -> None:
+        self._session, self._service, self._say = session, service, say
+        self._lock = threading.Lock()
+        self._address = address_of(session, service)
+
+    def dial(self, port: int) -> Stream:
+        """Return a connection to one of the service's ports; says why there is none.
+
+        Raises:
+            ToolkitError: it does not run, its host is out of reach, or lets nobody through.
+        """
+        host = self._service.host
+        try:
+            runner, address = self._session.runners[host], self._address
+            try:
+                return runner.dial((address, port))
+            except (Unreachable, NotReady):
+                self._renew(runner, address)
+                return self._session.runners[host].dial((self._address, port))
+        except ToolkitError as error:
+            self._say(f"{self._service.name}: {error}")
+            raise
+
+    def _renew(self, runner: SshRunner, address: str) -> None:
+        """Connect once more where that is needed, and ask where the service is; others wait meanwhile."""
+        host = self._service.host
+        with self._lock:
+            if (self._session.runners[host], self._address) != (runner, address):
+                return  # somebody else has done it
+            if not runner.is_open:
+                runner.close()
+                again = self._session.runner(host)
+                again.open()
+                self._session.runners[host] = again
+                self._say(f"{self._service.name}: connected to {host} once more")
+            self._address = address_of(self._session, self._service)
+
+
+class Doors:
+    """All ports of this machine that lead to services, until they are closed."""
+
+    def __init__(self, session: Session, say: Callable[[str], None]) -> None:
+        self._session, self._say = session, say
+        self._forwards: list[Forward] = []
+
+    def open(self, service: Service, wanted: int = 0) -> list[Door]:
+        """Open a port here for each of the service's: of the same number, or another where that is taken.
+
+        Args:
+            wanted: the number for its first port; 0 for none in particular.
+
+        Raises:
+            ToolkitError: see ``Way.dial``; or the wanted port is taken.
+        """
+        way = Way(self._session, service, self._say)
+        doors = []
+        for index, port in enumerate(service.ports):
+            way.dial(port).close()  # so that a host that forbids it is told of now
+            number = wanted if wanted and not index else port
+            forward = self._forward(number, partial(way.dial, port), fixed=bool(wanted) and not index)
+            doors.append(Door(service.name, service.host, forward.port, port))
+        return doors
+
+    def _forward(self, port: int, dial: Callable[[], Stream], fixed: bool) -> Forward:
+        try:
+            forward = Forward(port, dial)
+        except OSError as error:
+            if fixed:
+                fix = "--port with another one, or without --port any that is free"
+                raise ToolkitError(f"port {port} of this machine: {error.strerror}", fix) from error
+            forward = Forward(0, dial)  # taken, or one that only root may have
+        self._forwards.append(forward)
+        return forward
+
+    def close(self) -> None:
+        for forward in self._forwards:
+            forward.close()

@@ -1,0 +1,152 @@
+"""Services: containers beside training, each on one host, and what starts them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from toolkit import __version__
+from toolkit.cluster.container_start import REMOVE_OWN, start_step
+from toolkit.cluster.etc_files import home_of
+from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, given_gpus, gpu_access
+from toolkit.cluster.layout import Layout, Place
+from toolkit.cluster.ownership import services_of
+from toolkit.core.command import command, script
+from toolkit.core.container import Container, Mount
+from toolkit.core.names import (
+    LABEL_CLUSTER,
+    LABEL_HOST,
+    LABEL_OWNER,
+    LABEL_ROLE,
+    LABEL_SERVICE,
+    LABEL_VERSION,
+    SERVICE,
+    service_container,
+)
+from toolkit.hostsfile.inventory import Inventory, Service
+from toolkit.plan.steps import Failure, Phase, Run, Step, WaitFor
+from toolkit.services.status import health_command
+
+# Its ports are published nowhere: nobody outside of the host reaches them, and none of the host's is taken.
+NETWORK = "bridge"
+_NO_BRIDGE = (
+    Failure(
+        r"network bridge not found",
+        'the engine has no bridge ("bridge": "none"), on which services have their ports',
+        'remove "bridge": "none" from /etc/docker/daemon.json, restart docker',
+    ),
+)
+_PULL_SECONDS = 3600.0
+
+
+def service_folders(inventory: Inventory, host: str) -> tuple[str, ...]:
+    """Return the folders below a host's state that are the homes of its services."""
+    names = [f"services/{service.name}" for service in inventory.services_on(host)]
+    return ("services", *names) if names else ()
+
+
+def service_of(layout: Layout, place: Place, service: Service) -> Container:
+    """Return the container of a service, with its digest among the labels.
+
+    Raises:
+        NotReady: the host has not the GPUs that are asked for.
+    """
+    inventory, facts = layout.inventory, place.facts
+    home = home_of(layout.user, facts.uid)
+    wanted = replace(inventory.host(place.name), gpus=service.gpus, gpu_ids=service.gpu_ids)
+    given = given_gpus(wanted, facts, f"services/{service.name}/gpus")
+    gpus, cdi = gpu_access(given, facts)
+    seen = (CAPABILITIES,) if given else (NONE_VISIBLE,) if facts.gpus else ()
+    labels = dict(inventory.labels) | {
+        LABEL_CLUSTER: inventory.cluster,
+        LABEL_ROLE: SERVICE,
+        LABEL_SERVICE: service.name,
+        LABEL_HOST: place.name,
+        LABEL_OWNER: facts.user,
+        LABEL_VERSION: __version__,
+    }
+    folder = Mount(f"{place.state}/services/{service.name}", home)
+    own = {"HOME": home, "LOGNAME": layout.user, "USER": layout.user, **dict(seen), **dict(service.env)}
+    return Container(
+        name=service_container(inventory.cluster, service.name),
+        hostname=service.name,
+        image=service.image or layout.reference,
+        argv=service.argv,
+        user=f"{facts.uid}:{facts.gid}",
+        groups=tuple(sorted(gid for gid, _ in facts.groups if gid != facts.gid)),
+        workdir=home,
+        env=tuple(sorted((own | {"TOOLKIT_CLUSTER": inventory.cluster}).items())),
+        mounts=(folder, *inventory.all_mounts, *service.mounts),
+        labels=tuple(sorted(labels.items())),
+        gpus=gpus,
+        cdi=cdi,
+        shm_bytes=inventory.shm_bytes,
+        pids=65536,
+        network=NETWORK,
+    ).labelled()
+
+
+def service_phases(layout: Layout) -> tuple[Phase, ...]:
+    """Return what makes all services be there, those go that the file does not name any more, and waits.
+
+    Raises:
+        NotReady: see ``service_of``.
+    """
+    pairs = [
+        (place, service)
+        for service in layout.inventory.services
+        if (place := layout.place(service.host)) is not None
+    ]
+    stale = tuple(step for place in layout.places for step in _stale_steps(layout, place))
+    return (
+        Phase("services", (*stale, *(step for pair in pairs for step in _start_steps(layout, *pair)))),
+        Phase("health", tuple(_wait_step(layout, place, service) for place, service in pairs)),
+    )
+
+
+def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
+    """What removes services that are not, or no longer, the host's."""
+    cluster = layout.inventory.cluster
+    wanted = {service_container(cluster, one.name) for one in layout.inventory.services_on(place.name)}
+    return tuple(
+        Run(
+            place.name,
+            f"remove {found.name}, which the hosts file does not name here",
+            script(f"{REMOVE_OWN}", found.name, place.facts.user),
+            unless=script('! docker container inspect "$1" >/dev/null 2>&1', found.name),
+        )
+        for found in services_of(cluster, place.facts)
+        if found.name not in wanted
+    )
+
+
+def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, ...]:
+    start = start_step(service_of(layout, place, service), place.facts, f"service {service.name}", _NO_BRIDGE)
+    if not service.image:
+        return (start,)
+    name = service.image
+    pull = Run(
+        place.name,
+        f"pull {name}",
+        command("docker", "pull", "--quiet", name),
+        unless=script('docker image inspect "$1" >/dev/null 2>&1', name),
+        timeout=_PULL_SECONDS,
+        fix=f"on {place.name}: docker pull {name}; or docker save {name} | ssh {place.name} docker load",
+    )
+    return (pull, start)
+
+
+def _wait_step(layout: Layout, place: Place, service: Service) -> Step:
+    name = service_container(layout.inventory.cluster, service.name)
+    runs = script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name)
+    # One whose command is wrong has ended before long.
+    stays = script('sleep 1; test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name)
+    where = f" at {service.health}" if service.health else ""
+    return WaitFor(
+        place.name,
+        f"{service.name} {'answers' if service.health else 'runs'}{where}",
+        ready=health_command(layout.inventory, service) if service.health else stays,
+        alive=runs,
+        explain=script('docker logs --tail 5 "$1" 2>&1', name),
+        deadline=service.start_within,
+        fix=f"toolkit logs --service {service.name}",
+    )

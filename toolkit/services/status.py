@@ -1,0 +1,119 @@
+"""How services stand: whether their containers run, whether they serve, where their hosts reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from toolkit.cluster.container_status import why_not_running
+from toolkit.cluster.ownership import services_of
+from toolkit.core.command import Command, command, script
+from toolkit.core.facts import ContainerFacts, Facts
+from toolkit.core.names import INSIDE, container_name, service_container
+from toolkit.errors import ToolkitError
+from toolkit.hostsfile.inventory import Inventory, Service
+
+# Of its container on the engine's bridge; it gets one anew with each start.
+_ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+
+
+def health_command(inventory: Inventory, service: Service) -> Command:
+    """Return what asks for a service's health on its host; ends with 0 when it serves, else says why not.
+
+    From the cluster's own container, which has Python and the host's network.
+    """
+    role = inventory.role(service.host)
+    ask = f"docker exec {container_name(inventory.cluster, role)} python3 {INSIDE / 'healthy.py'}"
+    return script(
+        f"""at=$(docker inspect --format '{_ADDRESS}' "$1") || exit; exec {ask} "http://$at:$2$3" """.strip(),
+        service_container(inventory.cluster, service.name),
+        str(service.ports[0]),
+        service.health,
+    )
+
+
+def address_command(inventory: Inventory, service: Service) -> Command:
+    """Return what prints how a service's container stands, and its address as its host reaches it."""
+    name = service_container(inventory.cluster, service.name)
+    return command("docker", "inspect", "--format", f"{{{{.State.Status}}}} {_ADDRESS}", name)
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """One service as `status` shows it.
+
+    Args:
+        state: ``healthy``, ``running`` (where no health was asked for), ``not healthy``, ``no container``,
+            ``unreachable``, or Docker's word.
+        note: what is worth saying about it.
+        fix: what to do about that.
+    """
+
+    service: str
+    host: str
+    state: str
+    ports: tuple[int, ...] = ()
+    image: str = ""
+    note: str = ""
+    fix: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.state in ("healthy", "running")
+
+
+def service_states(
+    inventory: Inventory,
+    facts: Mapping[str, Facts],
+    errors: Mapping[str, ToolkitError],
+    unhealthy: Mapping[str, str],
+) -> list[ServiceState]:
+    """Return how every service of the file stands.
+
+    Args:
+        errors: of the hosts that did not answer.
+        unhealthy: why services that run do not serve, by name.
+    """
+    return [_state(inventory, service, facts, errors, unhealthy) for service in inventory.services]
+
+
+def _state(
+    inventory: Inventory,
+    service: Service,
+    facts: Mapping[str, Facts],
+    errors: Mapping[str, ToolkitError],
+    unhealthy: Mapping[str, str],
+) -> ServiceState:
+    state = ServiceState(service.name, service.host, "", service.ports, service.image or inventory.image)
+    if service.host in errors:
+        lost = errors[service.host]
+        return replace(state, state="unreachable", note=lost.what, fix=lost.fix)
+    found = container_of(inventory.cluster, service, facts[service.host])
+    logs = f"toolkit logs --service {service.name}"
+    if found is None:
+        return replace(state, state="no container", fix="toolkit up")
+    if why := why_not_running(found, facts[service.host]):
+        return replace(state, state=f"{found.state} ({found.exit_code})", note=why, fix=f"{logs}; toolkit up")
+    if service.name in unhealthy:
+        return replace(state, state="not healthy", note=unhealthy[service.name], fix=logs)
+    return replace(state, state="healthy" if service.health else "running")
+
+
+def container_of(cluster: str, service: Service, facts: Facts) -> ContainerFacts | None:
+    """Return the container of a service on its host, None when there is none."""
+    name = service_container(cluster, service.name)
+    return next((c for c in services_of(cluster, facts) if c.name == name), None)
+
+
+def to_ask(inventory: Inventory, facts: Mapping[str, Facts]) -> Sequence[Service]:
+    """Return the services whose health can be asked for: their containers run."""
+    return [
+        service
+        for service in inventory.services
+        if service.health and service.host in facts and _runs(inventory.cluster, service, facts[service.host])
+    ]
+
+
+def _runs(cluster: str, service: Service, facts: Facts) -> bool:
+    found = container_of(cluster, service, facts)
+    return found is not None and found.state == "running"

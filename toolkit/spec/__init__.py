@@ -1,1 +1,0 @@
-"""hosts.yaml: from text to a validated Inventory, all problems at once."""

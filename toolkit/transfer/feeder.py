@@ -1,0 +1,115 @@
+"""What is sent from here: chunks to the hosts that take from this machine, and their digests to all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+
+from toolkit.transfer.compress import Packer
+from toolkit.transfer.host import HEAD, ZSTD, Member
+from toolkit.transfer.payload import Cargo
+
+# Chunks on their way to a host that is fed from here: what takes so many seconds, within bounds. A longer
+# row would hold up orders to that host.
+_ROW_SECONDS, _ROW_FIRST, _ROW_LEAST, _ROW_MOST = 0.3, 16, 2, 96
+# Chunks per second of a link that is about as quick as compressing is: 200 MB/s, 1.7 Gb/s.
+_QUICK = 800.0
+
+
+class Supply:
+    """The chunks of one transfer.
+
+    Args:
+        failed: called with what goes wrong on this machine.
+    """
+
+    def __init__(self, cargo: Cargo, failed: Callable[[Exception], None]) -> None:
+        self._cargo, self._failed = cargo, failed
+        self._lock = threading.Lock()
+        self._members: Sequence[Member] = ()
+        self._announced = 0
+
+    def begin(self, members: Sequence[Member]) -> None:
+        """From now on these hosts need chunks."""
+        self._members = members
+        self._announced = min(member.stretches[0].first for member in members)
+
+    def close(self) -> None:
+        self._cargo.settle()
+
+    def feed(self, member: Member, wanted: bool, rate: Callable[[], float | None]) -> None:
+        """Send chunks to a host from the one on that it says, or no longer.
+
+        Args:
+            rate: chunks per second that it takes of late, None for unknown.
+        """
+        with member.changed:
+            member.feeding += 1
+            order = member.feeding
+            member.data.clear()
+            member.sent = 0
+            member.changed.notify_all()
+        if wanted:
+            threading.Thread(target=self._feed, args=(member, order, rate), daemon=True).start()
+
+    def _feed(self, member: Member, order: int, rate: Callable[[], float | None]) -> None:
+        try:
+            with member.changed:
+                member.changed.wait_for(lambda: member.take_at is not None or member.feeding != order)
+                at = member.take_at
+            if at is not None and member.feeding == order:
+                self._send(member, order, at, rate)
+        except Exception as error:
+            if member.feeding == order:
+                self._failed(error)
+
+    def _send(self, member: Member, order: int, at: int, rate: Callable[[], float | None]) -> None:
+        packer, packs = Packer(), all(one.zstd for one in self._members)
+        with contextlib.closing(self._cargo.chunks(at)) as chunks:
+            for number, chunk in chunks:
+                self.close()  # whoever reads now keeps the reading open
+                self._announce(number, chunk)
+                waited = _wait(member, order, number, rate)
+                worth = waited or (rate() or 0.0) < _QUICK
+                packed, data = packer.pack(chunk, worth and packs)
+                head = HEAD.pack(b"C", ZSTD if packed else 0, number, len(data))
+                with member.changed:
+                    if member.feeding != order:
+                        return
+                    member.data.append(head + data)
+                    member.fed += len(head + data)
+                    member.sent = number + 1
+                    member.changed.notify_all()
+
+    def _announce(self, number: int, chunk: bytes) -> None:
+        """Tell all hosts the digest of a chunk, once, before anybody gets it."""
+        with self._lock:
+            if number < self._announced:
+                return
+            self._announced = number + 1
+            sum_ = hashlib.sha256(chunk).digest()
+            for member in self._members:
+                member.digest(number, sum_)
+
+
+def _wait(member: Member, order: int, number: int, rate: Callable[[], float | None]) -> bool:
+    """Wait until a chunk may go; return whether that took time."""
+
+    def may() -> bool:
+        few = len(member.data) < 2 and number - member.at < _row(rate())
+        return member.feeding != order or (few and number < member.limit)
+
+    with member.changed:
+        if may():
+            return False
+        while not may():
+            member.changed.wait(0.05)
+        return True
+
+
+def _row(rate: float | None) -> int:
+    if rate is None:
+        return _ROW_FIRST
+    return int(min(max(_ROW_SECONDS * rate, _ROW_LEAST), _ROW_MOST))

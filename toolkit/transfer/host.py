@@ -1,0 +1,250 @@
+"""One host of a transfer: the program that runs there, what it is told and what it says."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+
+from toolkit.core.answers import LineStream, answer_of
+from toolkit.core.command import Command
+from toolkit.core.runner import Runner
+from toolkit.errors import ToolkitError, Unreachable
+from toolkit.image.chunks import CHUNK
+from toolkit.protocol.decode import decode_json
+from toolkit.protocol.relay import RelayMessage
+from toolkit.transfer.keys import RelayKey
+from toolkit.transfer.orders import HERE
+from toolkit.transfer.payload import Stretch
+from toolkit.transfer.schedule import Line
+
+# Bytes done, bytes in all.
+Advance = Callable[[int, int], None]
+
+# As in relay.py: kind, flags, number, length; and the flag of a compressed chunk.
+HEAD = struct.Struct(">cBII")
+ZSTD = 1
+# Seconds that a host has for its first word, and between two messages that carry nothing but digests.
+ANSWER, _FLUSH = 20.0, 0.1
+_AGAIN = "run the same command again"
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What came of it on one host.
+
+    Args:
+        stretches: those that it has put away.
+        refused: what was said of one that could not be put away; empty when it took all.
+        wire: bytes that came in, compressed as they were.
+        fed: bytes of it that this machine sent.
+        seconds: from when the line formed until the last chunk was there.
+        giver: host that gave the last chunk, empty for this machine.
+        note: what else there is to say about the way it took.
+    """
+
+    stretches: tuple[Stretch, ...]
+    refused: str = ""
+    wire: int = 0
+    fed: int = 0
+    seconds: float = 0.0
+    giver: str = HERE
+    note: str = ""
+
+
+@dataclass
+class _Load:
+    status: int
+    said: str
+
+
+class Member:
+    """One host: what it is told, what it says, what is fed to it."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        address: str,
+        need: Hashable,
+        advance: Advance,
+        tell: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.runner, self.address, self.need, self._advance, self._tell = (
+            *(runner, address, need),
+            *(advance, tell),
+        )
+        self.host = runner.name
+        self.stretches: tuple[Stretch, ...] = ()
+        self._total = 0
+        self.zstd, self.port = False, 0
+        self.at = self.limit = self.sent = self.wire = 0
+        self.fed = 0
+        self.busy = False  # it takes no more, or less than comes, for a reason of its own
+        self.heard = 0.0  # when it last said how far it is
+        self.rate: float | None = None  # chunks per second of late
+        self.moved = 0.0  # when it last got a chunk
+        self.giver = HERE
+        self.said: deque[RelayMessage] = deque()
+        self.finished, self.ended, self._ready = threading.Event(), threading.Event(), threading.Event()
+        self.error: Exception | None = None
+        self._loads: dict[int, _Load] = {}
+        self._bad = False
+        self._lines = LineStream(self.host)
+        self.changed = threading.Condition()
+        self._orders: list[bytes] = []
+        self._digests: list[tuple[int, bytes]] = []
+        self.data: deque[bytes] = deque()
+        self._closed = False
+        self._stderr = self._missing = ""
+        self.feeding = 0  # rises with every order to feed or not to
+        self.take_at: int | None = None
+
+    # The program over there
+
+    def start(self, program: Command) -> str:
+        """Start the program on the host; return why it does not run, empty when it does."""
+        threading.Thread(target=self._run, args=(program,), daemon=True, name=f"relay {self.host}").start()
+        self._ready.wait(ANSWER)
+        if isinstance(self.error, Unreachable):
+            raise self.error
+        if self._missing or self.ended.is_set():
+            return self._missing or self._stderr.strip().rpartition("\n")[2] or "its relay did not start"
+        return "" if self._ready.is_set() else "its relay did not answer"
+
+    def _run(self, command: Command) -> None:
+        try:
+            result = self.runner.stream(command, self._hear, self._frames())
+            self._stderr = result.stderr
+            reason = result.stderr.strip().rpartition("\n")[2] or f"status {result.status}"
+            self.fail(ToolkitError(f"its relay ended: {reason}", _AGAIN, self.host))
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self.close()  # what feeds it would wait for more
+            self.ended.set()
+            self._ready.set()
+            self.finished.set()
+            self._tell(lambda: None)
+
+    def _hear(self, data: bytes) -> None:
+        lines = self._lines.take(data)
+        for line in lines:
+            with answer_of(self.host, "the transfer"):
+                what = decode_json(RelayMessage, line)
+            if what.missing is not None:
+                self._missing = what.missing
+                self._ready.set()
+                self.close()  # it reads nothing that could end what waits for it
+            elif what.ready:
+                self.zstd = what.zstd
+                self._ready.set()
+            elif what.port is not None:
+                self.port = what.port
+            elif what.loaded is not None:
+                if what.loaded >= len(self.stretches):
+                    raise ToolkitError(f"it put away {what.loaded}, which was not sent", _AGAIN, self.host)
+                self._judge(what.loaded, _Load(what.status, what.said))
+            else:
+                if what.at is not None and what.limit is not None:
+                    self.busy, self.heard = what.busy, time.monotonic()
+                    self._moved(what.at, what.limit, what.wire)
+                self.said.append(what)
+        if lines:
+            self._tell(lambda: None)
+
+    def _moved(self, at: int, limit: int, wire: int) -> None:
+        with self.changed:
+            if at > self.at:
+                self.moved = time.monotonic()
+            self.at, self.limit, self.wire = at, limit, wire
+            self.changed.notify_all()
+        if self.stretches:
+            self._advance(min((at - self.stretches[0].first) * CHUNK, self._total), self._total)
+
+    def _judge(self, number: int, load: _Load) -> None:
+        self._loads[number] = load
+        self._bad = self._bad or load.status != 0
+        if self._bad or len(self._loads) == len(self.stretches):
+            self.error = None
+            self.finished.set()
+
+    def brought(self, line: Line, started: float) -> Brought:
+        """Return what came of it, once it is finished."""
+        good = [number for number, load in sorted(self._loads.items()) if not load.status]
+        bad = [load.said for _, load in sorted(self._loads.items()) if load.status]
+        note = ""
+        if self.host in line.direct:
+            note = f"not from another host: {line.direct[self.host]}"
+        if self.host in line.passed:
+            note = f"after the others: {line.passed[self.host]}"
+        put_away = tuple(self.stretches[number] for number in good)
+        refused = (bad[0].strip() or "it failed and said nothing") if bad else ""
+        seconds = max(0.0, self.moved - started)
+        return Brought(put_away, refused, self.wire, self.fed, seconds, self.giver, note)
+
+    def fail(self, error: Exception) -> None:
+        if not self.finished.is_set():
+            self.error = error
+            self.finished.set()
+
+    def close(self) -> None:
+        with self.changed:
+            self._closed = True
+            self.feeding += 1
+            self.changed.notify_all()
+
+    # What it is told
+
+    def begin(self, key: RelayKey, more: dict[str, object]) -> None:
+        self._total = sum(one.size for one in self.stretches)
+        loads = [(one.first, one.end) for one in self.stretches]
+        self.order(do="begin", loads=loads, key=key.key, cert=key.cert, ca=key.ca, **more)
+
+    def order(self, **order: object) -> None:
+        text = json.dumps(order).encode()
+        with self.changed:
+            self._orders.append(HEAD.pack(b"J", 0, 0, len(text)) + text)
+            if order["do"] == "take":
+                self.take_at = None
+                if order["host"] is not None:
+                    self.giver = str(order["host"])
+            self.changed.notify_all()
+
+    def taken(self, giver: object, at: int) -> None:
+        """It has done as it was told to: it takes from this one now, and needs this chunk next."""
+        if giver == self.giver:
+            with self.changed:
+                self.take_at = at
+                self.changed.notify_all()
+
+    def digest(self, number: int, sum_: bytes) -> None:
+        if self.stretches and number >= self.stretches[0].first:
+            with self.changed:
+                self._digests.append((number, sum_))
+                self.changed.notify_all()
+
+    def _frames(self) -> Iterator[bytes]:
+        """What goes to its standard input: orders first, then digests, then chunks."""
+        flushed = 0.0
+        while True:
+            with self.changed:
+                while True:
+                    due = flushed + _FLUSH - time.monotonic()
+                    if self._orders or self.data or self._closed or (self._digests and due <= 0):
+                        break
+                    self.changed.wait(due if self._digests else None)
+                if self._closed:
+                    return
+                pieces, self._orders = self._orders, []
+                if self._digests:
+                    first, sums = self._digests[0][0], b"".join(sum_ for _, sum_ in self._digests)
+                    pieces.append(HEAD.pack(b"D", 0, first, len(sums)) + sums)
+                    self._digests, flushed = [], time.monotonic()
+                if not pieces and self.data:
+                    pieces.append(self.data.popleft())
+                    self.changed.notify_all()
+            yield b"".join(pieces)

@@ -1,0 +1,232 @@
+"""An image or a data set to many hosts at once: each gives to the next what it gets, this machine sends once.
+
+On every host runs toolkit/inside/relay.py for as long as the transfer lasts. Here is decided who gives to
+whom (``toolkit.transfer.schedule``), and from here come the digests that alone make a chunk count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable
+
+from toolkit.core.command import Command
+from toolkit.core.runner import Runner
+from toolkit.errors import ToolkitError
+from toolkit.transfer.feeder import Supply
+from toolkit.transfer.host import ANSWER, Advance, Brought, Member
+from toolkit.transfer.keys import RelayKeys
+from toolkit.transfer.orders import Drop, Feed, Give, Order, Take
+from toolkit.transfer.payload import Cargo
+from toolkit.transfer.schedule import Line, slow_links
+
+# Fewer bytes than these go to each host from here: until the hosts have met they would be there.
+LEAST = 2**20
+
+# Why a host that comes late takes no part.
+BEGUN = "the others had begun"
+
+# Seconds that the first host waits for the others, and between two looks at the line; and over which a
+# host's rate is taken to choose how much may be on its way to it.
+_MEET, _LOOK, _JUST_NOW = 5.0, 0.1, 0.3
+# Seconds for which a host's word that it is busy counts; it says so once a second.
+_SAYS = 5.0
+
+
+class Relay:
+    """One cargo on its way to several hosts.
+
+    Args:
+        hosts: who may take part; the line forms when each of them is there or has said that it is not.
+    """
+
+    def __init__(self, cargo: Cargo, hosts: Collection[str]) -> None:
+        self._cargo = cargo
+        self._lock = threading.Lock()
+        self._waiting = set(hosts)
+        self._members: dict[str, Member] = {}
+        self._mbit: dict[str, float] = {}
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._begun = threading.Event()
+        self._closed = False
+        self._line = Line({}, 0)
+        self._supply = Supply(cargo, self.failed)
+        self._started = 0.0
+
+    def absent(self, host: str) -> None:
+        """This host takes no part; the others need not wait for it."""
+        with self._lock:
+            self._waiting.discard(host)
+            complete = not self._waiting
+        if complete:
+            self._events.put(lambda: None)
+
+    def bring(
+        self,
+        runner: Runner,
+        program: Command,
+        need: Hashable,
+        address: str,
+        mbit: float,
+        advance: Advance,
+    ) -> Brought | str:
+        """Let a host take what it needs, from others or from here, and put it away.
+
+        Args:
+            program: starts toolkit/inside/relay.py there.
+            need: see ``toolkit.transfer.payload``.
+            address: at which other hosts reach it.
+            mbit: what its link carries at most, in Mbit/s; 0 for unknown.
+
+        Returns:
+            What came of it, or why the host cannot take part.
+
+        Raises:
+            Unreachable: the connection to the host broke.
+            Unreadable, ToolkitError: the cargo cannot be read.
+        """
+        self._cargo.prime(need)
+        member = Member(runner, address, need, advance, self._tell)
+        reason = member.start(program)
+        if reason or not self._join(member, mbit):
+            member.close()
+            self.absent(member.host)
+            return reason or BEGUN
+        member.finished.wait()
+        if member.error is not None:
+            raise member.error
+        return member.brought(self._line, self._started)
+
+    def failed(self, error: Exception) -> None:
+        """It cannot go on, for a reason on this machine."""
+        for member in list(self._members.values()):
+            member.fail(error)
+            member.close()
+
+    def close(self) -> None:
+        """End it, wherever it is."""
+        self._closed = True
+        self._supply.close()
+        for member in list(self._members.values()):
+            member.close()
+        self._events.put(lambda: None)
+
+    # What happens, one thing after another in a thread of its own
+
+    def _tell(self, event: Callable[[], None]) -> None:
+        self._events.put(event)
+
+    def _join(self, member: Member, mbit: float) -> bool:
+        with self._lock:
+            if self._begun.is_set() or self._closed:
+                return False
+            if not self._members:
+                threading.Thread(target=self._conduct, daemon=True, name="relay").start()
+            self._members[member.host] = member
+            self._mbit[member.host] = mbit
+            self._waiting.discard(member.host)
+        self._events.put(lambda: None)
+        return True
+
+    def _conduct(self) -> None:
+        try:
+            self._meet()
+            self._begin()
+            looked = time.monotonic()
+            while not self._closed and not all(m.ended.is_set() for m in self._members.values()):
+                with contextlib.suppress(queue.Empty):
+                    self._events.get(timeout=_LOOK)()
+                now = time.monotonic()
+                for member in self._members.values():
+                    self._hear(member, now)
+                if now - looked >= _LOOK:
+                    looked = now
+                    for member in self._members.values():
+                        member.rate = self._line.rate(member.host, now, _JUST_NOW)
+                    self._apply(self._line.look(self._sent(), self._busy(now), self._held(), now))
+                if self._line.finished:
+                    # A host that loads yet would lose the rest with its program.
+                    for member in self._members.values():
+                        if member.finished.is_set():
+                            member.close()
+        except Exception as error:
+            self.failed(error)
+
+    def _meet(self) -> None:
+        until = time.monotonic() + _MEET
+        while True:
+            with self._lock:
+                if not self._waiting or time.monotonic() >= until or self._closed:
+                    self._begun.set()
+                    return
+            with contextlib.suppress(queue.Empty):
+                self._events.get(timeout=_LOOK)()
+
+    def _begin(self) -> None:
+        own = self._cargo.lay_out({host: member.need for host, member in self._members.items()})
+        keys, starts = RelayKeys(), {}
+        for host, member in self._members.items():
+            member.stretches = own[host]
+            starts[host] = member.stretches[0].first
+            member.begin(keys.of(host), self._cargo.order(member.need, member.stretches))
+        # Nobody can be told whom to give to before that one listens.
+        until = time.monotonic() + ANSWER
+        while not all(m.port or m.ended.is_set() for m in self._members.values()):
+            with contextlib.suppress(queue.Empty):
+                self._events.get(timeout=_LOOK)()
+            if time.monotonic() > until or self._closed:
+                break
+        self._supply.begin(list(self._members.values()))
+        self._started = now = time.monotonic()
+        self._line = Line(starts, max(one[-1].end for one in own.values()), slow_links(self._mbit))
+        for host, member in self._members.items():
+            if not member.port:
+                member.fail(ToolkitError("its relay did not begin", "run the same command again", host))
+                del self._line.at[host]
+        self._apply(self._line.begin(now))
+
+    def _hear(self, member: Member, now: float) -> None:
+        line, host = self._line, member.host
+        while member.said:
+            what = member.said.popleft()
+            if what.at is not None and what.limit is not None:
+                self._apply(line.moved(host, what.at, now))
+            elif what.takes is not None:
+                member.taken(what.takes, what.at or 0)
+            elif what.lost in line.at:
+                gone = what.gone is not None
+                self._apply(line.lost(host, what.lost, what.begun, gone, what.why, now))
+        if member.ended.is_set() and host in line.at:
+            self._apply(line.gone(host, now))
+
+    def _apply(self, orders: list[Order]) -> None:
+        for order in orders:
+            member = self._members[order.host]
+            if isinstance(order, Take):
+                member.order(do="take", host=order.giver)
+            elif isinstance(order, Give):
+                taker = self._members.get(order.taker)
+                address, port = (taker.address, taker.port) if taker else ("", 0)
+                member.order(do="give", host=order.taker, address=address, port=port)
+            elif isinstance(order, Feed):
+                self._feed(member, order.wanted)
+            elif isinstance(order, Drop):
+                member.fail(ToolkitError(order.why, "run the same command again", order.host))
+                member.close()
+                self._apply(self._line.gone(order.host, time.monotonic()))
+
+    def _feed(self, member: Member, wanted: bool) -> None:
+        # Not asked of the line, which belongs to another thread than the one that feeds.
+        self._supply.feed(member, wanted, lambda: member.rate)
+
+    def _sent(self) -> dict[str, int]:
+        return {host: member.sent for host, member in self._members.items()}
+
+    def _busy(self, now: float) -> set[str]:
+        """Hosts that say so; one that is frozen says nothing any more."""
+        return {host for host, m in self._members.items() if m.busy and now - m.heard < _SAYS}
+
+    def _held(self) -> set[str]:
+        return {host for host, member in self._members.items() if member.at >= member.limit}
