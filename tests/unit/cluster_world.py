@@ -7,7 +7,8 @@ import hashlib
 from dataclasses import replace
 
 from toolkit import __version__
-from toolkit.cleanup.plan import Leftovers, Stray, plan_fix
+from toolkit.checks.leftovers import Stray
+from toolkit.cleanup.plan import Leftovers, plan_fix
 from toolkit.cluster.layout import Layout, make_layout
 from toolkit.cluster.versions import programs_of
 from toolkit.core.code import CodeTree, Entry

@@ -19,9 +19,10 @@ from tests.unit.checks.recorded import marks, process
 from tests.unit.conftest import Run as RunToolkit
 from tests.unit.hosts_here import hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
+from toolkit.checks.leftovers import Stray
 from toolkit.checks.model import Scene, Seen
 from toolkit.cleanup.gc import Collection
-from toolkit.cleanup.plan import Leftovers, OldJob, State, Stray, plan_fix
+from toolkit.cleanup.plan import Leftovers, OldJob, State, plan_fix
 from toolkit.cleanup.remains import STATES, Remains, removable, told
 from toolkit.cluster.session import Session
 from toolkit.core.facts import ContainerFacts

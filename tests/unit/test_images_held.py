@@ -22,8 +22,9 @@ from toolkit.core.names import LABEL_PART, identity_reference, part_name
 from toolkit.errors import Unreachable
 from toolkit.image.inventory import QUESTIONS, HeldImage, image_rows, parse_held, plan_prune
 from toolkit.image.manage import list_images, prune_plan
+from toolkit.image.show import images_text
 from toolkit.plan.execute import execute
-from toolkit.plan.show import images_text, plan_text
+from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Run
 from toolkit.protocol.frames import read_frames
 

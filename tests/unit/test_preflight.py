@@ -11,14 +11,16 @@ import pytest
 from typer.testing import CliRunner
 
 import toolkit.checks.preflight
+import toolkit.cleanup.gc
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import card, gpus, marks, place, places
 from tests.unit.checks.scenes import scene, with_host
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
 from toolkit.checks.model import Scene
-from toolkit.checks.preflight import leftovers_plan, preflight, questions, refuse_faults
+from toolkit.checks.preflight import preflight, questions, refuse_faults
 from toolkit.checks.registry import CHECKS
+from toolkit.cleanup.gc import leftovers_plan
 from toolkit.cli.app import app
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding
@@ -37,7 +39,8 @@ def saw(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the hosts be as in a scene."""
 
     def say(said: Scene) -> None:
-        monkeypatch.setattr(toolkit.checks.preflight, "first_look", lambda session: said)
+        for module in (toolkit.checks.preflight, toolkit.cleanup.gc):
+            monkeypatch.setattr(module, "first_look", lambda session: said)
 
     return say
 

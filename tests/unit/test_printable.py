@@ -24,9 +24,10 @@ from toolkit.core.finding import Finding
 from toolkit.core.local_writer import Destination
 from toolkit.core.printable import TerminalFilter, printable, printable_line, without_color
 from toolkit.core.remote_files import RemoteFile
+from toolkit.diagnose.end import end_text
 from toolkit.errors import CommandFailed, ToolkitError
 from toolkit.jobs.files import Found
-from toolkit.jobs.show import end_text, jobs_table
+from toolkit.jobs.show import jobs_table
 from toolkit.jobs.status import JobStatus
 from toolkit.monitor.top import Cell
 from toolkit.plan.execute import StepProgress

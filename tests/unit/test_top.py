@@ -20,12 +20,12 @@ from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, rank_env, wait_for
+from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command
 from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
 from toolkit.core.result import Result
 from toolkit.errors import Unreachable
-from toolkit.monitor.gauges import Gauges
 from toolkit.monitor.prometheus import prometheus_text
 from toolkit.monitor.top import tables, top_json, top_text
 from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge
@@ -392,7 +392,7 @@ def test_rates_are_there_after_the_second_reading_of_every_host_that_can_be_read
 def test_a_host_that_is_not_read_in_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(world.inventory())
     session.facts = {"gpu1": world.facts()}
-    monkeypatch.setattr("toolkit.monitor.gauges._PATIENCE_S", 0.0)
+    monkeypatch.setattr("toolkit.cluster.gauges._PATIENCE_S", 0.0)
     gauges = Gauges(session, 0.0)
     gauges.wait_for_rates()
     assert gauges.now() == ((), {"gpu1": "has not said anything in time"})

@@ -191,7 +191,7 @@ class Cluster(Elsewhere):
         Args:
             seconds: over which rates are taken.
         """
-        from toolkit.monitor.gauges import Gauges
+        from toolkit.cluster.gauges import Gauges
 
         with self.connect() as session:
             session.require_some()

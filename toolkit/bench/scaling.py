@@ -10,6 +10,7 @@ from dataclasses import replace
 from statistics import median
 
 from toolkit.bench.scaling_fit import Point, Scaling
+from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
 from toolkit.core.counted import counted
 from toolkit.core.gauges import JobGauges, job_gauges
@@ -23,7 +24,6 @@ from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, chosen_hosts
 from toolkit.jobs.status import JobStatus
 from toolkit.launchers.job import Job
-from toolkit.monitor.gauges import Gauges
 from toolkit.plan.execute import Listener
 from toolkit.predict.model import counts
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from toolkit import __version__
 from toolkit.checks.model import Check, Probe, Scene, Seen, unchecked, warning
-from toolkit.cleanup.plan import Stray
 from toolkit.cluster.container_status import UP, fix_of
 from toolkit.cluster.ownership import OWN_PROCESSES, ours, services_of
 from toolkit.core.command import quoted
@@ -44,6 +43,21 @@ class Marked:
     cluster: str = ""
     job: str = ""
     supervisor: str = ""
+
+
+@dataclass(frozen=True)
+class Stray:
+    """Processes on one host of a job that is over.
+
+    Args:
+        main: the host that knows which jobs run; empty when the job's cluster has no container here at all.
+    """
+
+    host: str
+    job: str
+    pids: tuple[int, ...]
+    main: str = ""
+    cluster: str = ""
 
 
 def marked(seen: Seen) -> tuple[Marked, ...]:

@@ -1,20 +1,17 @@
-"""The part of `toolkit check` that `up` and `run` do by themselves, and what `check --fix` removes."""
+"""The part of `toolkit check` that `up` and `run` do by themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from toolkit.checks.leftovers import abandoned, strays
 from toolkit.checks.mounts import restart_findings
 from toolkit.checks.registry import host_probes, judge
 from toolkit.checks.run import first_look
-from toolkit.cleanup.plan import Leftovers, plan_fix
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding, alarms, graver_first
 from toolkit.errors import NotReady
 from toolkit.launchers.job import Job
-from toolkit.plan.steps import Plan
 
 
 def questions() -> tuple[tuple[str, str], ...]:
@@ -74,14 +71,3 @@ def refuse_faults(findings: Iterable[Finding], told: bool = True) -> None:
 def _line(finding: Finding) -> str:
     who = f"{finding.host}: " if finding.host else ""
     return f"\n  {who}{finding.subject}: {finding.what}; fix: {finding.fix}"
-
-
-def leftovers_plan(session: Session) -> Plan:
-    """Return the plan that removes what earlier clusters and jobs of ours left; see ``toolkit.cleanup.plan``.
-
-    Args:
-        session: opened with ``questions()``.
-    """
-    scene = first_look(session)
-    containers = {name: abandoned(seen) for name, seen in scene.seen.items()}
-    return plan_fix(f"fix {session.inventory.cluster}", Leftovers(containers, strays(scene)))

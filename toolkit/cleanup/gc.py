@@ -1,12 +1,13 @@
-"""`toolkit gc`: what earlier, dead runs of this user left on the hosts, of whatever cluster."""
+"""What dead runs of this user left on the hosts: of one cluster (`check --fix`), or of all (`gc`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toolkit.checks.leftovers import abandoned, strays
 from toolkit.checks.run import first_look
-from toolkit.cleanup.plan import State, plan_fix
+from toolkit.cleanup.plan import Leftovers, State, plan_fix
 from toolkit.cleanup.remains import PROBES, Kept, Remains, removable
 from toolkit.cluster.session import Session
 from toolkit.plan.steps import Plan
@@ -42,3 +43,14 @@ def collect(
     states = tuple(one for one in remains.states() if one in granted or removable(one))
     plan = plan_fix("gc", remains.leftovers(states, at_once=bool(granted)))
     return Collection(plan, remains.kept(states))
+
+
+def leftovers_plan(session: Session) -> Plan:
+    """Return the plan that removes what earlier clusters and jobs of ours left; see ``toolkit.cleanup.plan``.
+
+    Args:
+        session: opened with ``toolkit.checks.preflight.questions()``.
+    """
+    scene = first_look(session)
+    containers = {name: abandoned(seen) for name, seen in scene.seen.items()}
+    return plan_fix(f"fix {session.inventory.cluster}", Leftovers(containers, strays(scene)))

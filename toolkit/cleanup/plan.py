@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from toolkit.checks.leftovers import Stray
 from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.command import Ref, script
 from toolkit.core.counted import counted
@@ -85,21 +86,6 @@ exit 0
 _OLD_HALVES = 'find "$1" -name "*.toolkit-new" -type f -cmin "+$2"'
 _REMOVE_HALVES = f"{_OLD_HALVES} -delete"
 _NO_HALVES = f'test -z "$({_OLD_HALVES} 2>/dev/null | head -c 1)"'
-
-
-@dataclass(frozen=True)
-class Stray:
-    """Processes on one host of a job that is over.
-
-    Args:
-        main: the host that knows which jobs run; empty when the job's cluster has no container here at all.
-    """
-
-    host: str
-    job: str
-    pids: tuple[int, ...]
-    main: str = ""
-    cluster: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from toolkit.checks.leftovers import MARKS, abandoned, is_name, marked, state_base, supervised
+from toolkit.checks.leftovers import MARKS, Stray, abandoned, is_name, marked, state_base, supervised
 from toolkit.checks.model import Probe, Scene, Seen
-from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State, Stray
+from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError

@@ -81,7 +81,8 @@ def check(
 
 def _fix(inventory: Inventory, dry_run: bool, verbose: bool) -> tuple[Plan, Report | None]:
     """Look once more, and remove what is left; only plan it when ``dry_run``."""
-    from toolkit.checks.preflight import leftovers_plan, questions
+    from toolkit.checks.preflight import questions
+    from toolkit.cleanup.gc import leftovers_plan
 
     with connect(inventory, verbose, questions=questions()) as session:
         plan = leftovers_plan(session)

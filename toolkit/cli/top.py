@@ -13,7 +13,7 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect,
 from toolkit.core.printable import printable_line
 
 if TYPE_CHECKING:
-    from toolkit.monitor.gauges import Gauges
+    from toolkit.cluster.gauges import Gauges
     from toolkit.monitor.top import Cell
 
 
@@ -35,7 +35,7 @@ def top(
     On a terminal until Ctrl-C, elsewhere once. Needs the cluster's containers; changes nothing.
     """
     from toolkit.cli.line import CommandLine
-    from toolkit.monitor.gauges import Gauges
+    from toolkit.cluster.gauges import Gauges
     from toolkit.monitor.top import top_json, top_text
 
     line = CommandLine()

@@ -150,7 +150,7 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
 
 
 def _tell(ended: JobStatus) -> JobStatus:
-    from toolkit.jobs.show import end_text
+    from toolkit.diagnose.end import end_text
 
     if ended.unswept:
         say(f"  could not look for leftovers on {', '.join(ended.unswept)}; toolkit down does")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.data.source import read_shard
-from toolkit.image.chunks import CHUNK, cut
 from toolkit.protocol.shards import Content, Shard
-from toolkit.transfer.payload import Stretch
+from toolkit.transfer.payload import CHUNK, Stretch, cut
 
 
 @dataclass(frozen=True)

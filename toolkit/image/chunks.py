@@ -11,11 +11,8 @@ from toolkit.core.names import part_name
 from toolkit.image.archive import archive, archive_size
 from toolkit.image.layers import Group, ImageParts, Layer, metadata, part_config
 from toolkit.image.source import ImageSource
+from toolkit.transfer.payload import CHUNK, cut
 from toolkit.transfer.tee_reader import Tap
-
-# Bytes of a chunk, but for an archive's last. Each host in a line adds the time of one; smaller ones cost
-# more work than they save. As in toolkit/inside/relay.py.
-CHUNK = 2**18
 
 
 @dataclass(frozen=True)
@@ -93,15 +90,3 @@ def read_chunks(source: ImageSource, archives: Sequence[Archive], number: int) -
 
 def _archive(one: Archive, tap: Tap) -> Iterator[bytes]:
     return archive(one.layers, tap if one.layers else (), one.about)
-
-
-def cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield bytes as chunks, the last one as short as it is."""
-    buffer = bytearray()
-    for piece in pieces:
-        buffer += piece
-        while len(buffer) >= CHUNK:
-            yield bytes(buffer[:CHUNK])
-            del buffer[:CHUNK]
-    if buffer:
-        yield bytes(buffer)

@@ -6,12 +6,12 @@ import secrets
 
 from toolkit.core.command import script
 from toolkit.image.layers import ImageParts
+from toolkit.image.payload import ImageCargo
 from toolkit.image.sending import Sending, Shipment
 from toolkit.image.source import ImageSource
 from toolkit.plan.context import Advance, Context, Verdict
 from toolkit.plan.failures import failure
 from toolkit.plan.steps import PullImage, SendImage
-from toolkit.transfer.payload import ImageCargo
 from toolkit.transfer.relay import Relay
 
 

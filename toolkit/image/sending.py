@@ -19,6 +19,7 @@ from toolkit.errors import ImageError, ToolkitError, Unreachable
 from toolkit.image.chunks import make_archive, read_archive
 from toolkit.image.layer_reader import Unreadable
 from toolkit.image.layers import Group, ImageParts, groups_of, held, lacking, room_needed
+from toolkit.image.payload import ImageCargo
 from toolkit.image.source import ImageSource
 from toolkit.image.store import Holdings, ask_holdings, parse_holdings
 from toolkit.plan.context import Advance, Verdict, counted
@@ -26,7 +27,6 @@ from toolkit.plan.failures import failure, room_fix
 from toolkit.plan.steps import SendImage
 from toolkit.protocol.engine import ImageInspect
 from toolkit.transfer.host_programs import load_program, relay_program
-from toolkit.transfer.payload import ImageCargo
 from toolkit.transfer.relay import LEAST, Relay
 
 # A little less room than is needed, lest an image be refused that would just have fitted.

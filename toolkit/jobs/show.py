@@ -8,7 +8,6 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from toolkit.core.printable import without_color
 from toolkit.jobs.status import JobStatus
 from toolkit.plan.show import table
 
@@ -19,24 +18,6 @@ def jobs_table(jobs: Sequence[JobStatus]) -> str:
     """Return one line for each job."""
     head = ("job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command", "reason")
     return table(head, [_row(job) for job in jobs])
-
-
-def end_text(job: JobStatus) -> str:
-    """Return how a job ended: what the rank that failed first printed last, then one line with the cause."""
-    lines = []
-    if job.last_lines and job.state == "failed":
-        lines = ["  the last lines of that rank:", *(f"    {line}" for line in job.last_lines)]
-    took = f" after {job.ended - job.started:.1f} s" if job.ended else ""
-    error = job.error if lines else ""
-    why = "".join(f": {part}" for part in (job.reason, error) if part)
-    lines.append(f"job {job.id}: {job.state}{took}, exit code {job.exit_code}{why}")
-    if error:
-        from toolkit.diagnose.known_errors import (
-            match,
-        )  # takes 10 ms, which `jobs` and `status` can do without
-
-        lines += [f"  fix: {known.fix}" for known in match([error])]
-    return without_color("\n".join(lines)) + "\n"
 
 
 def job_json(job: JobStatus) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
 
 from toolkit.core.command import Command
 from toolkit.core.counted import counted
@@ -12,7 +11,6 @@ from toolkit.core.engines import DOCKER, spoken
 from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.printable import printable_line
 from toolkit.core.report import FailureCause, Outcome, Report
-from toolkit.image.inventory import ImageRow
 from toolkit.plan.steps import (
     Fetch,
     Plan,
@@ -238,36 +236,6 @@ def _everywhere(fix: str, host: str) -> str:
 def _counts(findings: Sequence[Finding]) -> tuple[str, ...]:
     verdicts = [finding.verdict for finding in findings]
     return tuple(str(verdicts.count(v) or "") for v in ("error", "warning", "not checked", "ok"))
-
-
-def images_text(rows: Iterable[ImageRow]) -> str:
-    """Return what hosts hold of ours, for people."""
-    cells = [
-        (
-            row.host,
-            row.names[0] if row.kind == "wanted" and row.state in ("absent", "unreachable") else _names(row),
-            row.identity,
-            _state(row),
-            size(row.size) if row.size else "",
-            f"{datetime.fromtimestamp(row.since, timezone.utc):%Y-%m-%d %H:%M}" if row.since else "",
-            ", ".join(row.users),
-            row.note,
-        )
-        for row in rows
-    ]
-    return table(("host", "image", "identity", "state", "size", "since (UTC)", "used by", "note"), cells)
-
-
-def _names(row: ImageRow) -> str:
-    # The tag that repeats the identity, in the next column, is said only where there is no other.
-    other = [name for name in row.names if row.identity not in name]
-    return ", ".join(other or row.names) or "(no name)"
-
-
-def _state(row: ImageRow) -> str:
-    if row.state == "absent" and row.layers:
-        return f"absent, lacks {len(row.missing)} of {row.layers} layers"
-    return row.state
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,12 +14,11 @@ from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.command import Command
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError, Unreachable
-from toolkit.image.chunks import CHUNK
 from toolkit.protocol.decode import decode_json
 from toolkit.protocol.relay import RelayMessage
 from toolkit.transfer.keys import RelayKey
 from toolkit.transfer.orders import HERE
-from toolkit.transfer.payload import Stretch
+from toolkit.transfer.payload import CHUNK, Stretch
 from toolkit.transfer.schedule import Line
 
 # Bytes done, bytes in all.

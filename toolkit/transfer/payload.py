@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Generator, Hashable, Mapping
+from collections.abc import Generator, Hashable, Iterator, Mapping
 from typing import Protocol
 
-from toolkit.image.chunks import Archive, make_archives, read_chunks
-from toolkit.image.layers import ImageParts, groups_for, groups_of
-from toolkit.image.source import ImageSource
-from toolkit.transfer.tee_reader import Tap
+# Bytes of a chunk, but for a stretch's last. Each host in a line adds the time of one; smaller ones cost
+# more work than they save. As in toolkit/inside/relay.py.
+CHUNK = 2**18
 
 
 class Stretch(Protocol):
@@ -49,47 +47,13 @@ class Cargo(Protocol):
         """End what ``prime`` began, now that somebody reads."""
 
 
-class ImageCargo:
-    """An image; a host needs the layers from a number on.
-
-    Args:
-        identity, token: of the image, and of this try.
-    """
-
-    def __init__(self, source: ImageSource, parts: ImageParts, identity: str, token: str) -> None:
-        self._source, self._parts, self._identity, self._token = source, parts, identity, token
-        self._lock = threading.Lock()
-        self._primed: Tap | None = None
-        self.archives: tuple[Archive, ...] = ()
-
-    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Stretch, ...]]:
-        sizes = [layer.size for layer in self._parts.layers]
-        groups = groups_for(sizes, {_first(need) for need in needs.values()})
-        self.archives = make_archives(self._parts, groups, self._identity, self._token)
-        return {
-            host: tuple(one for one in self.archives if one.group.start >= _first(need))
-            for host, need in needs.items()
-        }
-
-    def order(self, need: Hashable, stretches: tuple[Stretch, ...]) -> dict[str, object]:
-        return {}
-
-    def prime(self, need: Hashable) -> None:
-        sizes = [one.size for one in self._parts.layers]
-        with self._lock:
-            if self._primed is not None:
-                return
-            self._primed = self._source.layers(groups_of(sizes, _first(need))[0])
-        threading.Thread(target=self._primed.prime, daemon=True).start()
-
-    def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
-        yield from read_chunks(self._source, self.archives, number)
-
-    def settle(self) -> None:
-        if self._primed:
-            self._primed.close()
-
-
-def _first(need: Hashable) -> int:
-    assert isinstance(need, int)
-    return need
+def cut(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield bytes as chunks, the last one as short as it is."""
+    buffer = bytearray()
+    for piece in pieces:
+        buffer += piece
+        while len(buffer) >= CHUNK:
+            yield bytes(buffer[:CHUNK])
+            del buffer[:CHUNK]
+    if buffer:
+        yield bytes(buffer)
