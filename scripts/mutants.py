@@ -220,7 +220,7 @@ def nearest_tests(path: str, named: dict[str, set[str]]) -> list[str]:
 
     def rank(name: str) -> tuple[int, int, int, str]:
         base = Path(name).name
-        named_so = inside and base.startswith("test_inside_")
+        named_so = inside and name.startswith("tests/unit/inside/")
         order = 0 if base == twin else 1 if inside and base == "test_schedules.py" else 3 - named_so
         return order, distance[name], (ROOT / name).stat().st_size, name
 

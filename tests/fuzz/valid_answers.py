@@ -18,8 +18,8 @@ from typing import Any
 
 from tests.fuzz.fake_hosts import Say
 from tests.unit.checks import recorded
+from tests.unit.cluster.test_probe import BOOT, DISK, GPUS, IMAGE, ROUTES, TCP, TCP6, TRIE
 from tests.unit.cluster_world import public_key
-from tests.unit.test_probe import BOOT, DISK, GPUS, IMAGE, ROUTES, TCP, TCP6, TRIE
 from toolkit import __version__
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import make_layout

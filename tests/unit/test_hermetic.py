@@ -60,7 +60,7 @@ def test_with_an_engine_the_test_runs() -> None:
     ("words", "shuffled"),
     [
         (["tests/unit"], True),
-        (["tests/unit/test_top.py::test_x", "tests/unit/checks"], True),
+        (["tests/unit/monitor/test_top.py::test_x", "tests/unit/checks"], True),
         (["tests"], False),
         (["tests/integration", "tests/e2e"], False),
         (["tests/unit", "tests/e2e/test_check.py"], False),

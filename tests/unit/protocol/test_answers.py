@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
-from tests.unit import test_engines, test_images_held, test_probe, test_tuning
+from tests.unit.bench import test_tuning
 from tests.unit.checks import cases_network
+from tests.unit.cluster import test_probe
 from tests.unit.each import for_each
 from tests.unit.frames_here import NONCE, framed
+from tests.unit.image import test_engines, test_inventory
 from tests.unit.protocol.mutations import odd_json, odd_lines
 from toolkit.checks import containers as inside
 from toolkit.checks import reach
@@ -415,7 +417,7 @@ JSON: tuple[tuple[str, Callable[[str], object], Any], ...] = (
     ("containers", section("containers"), [test_probe.CONTAINER]),
     ("images", section("images"), [IMAGE]),
     ("applied keys", section("applied"), {"image": "0123", "main": "4567"}),
-    ("images of a host", images_of_host, [test_images_held.inspected("a"), IMAGE]),
+    ("images of a host", images_of_host, [test_inventory.inspected("a"), IMAGE]),
     ("layers of images", holdings, [["sha256:a"], ["toolkit.part/x:1"]]),
     *((f"transfer: {next(iter(one))}", transfer, one) for one in TRANSFER),
     ("a folder of data", data_seen, {"missing": [0, 2], "set": "x", "free": 5, "inodes": -1, "block": 4096}),

@@ -1,0 +1,326 @@
+"""The command line: bad input ends with status 2 and the whole list of faults, and nothing is contacted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import toolkit.cluster.session
+from tests.unit import cluster_world as world
+from tests.unit.conftest import Run
+from tests.unit.each import for_each
+from toolkit.cli import app as cli
+from toolkit.core.report import Outcome, Report
+from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError
+from toolkit.plan.execute import PlanInterrupted
+
+VERBS = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
+VERBS |= {
+    f"{g.name} {c.name}" for g in cli.app.registered_groups for c in g.typer_instance.registered_commands
+}  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    path = tmp_path / "hosts.yaml"
+    path.write_text(
+        "cluster: demo\nimage: toolkit:cpu\nhosts:\n"
+        "  gpu1: {address: 10.77.0.2, slots: 2}\n  gpu2: {address: 10.77.0.3, slots: 3}\n"
+    )
+    return path
+
+
+WITH_HOSTS = {
+    "up": (),
+    "down": (),
+    "gc": (),
+    "smoke": (),
+    "bench network": (),
+    "bench scaling": ("true",),
+    "network tune": (),
+    "check": (),
+    "status": (),
+    "top": (),
+    "jobs": (),
+    "attach": (),
+    "logs": (),
+    "wait": (),
+    "report": (),
+    "why": (),
+    "stop": (),
+    "get": ("x",),
+    "forward": (),
+    "shell": (),
+    "trust": (),
+    "image send": (),
+    "image ls": (),
+    "image prune": (),
+    "data send": (),
+    "data ls": (),
+    "data rm": (),
+    "run": ("x",),
+    "exec": ("x",),
+    "render compose": (),
+    "render docker": (),
+    "render ssh": (),
+    "render slurm": ("x",),
+    "render kubernetes": ("x",),
+    "predict": ("--params", "1M", "--rate", "1gbit"),
+    "network explain": (),
+}
+
+
+def test_the_table_below_has_every_verb_that_takes_a_hosts_file() -> None:
+    without = {"image build", "lab up", "lab down", "lab status", "init", "schema", "version"}
+    assert set(WITH_HOSTS) == VERBS - without
+
+
+@pytest.mark.parametrize("verb", WITH_HOSTS)
+def test_every_verb_refuses_a_hosts_file_that_is_not_there(run: Run, verb: str) -> None:
+    status, out, err = run(*verb.split(), "--hosts", "missing.yaml", *WITH_HOSTS[verb])
+    assert (status, out) == (2, "")
+    assert err.startswith("toolkit: missing.yaml: 1 problem\n  No such file")
+    assert "fix: write one: toolkit init" in err
+
+
+@pytest.mark.parametrize("verb", WITH_HOSTS)
+def test_every_verb_names_all_faults_of_a_hosts_file(run: Run, verb: str, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text("cluster: Demo!\nimage: X\nhosts: {}\nfoo: 1\n")
+    status, out, err = run(*verb.split(), *WITH_HOSTS[verb])
+    assert (status, out) == (2, "")
+    assert all(word in err for word in ("4 problems", "line 1: cluster", "line 2: image", "line 4: foo"))
+
+
+def test_the_hosts_file_may_come_from_the_environment(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOOLKIT_HOSTS", "elsewhere.yaml")
+    assert "elsewhere.yaml: 1 problem" in run("up")[2]
+    assert "given.yaml: 1 problem" in run("up", "--hosts", "given.yaml")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "gone.py"), "gone.py: there is no such file"),
+        (("run", "--np", "6", "true"), "--np: 6 ranks asked for, but there are 5 slots"),
+        (("run", "--np", "0", "true"), "--np"),
+        (("run", "--launcher", "mpiexec", "true"), "--launcher: is one of"),
+        (("run", "--only", "gpu9", "true"), "gpu9: is not a host of the file; there are: gpu1, gpu2"),
+        (("run", "--only", "gpu9, gpu1", "true"), "gpu9: is not a host of the file; there are: gpu1, gpu2"),
+        (("run", "--only", "gpu1,gpu2", "--exclude", "gpu2,gpu1", "true"), "leave no host"),
+        (("run", "--only", "gpu1", "--exclude", "gpu1", "true"), "leave no host"),
+        (("check", "--only", "docker-version,no-such"), "no check is called no-such"),
+        (("run", "--env", "RANK=3", "true"), "--env RANK: is set for every rank"),
+        (("run", "--env", "NOT_SET_HERE", "true"), "--env NOT_SET_HERE: is not set here"),
+        (("run", "--env", "1X=2", "true"), "--env 1X: a variable name has"),
+        (
+            ("run", "--on-interrupt", "kill", "true"),
+            "--on-interrupt: is one of ask, stop, detach, found 'kill'",
+        ),
+        (("run", "--workdir", "nowhere", "gone.py"), "1 problem --workdir: "),
+        (("run", "--workdir", "nowhere", "true"), "is not a folder"),
+        (("run", "--timeout", "0", "true"), "--timeout"),
+        (("run",), "Missing argument"),
+        (("smoke", "--launcher", "x"), "--launcher: is one of"),
+        (("exec", "gpu9", "--", "true"), "gpu9: is not a host of the file"),
+        (("exec", "gpu1", "--"), "say what to run: toolkit exec gpu1 -- CMD"),
+        (("shell", "gpu9"), "gpu9: is not a host of the file"),
+        (("trust", "gpu9"), "gpu9: is not a host of the file"),
+        (("render", "helm"), "No such command 'helm'"),
+        (("image", "build", "--flavour", "x"), "--flavour: is one of cpu, gpu, found 'x'"),
+        (("image", "build", "--flavour", "cpu", "--build-arg", "X"), "--build-arg X: is written NAME=VALUE"),
+        (("up", "--no-such-option"), "No such option"),
+        (("no-such-verb",), "No such command"),
+        (("up", "extra"), "unexpected extra argument"),
+    ],
+)
+def test_bad_input_ends_with_2_before_anything_is_contacted(
+    run: Run, hosts: Path, words: tuple[str, ...], message: str
+) -> None:
+    status, out, err = run(*words)
+    assert status == 2, err
+    assert out == ""
+    assert message in " ".join(err.split())
+
+
+def test_a_secret_is_not_repeated_by_a_message(run: Run, hosts: Path) -> None:
+    _, out, err = run("run", "--env", "RANK=s3cret", "true")
+    assert "s3cret" not in out + err
+
+
+@pytest.mark.parametrize("verb", ["", "data", "image", "lab"])
+def test_without_a_verb_there_is_help(run: Run, verb: str) -> None:
+    status, out, err = run(*verb.split())
+    assert status in (0, 2)
+    assert "Usage" in out + err
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_explains_itself(run: Run, verb: str) -> None:
+    status, out, _ = run(*verb.split(), "--help")
+    assert status == 0
+    text = " ".join(out.split())
+    assert len(text) > 100
+    if verb in WITH_HOSTS:
+        assert "--hosts" in text
+    if verb in (
+        "up",
+        "down",
+        "gc",
+        "run",
+        "smoke",
+        "image send",
+        "image build",
+        "image prune",
+        "data send",
+        "data rm",
+    ):
+        assert "--dry-run" in text and "--json" in text
+    if verb in ("status", "trust", "lab status", "exec", "image ls", "data ls"):
+        assert "--json" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ToolkitError("x", "y", "gpu1"), 1),
+        (BadInput("x", ()), 2),
+        (NotReady("x"), 3),
+        (MissingTool("x"), 4),
+        (KeyboardInterrupt(), 130),
+        (PlanInterrupted(Report("up", (Outcome("p", "s", "gpu1", "not run"),))), 130),
+    ],
+)
+def test_errors_become_messages_and_documented_statuses(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int
+) -> None:
+    def fails(hosts: str) -> None:
+        raise error
+
+    monkeypatch.setattr("toolkit.cli.up.load", fails)
+    found, out, err = run("up")
+    assert (found, out) == (status, "")
+    assert found in EXIT_CODES
+    assert "Traceback" not in err and err.endswith("\n")
+    if isinstance(error, PlanInterrupted):
+        assert "gpu1: stopped before s" in err
+        assert err.endswith("toolkit: interrupted\n  fix: toolkit up    # continues from what is there\n")
+    if error.args == ("x",) and isinstance(error, ToolkitError) and error.fix:
+        assert err == "toolkit: gpu1: x\n  fix: y\n"
+
+
+def test_a_host_that_fails_gives_status_1_and_json_says_why(
+    run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def opened(inventory: object, *more: object) -> toolkit.cluster.session.Session:
+        session = toolkit.cluster.session.Session(world.inventory())
+        session.errors = {"cpu3": NotReady("docker is not installed", "install it", "cpu3")}
+        session.facts = {n: f for n, f in world.facts_when_up().items() if n != "cpu3"}
+        return session
+
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
+    monkeypatch.setattr(toolkit.cluster.session.Session, "runners_in_use", lambda session: {})
+    monkeypatch.setattr("toolkit.jobs.control.running_jobs", lambda session: [])
+    status, out, _ = run("down", "--json")
+    assert status == 1
+    told = json.loads(out)
+    assert told["outcomes"][0] == {
+        "phase": "connect",
+        "step": "connect",
+        "host": "cpu3",
+        "status": "failed",
+        "seconds": 0.0,
+        "detail": "docker is not installed",
+        "fix": "install it",
+        "output": "",
+    }
+    status, out, err = run("down")
+    assert (status, out) == (1, "")
+    assert "cpu3: FAILED at connect: docker is not installed" in err
+    assert "fix: install it" in err
+
+
+@pytest.mark.parametrize("target", ["compose", "docker", "ssh"])
+def test_render_writes_what_it_prints(
+    run: Run, monkeypatch: pytest.MonkeyPatch, hosts: Path, tmp_path: Path, target: str
+) -> None:
+    def opened(inventory: object, *more: object) -> toolkit.cluster.session.Session:
+        session = toolkit.cluster.session.Session(world.inventory())
+        session.facts = world.cluster_facts()
+        return session
+
+    monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
+    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
+    status, printed, _ = run("render", target)
+    assert status == 0
+    status, out, _ = run("render", target, "-o", "out")
+    assert (status, out) == (0, "")
+    files = {str(p.relative_to(tmp_path / "out")): p for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert files
+    for name, path in files.items():
+        assert f"# --- {name}\n{path.read_text()}" in printed
+        assert bool(path.stat().st_mode & 0o111) == name.endswith(".sh")
+
+
+def test_help_needs_none_of_the_heavy_packages() -> None:
+    code = (
+        "import sys; sys.argv = ['toolkit', '--help']\n"
+        "from toolkit.cli.app import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = {'pydantic', 'paramiko', 'fabric', 'docker', 'jinja2', 'requests', 'yaml'}\n"
+        # Only an error needs this.
+        "heavy |= {'toolkit.core.explained'}\n"
+        "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_itself(tmp_path: Path) -> None:
+    """As a program of its own: no traceback, the status that the table says."""
+    root = Path(__file__).resolve().parents[3]
+    argv = [sys.executable, "-m", "toolkit", "up", "--hosts", str(tmp_path / "missing.yaml")]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "missing.yaml: 1 problem" in done.stderr and "Traceback" not in done.stderr
+
+
+def names_below(command: Any) -> list[str]:
+    """Of a verb, or of all verbs of a group: their parameters."""
+    inner = getattr(command, "commands", {}).values()
+    return [*(p.name for p in command.params), *(name for each in inner for name in names_below(each))]
+
+
+def test_an_error_is_told_without_reading_the_other_verbs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(app: Any) -> Any:
+        read.append(len(app.registered_commands))
+        return get_command(app)
+
+    monkeypatch.setattr("typer.main.get_command", counted)
+    assert run("up", "--hosts", "gone.yaml")[0] == 2
+    assert read and set(read) == {1}
+
+
+@for_each("verb", sorted({name.split()[0] for name in VERBS}))
+def test_a_verb_alone_is_the_same_as_among_all(verb: str) -> None:
+    """What is left out when a verb is named is the others, nothing of its own."""
+    alone: Any = get_command(cli.only_verb([verb, "x"]))
+    whole: Any = get_command(cli.app)
+    assert list(alone.commands) == [verb]
+    assert names_below(alone.commands[verb]) == names_below(whole.commands[verb])
+    assert (alone.epilog, alone.help) == (whole.epilog, whole.help)
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["upp"], ["-h", "up"]])
+def test_what_names_no_verb_has_all(words: list[str]) -> None:
+    assert cli.only_verb(words) is cli.app

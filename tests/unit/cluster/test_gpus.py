@@ -1,0 +1,322 @@
+"""GPUs: what nvidia-smi says with drivers of all ages, what the file wants, what the engine is asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.golden import check_golden
+from tests.unit import cluster_world as world
+from tests.unit.each import for_each
+from toolkit.bench.smoke_plan import judge_gpus, plan_gpu_smoke
+from toolkit.cluster.containers import cluster_container, worker_sshd_config
+from toolkit.cluster.gpus import given_gpus, gpu_access, gpu_failures, usable_uuids
+from toolkit.cluster.layout import Layout, make_layout
+from toolkit.cluster.nvidia import SMI, explain, parse_smi
+from toolkit.core.container import Container
+from toolkit.core.facts import Facts, Gpu, Mig
+from toolkit.core.report import Outcome, Report
+from toolkit.errors import NotReady
+from toolkit.hostsfile.inventory import Host
+
+SAID = Path(__file__).parents[1] / "nvidia_smi"
+ANSWERS = sorted(path.stem for path in SAID.glob("*.txt"))
+
+
+def said(name: str) -> tuple[tuple[Gpu, ...], str]:
+    return parse_smi((SAID / f"{name}.txt").read_text())
+
+
+# What nvidia-smi says
+
+
+def test_every_answer_of_nvidia_smi_as_it_is_understood() -> None:
+    lines: list[str] = []
+    for name in ANSWERS:
+        gpus, trouble = said(name)
+        lines.append(f"== {name}")
+        for gpu in gpus:
+            lines.append(f"{gpu.index} {gpu.uuid} {gpu.name}, driver {gpu.driver}, {gpu.memory_mib} MiB")
+            lines += [f"  part {mig.index} {mig.uuid} {mig.profile}" for mig in gpu.migs]
+        if trouble:
+            what, fix = explain(trouble, "gpu1")
+            lines += [f"trouble: {what}", f"fix: {fix}"]
+    check_golden("gpus/nvidia-smi.txt", "\n".join(lines) + "\n")
+
+
+@for_each("name", ANSWERS)
+def test_there_are_gpus_or_there_is_a_reason(name: str) -> None:
+    gpus, trouble = said(name)
+    assert gpus or trouble
+    assert bool(gpus) == (name.startswith("driver-") or name in ("gpu-lost-of-two", "warning"))
+    assert all(gpu.index == number for number, gpu in enumerate(gpus))
+
+
+def test_nothing_at_all_is_a_reason_too() -> None:
+    assert parse_smi("") == ((), "")
+    assert explain("", "gpu1") == ("nvidia-smi lists no GPU", "on gpu1: nvidia-smi")
+    assert "some new words" in explain("some new words", "gpu1")[0]
+
+
+def test_the_question_holds_no_word_of_the_scripts_around_it() -> None:
+    # It stands in the middle of the probe, which has arguments of its own.
+    assert not re.search(r"\$[0-9@*#]|\bset\b|\bshift\b|\bexit\b", SMI)
+
+
+# What the file asks for
+
+PLAIN, SPLIT = said("driver-535")[0], said("driver-525-mig")[0]
+ID = PLAIN[0].uuid
+
+
+def facts(gpus: tuple[Gpu, ...] = PLAIN, **changes: object) -> Facts:
+    return world.facts(gpus=gpus, nvidia_runtime=True, **changes)
+
+
+def host(*ids: str, number: int | None = None) -> Host:
+    return Host("gpu1", "gpu1", gpus=len(ids) if ids else number, gpu_ids=ids)
+
+
+@pytest.mark.parametrize(("number", "given"), [(None, ("0", "1")), (2, ("0", "1")), (1, ("0",)), (0, ())])
+def test_a_number_takes_the_first(number: int | None, given: tuple[str, ...]) -> None:
+    assert given_gpus(host(number=number), facts()) == given
+
+
+def test_a_list_is_taken_as_it_stands() -> None:
+    assert given_gpus(host("1"), facts()) == ("1",)
+    assert given_gpus(host(PLAIN[1].uuid), facts()) == (PLAIN[1].uuid,)
+    parts = (SPLIT[0].migs[0].uuid, SPLIT[0].migs[3].uuid, SPLIT[1].uuid)
+    assert given_gpus(host(*parts), facts(SPLIT)) == parts
+    assert usable_uuids(parts, facts(SPLIT)) == set(parts)
+
+
+def test_a_gpu_that_is_split_stands_for_its_parts() -> None:
+    assert usable_uuids(("0",), facts(SPLIT)) == {mig.uuid for mig in SPLIT[0].migs}
+    assert usable_uuids(("0", "1"), facts(SPLIT)) == {*SPLIT[0].usable, SPLIT[1].uuid}
+
+
+@for_each(
+    ("wanted", "has", "trouble", "what", "fix"),
+    [
+        (host("0", "5"), PLAIN, "", f"gpus: names 5, nvidia-smi on the host lists 2: 0 {ID}", "-L"),
+        (host("GPU-x"), PLAIN, "", "gpus: names GPU-x", "hosts/gpu1/gpus"),
+        (host("MIG-x"), SPLIT, "", f"split: {SPLIT[0].migs[0].uuid}", "hosts/gpu1/gpus"),
+        (host(number=4), PLAIN, "", "4 GPUs are declared, nvidia-smi on the host lists 2", "hosts/gpu1/gpus"),
+        (host(number=2), said("gpu-lost-of-two")[0], said("gpu-lost-of-two")[1], "Unknown Error", "-L"),
+        (host(number=1), (), said("no-driver")[1], "but the NVIDIA driver is not loaded", "modprobe nvidia"),
+        (host("0"), (), said("mismatch-550")[1], "runs the old one", "reboot gpu1; without GPUs: gpus: 0"),
+        (host(number=1), (), said("no-devices")[1], "the NVIDIA driver finds no GPU", "lspci"),
+        (host(number=1), (), said("absent")[1], "there is no nvidia-smi", "install the NVIDIA driver"),
+        (host(number=1), (), said("hangs")[1], "nvidia-smi hangs", "reboot"),
+        (host(SPLIT[0].uuid, SPLIT[0].migs[0].uuid), SPLIT, "", "both are declared", "keep one of them"),
+    ],
+)  # fmt: skip
+def test_gpus_that_are_not_there(
+    wanted: Host, has: tuple[Gpu, ...], trouble: str, what: str, fix: str
+) -> None:
+    with pytest.raises(NotReady) as caught:
+        given_gpus(wanted, facts(has, gpu_trouble=trouble))
+    assert what in caught.value.what and fix in caught.value.fix and caught.value.host == "gpu1"
+
+
+def lacking(*hosts: str) -> str:
+    text = world.HOSTS
+    for host, address in (("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"), ("cpu3", "10.77.0.4")):
+        if host in hosts:
+            text = text.replace(f"address: {address}", f"gpus: [9]\n    address: {address}")
+    return text.replace("    slots: 3\n", "")
+
+
+def test_a_host_that_lacks_gpus_is_refused_and_the_others_go_on() -> None:
+    made = make_layout(world.inventory(lacking("gpu1", "cpu3")), world.cluster_facts(), None)
+    assert [place.name for place in made.places] == ["gpu2"]
+    assert [error.host for error in made.refused] == ["gpu1", "cpu3"]
+    # It keeps its place in the files of the others, like a host that is away.
+    assert made.paths == world.layout().paths
+
+
+def test_when_every_host_lacks_gpus_all_are_named_at_once() -> None:
+    with pytest.raises(NotReady) as caught:
+        make_layout(world.inventory(lacking("gpu1", "gpu2", "cpu3")), world.cluster_facts(), None)
+    assert "3 hosts are not ready" in caught.value.what
+    assert "gpu1: gpus: names 9" in caught.value.what and "cpu3: gpus: names 9" in caught.value.what
+
+
+# What the engine is asked for
+
+
+@for_each(
+    ("given", "runtime", "cdi", "asked"),
+    [
+        ((), True, (), ("", ())),
+        (("0", "1"), True, (), ("all", ())),
+        (("1",), True, (), ("1", ())),
+        ((PLAIN[1].uuid, PLAIN[0].uuid), True, (), (f"{PLAIN[1].uuid},{PLAIN[0].uuid}", ())),
+        # NVIDIA's runtime first, CDI where it is all there is; without either the engine says what it lacks.
+        (("0", "1"), True, ("0", "1", "all"), ("all", ())),
+        (("0", "1"), False, (), ("all", ())),
+        (("0", "1"), False, ("0", "1", "all"), ("", ("nvidia.com/gpu=all",))),
+        (("0", "1"), False, ("0", "1"), ("", ("nvidia.com/gpu=0", "nvidia.com/gpu=1"))),
+        (("1",), False, ("0", "1", "all"), ("", ("nvidia.com/gpu=1",))),
+        (("1",), False, ("gpu0", "gpu1", "all"), ("", ("nvidia.com/gpu=gpu1",))),
+        (("1",), False, (PLAIN[0].uuid, PLAIN[1].uuid), ("", (f"nvidia.com/gpu={PLAIN[1].uuid}",))),
+        ((PLAIN[1].uuid,), False, ("0", "1", "all"), ("", ("nvidia.com/gpu=1",))),
+    ],
+)  # fmt: skip
+def test_by_which_of_the_engines_ways(
+    given: tuple[str, ...], runtime: bool, cdi: tuple[str, ...], asked: tuple[str, tuple[str, ...]]
+) -> None:
+    assert gpu_access(given, replace(facts(), nvidia_runtime=runtime, cdi=cdi)) == asked
+
+
+@pytest.mark.parametrize(
+    "names", [("0:0", "0:1"), ("mig0:0", "mig0:1"), tuple(m.uuid for m in SPLIT[0].migs)]
+)
+def test_parts_of_a_gpu_by_cdi(names: tuple[str, ...]) -> None:
+    given = (SPLIT[0].migs[0].uuid, SPLIT[0].migs[1].uuid)
+    found = gpu_access(given, replace(facts(SPLIT), nvidia_runtime=False, cdi=names))
+    assert found == ("", tuple(f"nvidia.com/gpu={name}" for name in names[:2]))
+
+
+def test_a_specification_that_does_not_know_a_gpu() -> None:
+    with pytest.raises(NotReady, match="its specification names no 1") as caught:
+        gpu_access(("0", "1"), replace(facts(), nvidia_runtime=False, cdi=("0",)))
+    assert "nvidia-ctk cdi generate" in caught.value.fix
+
+
+def containers(text: str = "", **changes: object) -> dict[str, Container]:
+    hosts = world.cluster_facts()
+    hosts["gpu1"] = replace(hosts["gpu1"], **changes)  # type: ignore[arg-type]
+    written = (
+        world.HOSTS.replace("address: 10.77.0.2", f"{text}\n    address: 10.77.0.2") if text else world.HOSTS
+    )
+    made = make_layout(world.inventory(written), hosts, None)
+    return {place.name: cluster_container(made, place) for place in made.places}
+
+
+def test_variables_that_go_with_gpus() -> None:
+    found = {name: dict(c.env) for name, c in containers().items()}
+    assert found["gpu1"]["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    assert not [n for n in found["gpu2"] if n.startswith("NVIDIA_")]
+    # The engine names the GPUs itself; nothing of ours may say otherwise.
+    assert "NVIDIA_VISIBLE_DEVICES" not in found["gpu1"]
+    # An image that asks for all GPUs would get them where NVIDIA's runtime is the default one.
+    none = dict(containers("gpus: 0")["gpu1"].env)
+    assert none["NVIDIA_VISIBLE_DEVICES"] == "void" and "NVIDIA_DRIVER_CAPABILITIES" not in none
+
+
+def test_sessions_do_not_hear_which_gpus_the_image_asks_for() -> None:
+    image = replace(world.IMAGE, env=(("NVIDIA_VISIBLE_DEVICES", "all"), ("LANG", "C.UTF-8")))
+    made = replace(world.layout(), image=image)
+    text = worker_sshd_config(made, made.places[1])
+    assert "NVIDIA_VISIBLE_DEVICES" not in text and "LANG=C.UTF-8" in text
+
+
+def test_a_list_reaches_the_container() -> None:
+    assert containers("gpus: [1]")["gpu1"].gpus == "1"
+    assert containers("gpus: [1]", cdi=("0", "1", "all"))["gpu1"].cdi == ("nvidia.com/gpu=1",)
+    assert containers(cdi=("0", "1", "all"))["gpu1"].gpus == ""
+
+
+# Engines' words for it, seen on 20.10, 26.1 and in reports
+
+
+@for_each(
+    ("words", "what", "fix"),
+    [
+        ('could not select device driver "" with capabilities: [[gpu]].', "Toolkit is missing", "nvidia-ctk"),
+        ("failed to discover GPU vendor from CDI: no known GPU vendor found", "is missing", "nvidia-ctk"),
+        ("Unknown runtime specified nvidia.", "Toolkit is missing", "restart docker"),
+        ("unknown or invalid runtime name: nvidia.", "Toolkit is missing", "restart docker"),
+        ('could not select device driver "cdi" with capabilities: [].', "switched off", '{"cdi": true}'),
+        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=7.", "older", "cdi generate"),
+        ("nvidia-container-cli: initialization error: nvml error: driver not loaded", "together", "smi"),
+        ("nvidia-container-cli: device error: GPU-1: unknown device: unknown", "cannot be given", "smi -L"),
+        ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8", "newer", "CUDA"),
+    ],
+)  # fmt: skip
+def test_what_engines_say_when_they_cannot_give_gpus(words: str, what: str, fix: str) -> None:
+    text = f"docker: Error response from daemon: {words}"
+    found = next(f for f in gpu_failures("gpu1") if re.search(f.says, text))
+    assert what in found.what and fix in found.fix and "gpu1" in found.fix
+
+
+# Smoke
+
+
+def asked(facts_up: bool = True, **changes: object) -> Layout:
+    hosts = world.facts_when_up() if facts_up else world.cluster_facts()
+    hosts["gpu1"] = replace(hosts["gpu1"], gpus=PLAIN, **changes)  # type: ignore[arg-type]
+    return make_layout(world.inventory(), hosts, None)
+
+
+def test_a_fresh_container_and_the_clusters_own_are_asked() -> None:
+    steps = plan_gpu_smoke(asked()).steps
+    assert [(s.host, s.title) for s in steps] == [
+        ("gpu1", "nvidia-smi in a fresh container"),
+        ("gpu1", "nvidia-smi in the cluster's container"),
+    ]
+    fresh, own = (s.command.line() for s in steps)  # type: ignore[union-attr]
+    assert "--gpus all" in fresh and "--env NVIDIA_DRIVER_CAPABILITIES=compute,utility" in fresh
+    assert own.startswith("docker exec toolkit-demo-main sh -c")
+    assert [s.title for s in plan_gpu_smoke(asked(False)).steps] == ["nvidia-smi in a fresh container"]
+    by_cdi = plan_gpu_smoke(asked(cdi=("all",))).steps[0]
+    assert "--device nvidia.com/gpu=all" in by_cdi.command.line()  # type: ignore[union-attr]
+
+
+def judged(fresh: str, own: str = "", **changes: object) -> list[str]:
+    outputs = {
+        "nvidia-smi in a fresh container": fresh,
+        "nvidia-smi in the cluster's container": own or fresh,
+    }
+    outcomes = tuple(Outcome("gpus", step, "gpu1", "ok", output=text) for step, text in outputs.items())
+    rows, problems = judge_gpus(asked(**changes), Report("smoke", outcomes))
+    assert all(row.host == "gpu1" for row in rows)
+    return [str(problem) for problem in problems]
+
+
+ALL = (SAID / "driver-535.txt").read_text()
+ONE = "\n".join(line for line in ALL.splitlines() if line.startswith(("0,", "GPU 0")))
+
+
+def test_containers_that_see_what_they_were_given() -> None:
+    assert judged(ALL) == []
+
+
+def test_a_container_that_sees_fewer() -> None:
+    (problem,) = judged(ALL, ONE)
+    assert "gpu1: container toolkit-demo-main was given 2 GPUs and sees 1 of them" in problem
+    assert f"not there: {PLAIN[1].uuid}" in problem
+    assert "fix: on gpu1: docker rm -f toolkit-demo-main; then toolkit up" in problem
+
+
+def test_a_container_that_sees_others() -> None:
+    stranger = ALL.replace(PLAIN[1].uuid, "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff")
+    problem = judged(stranger, ALL)[0]
+    assert f"not there: {PLAIN[1].uuid}; not given, but there: GPU-ffffffff" in problem
+
+
+def test_a_container_without_nvidia_smi_or_with_a_driver_in_trouble() -> None:
+    problem = judged("there is no nvidia-smi on the PATH", ALL)[0]
+    assert "sees 0 of them" in problem and "no nvidia-smi on the PATH" in problem and "fix:" in problem
+    problem = judged((SAID / "mismatch-550.txt").read_text(), ALL)[0]
+    assert "the kernel still runs the old one" in problem and "reboot gpu1" in problem
+
+
+def test_a_driver_in_trouble_is_told_where_nobody_declared_gpus() -> None:
+    hosts = world.facts_when_up()
+    hosts["gpu1"] = replace(hosts["gpu1"], gpus=(), gpu_trouble=said("no-driver")[1])
+    hosts["cpu3"] = replace(hosts["cpu3"], gpu_trouble=said("absent")[1])
+    made = make_layout(world.inventory(), hosts, None)
+    _, problems = judge_gpus(made, Report("smoke", ()))
+    (text,) = map(str, problems)
+    assert text.startswith("gpu1: no GPU is used: the NVIDIA driver is not loaded") and "gpus: 0" in text
+    quiet = world.inventory(world.HOSTS.replace("address: 10.77.0.2", "gpus: 0\n    address: 10.77.0.2"))
+    assert judge_gpus(make_layout(quiet, hosts, None), Report("smoke", ())) == ((), ())
+
+
+def test_a_mig_is_a_part() -> None:
+    assert Gpu(0, "GPU-a", "A100", "550", 1, (Mig(0, "MIG-a", "1g.5gb"),)).usable == ("MIG-a",)

@@ -1,0 +1,471 @@
+"""What hosts of all ages answer to the first questions, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cluster_world import public_key
+from toolkit.cluster.probe import parse_facts, probe_command
+from toolkit.core.facts import Facts, Gpu, Interface, Remembered
+from toolkit.errors import CommandFailed, NotReady
+from toolkit.protocol.frames import read_frames
+
+NONCE = "0123456789abcdef"
+
+OLD_INFO = {
+    "ID": "ABCD:EFGH",
+    "Containers": 1,
+    "Driver": "overlay2",
+    "DriverStatus": [["Backing Filesystem", "extfs"], ["Supports d_type", "true"]],
+    "ServerVersion": "20.10.24+dfsg1",
+    "SecurityOptions": ["name=apparmor", "name=seccomp,profile=default"],
+    "Warnings": ["WARNING: No swap limit support"],
+    "ClientInfo": {"Debug": False, "Context": "default", "Plugins": [], "Warnings": None},
+}
+NEW_INFO = {**OLD_INFO, "ServerVersion": "26.1.5", "CDISpecDirs": ["/etc/cdi"]}
+CONTAINERD_INFO = {
+    **NEW_INFO,
+    "Driver": "overlayfs",
+    "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
+    "ServerVersion": "29.0.1",
+}
+ROOTLESS_INFO = {
+    **NEW_INFO,
+    "SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless", "name=cgroupns"],
+}
+
+IP = """\
+1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever
+2: enp3s0    inet 10.77.0.2/24 brd 10.77.0.255 scope global dynamic enp3s0\\       valid_lft 86000sec
+2: enp3s0    inet 10.77.0.99/24 scope global secondary enp3s0\\       valid_lft forever preferred_lft forever
+3: docker0    inet 172.17.0.1/16 brd 172.17.255.255 scope global docker0\\       valid_lft forever
+4: tun0    inet 10.8.0.6 peer 10.8.0.5/32 scope global tun0\\       valid_lft forever preferred_lft forever
+"""
+ROUTES = (
+    "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+    "eth0\t00000000\t01004D0A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+    "eth0\t00004D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    "docker0\t000011AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
+)
+TRIE = """\
+Main:
+  +-- 0.0.0.0/0 3 0 5
+     |-- 0.0.0.0
+        /0 universe UNICAST
+     +-- 10.77.0.0/24 2 0 2
+        +-- 10.77.0.0/28 2 0 2
+           |-- 10.77.0.0
+              /24 link UNICAST
+           |-- 10.77.0.2
+              /32 host LOCAL
+        |-- 10.77.0.255
+           /32 link BROADCAST
+     +-- 127.0.0.0/8 2 0 2
+        |-- 127.0.0.1
+           /32 host LOCAL
+     +-- 172.17.0.0/16 2 0 2
+        |-- 172.17.0.1
+           /32 host LOCAL
+Local:
+  +-- 0.0.0.0/0 3 0 5
+           |-- 10.77.0.2
+              /32 host LOCAL
+"""
+TCP_HEAD = (
+    "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+)
+TCP = (
+    TCP_HEAD
+    + "   0: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0\n"
+    + "   1: 02004D0A:3039 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 2 1 0\n"
+    + "   2: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 3 1 0\n"
+    + "   3: 02004D0A:C001 03004D0A:3039 01 00000000:00000000 00:00000000 00000000  1000        0 4 1 0\n"
+    + "   4: 02004D0A:C002 03004D0A:3039 06 00000000:00000000 00:00000000 00000000     0        0 0 3 0\n"
+)
+TCP6 = (
+    TCP_HEAD
+    + "   0: 00000000000000000000000000000000:0016 00000000000000000000000000000000:0000 0A 0:0 0 0 0 0 1\n"
+    + "   1: 0000000000000000FFFF000002004D0A:1F91 00000000000000000000000000000000:0000 0A 0:0 0 0 0 0 1\n"
+    + "   2: B80D0120000000000000000001000000:1F92 00000000000000000000000000000000:0000 0A 0:0 0 0 0 0 1\n"
+)
+CONTAINER = {
+    "Id": "c" * 64,
+    "Name": "/toolkit-demo-worker",
+    "State": {
+        "Status": "exited",
+        "ExitCode": 137,
+        "StartedAt": "2026-11-20T21:00:00Z",
+        "FinishedAt": "2026-11-20T21:30:01.495662528Z",
+    },
+    "Config": {"Labels": {"toolkit.cluster": "demo", "toolkit.digest": "0123"}},
+}
+IMAGE = {
+    "Id": "sha256:" + "1" * 64,
+    "RepoTags": ["toolkit:cpu", "toolkit.local/verified:x"],
+    "Os": "linux",
+    "Architecture": "amd64",
+    "Config": {"Env": ["A=b"], "Cmd": ["bash"]},
+    "RootFS": {"Layers": ["sha256:a"]},
+}
+GPUS = (
+    "0, GPU-1a, NVIDIA A100-SXM4-80GB, 550.54.14, 81920\n1, GPU-2b, NVIDIA A100-SXM4-80GB, 550.54.14, 81920\n"
+)
+DISK = (
+    "Filesystem     1024-blocks     Used Available Capacity Mounted on\n"
+    "/dev/nvme0n1p2   479079112 98000000 356700000      22% /\n"
+)
+# Field 22 of the second line: process 1 began 12.34 s after the kernel, as in a container that plays a host.
+BOOT = (
+    "btime 1795204800\n1 (my (odd) init) S 0 1 1 0 -1 4194560 12 34 0 0 1 2 3 4 20 0 1 0 1234 2621440 300 "
+    "18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n"
+)
+CLUSTER = (
+    "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n10.77.0.2 gpu1\n10.77.0.3 gpu2\n"
+    f"gpu2,[10.77.0.3]:12345 {public_key('gpu2')}\n"
+    f'restrict,pty,from="10.77.0.2" {public_key("gpu1")}\n'
+)
+
+
+def answer(**sections: str) -> dict[str, str]:
+    """The sections of the probe; one given by name replaces the recorded one."""
+    recorded = {
+        "who": "alice\n1000\n1000\n1000 27 998\nalice\tsudo\tdocker\t\n/home/alice\n/home/alice/.local/state",
+        "machine": "gpu1\nx86_64",
+        "ssh": "10.77.0.1 51000 10.77.0.2 22",
+        "docker": json.dumps(NEW_INFO),
+        "containers": json.dumps([CONTAINER], indent=4),
+        "images": json.dumps([IMAGE], indent=4),
+        "interfaces": IP,
+        "routes": ROUTES,
+        "addresses": TRIE,
+        "tcp": TCP + TCP6,
+        "gpus": GPUS,
+        "runtime": "",
+        "cdi": "",
+        "state": "-\n-\n-",
+        "cluster": CLUSTER,
+        "version": "0.1.0",
+        "tuned": '{"tuned": []}',
+        "programs": "00ff  common.py\n11ee  rank.py",
+        "boot": BOOT,
+        "infiniband": "rdma_cm\nuverbs0",
+        "disk": DISK,
+    }
+    return {**recorded, **sections}
+
+
+def facts(**sections: str) -> Facts:
+    return parse_facts("gpu1", "demo", answer(**sections))
+
+
+def test_everything_that_a_host_says() -> None:
+    said = facts()
+    assert (said.user, said.uid, said.gid, said.home) == ("alice", 1000, 1000, "/home/alice")
+    assert said.groups == ((1000, "alice"), (27, "sudo"), (998, "docker"))
+    assert said.state_dir == "/home/alice/.local/state/toolkit/demo/gpu1"
+    assert (said.hostname, said.arch, said.ssh_address) == ("gpu1", "x86_64", "10.77.0.2")
+    assert (said.docker, said.store, said.rootless) == ("26.1.5", "overlay2", False)
+    assert said.interfaces == (
+        Interface("lo", "127.0.0.1", 8),
+        Interface("enp3s0", "10.77.0.2", 24),
+        Interface("enp3s0", "10.77.0.99", 24),
+        Interface("docker0", "172.17.0.1", 16),
+        Interface("tun0", "10.8.0.6", 32),
+    )
+    (container,) = said.containers
+    assert (container.name, container.state, container.exit_code) == ("toolkit-demo-worker", "exited", 137)
+    assert container.digest == "0123"
+    assert (container.started, container.ended) == (1795208400.0, 1795210201.0)
+    assert said.booted == 1795204812.34
+    assert said.version == "0.1.0" and said.programs == (("common.py", "00ff"), ("rank.py", "11ee"))
+    assert said.tuned == '{"tuned": []}'
+    (image,) = said.images
+    assert image.tags == ("toolkit:cpu", "toolkit.local/verified:x")
+    assert said.infiniband == ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0")
+    assert said.free_bytes == 356700000 * 1024
+    assert said.gpus[1] == Gpu(1, "GPU-2b", "NVIDIA A100-SXM4-80GB", "550.54.14", 81920)
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("", 0.0),
+        ("btime 1795204800", 1795204800.0),  # the first process is hidden from others (hidepid)
+        ("1 (init) S 0 1 1 0 -1 4194560 12 34 0 0 1 2 3 4 20 0 1 0 1234 2621440", 0.0),
+    ],
+)
+def test_when_the_host_was_started(text: str, when: float) -> None:
+    assert facts(boot=text).booted == when
+
+
+def test_a_container_that_has_never_run() -> None:
+    state = {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "FinishedAt": "0001-01-01T00:00:00Z"}
+    (container,) = facts(containers=json.dumps([{**CONTAINER, "State": state}])).containers
+    assert (container.started, container.ended) == (0.0, 0.0)
+
+
+def test_files_of_a_toolkit_that_did_not_write_its_version() -> None:
+    said = facts(version="", programs="", tuned="")
+    assert (said.version, said.programs, said.tuned) == ("", (), "")
+
+
+def test_what_an_earlier_up_left_is_remembered() -> None:
+    said = facts().remembered
+    assert said.addresses == (("gpu1", "10.77.0.2"), ("gpu2", "10.77.0.3"))
+    assert said.keys == (("gpu2", public_key("gpu2")),) and said.main_key == public_key("gpu1")
+    assert facts(cluster="").remembered == Remembered()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpu3,[10.77.0.4]:12345 ssh-ed25519 AAAAgpu3",
+        "gpu3,[10.77.0.4]:12345 ssh-rsa AAAAB3NzaC1yc2E=",
+        'restrict,pty,from="10.77.0.2" ssh-ed25519 AAAA',
+        'restrict,pty,command="sh" ssh-ed25519 AAAA',
+        "10.77.0.4/24 gpu3",
+        "fe80::1%eth0 gpu3",
+        "elsewhere gpu3",
+    ],
+)
+def test_a_key_or_an_address_of_another_form_is_not_remembered(line: str) -> None:
+    assert facts(cluster=line).remembered == Remembered()
+
+
+def test_a_bare_host() -> None:
+    empty = (
+        "containers",
+        "images",
+        "interfaces",
+        "routes",
+        "addresses",
+        "tcp",
+        "gpus",
+        "cluster",
+        "infiniband",
+        "disk",
+        "ssh",
+    )
+    said = facts(**dict.fromkeys(empty, ""))
+    assert said.interfaces == said.listening == said.containers == said.images == said.gpus == ()
+    assert (said.infiniband, said.free_bytes, said.ssh_address) == ((), 0, "")
+
+
+@pytest.mark.parametrize(
+    ("info", "version", "store", "rootless"),
+    [
+        (OLD_INFO, "20.10.24+dfsg1", "overlay2", False),
+        (NEW_INFO, "26.1.5", "overlay2", False),
+        (CONTAINERD_INFO, "29.0.1", "containerd", False),
+        (ROOTLESS_INFO, "26.1.5", "overlay2", True),
+        ({"ServerVersion": "19.03.1", "DriverStatus": None, "SecurityOptions": None}, "19.03.1", "", False),
+    ],
+)
+def test_engines_of_all_ages(info: dict[str, Any], version: str, store: str, rootless: bool) -> None:
+    said = facts(docker=json.dumps(info))
+    assert (said.docker, said.store, said.rootless) == (version, store, rootless)
+
+
+def test_warnings_around_the_engines_answer() -> None:
+    noisy = f"WARNING: Error loading config file\n{json.dumps(OLD_INFO)}\nWARNING: No swap limit support"
+    assert facts(docker=noisy).docker == "20.10.24+dfsg1"
+
+
+DOWN = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+FORBIDDEN = (
+    "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: "
+    'Get "http://%2Fvar%2Frun%2Fdocker.sock/v1.45/info": dial unix: connect: permission denied'
+)
+
+
+def errors(*lines: str) -> str:
+    """As the client prints them since 19.03: JSON on standard output, the same again in words."""
+    info = {"ID": "", "ServerVersion": "", "ServerErrors": list(lines), "ClientInfo": {"Debug": False}}
+    return json.dumps(info) + "\nerrors pretty printing info"
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ("sh: 5: docker: not found", "docker is not installed", "https://docs.docker.com"),
+        ("bash: docker: command not found", "docker is not installed", "https://docs.docker.com"),
+        (DOWN, "not running", "sudo systemctl start docker"),
+        (errors(DOWN), "not running", "sudo systemctl start docker"),
+        (f"ERROR: {DOWN}\n{errors(DOWN)}", "not running", "sudo systemctl start docker"),
+        (FORBIDDEN, "user alice may not use docker", "usermod -aG docker alice"),
+        (errors(f"Got {FORBIDDEN}"), "user alice may not use docker", "usermod -aG docker alice"),
+    ],
+)
+def test_an_engine_that_does_not_answer(text: str, what: str, fix: str) -> None:
+    with pytest.raises(NotReady, match=what) as caught:
+        facts(docker=text)
+    assert caught.value.host == "gpu1"
+    assert fix in caught.value.fix
+
+
+def test_an_engine_that_fails_otherwise_is_quoted() -> None:
+    with pytest.raises(CommandFailed, match=r"client version 1\.52 is too new"):
+        facts(docker=errors("client version 1.52 is too new. Maximum supported API version is 1.41"))
+
+
+# Interfaces and listeners
+
+
+def test_without_iproute2_the_kernels_tables_say_it() -> None:
+    assert facts(interfaces="").interfaces == (
+        Interface("lo", "127.0.0.1", 8),
+        Interface("eth0", "10.77.0.2", 24),
+        Interface("docker0", "172.17.0.1", 16),
+    )
+
+
+def test_listeners_of_both_tables_and_no_connections() -> None:
+    assert facts().listening == (
+        ("0.0.0.0", 22),
+        ("10.77.0.2", 8081),
+        ("10.77.0.2", 12345),
+        ("127.0.0.1", 8080),
+        ("2001:db8::1", 8082),
+        ("::", 22),
+    )
+
+
+# Groups
+
+
+@pytest.mark.parametrize(
+    ("ids", "names", "groups"),
+    [
+        ("0", "root", ((0, "root"),)),
+        # Directory services give groups names with spaces, or none at all.
+        ("1000 27", "domain users\tsudo\t", ((1000, "domain users"), (27, "sudo"))),
+        ("1000 9999", "alice\t9999\t", ((1000, "alice"), (9999, "9999"))),
+        # From an id without -z.
+        ("1000 27", "domain\tusers\tsudo", ((1000, "1000"), (27, "27"))),
+    ],
+)
+def test_groups(ids: str, names: str, groups: tuple[tuple[int, str], ...]) -> None:
+    who = f"alice\n1000\n1000\n{ids}\n{names}\n/home/alice\n/home/alice/.local/state"
+    assert facts(who=who).groups == groups
+
+
+# GPUs; what nvidia-smi says is in cluster/test_gpus.py
+
+
+def test_a_driver_in_trouble() -> None:
+    said = facts(gpus="Failed to initialize NVML: Driver/library version mismatch\n")
+    assert said.gpus == () and "version mismatch" in said.gpu_trouble
+    assert facts().gpu_trouble == ""
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "hook", "there"),
+    [
+        ({"runc": {}}, "", False),
+        ({"runc": {}, "nvidia": {"path": "nvidia-container-runtime"}}, "", True),
+        ({"runc": {}}, "/usr/bin/nvidia-container-runtime-hook", True),
+        (None, "", False),
+    ],
+)
+def test_nvidias_runtime(runtimes: dict[str, Any] | None, hook: str, there: bool) -> None:
+    info = json.dumps({**NEW_INFO, "Runtimes": runtimes})
+    assert facts(docker=info, runtime=hook).nvidia_runtime is there
+
+
+# As nvidia-ctk 1.13 to 1.18 write it in YAML and JSON, less what the probe's grep leaves out.
+CDI_YAML = """\
+  name: "0"
+  name: GPU-5d5ba0d6
+- name: '1:0'
+  name: all
+"""
+CDI_JSON = '  "name": "0",\n      "name": "1:0",\n{"name":"all","containerEdits":{}}\n'
+
+
+@pytest.mark.parametrize(
+    ("info", "files", "names"),
+    [
+        ({"CDISpecDirs": ["/etc/cdi"]}, CDI_YAML, ("0", "GPU-5d5ba0d6", "1:0", "all")),
+        ({"CDISpecDirs": ["/etc/cdi", "/var/run/cdi"]}, CDI_JSON, ("0", "1:0", "all")),
+        ({"CDISpecDirs": ["/etc/cdi"]}, "", ()),
+        # Switched off, or an engine that does not know it: then files are of no use.
+        ({"CDISpecDirs": []}, CDI_YAML, ()),
+        ({"CDISpecDirs": None}, CDI_YAML, ()),
+        (
+            {
+                "CDISpecDirs": ["/etc/cdi"],
+                "DiscoveredDevices": [
+                    {"Source": "cdi", "ID": "nvidia.com/gpu=0"},
+                    {"Source": "cdi", "ID": "vendor.com/nic=0"},
+                    {"Source": "cdi", "ID": "nvidia.com/gpu=all"},
+                ],
+            },
+            CDI_YAML,
+            ("0", "all"),
+        ),
+    ],
+)  # fmt: skip
+def test_gpus_that_the_engine_gives_by_cdi(info: dict[str, Any], files: str, names: tuple[str, ...]) -> None:
+    assert facts(docker=json.dumps({**NEW_INFO, **info}), cdi=files).cdi == names
+
+
+# The question itself
+
+
+def test_the_probe_runs_on_this_machine_and_its_answer_is_read(tmp_path: Path) -> None:
+    """A fake docker: this is about the script and the other tools, which are real."""
+    docker = tmp_path / "docker"
+    image = json.dumps([IMAGE])
+    docker.write_text(
+        "#!/bin/sh\ncase \"$1 $2\" in\n'info --format') echo '" + json.dumps(OLD_INFO) + "' ;;\n"
+        f"'image inspect') echo '{image}' ;;\nesac\n"
+    )
+    docker.chmod(0o755)
+    done = subprocess.run(
+        [str(token) for token in probe_command("toolkit:cpu", "demo", "gpu1", NONCE).argv],
+        capture_output=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(tmp_path)},
+    )
+    assert done.stderr == b""
+    said = parse_facts("here", "demo", read_frames(done.stdout, NONCE))
+    assert said.docker == "20.10.24+dfsg1"
+    assert said.state_dir == f"{tmp_path}/.local/state/toolkit/demo/here"
+    assert [i.tags for i in said.images] == [("toolkit:cpu", "toolkit.local/verified:x")]
+    assert said.free_bytes > 0
+    assert list(tmp_path.iterdir()) == [docker]
+
+
+def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\n[ $1 != info ] || echo '{json.dumps(OLD_INFO)}'\n")
+    docker.chmod(0o755)
+    asked = probe_command(
+        "i:1", "demo", "gpu1", NONCE, [("place", 'echo "$XDG_STATE_HOME"')], state_dir="/the scratch"
+    )
+    done = subprocess.run(
+        [str(token) for token in asked.argv],
+        capture_output=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_STATE_HOME": "/elsewhere"},
+    )
+    me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+    sections = read_frames(done.stdout, NONCE)
+    assert parse_facts("here", "demo", sections).state_dir == f"/the scratch/{me}/toolkit/demo/here"
+    assert sections["place"] == f"/the scratch/{me}"
+
+
+@pytest.mark.parametrize("name", ["my-notebook", "toolkit-demo", "toolkit-other-main", "x-toolkit-demo-main"])
+def test_labels_of_an_image_make_no_container_one_of_a_cluster(name: str) -> None:
+    """Every container that is made from the image has them; its name is the user's choice."""
+    container = {**CONTAINER, "Name": f"/{name}"}
+    assert facts(containers=json.dumps([container])).containers == ()
+    labels = {"toolkit.cluster": "demo", "odd\u2028key": "x", "k" * 5000: "\x1b", "toolkit.digest": "0123"}
+    odd = {**CONTAINER, "Config": {"Labels": labels}}
+    (found,) = facts(containers=json.dumps([odd])).containers
+    assert found.labels == labels

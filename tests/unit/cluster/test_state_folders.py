@@ -1,0 +1,197 @@
+"""A host whose state directory another user can replace is refused before anything is written there."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit import cluster_world as world
+from tests.unit.cluster import test_probe
+from toolkit.cluster.probe import parse_facts
+from toolkit.cluster.session import Session
+from toolkit.cluster.state_folders import QUESTION, parse_state_folders, refuse_unsafe_state
+from toolkit.core.command import Command
+from toolkit.core.facts import Facts, StateFolder
+from toolkit.core.result import Result
+from toolkit.errors import ToolkitError, UnsafeState
+
+DIR, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
+STATE = "/scratch/alice/toolkit/demo/gpu1"
+OWN = f"1000 {DIR | 0o700:x}"
+TMP = f"0 {DIR | 0o1777:x}"
+
+
+def facts(*lines: str) -> Facts:
+    """A host that answers these lines, the innermost directory first."""
+    return world.facts(state_folders=parse_state_folders("gpu1", STATE, "\n".join(lines)))
+
+
+def test_lines_are_directories_from_the_innermost_outward() -> None:
+    found = parse_state_folders("gpu1", STATE, f"-\n-\n{OWN}\n{OWN}\n{TMP}\n")
+    assert found == (
+        StateFolder("/scratch/alice/toolkit", 1000, DIR | 0o700),
+        StateFolder("/scratch/alice", 1000, DIR | 0o700),
+        StateFolder("/scratch", 0, DIR | 0o1777, outer=True),
+    )
+    assert parse_state_folders("gpu1", STATE, "-\n-\n-") == parse_state_folders("gpu1", STATE, "") == ()
+
+
+@pytest.mark.parametrize(
+    "line", ["1000", "alice 41c0", "1000 41c0 /scratch", "-1 41c0", "1000 drwx", "é 41c0"]
+)
+def test_an_answer_of_another_form_is_an_error_of_its_host(line: str) -> None:
+    with pytest.raises(ToolkitError) as caught:
+        parse_state_folders("gpu1", STATE, line)
+    assert caught.value.host == "gpu1"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (),
+        (OWN, OWN, OWN),
+        (OWN, OWN, OWN, OWN, TMP),
+        ("-", "-", "-", "-", "-"),
+        (f"1000 {DIR | 0o755:x}", OWN, OWN, OWN, f"0 {DIR | 0o755:x}"),
+        # STATE_DIR of some other user, who alone can rename what is in it.
+        (OWN, OWN, OWN, OWN, f"2000 {DIR | 0o755:x}"),
+        (OWN, OWN, OWN, OWN, f"2000 {DIR | 0o3777:x}"),
+        (OWN, OWN, OWN, OWN, f"1000 {DIR | 0o700:x}"),
+    ],
+)
+def test_directories_that_only_the_user_can_change(lines: tuple[str, ...]) -> None:
+    refuse_unsafe_state(facts(*lines))
+
+
+FOREIGN = f"2000 {DIR | 0o700:x}"
+SHARED = f"1000 {DIR | 0o770:x}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "what", "fix"),
+    [
+        ((FOREIGN, OWN, OWN), f"{STATE} belongs to user ID 2000", f"sudo mv {STATE} {STATE}.unsafe"),
+        ((OWN, FOREIGN, OWN), "demo belongs to user ID 2000 instead of alice (1000)", "sudo mv"),
+        (("-", "-", "-", FOREIGN, TMP), "/scratch/alice belongs to user ID 2000", "sudo mv /scratch/alice "),
+        # The outermost first: what is in it counts for nothing.
+        ((FOREIGN, FOREIGN, FOREIGN, FOREIGN, TMP), "/scratch/alice belongs", "sudo mv /scratch/alice "),
+        (("-", "-", "-", f"0 {DIR | 0o755:x}", TMP), "/scratch/alice belongs to user ID 0", "sudo mv"),
+        ((OWN, OWN, OWN, SHARED, TMP), "alice is writable for other users (mode 0770)", "chmod go-w"),
+        ((f"1000 {DIR | 0o1777:x}", OWN, OWN), "gpu1 is writable for other users (mode 1777)", "chmod go-w"),
+        ((f"1000 {LINK | 0o777:x}", OWN, OWN), f"{STATE} is a symbolic link", f"rm {STATE};"),
+        (("-", "-", "-", f"2000 {LINK | 0o777:x}", TMP), "alice is a symbolic link", "rm /scratch/alice;"),
+        (("-", "-", f"1000 {FILE | 0o600:x}"), "/scratch/alice/toolkit is not a directory", "sudo mv"),
+        ((OWN, OWN, OWN, OWN, f"0 {DIR | 0o777:x}"), "/scratch is writable for other users and not", "+t /"),
+        ((OWN, OWN, OWN, OWN, f"0 {DIR | 0o2775:x}"), "/scratch is writable for other users and not", "+t /"),
+        (("-", "-", "-", "-", f"0 {FILE | 0o644:x}"), "/scratch is not a directory", "sudo mv"),
+    ],
+)  # fmt: skip
+def test_a_directory_that_another_user_can_change(lines: tuple[str, ...], what: str, fix: str) -> None:
+    with pytest.raises(UnsafeState) as caught:
+        refuse_unsafe_state(facts(*lines))
+    error = caught.value
+    assert what in error.what and error.fix.startswith("on gpu1: ") and fix in error.fix
+    assert error.host == "gpu1"
+
+
+def test_a_path_in_a_fix_is_one_word_of_the_shell() -> None:
+    odd = StateFolder("/home/$(id)/.local/state/toolkit", 2000, DIR | 0o700)
+    with pytest.raises(UnsafeState) as caught:
+        refuse_unsafe_state(world.facts(state_folders=(odd,)))
+    assert "mv '/home/$(id)/.local/state/toolkit' '/home/$(id)/" in caught.value.fix
+
+
+# The question itself
+
+
+def asked(cluster: str, host: str, **env: str) -> str:
+    done = subprocess.run(
+        ["sh", "-c", f"say() {{ printf '%s\\n' \"$2\"; }}\n{QUESTION}", "sh", "", "", cluster, host],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", **env},
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_shell_answers_by_numbers_alone(tmp_path: Path) -> None:
+    """Names with a line break and the words of an answer in them are not printed at all."""
+    host = "x\n0 41ff\n@@toolkit@@ end"
+    state = tmp_path / "toolkit" / "demo" / host
+    assert asked("demo", host, HOME="/", XDG_STATE_HOME=str(tmp_path)) == "-\n-\n-\n"
+    state.mkdir(parents=True)
+    state.chmod(0o700)
+    state.parent.chmod(0o750)
+    (tmp_path / "toolkit").chmod(0o1777)
+    me = os.getuid()
+    text = asked("demo", host, HOME="/", XDG_STATE_HOME=str(tmp_path))
+    assert text == f"{me} {DIR | 0o700:x}\n{me} {DIR | 0o750:x}\n{me} {DIR | 0o1777:x}\n"
+
+
+def test_the_shell_follows_no_link_but_that_of_the_shared_directory(tmp_path: Path) -> None:
+    real, scratch = tmp_path / "real", tmp_path / "scratch"
+    (real / "alice").mkdir(parents=True)
+    real.chmod(0o1777)
+    scratch.symlink_to(real)
+    (real / "alice" / "toolkit").symlink_to(tmp_path)
+    env = {"HOME": "/", "TOOLKIT_STATE_DIR": str(scratch), "XDG_STATE_HOME": f"{scratch}/alice"}
+    lines = asked("demo", "gpu1", **env).splitlines()
+    modes = [int(line.split()[1], 16) if line != "-" else None for line in lines]
+    assert len(modes) == 5 and modes[:2] == [None, None]
+    assert stat.S_ISLNK(modes[2] or 0) and stat.S_ISDIR(modes[3] or 0) and modes[4] == DIR | 0o1777
+
+
+def test_it_is_among_the_first_questions() -> None:
+    said = parse_facts("gpu1", "demo", test_probe.answer(state=f"{OWN}\n{OWN}\n{FOREIGN}"))
+    assert [(f.path.rpartition("/")[2], f.uid) for f in said.state_folders] == [
+        *(("gpu1", 1000), ("demo", 1000), ("toolkit", 2000)),
+    ]  # fmt: skip
+
+
+# Who refuses
+
+
+class Answering:
+    """A host that answers the probe with a state directory of this kind."""
+
+    def __init__(self, name: str, lines: str) -> None:
+        self.name, self.lines = name, lines
+
+    def run(self, command: Command, timeout: float | None = None) -> Result:
+        (nonce,) = set(re.findall(r"\\n([0-9a-f]{8,64}) %s", str(command.argv[2])))
+        sections = {**test_probe.answer(state=self.lines, containers="[]"), "end": ""}
+        framed = "".join(f"\n{nonce} {name} {len(s.encode())}\n{s}" for name, s in sections.items())
+        return Result(0, framed, "", 0.0, framed.encode())
+
+
+def test_every_command_refuses_such_a_host_and_goes_on_with_the_others() -> None:
+    """All commands meet hosts by a Session; a host that is in ``errors`` takes no part in any plan."""
+    session = Session(world.inventory())
+    safe, unsafe = f"{OWN}\n{OWN}\n{OWN}", f"{OWN}\n{OWN}\n{FOREIGN}"
+    answers = {"gpu1": safe, "gpu2": unsafe, "cpu3": safe}
+    session.runners = {name: Answering(name, lines) for name, lines in answers.items()}  # type: ignore[misc]
+    session.__dict__["local_image"] = None  # this machine's engine is not asked
+    session.facts = dict(world.cluster_facts())
+    session.ask_anew(list(answers))
+    assert list(session.facts) == ["gpu1", "cpu3"] and list(session.errors) == ["gpu2"]
+    assert isinstance(session.errors["gpu2"], UnsafeState)
+    for plan in (session.plan_down(), session.plan_pull()):
+        assert "gpu2" not in {step.host for step in plan.steps}
+    assert "gpu2" not in session.runners_in_use()
+    (outcome,) = session.connect_outcomes()
+    assert (outcome.host, outcome.status) == ("gpu2", "failed")
+    assert "belongs to user ID 2000" in outcome.detail and "sudo mv" in outcome.fix
+    state = next(s for s in session.host_states() if s.host == "gpu2")
+    assert not state.ok and "state directory is not safe" in state.note and "sudo mv" in state.fix
+
+
+def test_a_host_that_says_nothing_of_its_directories_has_none() -> None:
+    refuse_unsafe_state(replace(world.facts(), state_folders=()))

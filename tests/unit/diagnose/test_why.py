@@ -1,0 +1,255 @@
+"""`toolkit why` against hosts on paper: whom it asks, what it makes of silence, what it keeps."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.cluster_world import inventory
+from toolkit.cluster.session import Session
+from toolkit.core.command import Command
+from toolkit.core.result import Result
+from toolkit.diagnose.show import why_json, why_text
+from toolkit.diagnose.why import Said, _kept, ask_why, bundle_files
+from toolkit.errors import NotReady, ToolkitError
+from toolkit.protocol.evidence import Inspected, InspectedNow, Kept
+
+JOB = "20261120-211300-digits-a1b2"
+NAMES = ("gpu1", "gpu2", "cpu3")
+FILE = """\
+cluster: demo
+image: toolkit:cpu
+main: gpu1
+env: {HF_TOKEN: tok-abcdef}
+hosts:
+  gpu1: {address: 10.77.0.2}
+  gpu2: {address: 10.77.0.3}
+  cpu3: {address: 10.77.0.4}
+"""
+ABOUT = {
+    "id": JOB,
+    "hosts": [{"name": name, "address": f"10.77.0.{n}", "slots": 1} for n, name in enumerate(NAMES, 2)],
+}
+
+
+def rank(number: int, text: str, call: str = "futex") -> dict[str, Any]:
+    frame = {"name": "main", "file": "/code/train.py", "line": 3 + number, "text": text}
+    thread = {"first": True, "frames": [frame]}
+    one = {
+        "pid": 50 + number,
+        "parent": 1,
+        "name": "python",
+        "state": "S",
+        "call": call,
+        "threads_seen": [thread],
+    }
+    return {
+        "rank": number,
+        "age": 4.0,
+        "lines": ["step 3"],
+        "tail": "step 3\n",
+        "exit_code": None,
+        "processes": [one],
+    }
+
+
+class Host:
+    """Both the runner of a host and of its container."""
+
+    def __init__(self, name: str, said: Any, state: dict[str, Any], rows: list[Any]) -> None:
+        self.name, self.said, self.state, self.rows = name, said, state, rows
+        self.asked: list[str] = []
+
+    def run(self, asked: Command, timeout: float | None = None) -> Result:
+        words = [str(token) for token in asked.argv]
+        self.asked.append(" ".join(words))
+        if words[0] == "docker":
+            return Result(0, json.dumps(self.state), "", 0.0)
+        if words[1] == "-":
+            return Result(0, json.dumps(self.rows), "", 0.0)
+        if isinstance(self.said, Exception):
+            raise self.said
+        if isinstance(self.said, str):
+            return Result(2, "", self.said, 0.0)
+        return Result(0, "[noise\n" + json.dumps(self.said), "", 0.0)
+
+
+class Paper:
+    """A session with these hosts."""
+
+    def __init__(self, state: str = "running", **said: Any) -> None:
+        self.inventory = inventory(FILE)
+        self.errors: dict[str, ToolkitError] = {}
+        self.facts = dict.fromkeys(NAMES)
+        record = {"command": ["train.py", "--api-key=abc"], "hosts": ABOUT["hosts"]}
+        reason = "stopped by SIGTERM" if state == "stopped" else ""
+        status = {"state": state, "started": 1.0, "reason": reason}
+        rows = [{"id": JOB, "alive": True, "status": status, "record": record}]
+        running = {"Running": True}
+        self.runners = {name: Host(name, said.get(name, {}), running, rows) for name in NAMES}
+
+    def require_some(self) -> None: ...
+
+    def container(self, name: str) -> Host:
+        if name in self.errors:
+            raise self.errors[name]
+        return self.runners[name]
+
+    @property
+    def main(self) -> Host:
+        return self.container("gpu1")
+
+
+def said(host: str, number: int, text: str, call: str = "futex", **more: Any) -> dict[str, Any]:
+    return {"host": host, "job": ABOUT, "ranks": [rank(number, text, call)], "py_spy": True, **more}
+
+
+def hang() -> Paper:
+    return Paper(
+        gpu1=said("gpu1", 0, "dist.all_reduce(x)", output="tok-abcdef in the output\n"),
+        gpu2=said("gpu2", 1, "time.sleep(9)", "clock_nanosleep"),
+        cpu3=said("cpu3", 2, "dist.all_reduce(x)"),
+    )
+
+
+def ask(paper: Paper, word: str = "") -> Any:
+    return ask_why(cast(Session, paper), word)
+
+
+def test_every_host_is_asked_once_and_the_right_rank_is_named() -> None:
+    paper = hang()
+    answer = ask(paper)
+    assert answer.verdict.ranks == (1,) and answer.verdict.hosts == ("gpu2",)
+    for host in paper.runners.values():
+        assert sum("inspect_ranks.py" in line and JOB in line for line in host.asked) == 1
+    found = (answer.job, answer.evidence, answer.verdict, answer.known)
+    text, result = why_text(*found), why_json(*found)
+    assert text.splitlines()[0].startswith(f"{JOB}: rank 1 on gpu2 sleeps at train.py:4")
+    assert "2     cpu3  S" in text and "4.0 s" in text and "step 3" in text
+    assert [row["doing"]["kind"] for row in result["ranks"]] == ["collective", "sleep", "collective"]
+    files = bundle_files(answer, text, result)
+    assert {"report.txt", "why.json", "version.txt", "hosts/gpu2.json", "hosts/gpu2/rank-1.log"} <= set(files)
+    assert b"tok-abcdef" not in b"".join(files.values()) and b"api-key=abc" not in b"".join(files.values())
+    assert files["hosts/gpu1/output.log"] == b"*** in the output\n"
+    assert answer.job.command == ("train.py", "--api-key=***")
+
+
+def test_a_host_that_fails_is_evidence() -> None:
+    paper = hang()
+    paper.errors["cpu3"] = ToolkitError("no answer on port 22", "", "cpu3")
+    answer = ask(paper, "a1b2")
+    assert (
+        answer.verdict.kind == "host" and "cpu3 does not answer: no answer on port 22" in answer.verdict.what
+    )
+    paper = hang()
+    paper.runners["gpu2"].said = ToolkitError("the connection was lost")
+    paper.runners["gpu2"].state = {"Running": False, "ExitCode": 137, "OOMKilled": True}
+    words = ask(paper).verdict.what
+    assert (
+        "its container toolkit-demo-worker has ended with exit code 137, killed for want of memory" in words
+    )
+    paper.runners["gpu2"].said = "python3: can't open 'inspect_ranks.py': [Errno 2] No such file or directory"
+    with pytest.raises(NotReady, match="made by an older toolkit"):
+        ask(paper)
+
+
+def test_without_main_a_worker_knows_the_job() -> None:
+    paper = hang()
+    paper.errors["gpu1"] = ToolkitError("no answer on port 22", "", "gpu1")
+    del paper.facts["gpu1"]
+    answer = ask(paper)
+    assert answer.job.id == JOB and answer.job.state == "unknown"
+    assert answer.verdict.hosts == ("gpu1",) and answer.verdict.ranks == (0,)
+
+
+def test_a_host_that_has_left_the_file_is_named() -> None:
+    paper = hang()
+    paper.inventory = inventory(FILE.replace("  cpu3: {address: 10.77.0.4}\n", ""))
+    assert "cpu3 does not stand in the hosts file any more" in ask(paper).verdict.what
+
+
+def test_a_job_that_is_not_there() -> None:
+    with pytest.raises(NotReady, match="there is no job nothing"):
+        ask(hang(), "nothing")
+
+
+def test_what_the_watchdog_kept_explains_a_job_that_was_stopped() -> None:
+    before = hang()
+    kept = {"why": "no rank has printed for 300 s", "hosts": [host.said for host in before.runners.values()]}
+    gone = [
+        {"host": name, "job": ABOUT, "ranks": [{**rank(n, ""), "processes": [], "exit_code": 143}]}
+        for n, name in enumerate(NAMES)
+    ]
+    paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
+    answer = ask(paper)
+    assert answer.verdict.ranks == (1,) and answer.stalled == "no rank has printed for 300 s"
+    assert answer.verdict.what.startswith("the job has been stopped: stopped by SIGTERM")
+    assert "; before that, no rank has printed for 300 s: rank 1 on gpu2 sleeps" in answer.verdict.what
+    for one in gone:
+        one["ranks"][0]["tail"] = "step 3\nstep 4\n"
+    paper = Paper("stopped", gpu1=gone[0] | {"kept": kept}, gpu2=gone[1], cpu3=gone[2])
+    assert ask(paper).stalled == "", "it went on after that stall"
+
+
+def test_what_one_watchdog_kept_speaks_for_no_other_host() -> None:
+    """Main's speaks for all hosts; with a part of the job on each host, each for its own."""
+
+    def said(*hosts: str, of: str) -> Said:
+        kept = Kept(tuple(Inspected(name) for name in hosts), why=of)
+        return Said(InspectedNow(of, kept=kept))
+
+    told = {"gpu1": said("gpu1", of="gpu1"), "gpu2": said("gpu2", "gpu1", "cpu3", of="gpu2")}
+    for main, hosts in (("gpu1", ["gpu1"]), ("", ["gpu1", "gpu2"])):
+        kept = _kept(told, main)
+        assert kept is not None and [host.host for host in kept.hosts] == hosts
+    assert _kept({"gpu2": told["gpu2"]}, "gpu1") is None
+
+
+def test_known_errors_come_with_their_cures(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalogue = ModuleType("toolkit.diagnose.known_errors")
+
+    def match(lines: Any) -> Any:
+        hits = [line for line in lines if "Connection reset" in line]
+        return tuple(
+            SimpleNamespace(name="reset", pattern="", what="a peer died", fix="look there") for _ in hits
+        )
+
+    monkeypatch.setattr(catalogue, "match", match, raising=False)
+    monkeypatch.setitem(sys.modules, "toolkit.diagnose.known_errors", catalogue)
+    paper = hang()
+    paper.runners["gpu2"].said["ranks"][0]["tail"] = "RuntimeError: Connection reset by peer\n"
+    answer = ask(paper)
+    text = why_text(answer.job, answer.evidence, answer.verdict, answer.known)
+    assert "\nknown error reset: a peer died\n  fix: look there\n" in text
+    monkeypatch.setitem(sys.modules, "toolkit.diagnose.known_errors", None)
+    assert ask(paper).known == ()
+
+
+def test_the_table_says_what_is_missing() -> None:
+    paper = hang()
+    paper.runners["gpu2"].said |= {"py_spy": False, "oom_kills": 2}
+    gpu = {"index": "0", "uuid": "GPU-0", "busy": "100", "watts": "71.3", "mib": "1024"}
+    paper.runners["gpu1"].said["gpus"] = [gpu]
+    paper.runners["cpu3"].said["ranks"][0]["processes"][0] |= {
+        "threads_seen": [],
+        "no_stack": "Permission denied",
+    }
+    answer = ask(paper)
+    text = why_text(answer.job, answer.evidence, answer.verdict, answer.known)
+    assert "gpu1: GPU 0: 100 % busy, 71.3 W, 1024 MiB" in text
+    assert "no stacks on gpu2: the image has no py-spy" in text
+    assert "no stack of cpu3 52: Permission denied" in text
+    assert "gpu2: the kernel has killed 2 processes for want of memory" in text
+
+
+def test_the_page_names_every_kind_of_verdict() -> None:
+    from toolkit.diagnose import verdict
+
+    page = (Path(__file__).resolve().parents[3] / "docs" / "why.md").read_text()
+    for kind in (*verdict.FIXES, "runs", "unclear", "end"):
+        assert f"`{kind}`" in page or kind in ("gpu", "collective"), kind

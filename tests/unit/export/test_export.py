@@ -1,0 +1,481 @@
+"""A job for Slurm and Kubernetes: goldens, read back by bash and by the operators' own definitions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.golden import check_golden
+from tests.kubelet import expanded
+from tests.parity import variants
+from tests.unit.conftest import Run
+from tests.unit.each import for_each
+from toolkit.core.container import Mount, Ulimit
+from toolkit.core.facts import Facts
+from toolkit.errors import BadInput
+from toolkit.export.bash_words import as_lines, joined, quoted, var
+from toolkit.export.crd import manifest_problems
+from toolkit.export.job import BatchJob, BatchNode
+from toolkit.export.kubernetes import KIND_OF, manifest, manifest_text
+from toolkit.export.pods import Pods, literal
+from toolkit.export.prepare import KUBERNETES, SLURM, Away, batch_job, check_away, open_hosts
+from toolkit.export.slurm import RUNTIMES, script
+from toolkit.export.slurm_launches import SLURM_LAUNCHES
+from toolkit.export.verify import rehearse_slurm
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.parse import parse_inventory
+from toolkit.jobs.request import Request
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples"
+# As the operators publish them; they lie beside a checkout of ours, and not in it.
+DEFINITIONS = {
+    "MPIJob": ROOT.parent / "shared" / "data" / "mpijob-crd-v2beta1.yaml.gz",
+    "TrainJob": ROOT.parent / "shared" / "data" / "trainjob-crd-v1alpha1.yaml.gz",
+}
+# What a shell would make something else of.
+NASTY = ("it's $5", '"$(id)"', "a b\tc", "`x`", "$HOME", "\\", "'", "", "--", "é", "x\ny", "${more[@]}", "!")
+
+JOB = BatchJob(
+    name="demo-train",
+    cluster="demo",
+    image="registry.example.com:5000/team/trainer:1.0",
+    pull="missing",
+    launcher="mpirun",
+    command=("python", "train.py", "--note", "it's $5"),
+    nodes=(BatchNode("gpu1", 2, 2, "10.0.0.11"), BatchNode("gpu2", 2, 2)),
+    env=(("MOTTO", "it's $(5) $5"), ("NCCL_DEBUG", "WARN")),
+    passed=("HF_TOKEN",),
+    mounts=(Mount("/data/my set", "/data", True), Mount("/scratch", "/out")),
+    labels=(("team", "vision"),),
+    shm_bytes=4 << 30,
+    timeout=90.0,
+)
+UNLIKE = dataclasses.replace(
+    JOB,
+    nodes=(BatchNode("gpu1", 1, 1, "10.0.0.11"), BatchNode("gpu2", 3, 3, "", (("OMP_NUM_THREADS", "4"),))),
+    ulimits=(Ulimit("memlock", -1, -1),),
+)
+
+# Nothing in it is empty.
+FULL = dataclasses.replace(
+    JOB,
+    nodes=tuple(BatchNode(f"gpu{n}", 2, 2, f"10.0.0.1{n}", (("A", "b"),)) for n in (1, 2)),
+    ulimits=(Ulimit("nofile", 4, 8),),
+    timeout=120,
+)
+
+
+def with_launcher(launcher: str, job: BatchJob = JOB) -> BatchJob:
+    return dataclasses.replace(job, launcher=launcher)
+
+
+@functools.cache
+def definition(kind: str) -> dict[str, Any]:
+    path = DEFINITIONS[kind]
+    if not path.exists():
+        pytest.skip(f"the definition of {kind} is not beside this checkout: {path.name}")
+    made: dict[str, Any] = yaml.load(gzip.decompress(path.read_bytes()), Loader=yaml.CSafeLoader)
+    return made
+
+
+@pytest.mark.parametrize("launcher", SLURM_LAUNCHES)
+def test_scripts_for_docker(launcher: str) -> None:
+    text = script(with_launcher(launcher, UNLIKE), "docker", ("--partition=gpu",))
+    check_golden(f"render/slurm/docker-{launcher}.sh", text)
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "docker"])
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_scripts_for_others(runtime: str, launcher: str) -> None:
+    check_golden(f"render/slurm/{runtime}-{launcher}.sh", script(with_launcher(launcher), runtime))
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("launcher", SLURM_LAUNCHES)
+def test_bash_reads_the_scripts(launcher: str, runtime: str) -> None:
+    text = script(with_launcher(launcher), runtime)
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    # What was rendered wrongly shows as a brace or a NUL of ours.
+    assert "{{" not in text and "\0" not in text
+    if shutil.which("shellcheck"):
+        # SC2317: functions that bash is handed on the nodes. SC2016: values of the job that hold a "$".
+        words = ["shellcheck", "-e", "SC2317,SC2016", "-"]
+        done = subprocess.run(words, input=text, text=True, capture_output=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_words_come_through_bash_as_they_are() -> None:
+    own = var("own")
+    text = f"own=mine; printf '%s\\0' {joined((*NASTY, own, f'x={own}:{own},y'))}"
+    done = subprocess.run(["bash", "-c", text], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == [*NASTY, "mine", "x=mine:mine,y"]
+    assert quoted(var("own")) == '"$own"'
+    assert as_lines(("docker", "run", "--rm", "--name", "x", "image", "-c", "y")) == [
+        *("docker", "run", "--rm", "--name x", "image", "-c y")
+    ]
+
+
+def in_yaml(job: BatchJob, pods: Pods) -> dict[str, Any]:
+    made = manifest(job, pods)
+    assert yaml.safe_load(manifest_text(made)) == made
+    return made
+
+
+MANY = Pods(
+    namespace="lab",
+    host_network=True,
+    resources=(("rdma/hca_shared", "1"),),
+    node_selector=(("node.kubernetes.io/instance-type", "p4d"),),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "launcher", "pods"),
+    [
+        ("mpijob", "mpirun", Pods()),
+        ("mpijob-more", "horovodrun", MANY),
+        ("trainjob", "torchrun", Pods()),
+        ("trainjob-more", "torchrun", dataclasses.replace(MANY, host_network=False, runtime="ours")),
+    ],
+)
+def test_manifests_are_let_in(name: str, launcher: str, pods: Pods) -> None:
+    made = in_yaml(with_launcher(launcher), pods)
+    check_golden(f"render/kubernetes/{name}.yaml", manifest_text(made))
+    assert manifest_problems(made, definition(made["kind"])) == []
+
+
+@pytest.mark.parametrize("launcher", KIND_OF)
+def test_the_shells_of_pods_are_read_by_sh(launcher: str) -> None:
+    made = manifest(with_launcher(launcher), Pods())
+    scripts = [text for text in strings(made) if text.count("\n") > 3]
+    assert scripts
+    for text in scripts:
+        subprocess.run(["sh", "-n"], input=expanded(text), text=True, check=True)
+
+
+@for_each("text", [*NASTY, "$(x)", "$$(x)", "$$$(x)", "$$", "a$", "$$$", "$(a)$$(b)"])
+def test_what_pods_are_told_is_left_alone(text: str) -> None:
+    assert expanded(literal(text)) == text
+
+
+def strings(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [text for each in value for text in strings(each)]
+    return [value] if isinstance(value, str) else []
+
+
+@pytest.mark.parametrize("kind", DEFINITIONS)
+def test_what_the_definition_does_not_know_is_refused(kind: str) -> None:
+    launcher = next(name for name, of in KIND_OF.items() if of == kind)
+    made = manifest(with_launcher(launcher), Pods())
+    made["spec"]["nodes"] = 3
+    assert any("nodes" in problem for problem in manifest_problems(made, definition(kind)))
+    del made["spec"]["nodes"]
+    count = made["spec"]["trainer"] if kind == "TrainJob" else made["spec"]["runPolicy"]
+    count["numNodes" if kind == "TrainJob" else "backoffLimit"] = "2"
+    (problem,) = manifest_problems(made, definition(kind))
+    assert "'2' is not of type 'integer'" in problem
+    with pytest.raises(ValueError, match="and not"):
+        other = next(name for name in DEFINITIONS if name != kind)
+        manifest_problems(made, definition(other))
+    with pytest.raises(ValueError, match="no CustomResourceDefinition"):
+        manifest_problems(made, {"kind": "List"})
+
+
+# What the targets express of a job in no way, and why.
+SILENT = {
+    "docker": {"cluster"},
+    # How srun divides memory and time is the site's; labels and limits are refused before.
+    "pyxis": {"cluster", "pull", "shm_bytes", "grace", "labels", "ulimits"},
+    "apptainer": {"cluster", "pull", "shm_bytes", "grace", "labels", "ulimits"},
+    # All workers are alike; limits are refused before.
+    "mpijob": {"nodes.name", "nodes.data_address", "nodes.env", "ulimits"},
+    "trainjob": {"nodes.name", "nodes.data_address", "nodes.env", "ulimits"},
+}
+
+
+@pytest.mark.parametrize("target", SILENT)
+def test_every_part_of_a_job_is_expressed(target: str) -> None:
+    render: Callable[[BatchJob], object]
+    if target.endswith("job"):
+        subject = with_launcher("torchrun" if target == "trainjob" else "mpirun", FULL)
+        render = lambda job: manifest(job, Pods())  # noqa: E731
+    else:
+        subject = FULL
+        render = lambda job: script(job, target)  # noqa: E731
+    plain = render(subject)
+    lost = set()
+    for place, other in variants(subject):
+        name = place.split("[")[0]
+        if name in ("launcher", "network", "pull") or (name == "nodes" and "slots" in place):
+            continue  # words of closed lists, and what is refused where nodes differ: below
+        if render(other) == plain:
+            lost.add(place.replace("[0]", "").replace("[1]", "") if name == "nodes" else name)
+    assert lost - SILENT[target] == set()
+
+
+@pytest.mark.parametrize("network", ["ethernet", "infiniband", "efa"])
+def test_networks(network: str) -> None:
+    job = dataclasses.replace(JOB, network=network)
+    docker, others = script(job, "docker"), [script(job, name) for name in RUNTIMES[1:]]
+    others += [manifest_text(manifest(with_launcher(name, job), Pods())) for name in ("mpirun", "torchrun")]
+    assert ("/dev/infiniband" in docker) == (network != "ethernet")
+    for text in (docker, *others):
+        assert ("NCCL_IB_DISABLE=1" in text) == (network == "ethernet")
+        assert ("FI_PROVIDER=efa" in text) == (network == "efa")
+
+
+HOSTS = """\
+cluster: demo
+image: toolkit:gpu
+hosts:
+  gpu1: {gpus: 2}
+  gpu2: {gpus: 2, env: {A: "b"}}
+  gpu3:
+launcher: torchrun
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("import torch\n")
+    return tmp_path
+
+
+def away(folder: Path, *words: str, **changes: Any) -> Away:
+    request = Request(words=words or ("train.py",), workdir=folder, secrets=False)
+    own = {each.name for each in dataclasses.fields(Request)}
+    request = dataclasses.replace(request, **{k: v for k, v in changes.items() if k in own})
+    return Away(request, **{k: v for k, v in changes.items() if k not in own})
+
+
+def inventory(text: str = HOSTS, **changes: Any) -> Inventory:
+    return dataclasses.replace(parse_inventory(text, "hosts.yaml"), **changes)
+
+
+def refused(made: Inventory, asked: Away, target: str) -> list[str]:
+    with pytest.raises(BadInput) as error:
+        check_away(made, asked, target)
+    return [str(problem) for problem in error.value.problems]
+
+
+@pytest.mark.parametrize("target", [SLURM, KUBERNETES])
+def test_a_word_that_no_file_can_hold_is_refused(folder: Path, target: str) -> None:
+    found = refused(inventory(), away(folder, "train.py", "a\udcff"), target)
+    assert any("is not UTF-8" in problem for problem in found)
+
+
+def test_only_hosts_of_which_nothing_is_known_are_asked(folder: Path) -> None:
+    assert open_hosts(inventory(), away(folder)) == ("gpu3",)
+    assert open_hosts(inventory(), away(folder, gpus=1)) == ()
+    assert open_hosts(inventory(), away(folder, exclude=("gpu3",))) == ()
+    facts = {"gpu3": facts_with(3)}
+    job = batch_job(inventory(), away(folder), SLURM, facts)
+    assert [(node.slots, node.gpus) for node in job.nodes] == [(2, 2), (2, 2), (3, 3)]
+    assert (job.world_size, job.slots, job.name) == (7, 0, "demo-train")
+
+
+def facts_with(gpus: int) -> Facts:
+    from tests.unit import cluster_world
+
+    some = cluster_world.cluster_facts()
+    gpu = next(gpu for facts in some.values() for gpu in facts.gpus)
+    return dataclasses.replace(next(iter(some.values())), gpus=(gpu,) * gpus)
+
+
+def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None:
+    text = HOSTS + "services: {board: {image: x, ports: [6006]}}\nulimits: {nofile: 9}\nlabels: {a/b/c: x}\n"
+    made = inventory(text.replace("gpus: 2}", "gpus: [0, 1]}", 1))
+    for_slurm = refused(made, away(folder), SLURM)
+    assert [line.split(":")[0] for line in for_slurm] == ["services/board", "hosts/gpu1/gpus"]
+    for_kubernetes = [line.split(":")[0] for line in refused(made, away(folder), KUBERNETES)]
+    assert for_kubernetes == [
+        *("services/board", "hosts/gpu1/gpus", "hosts/gpu2/env", "labels/a/b/c", "ulimits/nofile")
+    ]
+    left = away(
+        folder, gpus=2, leave_out=("services", "hosts/gpu1/gpus", "hosts/gpu2/env", "labels", "ulimits")
+    )
+    job = batch_job(made, left, KUBERNETES, {})
+    assert (job.labels, job.ulimits, job.nodes[1].env, job.slots) == ((), (), (), 2)
+    assert any("in the way" in line for line in refused(made, left, SLURM))
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked", "target", "message"),
+    [
+        ({"launcher": "ray"}, {}, SLURM, "--launcher: ray is not rendered for Slurm: "),
+        ({"launcher": "python"}, {}, KUBERNETES, "--launcher: python is not rendered for Kubernetes: "),
+        ({}, {"host_network": True}, KUBERNETES, "--host-network: a TrainJob cannot ask for"),
+        ({"network": "efa"}, {}, KUBERNETES, "network: efa wants the resource of your device plugin"),
+        ({}, {"leave_out": ("secrets",)}, SLURM, "--leave-out secrets: nothing of that name is in the way"),
+        ({"mounts": (Mount("/a,b", "/c"),)}, {"runtime": "pyxis"}, SLURM, "mounts//c: pyxis takes no path"),
+        ({"labels": (("a", "b"),)}, {"runtime": "apptainer"}, SLURM, "labels/a: apptainer has no labels"),
+        ({}, {"words": ("gone.py",)}, SLURM, "gone.py: there is no such file in"),
+    ],
+)
+def test_refusals(
+    folder: Path, changes: dict[str, Any], asked: dict[str, Any], target: str, message: str
+) -> None:
+    assert any(message in line for line in refused(inventory(**changes), away(folder, **asked), target))
+
+
+def test_nodes_that_differ_are_for_docker_alone(folder: Path) -> None:
+    asked = away(folder, exclude=("gpu2",))
+    assert batch_job(inventory(), asked, SLURM, {"gpu3": facts_with(1)}).slots == 0
+    for target, runtime in ((KUBERNETES, "docker"), (SLURM, "pyxis")):
+        with pytest.raises(BadInput, match="hosts/gpu3: has 1 slots and 1 GPUs, and gpu1 2 and 2"):
+            unlike = dataclasses.replace(asked, runtime=runtime)
+            batch_job(inventory(), unlike, target, {"gpu3": facts_with(1)})
+        alike = dataclasses.replace(asked, runtime=runtime, slots=1, gpus=1)
+        assert batch_job(inventory(), alike, target, {}).slots == 1
+
+
+def test_deepspeed_s_word_for_the_local_rank(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import argparse\nargparse.ArgumentParser().add_argument('--local_rank')\n"
+    )
+    made = batch_job(inventory(), away(folder, "train.py", "it's", launcher="deepspeed", gpus=1), SLURM, {})
+    assert made.command == ("sh", "-c", """exec python train.py --local_rank="$LOCAL_RANK" 'it'"'"'s'""")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "word", "name"),
+    [
+        ("demo", "a/Train_It.py", "demo-train-it"),
+        ("8gpu", "x", "job-8gpu-x"),
+        ("a" * 30, "b" * 30, f"{'a' * 30}-{'b' * 9}"),
+    ],
+)
+def test_names_are_names_of_services_too(folder: Path, cluster: str, word: str, name: str) -> None:
+    if word.endswith(".py"):
+        (folder / "a").mkdir()
+        (folder / word).touch()
+    made = inventory(HOSTS.replace("demo", cluster))
+    assert batch_job(made, away(folder, word, gpus=1), SLURM, {}).name == name
+
+
+def example(name: str, to: Path) -> Path:
+    """Copy an example hosts file, less the paths on this machine that it names."""
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if "identity_file:" not in line]
+    (to / name).write_text("\n".join(lines) + "\n")
+    return to / name
+
+
+@pytest.mark.parametrize("launcher", KIND_OF)
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("hosts*.yaml")))
+def test_every_example_makes_a_valid_manifest(run: Run, tmp_path: Path, name: str, launcher: str) -> None:
+    kind = KIND_OF[launcher]
+    definition(kind)
+    hosts = example(name, tmp_path)
+    (tmp_path / "crd.yaml").write_bytes(gzip.decompress(DEFINITIONS[kind].read_bytes()))
+    words = ["render", "kubernetes", "--hosts", hosts.name, "--gpus", "8", "--slots", "8"]
+    words += ["--launcher", launcher, "--check", "--crd", "crd.yaml", "--json"]
+    left = ["services", "ulimits", "hosts/gpu1/env", "hosts/gpu2/gpus"] if "full" in name else []
+    status, out, err = run(*words, *(f"--leave-out={path}" for path in left), "--", "true")
+    assert status == 0, err
+    assert f"ok: the definition of {kind} lets it in" in err
+    files = yaml.safe_load(out)["files"]
+    assert [yaml.safe_load(text)["kind"] for text in files.values()] == [kind]
+
+
+def test_the_command_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    (tmp_path / "train.py").write_text("parser.add_argument('--gpus')\n")
+    status, out, err = run("render", "slurm", "--gpus", "2", "--env", "TOKEN", "train.py", "--gpus", "9")
+    assert status == 0 and out.startswith("#!/bin/bash\n") and err == ""
+    assert ': "${TOKEN:?' in out and "--env TOKEN" in out and "train.py" in out and "--gpus 9" in out
+    status, _, err = run("render", "slurm", "--gpus", "2", "-o", ".", "train.py")
+    assert status == 0 and (tmp_path / "demo-train.sh").stat().st_mode & 0o111
+    for words, message in (
+        (("slurm", "--runtime", "podman", "true"), "--runtime: is one of docker, pyxis, apptainer"),
+        (("slurm", "--sbatch", "partition", "true"), "--sbatch: should be an option as --partition=gpu"),
+        (("slurm", "--gpus", "-1", "true"), "--gpus: should be a whole number of 0 or more"),
+        (("slurm", "--env", "1x", "true"), "--env 1x"),
+        (("slurm",), "Missing argument"),
+        (("kubernetes", "--resource", "x", "true"), "--resource x: is written NAME=VALUE"),
+        (("kubernetes", "--crd", "x", "true"), "--crd: is for --check"),
+        (("kubernetes", "--image", "A B", "true"), "--image: should be an image"),
+        (("kubernetes", "--check", "--crd", "gone", "true"), "No such file"),
+    ):
+        status, _, err = run("render", *words)
+        assert status == 2 and message in err, (words, err)
+
+
+def test_a_manifest_that_is_not_let_in(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    strict = {"spec": {"names": {"kind": "TrainJob"}, "versions": [{"name": "v1alpha1", "schema": {}}]}}
+    closed = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"x": {}}}}}
+    strict["spec"]["versions"][0]["schema"] = {"openAPIV3Schema": closed}  # type: ignore[index]
+    (tmp_path / "crd.yaml").write_text(yaml.safe_dump(strict))
+    words = (
+        "render",
+        "kubernetes",
+        "--gpus",
+        "2",
+        "--leave-out",
+        "hosts/gpu2/env",
+        "--check",
+        "--crd",
+        "crd.yaml",
+    )
+    status, out, err = run(*words, "true")
+    assert (status, out) == (1, "") and "error: the definition of TrainJob lets it in" in err
+
+
+SBATCH = """#!/bin/sh
+cat >/dev/null
+case "$*" in
+--test-only) exit 0 ;;
+esac
+for word; do case $word in --output=*) printf '%s' "$SAYS" >"${word#--output=}" ;; esac; done
+echo "$NUMBER"
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "says", "verdict", "detail"),
+    [
+        ("17", "COMPLETED", "all-reduce over 2 ranks: right", "ok", "all-reduce over 2 ranks: right"),
+        ("17;cluster", "COMPLETED", "all-reduce over 2 ranks: right", "ok", "all-reduce over 2 ranks: right"),
+        ("17", "COMPLETED", "nothing", "error", "job 17: COMPLETED 0:0"),
+        ("17", "FAILED", "no such image", "error", "no such image"),
+        ("refused", "COMPLETED", "all-reduce over 2 ranks: right", "error", "refused"),
+    ],
+)
+def test_two_ranks_under_slurm(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: str,
+    state: str,
+    says: str,
+    verdict: str,
+    detail: str,
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "sbatch").write_text(SBATCH)
+    (programs / "scontrol").write_text(f"#!/bin/sh\necho JobState={state} Reason=None ExitCode=0:0\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    for name, value in (("NUMBER", number), ("SAYS", says), ("PATH", f"{programs}:{os.environ['PATH']}")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolkit.export.verify.time.sleep", lambda seconds: None)
+    *_, trial = rehearse_slurm(JOB, "true\n", lambda two: f"# {two.name}\n", print)
+    assert (trial.verdict, trial.what) == (verdict, "all-reduce over 2 ranks by mpirun under Slurm")
+    assert detail in trial.detail
+    assert bool(list(tmp_path.glob("*.log"))) == (verdict == "error"), "the log of what failed stays"

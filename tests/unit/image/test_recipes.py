@@ -1,0 +1,225 @@
+"""The Dockerfiles and what stands beside them: one shape for both, reasons given, nothing of one site."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from toolkit.checks.cuda import satisfied
+from toolkit.image.build_plan import CONTEXT_FILES, FLAVOURS, Flavour, parse_arguments
+from toolkit.image.build_values import CONTEXT_FOLDERS
+from toolkit.image.extras import EXTRAS, Extra, extra_pins
+from toolkit.image.wheelhouse import parse_pins
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCKERFILES = {flavour: (ROOT / f"Dockerfile.{flavour}").read_text() for flavour in FLAVOURS}
+REMOTE = "SSH_COMMAND_PREFIX = 'ssh -o PasswordAuthentication=no -o StrictHostKeyChecking=no'\n"
+
+
+def stages(text: str) -> list[str]:
+    return re.findall(r"^FROM .* AS (\w+)$", text, re.MULTILINE)
+
+
+def stage(text: str, name: str) -> str:
+    """The lines from one FROM to the next, without comments."""
+    body = re.split(r"^FROM ", text, flags=re.MULTILINE)
+    part = next(p for p in body[1:] if p.splitlines()[0].endswith(f" AS {name}"))
+    return "\n".join(line for line in part.splitlines() if line and not line.startswith("#"))
+
+
+def test_both_have_the_same_stages() -> None:
+    assert (
+        stages(DOCKERFILES["cpu"])
+        == stages(DOCKERFILES["gpu"])
+        == ["tools", "builder", "horovod", "more", "libraries", "runtime"]
+    )
+
+
+def test_both_have_the_same_argument_names_in_the_same_stages() -> None:
+    cpu, gpu = (re.findall(r"^(?:ARG (\w+)|FROM )", text, re.MULTILINE) for text in DOCKERFILES.values())
+    assert cpu == gpu
+
+
+def test_both_pin_the_same_versions_of_what_both_hold() -> None:
+    cpu, gpu = (parse_arguments(text) for text in DOCKERFILES.values())
+    assert {n: v for n, v in cpu.items() if not n.startswith("CUDA_")} == {
+        n: v for n, v in gpu.items() if not n.startswith("CUDA_")
+    }
+
+
+def test_the_tools_stage_is_one_and_the_same_so_that_its_layers_are_shared() -> None:
+    assert stage(DOCKERFILES["cpu"], "tools") == stage(DOCKERFILES["gpu"], "tools")
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_argument_with_a_default_has_its_reason_above_it(flavour: Flavour) -> None:
+    lines = DOCKERFILES[flavour].splitlines()
+    for before, line in itertools.pairwise(lines):
+        if re.match(r"ARG \w+=", line):
+            assert before.startswith("# "), line
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_legacy_builder_knows_every_word(flavour: Flavour) -> None:
+    text = DOCKERFILES[flavour]
+    assert not re.search(r"^RUN --|<<|^COPY .*--ch(mod|own)|^#\s*syntax", text, re.MULTILINE)
+    # An empty ARG before FROM would be no version at all.
+    assert parse_arguments(text)["BASE_IMAGE"] == "debian:bookworm-slim"
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_last_stage_has_compilers_but_not_cudas_and_checks_what_it_holds(flavour: Flavour) -> None:
+    runtime = stage(DOCKERFILES[flavour], "runtime")
+    installed = re.findall(r"apt-get install -y --no-install-recommends ([^;]*)", runtime)
+    assert installed == ["gcc g++ libc6-dev libpython3-dev", "openmpi-bin"]
+    compilers = re.search(r"for compiler in ([^;]*);", runtime)
+    assert compilers is not None and compilers[1].split() == ["cc", "c++", "gcc", "g++"]
+    assert "if ! command -v" in runtime and "Python.h is missing" in runtime
+    assert "if find / -xdev -type f -name nvcc | grep ." in runtime
+    parts = re.search(r"for part in ([^;]*);", runtime)
+    assert parts is not None
+    wanted = {"PyTorch", "MPI", "Gloo"} | ({"NCCL"} if flavour == "gpu" else set())
+    assert set(parts[1].split()) == {*wanted, "$wants"}
+    assert "horovodrun --check-build" in runtime
+    assert f"toolkit.flavour={flavour}" in runtime
+
+
+def test_the_layer_of_the_compilers_is_one_and_the_same_so_that_it_is_shared() -> None:
+    cpu, gpu = (
+        re.split(r"^(?:ARG|COPY) ", stage(text, "runtime"), flags=re.M)[0] for text in DOCKERFILES.values()
+    )
+    assert cpu == gpu and "apt-get install" in cpu
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_eager_operators_need_no_compiler_and_the_reason_is_given(flavour: Flavour) -> None:
+    lines = DOCKERFILES[flavour].splitlines()
+    at = lines.index("ENV TORCH_DISABLE_NATIVE_JIT=1")
+    assert "pytorch/pytorch#196977" in " ".join(lines[at - 3 : at])
+
+
+def test_host_keys_go_in_the_step_that_makes_them() -> None:
+    steps = re.split(r"\n(?=[A-Z]+ )", stage(DOCKERFILES["cpu"], "tools"))
+    (step,) = [s for s in steps if "openssh-server" in s]
+    assert "rm -rf" in step and "/etc/ssh/ssh_host_*" in step
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_copied_file_is_in_the_context(flavour: Flavour) -> None:
+    for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILES[flavour], re.MULTILINE):
+        for source in line.split()[:-1]:
+            pattern = re.escape(source).replace(r"\*", "[^/]*")
+            folders = {f"{name}/" for name in CONTEXT_FOLDERS}
+            named = any(re.match(pattern, f) for f in CONTEXT_FILES)
+            assert source in folders or named
+
+
+def test_context_files_exist() -> None:
+    assert [name for name in CONTEXT_FILES if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_requirement_is_an_exact_pin(flavour: Flavour) -> None:
+    arguments = parse_arguments(DOCKERFILES[flavour])
+    names = ["requirements.txt", f"requirements-{flavour}.txt"]
+    names += ["requirements-gpu-build.txt"] if flavour == "gpu" else []
+    pins = [p for name in names for p in parse_pins((ROOT / "image" / name).read_text(), arguments)]
+    assert len({pin.name for pin in pins}) == len(pins)
+    (torch,) = [pin.line for pin in pins if pin.name == "torch"]
+    assert torch == ("torch==2.13.0+cpu" if flavour == "cpu" else "torch===2.13.0")
+
+
+@pytest.mark.parametrize("extra", EXTRAS.values(), ids=str)
+def test_what_can_be_added_is_a_closed_list_that_holds_to_what_the_image_has(extra: Extra) -> None:
+    arguments = parse_arguments(DOCKERFILES["cpu"])
+    base = {pin.key: pin for pin in parse_pins((ROOT / "image/requirements.txt").read_text(), arguments)}
+    pins = parse_pins((ROOT / extra.file).read_text(), arguments)
+    keys = [pin.key for pin in pins]
+    assert len(set(keys)) == len(keys) and not set(keys) & {*base, "torch"}
+    assert extra.source or extra.name in {key.removesuffix("-cpu") for key in keys}
+    if extra.source:
+        assert {f"{extra.source.upper()}_VERSION", f"{extra.source.upper()}_SHA256"} <= set(arguments)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_all_that_can_be_added_goes_together(flavour: Flavour) -> None:
+    names = [name for name, extra in EXTRAS.items() if flavour in extra.flavours]
+    sources = {extra.file: (ROOT / extra.file).read_text() for extra in EXTRAS.values()}
+    assert set(extra_pins(names, sources, parse_arguments(DOCKERFILES[flavour]))) == set(names)
+
+
+def test_the_only_addresses_named_are_public_ones() -> None:
+    texts = [*DOCKERFILES.values(), *((ROOT / name).read_text() for name in CONTEXT_FILES)]
+    texts += [(ROOT / "image/base.sh").read_text(), (ROOT / "toolkit/image/wheelhouse.py").read_text()]
+    hosts = {host for text in texts for host in re.findall(r"https?://([^/\s\"']+)", text)}
+    assert hosts <= {"deb.debian.org", "download.pytorch.org", "peps.python.org"}
+    assert not any(re.search(r"/opt/(?!venv|horovod|more)|/root/", text) for text in texts)
+
+
+def horovod_tree(folder: Path) -> Path:
+    for name, text in {
+        "CMakeLists.txt": "set(CMAKE_CXX_STANDARD 14)\n",
+        "horovod/torch/CMakeLists.txt": "    set(CMAKE_CXX_STANDARD 14)\n",
+        "horovod/tensorflow/CMakeLists.txt": "list(APPEND a.cc)\nlist(APPEND xla_mpi_ops.cc)\n",
+        "setup.py": "'Debug' if debug else 'RelWithDebInfo'\n",
+        "horovod/runner/util/remote.py": REMOTE,
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def edit(folder: Path) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "image/edit-horovod.sh"
+    argv = ["sh", str(script), str(folder), "20"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_the_edits_of_horovod_apply(tmp_path: Path) -> None:
+    done = edit(horovod_tree(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "horovod/torch/CMakeLists.txt").read_text() == "    set(CMAKE_CXX_STANDARD 20)\n"
+    assert (tmp_path / "setup.py").read_text() == "'Debug' if debug else 'Release'\n"
+    assert (tmp_path / "horovod/tensorflow/CMakeLists.txt").read_text() == "list(APPEND a.cc)\n"
+    assert "StrictHostKeyChecking=yes" in (tmp_path / "horovod/runner/util/remote.py").read_text()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CMakeLists.txt",
+        "horovod/torch/CMakeLists.txt",
+        "horovod/tensorflow/CMakeLists.txt",
+        "setup.py",
+        "horovod/runner/util/remote.py",
+    ],
+)
+def test_an_edit_that_no_longer_applies_fails_and_names_the_file(tmp_path: Path, name: str) -> None:
+    (horovod_tree(tmp_path) / name).write_text("something else\n")
+    done = edit(tmp_path)
+    assert done.returncode != 0
+    assert name in done.stderr and "this edit no longer applies" in done.stderr
+
+
+def test_another_place_that_turns_host_key_checking_off_fails_the_edit(tmp_path: Path) -> None:
+    (horovod_tree(tmp_path) / "horovod/other.py").write_text("'-o', 'StrictHostKeyChecking no'\n")
+    done = edit(tmp_path)
+    assert done.returncode != 0
+    assert "another place" in done.stderr
+
+
+def test_the_base_script_is_posix_shell() -> None:
+    assert subprocess.run(["sh", "-n", str(ROOT / "image/base.sh")], check=False).returncode == 0
+
+
+def test_the_gpu_image_says_which_cuda_it_needs() -> None:
+    text = DOCKERFILES["gpu"]
+    made_with = parse_arguments(text)["CUDA_NVCC_VERSION"].rpartition(".")[0]
+    assert f'ENV NVIDIA_REQUIRE_CUDA="cuda>={made_with}"' in text
+    assert satisfied(f"cuda>={made_with}", "580.65.06") is True
+    assert satisfied(f"cuda>={made_with}", "575.57.08") is False

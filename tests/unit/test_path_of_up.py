@@ -1,0 +1,46 @@
+"""How many modules a cold `up` enters: what a reader has to follow (counted with sys.setprofile)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# It may only become smaller; the aim is 50.
+MOST = 144
+
+# Against hosts of tests/fuzz that have nothing of ours. To enter a module is to call one of its functions.
+COUNT = """
+import sys, threading
+from pathlib import Path
+import toolkit
+from tests.fuzz import answers
+
+package = str(Path(toolkit.__file__).parent) + "/"
+entered = set()
+
+def look(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(package):
+        entered.add(code.co_filename.removeprefix(package))
+
+box = Path(sys.argv[1])
+answers.settle(box)
+sandbox = answers.sandbox(box)
+threading.setprofile(look)
+sys.setprofile(look)
+ended = answers.run(answers.Case("up", state="down"), sandbox)
+sys.setprofile(None)
+threading.setprofile(None)
+assert ended.status == 0, ended.err
+print(*sorted(entered), sep="\\n")
+"""
+
+
+def test_a_cold_up_enters_few_modules(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", COUNT, str(tmp_path / "box")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    entered = done.stdout.split()
+    assert 30 < len(entered) <= MOST, "\n".join(entered)
