@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.e2e import images
 from toolkit.cluster.session import Session
 from toolkit.hostsfile.load import load_inventory
+from toolkit.lifecycle.planning import image_send_plan
 from toolkit.transfer import feeder as relay_supply
 from toolkit.transfer.compress import Packer
 
@@ -69,7 +70,7 @@ def seconds(hosts: Path, links: Sequence[tuple[str, str]], way: str) -> tuple[fl
     forget(links)
     relay_supply.Packer = WAYS[way]  # type: ignore[misc,assignment]
     with Session.open(load_inventory(str(hosts))) as session:
-        report = session.execute(session.plan_image_send())
+        report = session.execute(image_send_plan(session))
     found = [dict(o.amounts) for o in report.outcomes if "transfer_ms" in dict(o.amounts)]
     assert report.ok and len(found) == len(links), report.outcomes
     return max(a["transfer_ms"] for a in found) / 1000, max(a["bytes"] for a in found)

@@ -30,8 +30,7 @@ import pytest
 
 from tests.integration.test_relay import Streaming, noise, send
 from tests.unit.images_here import Sender, engines, use
-from toolkit.core.command import Command
-from toolkit.core.result import Result
+from toolkit.core.command import Command, Result
 from toolkit.core.runner import Sink
 
 CHUNK = 2**18

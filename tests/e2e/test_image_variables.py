@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import toolkit.network
+import toolkit.env_lint
 from toolkit.env_lint.lint import lint_environment
 
 pytestmark = pytest.mark.docker
-TABLES = Path(toolkit.network.__file__).parent / "tables"
+TABLES = Path(toolkit.env_lint.__file__).parent / "tables"
 
 GLOO = "import torch.distributed as d, torch; d.init_process_group('gloo'); d.all_reduce(torch.ones(1))"
 MPI = "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"

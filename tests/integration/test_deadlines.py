@@ -14,8 +14,7 @@ import paramiko
 import pytest
 
 import toolkit.remote.ssh
-from toolkit.core.command import command
-from toolkit.core.result import TIMED_OUT, Result
+from toolkit.core.command import TIMED_OUT, Result, command
 from toolkit.errors import Unreachable
 from toolkit.remote.ssh import MARK, SshRunner
 from toolkit.remote.ssh_config import Target

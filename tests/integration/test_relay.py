@@ -19,9 +19,8 @@ import pytest
 
 from tests.e2e import waiting
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, use
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.report import Outcome
-from toolkit.core.result import Result
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.image.layers import digest

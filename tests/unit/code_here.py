@@ -12,9 +12,8 @@ from pathlib import Path
 
 from tests.unit.inside_world import INSIDE, wait_for
 from toolkit.core.code import CodeTree
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.names import JOBS
-from toolkit.core.result import Result
 from toolkit.core.runner import LocalRunner, Sink
 from toolkit.jobs.code import read_tree
 from toolkit.jobs.send_code import send_code

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from tests.unit.hosts_here import HostHere
 from tests.unit.inside_world import wait_for
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.report import Outcome
-from toolkit.core.result import Result
 from toolkit.core.runner import Sink
 from toolkit.data.source import read_content
 from toolkit.errors import Unreachable

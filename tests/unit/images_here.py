@@ -15,12 +15,11 @@ import pytest
 
 from tests.unit import fake_docker
 from tests.unit.hosts_here import HostHere
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
 from toolkit.core.names import PART_REPOSITORY, identity_reference
 from toolkit.core.report import Outcome
-from toolkit.core.result import Result
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.image import source as image_source

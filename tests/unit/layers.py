@@ -20,15 +20,11 @@ ORDER = (
 # Imports against the order that are left: a module and what it imports. The list may only become shorter.
 AGAINST = frozenset(
     (
-        ("cluster.connect", "data.plan"),
-        ("cluster.session", "image.pull"),
-        ("cluster.session", "lifecycle.down"),
-        ("cluster.session", "lifecycle.up"),
         ("plan.execute", "api.executors"),
     )
 )  # fmt: skip
 # Modules that import each other in a circle, likewise.
-CIRCLES = (frozenset(("jobs.logs", "jobs.part_logs")),)
+CIRCLES: tuple[frozenset[str], ...] = ()
 # Folders in which every module may act: talk to hosts, read files and clocks, start threads.
 ACTING_FOLDERS = ("remote", "api", "lab", "cli")
 # Pure modules that read files all the same, the package's own: templates, and tables of variables.

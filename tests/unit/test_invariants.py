@@ -16,6 +16,7 @@ import pytest
 import toolkit.cluster.session
 import toolkit.jobs.build
 import toolkit.jobs.control
+import toolkit.lifecycle.planning
 import toolkit.remote.engine
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
@@ -23,9 +24,8 @@ from tests.unit.hosts_here import HostHere, hosts, tree
 from toolkit.cli import plans
 from toolkit.cluster.session import Session
 from toolkit.core.code import CodeTree
-from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.command import Command, Ref, Result, command, script
 from toolkit.core.report import Outcome, Report
-from toolkit.core.result import Result
 from toolkit.core.typed import Kind
 from toolkit.launchers.job import Job
 from toolkit.plan.execute import execute
@@ -203,13 +203,13 @@ def test_a_plan_that_changes_between_print_and_run_is_caught(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Plan] = []
-    real = Session.plan_up
+    real = toolkit.lifecycle.planning.up_plan
 
     def unsteady(session: Session, *words: Any) -> Plan:
         made.append(real(session, *words))
         return made[-1] if len(made) == 1 else replace(made[-1], phases=made[-1].phases[1:])
 
-    monkeypatch.setattr(Session, "plan_up", unsteady)
+    monkeypatch.setattr(toolkit.lifecycle.planning, "up_plan", unsteady)
     printed, ran = dry_run_and_run(("up",), recorder, 1)
     assert printed != ran
 

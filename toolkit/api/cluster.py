@@ -30,10 +30,10 @@ from toolkit.errors import ToolkitError
 if TYPE_CHECKING:
     from toolkit.bench.smoke import Smoke
     from toolkit.cluster.container_status import HostState
+    from toolkit.core.command import Result
     from toolkit.core.finding import Finding
     from toolkit.core.gauges import HostGauges
     from toolkit.core.report import Report
-    from toolkit.core.result import Result
 
 
 class Cluster(Elsewhere):
@@ -125,6 +125,7 @@ class Cluster(Elsewhere):
         from toolkit.data.manage import read_data
         from toolkit.jobs.control import refuse_to_end_jobs
         from toolkit.jobs.request import environment_findings
+        from toolkit.lifecycle.planning import pull_plan, up_plan
         from toolkit.lifecycle.port_race import bring_up
         from toolkit.plan.execute import reported_after
 
@@ -135,11 +136,11 @@ class Cluster(Elsewhere):
             found = preflight(session, session.inventory.names) if check else ()
             self.warn_of(finding for finding in found if finding.verdict != "error")
             refuse_faults(found, told=False)
-            pull = session.plan_pull()
+            pull = pull_plan(session)
             pulled = session.pull(pull, self.listen) if pull.steps else None
             session.require_some()
             with reported_after(pulled):
-                plan = session.plan_up(data=staged)
+                plan = up_plan(session, data=staged)
                 if not force:
                     session.refuse_newer()
                     refuse_to_end_jobs(session)
@@ -158,11 +159,12 @@ class Cluster(Elsewhere):
             PlanFailed: on some host; carries the report.
         """
         from toolkit.jobs.control import end_jobs
+        from toolkit.lifecycle.planning import down_plan
 
         folder = str(save_to or f"{RUNS}/{self.inventory.cluster}") if save else ""
         with self.connect() as session:
             session.require_some()
-            plan = session.plan_down(folder)
+            plan = down_plan(session, folder)
             end_jobs(session)
             return refuse_failed(session.execute(plan, self.listen))
 

@@ -78,7 +78,12 @@ class Connection:
         Args:
             questions, desks, meanwhile: see ``Session.open``.
         """
-        session = Session.open(self.inventory, hosts, self.trace, questions, desks, meanwhile)
+        always: tuple[tuple[str, str], ...] = ()
+        if self.inventory.data:
+            from toolkit.data.plan import question
+
+            always = question(self.inventory)
+        session = Session.open(self.inventory, hosts, self.trace, questions, desks, meanwhile, always)
         session.warn, session.started = self.warn, self._started
         self.met(session)
         return session

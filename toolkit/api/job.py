@@ -111,7 +111,8 @@ class ClusterJob:
 
     def log(self, rank: int | None = None, host: str = "", tail: int | None = None) -> str:
         """Return what it has printed so far: all ranks, one rank, or those on one host."""
-        from toolkit.jobs.logs import Excerpt, show_log
+        from toolkit.jobs.following import show_log
+        from toolkit.jobs.logs import Excerpt
 
         pieces: list[bytes] = []
         with self.cluster.connect() as session:

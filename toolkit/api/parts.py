@@ -144,14 +144,15 @@ class ImagePart(_Part):
         Raises:
             PlanFailed: on some host; carries the report.
         """
+        from toolkit.lifecycle.planning import image_send_plan, pull_plan
         from toolkit.plan.execute import reported_after
 
         with self._cluster.connect() as session:
-            pull = session.plan_pull()
+            pull = pull_plan(session)
             pulled = session.pull(pull, self._cluster.listen) if pull.steps else None
             session.require_some()
             with reported_after(pulled):
-                sent = session.execute(session.plan_image_send(), self._cluster.listen)
+                sent = session.execute(image_send_plan(session), self._cluster.listen)
             return refuse_failed(sent.after(pulled))
 
 

@@ -12,14 +12,14 @@ from statistics import median
 from toolkit.bench.scaling_fit import Point, Scaling
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
-from toolkit.core.counted import counted
 from toolkit.core.gauges import JobGauges, job_gauges
+from toolkit.core.text import counted
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.build import make_job, plan_run
 from toolkit.jobs.control import start, stop
-from toolkit.jobs.following import follow
-from toolkit.jobs.logs import Excerpt, show_log
+from toolkit.jobs.following import follow, show_log
+from toolkit.jobs.logs import Excerpt
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, chosen_hosts
 from toolkit.jobs.status import JobStatus

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from toolkit.cluster.look import Looked
-from toolkit.core.facts import Facts
+from toolkit.core.command import Result
+from toolkit.core.facts import Facts, Link
 from toolkit.core.finding import Finding, Verdict
 from toolkit.core.image import ImageFacts
-from toolkit.core.links import Link
-from toolkit.core.result import Result
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import Choice, DataPath

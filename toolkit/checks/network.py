@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.core.command import quoted
+from toolkit.core.facts import rate_text
 from toolkit.core.finding import Finding
-from toolkit.core.links import rate_text
 
 # Mbit/s. Gradients of a small model (25 million parameters) take 8 s each way on such a link.
 SLOW_RATE = 100

@@ -8,8 +8,8 @@ from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.checks.pairs import pairs
 from toolkit.checks.ports import KERNEL, kernel_settings
 from toolkit.core.command import quoted
+from toolkit.core.facts import rate_text
 from toolkit.core.finding import Finding
-from toolkit.core.links import rate_text
 from toolkit.network.candidates import link_rate
 
 

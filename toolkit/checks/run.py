@@ -17,11 +17,11 @@ from toolkit.cluster.pairs import path_ways, together
 from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.reachability import settle_network, try_ways
 from toolkit.cluster.session import Session
+from toolkit.core.command import Result
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, graver_first
 from toolkit.core.host_programs import inside_programs
 from toolkit.core.image import ImageFacts
-from toolkit.core.result import Result
 from toolkit.core.runner import Runner
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory

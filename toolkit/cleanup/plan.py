@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from toolkit.checks.leftovers import Stray
 from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.command import Ref, script
-from toolkit.core.counted import counted
 from toolkit.core.facts import ContainerFacts
+from toolkit.core.text import counted
 from toolkit.core.typed import Kind
 from toolkit.image.inventory import HeldImage
 from toolkit.image.parts import remove_part

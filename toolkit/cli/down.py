@@ -23,13 +23,14 @@ def down(
     from toolkit.core.names import RUNS
     from toolkit.jobs.control import end_jobs
     from toolkit.jobs.records import running_jobs
+    from toolkit.lifecycle.planning import down_plan
 
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
         session.require_some()
         for host, version in session.newer_hosts().items():
             say(f"{host}: made by toolkit {version}, newer than this; what only that one knows may stay")
-        plan = session.plan_down(f"{RUNS}/{inventory.cluster}" if save else "")
+        plan = down_plan(session, f"{RUNS}/{inventory.cluster}" if save else "")
         if dry_run:
             for job in running_jobs(session):
                 say(f"job {job} is running, and would be ended")

@@ -25,7 +25,7 @@ from toolkit.cli.common import (
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
-    from toolkit.core.result import Result
+    from toolkit.core.command import Result
     from toolkit.hostsfile.inventory import Inventory
 
 CONTEXT = {"allow_interspersed_args": False}

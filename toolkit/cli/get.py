@@ -21,8 +21,8 @@ from toolkit.cli.common import (
     say,
 )
 from toolkit.cli.progress import Progress
-from toolkit.core.counted import counted
 from toolkit.core.printable import printable_line
+from toolkit.core.text import counted
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine

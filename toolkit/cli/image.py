@@ -149,9 +149,11 @@ def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
     """Bring the image to every host: the layers that it lacks, or its own pull. `up` does this by itself."""
+    from toolkit.lifecycle.planning import image_send_plan
+
     with connect(load(hosts), verbose) as session:
         pulled = pull_image(session, dry_run, as_json, verbose)
-        report = carry_out(session, session.plan_image_send(), dry_run, as_json, verbose, pulled)
+        report = carry_out(session, image_send_plan(session), dry_run, as_json, verbose, pulled)
     exit_with(report)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from toolkit.cli.asking import Person, on_terminal, undone_if_interrupted
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
-from toolkit.core.counted import counted
+from toolkit.core.text import counted
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine

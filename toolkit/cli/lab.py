@@ -10,7 +10,7 @@ import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
-from toolkit.core.counted import counted
+from toolkit.core.text import counted
 
 app = typer.Typer(
     no_args_is_help=True, help="A practice cluster on one machine: containers that behave as hosts."

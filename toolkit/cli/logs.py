@@ -46,7 +46,8 @@ def logs(
     from toolkit.cli.moments import since as moment
     from toolkit.core.local_writer import destination
     from toolkit.hostsfile.load import is_file
-    from toolkit.jobs.logs import Excerpt, show_log
+    from toolkit.jobs.following import show_log
+    from toolkit.jobs.logs import Excerpt
 
     line = CommandLine()
     read_job(line, job)

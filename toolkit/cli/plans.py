@@ -37,9 +37,10 @@ def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) ->
     Ends the command after a dry run, and when no host is left to go on with.
     """
     from toolkit.core.report import PlanFailed
+    from toolkit.lifecycle.planning import pull_plan
     from toolkit.plan.show import report_text
 
-    plan = session.plan_pull()
+    plan = pull_plan(session)
     if not plan.steps:
         return None
     if dry_run:

@@ -32,7 +32,7 @@ from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 from toolkit.cli.signals import Signals
 from toolkit.cli.watch import ON_INTERRUPT
-from toolkit.core.counted import counted
+from toolkit.core.text import counted
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine

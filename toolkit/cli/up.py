@@ -61,6 +61,7 @@ def up(
     with connect(inventory, verbose, questions=asked, meanwhile=before_up) as session:
         from toolkit.checks.preflight import preflight, refuse_faults
         from toolkit.jobs.control import refuse_to_end_jobs
+        from toolkit.lifecycle.planning import up_plan
         from toolkit.lifecycle.port_race import bring_up
         from toolkit.plan.execute import reported_after
         from toolkit.plan.show import alarms_text
@@ -72,7 +73,7 @@ def up(
             refuse_faults(found)
         pulled = pull_image(session, dry_run, as_json, verbose)
         with reported_after(pulled):
-            plan = session.plan_up(prepare, data)
+            plan = up_plan(session, prepare, data)
             if not (force or dry_run):
                 session.refuse_newer()
                 refuse_to_end_jobs(session, prepare)

@@ -6,8 +6,7 @@ import ipaddress
 import struct
 from contextlib import suppress
 
-from toolkit.core.facts import Interface
-from toolkit.core.links import Route
+from toolkit.core.facts import Interface, Route
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import hexadecimal, whole
 

@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable, Mapping
 
 from toolkit.core.container import without_empty
-from toolkit.core.counted import counted
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding
+from toolkit.core.text import counted
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.protocol.decode import DecodeError, decode_json
 

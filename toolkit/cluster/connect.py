@@ -65,6 +65,7 @@ class Connected:
         self.replies: dict[str, Reply] = {}
         self.desks = Desks()
         self.closed = False
+        self.always: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def open(
@@ -75,6 +76,7 @@ class Connected:
         questions: Questions = (),
         desks: bool = False,
         meanwhile: Callable[[Own], object] | None = None,
+        always: tuple[tuple[str, str], ...] = (),
     ) -> Own:
         """Connect to the hosts (all of them by default) at once and ask each what it is.
 
@@ -87,8 +89,10 @@ class Connected:
             desks: begin a talk with each host's container as well: the command is going to run a job.
             meanwhile: done on this machine while the hosts answer: to import, and to read, what comes next.
                 What it fails at is met again where it is used.
+            always: questions that belong to the hosts file: hosts that are asked anew are asked these, too.
         """
         session = cls(inventory, trace)
+        session.always = always
         names = list(inventory.names if hosts is None else hosts)
         allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
 
@@ -130,12 +134,10 @@ class Connected:
         sources = [mount.source for mount in self.inventory.mounts]
         file = self.inventory
         asked = questions() if callable(questions) else questions
-        if file.data:
-            from toolkit.data.plan import question as data_question
-
-            asked = (*asked, *data_question(file))
         nonce = secrets.token_hex(8)
-        asking = probe_command(file.image, file.cluster, name, nonce, asked, sources, file.state_dir)
+        asking = probe_command(
+            file.image, file.cluster, name, nonce, (*asked, *self.always), sources, file.state_dir
+        )
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)
         received = time.time()

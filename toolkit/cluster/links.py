@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from toolkit.core.links import Gid, Link, LinkKind, RdmaPort
+from toolkit.core.facts import Gid, Link, LinkKind, RdmaPort
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import MOST, real, whole
 

@@ -23,8 +23,8 @@ from toolkit.core.engine_info import parse_info
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts, image_facts
-from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY
+from toolkit.core.text import json_list
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.protocol.decode import DecodeError, decode
 from toolkit.protocol.engine import ContainerInspect, EngineInfo, ImageInspect

@@ -1,7 +1,7 @@
 """What the commands do, as a typed Python API; the command line is built on it.
 
 with Session.open(load_inventory("hosts.yaml")) as session:
-    report = session.execute(session.plan_up())
+    report = session.execute(up_plan(session))  # toolkit.lifecycle.planning
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from toolkit.cluster.connect import Connected, Questions, Reply
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import container_name
 from toolkit.core.report import PlanFailed, Report
-from toolkit.core.result import Result
 from toolkit.core.runner import ContainerRunner, Sink
 from toolkit.errors import ImageError, NotReady
 from toolkit.hostsfile.load import choose_hosts, load_inventory
@@ -29,11 +28,10 @@ if TYPE_CHECKING:
     from toolkit.cluster.layout import Layout
     from toolkit.core.finding import Finding
     from toolkit.core.image import ImageFacts
-    from toolkit.hostsfile.inventory import DataSet, Inventory
+    from toolkit.hostsfile.inventory import Inventory
     from toolkit.network.evidence import Evidence
     from toolkit.plan.execute import Listener
     from toolkit.plan.steps import Plan, Step
-    from toolkit.protocol.shards import Content
 
 __all__ = ["Questions", "Reply", "Session", "choose_hosts", "load_inventory"]
 
@@ -123,21 +121,6 @@ class Session(Connected):
             self._warned.add(key)
             self.warn(finding)
 
-    # Plans
-
-    def plan_pull(self) -> Plan:
-        """Return the plan by which hosts pull the image; see ``toolkit.image.pull``."""
-        from toolkit.image.pull import plan_pull
-
-        self.require_some()
-        return plan_pull(self.inventory, self.facts)
-
-    def plan_up(self, prepare: bool = False, data: Sequence[tuple[DataSet, str, Content]] = ()) -> Plan:
-        """Return the plan that makes the cluster be there; see ``toolkit.lifecycle.up``."""
-        from toolkit.lifecycle.up import plan_up
-
-        return plan_up(self.layout(), inside_programs(), prepare, data)
-
     def refuse_newer(self) -> None:
         """Refuse to go on where a later toolkit was at work; see ``toolkit.cluster.versions``."""
         from toolkit.cluster.versions import refuse_newer
@@ -161,23 +144,6 @@ class Session(Connected):
             any(c.name == names[f.host] and c.state == "running" for c in f.containers)
             for f in self.facts.values()
         )
-
-    def plan_image_send(self) -> Plan:
-        """Return the plan that brings the image to every host."""
-        from toolkit.lifecycle.up import image_steps
-        from toolkit.plan.steps import Phase, Plan
-
-        layout = self.layout()
-        steps = tuple(step for place in layout.places for step in image_steps(layout, place))
-        return Plan(f"image send {self.inventory.image}", (Phase("image", steps),))
-
-    def plan_down(self, save_to: str = "") -> Plan:
-        """Return the plan that removes the cluster; see ``toolkit.lifecycle.down``."""
-        from toolkit.lifecycle.down import plan_down
-
-        self.require_own()
-        here = (self.local_image.identity,) if self.local_image else ()
-        return plan_down(self.inventory, self.facts, save_to, here)
 
     def execute(
         self,
@@ -211,7 +177,7 @@ class Session(Connected):
         return to_do(plan, self.runners_in_use(), self.inventory.engine)
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
-        """Run the plan of ``plan_pull`` and ask the hosts anew; one that failed takes no further part.
+        """Run a plan of ``toolkit.image.pull`` and ask the hosts anew; one that failed takes no further part.
 
         Merge the report with that of the next plan, see ``Report.after``.
 

@@ -11,7 +11,7 @@ from toolkit.cluster.layout import Layout
 from toolkit.cluster.ownership import ours
 from toolkit.core.facts import Facts
 from toolkit.core.names import LABEL_VERSION
-from toolkit.core.version import is_newer, latest
+from toolkit.core.text import is_newer, latest
 from toolkit.errors import NotReady
 
 

@@ -1,4 +1,4 @@
-"""A command is an argv and, maybe, bytes for its standard input; here is the only quoting in the project."""
+"""Commands as values, the only place that quotes, and what comes back from one."""
 
 from __future__ import annotations
 
@@ -117,3 +117,31 @@ def command(*argv: Token, stdin: bytes | None = None) -> Command:
 def script(text: str, *args: Token) -> Command:
     """Return a POSIX shell script as a command; ``args`` arrive as ``$1``, ``$2`` …, never pasted in."""
     return Command(("sh", "-c", text, "sh", *args))
+
+
+# What `timeout` of coreutils returns, and what we return for a command that outlived its limit.
+TIMED_OUT = 124
+
+
+@dataclass(frozen=True)
+class Result:
+    """Exit status and output of one command; ``seconds`` is wall-clock time.
+
+    Args:
+        raw: standard output byte for byte; ``stdout`` has U+FFFD in place of what is not UTF-8.
+    """
+
+    status: int
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float = 0.0
+    raw: bytes = field(default=b"", repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+    @property
+    def output(self) -> str:
+        """Both streams, errors last: what a person wants to see of a failure."""
+        return "\n".join(part for part in (self.stdout.strip(), self.stderr.strip()) if part)

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from toolkit.core.result import TIMED_OUT, Result
+from toolkit.core.command import TIMED_OUT, Result
 
 
 def is_here(program: str) -> bool:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from toolkit.core.command import Command
+from toolkit.core.command import TIMED_OUT, Command, Result
 from toolkit.core.engines import ENGINE_FAILED
-from toolkit.core.result import TIMED_OUT, Result
 
 Sink = Callable[[bytes], None]
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from toolkit.core.answers import answer_of
-from toolkit.core.command import Command, command, script
-from toolkit.core.counted import counted
+from toolkit.core.command import Command, Result, command, script
 from toolkit.core.disk_space import size
-from toolkit.core.result import Result
 from toolkit.core.runner import Runner
+from toolkit.core.text import counted
 from toolkit.data.payload import DataCargo, Need
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict

@@ -15,10 +15,9 @@ from toolkit import __version__
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
-from toolkit.core.command import command
+from toolkit.core.command import TIMED_OUT, command
 from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
 from toolkit.core.names import INSIDE, container_name
-from toolkit.core.result import TIMED_OUT
 from toolkit.diagnose.evidence import Evidence, parse_host
 from toolkit.diagnose.hang import FINAL, judge
 from toolkit.diagnose.verdict import Verdict

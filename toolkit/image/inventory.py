@@ -9,8 +9,8 @@ from datetime import datetime
 
 from toolkit.core.command import script
 from toolkit.core.image import image_facts, image_id, image_names
-from toolkit.core.json_text import json_list
 from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
+from toolkit.core.text import json_list
 from toolkit.image.layers import held
 from toolkit.image.parts import remove_part
 from toolkit.plan.steps import Phase, Plan, Run, Step

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.core.answers import answer_of
-from toolkit.core.command import Command, script
+from toolkit.core.command import Command, Result, script
 from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts
-from toolkit.core.json_text import json_list
 from toolkit.core.names import image_names, part_name
-from toolkit.core.result import Result
 from toolkit.core.runner import Runner
+from toolkit.core.text import json_list
 from toolkit.errors import ImageError, ToolkitError, Unreachable
 from toolkit.image.chunks import make_archive, read_archive
 from toolkit.image.layer_reader import Unreadable

@@ -13,8 +13,7 @@ from toolkit.cluster.versions import taken_from_jobs
 from toolkit.core.command import command
 from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import INSIDE
-from toolkit.core.report import Report
-from toolkit.core.spans import from_phase, spans_json
+from toolkit.core.report import Report, from_phase, spans_json
 from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.jobs.exec_mode import end_parts, stop_parts
 from toolkit.jobs.following import follow

@@ -1,18 +1,15 @@
-"""A job's output as it stands, from the caller's side: the merged log or one rank's; see following.py."""
+"""What of a job's output is wanted, and how one host is asked for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toolkit.cluster.session import Session
 from toolkit.core.causes import words_of
-from toolkit.core.command import command
+from toolkit.core.command import Result, command
 from toolkit.core.names import INSIDE
-from toolkit.core.result import Result
 from toolkit.core.runner import Runner
-from toolkit.errors import NotReady, ToolkitError
-from toolkit.jobs.status import JobStatus
+from toolkit.errors import ToolkitError
 
 
 @dataclass(frozen=True)
@@ -45,27 +42,6 @@ class Excerpt:
 
 
 ALL = Excerpt()
-
-
-def show_log(
-    session: Session, job: JobStatus, sink: Callable[[bytes], None], what: Excerpt, on: bool
-) -> None:
-    """Copy what there is of a job's output to ``sink``; with ``on``, go on until its end.
-
-    Raises:
-        NotReady: the job has no such rank or host.
-    """
-    if what.host and what.host not in dict(job.hosts):
-        known = ", ".join(name for name, _ in job.hosts)
-        raise NotReady(f"job {job.id} has no ranks on {what.host}; it has some on {known}", "toolkit jobs")
-    more = () if on else ("--now",)
-    if what.rank is None and session.inventory.in_parts:
-        from toolkit.jobs.part_logs import show_parts
-
-        show_parts(session, job.id, sink, what, more)
-        return
-    host = session.inventory.main if what.rank is None else job.host_of(what.rank)
-    copy(session.container(host), job.id, sink, what, *more)
 
 
 def copy(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt, *more: str) -> str:

@@ -9,8 +9,8 @@ from toolkit.cluster.container_status import UP, fix_of, why_not_running
 from toolkit.cluster.gpus import ordered_uuids
 from toolkit.cluster.layout import Layout, ours
 from toolkit.core.code import CodeTree
-from toolkit.core.counted import counted
 from toolkit.core.names import container_name
+from toolkit.core.text import counted
 from toolkit.core.transport import EXEC
 from toolkit.errors import NotReady
 from toolkit.image.extras import OWN

@@ -11,8 +11,7 @@ from docker.models.networks import Network
 from docker.models.volumes import Volume
 from requests.exceptions import RequestException
 
-from toolkit.core.command import Command
-from toolkit.core.result import Result
+from toolkit.core.command import Command, Result
 from toolkit.core.runner import LocalRunner
 from toolkit.errors import CommandFailed, LabError, MissingTool
 from toolkit.lab.topology import LABEL_LAB, LABEL_LAB_FOLDER, LABEL_LAB_HOST, LABEL_LAB_IMAGE

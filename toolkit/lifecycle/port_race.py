@@ -11,10 +11,10 @@ from dataclasses import replace
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command
 from toolkit.core.names import UP_TIMES
-from toolkit.core.report import FailureCause, Outcome, Report
-from toolkit.core.spans import spans_json
+from toolkit.core.report import FailureCause, Outcome, Report, spans_json
 from toolkit.errors import ToolkitError
 from toolkit.jobs.control import refuse_to_end_jobs
+from toolkit.lifecycle.planning import up_plan
 from toolkit.plan.execute import Listener, reported_after, step_key
 from toolkit.plan.steps import Plan
 
@@ -25,7 +25,7 @@ TRIES = 4
 def bring_up(
     session: Session, plan: Plan, listen: Listener, prepare: bool = False, force: bool = False
 ) -> Report:
-    """Run the plan of ``Session.plan_up``; where its port was lost to somebody, plan and run it anew.
+    """Run a plan of ``up_plan``; where its port was lost to somebody, plan and run it anew.
 
     All hosts of the cluster go to the new port together. A port that the hosts file names stays: then the
     report says who has it.
@@ -64,7 +64,7 @@ def _bring_up(session: Session, plan: Plan, listen: Listener, prepare: bool, for
             session.lost_ports.add(session.layout().port)
             session.ask_anew(list(session.facts))
             try:
-                again = session.plan_up(prepare)
+                again = up_plan(session, prepare)
                 if not force:
                     refuse_to_end_jobs(session, prepare)
             except ToolkitError as error:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from toolkit.core.spans import Span
+from toolkit.core.report import Span
 from toolkit.html.page import COLOURS
 from toolkit.monitor.curves import Curve
 from toolkit.network.units import seconds_text

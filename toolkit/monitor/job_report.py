@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-from toolkit.core.spans import Span, parse_spans
+from toolkit.core.report import Span, parse_spans
 from toolkit.jobs.status import JobStatus
 from toolkit.monitor.curves import Curve, gauge_curves
 from toolkit.protocol.account import Account, Phases, RankAccount

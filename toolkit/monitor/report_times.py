@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from toolkit.core.spans import HERE, Span
+from toolkit.core.report import HERE, Span
 from toolkit.html.page import folded, table
 from toolkit.monitor.charts import bars, clock_text
 from toolkit.monitor.job_report import JobReport

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.core.facts import Facts, Interface
-from toolkit.core.links import Link
+from toolkit.core.facts import Facts, Interface, Link
 
 # Interfaces that never lead to another host: made by engines, hypervisors and overlay networks.
 _MADE_BY_ENGINES = ("docker", "veth", "virbr", "vnet", "cni", "flannel", "cali", "podman", "lxc")

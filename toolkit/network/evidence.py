@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.core.facts import Facts
-from toolkit.core.links import leaves_by
+from toolkit.core.facts import Facts, leaves_by
 
 # What came of one TCP connection. ``refused``: the far side, or a firewall in its name, answered that nobody
 # listens; ``unreachable``: a router or a firewall said so; ``timeout``: nobody said anything.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toolkit.core.facts import Facts
-from toolkit.core.links import RdmaPort
+from toolkit.core.facts import Facts, RdmaPort
 from toolkit.core.openmpi import openmpi_network
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import Choice, choose, cidrs

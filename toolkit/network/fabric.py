@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.core.facts import Facts
-from toolkit.core.links import RdmaPort
+from toolkit.core.facts import Facts, RdmaPort
 from toolkit.network.candidates import candidates
 from toolkit.network.evidence import Evidence
 from toolkit.network.shared import shared_networks

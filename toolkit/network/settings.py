@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.core.facts import Facts
-from toolkit.core.links import RdmaPort
+from toolkit.core.facts import Facts, RdmaPort
 from toolkit.network.choose import DataPath
 from toolkit.network.fabric import Fabric, gid_index
 

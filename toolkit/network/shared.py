@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.core.facts import Facts
-from toolkit.core.links import leaves_by, rate_text
+from toolkit.core.facts import Facts, leaves_by, rate_text
 from toolkit.network.candidates import ASSUMED_RATE, Candidate, link_rate
 from toolkit.network.evidence import ANSWERED, Evidence
 

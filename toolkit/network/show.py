@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from toolkit.core.links import rate_text
+from toolkit.core.facts import rate_text
 from toolkit.network.explain import Explanation, HostSaid
 from toolkit.network.measured import shown_bytes, shown_time
 from toolkit.network.tuning import Tuning

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from toolkit.core.causes import words_of
-from toolkit.core.command import Ref
+from toolkit.core.command import Ref, Result
 from toolkit.core.engines import DOCKER
 from toolkit.core.report import FailureCause, Status
-from toolkit.core.result import Result
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.plan.steps import Step

@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 
 from toolkit.core.causes import cause_of, is_full, named_paths
-from toolkit.core.command import quoted
+from toolkit.core.command import Result, quoted
 from toolkit.core.disk_space import Room, ask_room, parse_room, tightest
-from toolkit.core.result import Result
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import KnownFailure, reason

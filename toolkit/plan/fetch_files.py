@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import IO, cast
 
 from toolkit.core.command import Command, script
-from toolkit.core.counted import counted
 from toolkit.core.local_writer import LocalWriter, UnsafeName, destination, split_name
 from toolkit.core.names import JOB_ID, JOBS
+from toolkit.core.text import counted
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict
 from toolkit.plan.failures import failure

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from toolkit.core.command import Command
-from toolkit.core.counted import counted
 from toolkit.core.disk_space import size
 from toolkit.core.engines import DOCKER, spoken
 from toolkit.core.finding import Finding, alarms, worst
 from toolkit.core.printable import printable_line
 from toolkit.core.report import FailureCause, Outcome, Report
+from toolkit.core.text import counted
 from toolkit.plan.steps import (
     Fetch,
     Plan,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from toolkit.core.spans import HERE, Span
+from toolkit.core.report import HERE, Span
 
 if TYPE_CHECKING:
     from toolkit.plan.execute import Event, Listener

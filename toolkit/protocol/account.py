@@ -16,7 +16,7 @@ PaceRow = tuple[Moment, int | None, float | None, float | None]
 
 @dataclass(frozen=True)
 class Phases:
-    """Time spent with phases, see ``toolkit.core.spans``; ``at`` is when that was written down."""
+    """Time spent with phases, see ``toolkit.core.report``; ``at`` is when that was written down."""
 
     spans: object = None
     at: Moment | None = None

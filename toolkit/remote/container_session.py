@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from toolkit.core.answers import LineStream, answer_of
-from toolkit.core.command import command
+from toolkit.core.command import Result, command
 from toolkit.core.names import INSIDE
-from toolkit.core.result import Result
 from toolkit.core.runner import ContainerRunner, Runner, Sink
 from toolkit.errors import ToolkitError
 from toolkit.protocol.decode import DecodeError, decode, load_json

@@ -17,9 +17,8 @@ from typing import Protocol
 
 import paramiko
 
-from toolkit.core.command import Command
+from toolkit.core.command import TIMED_OUT, Command, Result
 from toolkit.core.engines import DOCKER, spoken
-from toolkit.core.result import TIMED_OUT, Result
 from toolkit.core.runner import Sink
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.remote.connect import Link

@@ -14,8 +14,7 @@ from tests.unit import cluster_world as world
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
 from toolkit.cli.app import app
-from toolkit.core.command import Command
-from toolkit.core.result import Result
+from toolkit.core.command import Command, Result
 from toolkit.errors import NotReady
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.unit.checks.scenes import Case, info, scene, with_host
 from tests.unit.cluster_world import NAMED, running
 from toolkit.checks.model import Scene
-from toolkit.core.result import Result
+from toolkit.core.command import Result
 
 _OTHER = replace(NAMED, id="sha256:" + "2" * 64, identity="fedcba9876543210")
 

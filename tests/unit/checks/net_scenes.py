@@ -9,8 +9,7 @@ from typing import Any
 
 from toolkit.checks.model import Scene
 from toolkit.cluster.look import Looked
-from toolkit.core.facts import Facts, Interface
-from toolkit.core.links import Link, RdmaPort, Route
+from toolkit.core.facts import Facts, Interface, Link, RdmaPort, Route
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import choose
 from toolkit.network.evidence import Answer, Evidence

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.look import ENDED, Look
-from toolkit.core.command import Command, command
-from toolkit.core.result import Result
+from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
 
 ACCIDENT = (

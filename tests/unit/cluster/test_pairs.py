@@ -28,9 +28,8 @@ from toolkit.cluster.pairs import (
     unanswered,
     ways_command,
 )
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.host_programs import INSIDE_FOLDER, inside_programs
-from toolkit.core.result import Result
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.network.choose import choose

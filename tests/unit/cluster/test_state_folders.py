@@ -16,10 +16,10 @@ from tests.unit.cluster import test_probe
 from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.session import Session
 from toolkit.cluster.state_folders import QUESTION, parse_state_folders, refuse_unsafe_state
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.facts import Facts, StateFolder
-from toolkit.core.result import Result
 from toolkit.errors import ToolkitError, UnsafeState
+from toolkit.lifecycle.planning import down_plan, pull_plan
 
 DIR, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
 STATE = "/scratch/alice/toolkit/demo/gpu1"
@@ -183,7 +183,7 @@ def test_every_command_refuses_such_a_host_and_goes_on_with_the_others() -> None
     session.ask_anew(list(answers))
     assert list(session.facts) == ["gpu1", "cpu3"] and list(session.errors) == ["gpu2"]
     assert isinstance(session.errors["gpu2"], UnsafeState)
-    for plan in (session.plan_down(), session.plan_pull()):
+    for plan in (down_plan(session), pull_plan(session)):
         assert "gpu2" not in {step.host for step in plan.steps}
     assert "gpu2" not in session.runners_in_use()
     (outcome,) = session.connect_outcomes()

@@ -25,7 +25,7 @@ from toolkit.core.container import Container
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import LABEL_VERSION
-from toolkit.core.version import is_newer, latest
+from toolkit.core.text import is_newer, latest
 from toolkit.errors import NotReady, Unreachable
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import step_lines

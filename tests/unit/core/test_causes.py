@@ -9,9 +9,8 @@ import pytest
 from tests.unit.each import for_each
 from tests.unit.hosts_here import HostHere
 from toolkit.core.causes import cause_of, is_full, named_paths, words_of
-from toolkit.core.command import command
+from toolkit.core.command import Result, command
 from toolkit.core.disk_space import Room, parse_room, size, tightest
-from toolkit.core.result import Result
 from toolkit.plan.failures import failure, rooms_of
 
 DAEMON = "docker: Error response from daemon: "

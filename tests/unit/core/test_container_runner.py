@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from tests.unit.hosts_here import HostHere
-from toolkit.core.command import Command, command, script
-from toolkit.core.result import TIMED_OUT, Result
+from toolkit.core.command import TIMED_OUT, Command, Result, command, script
 from toolkit.core.runner import ContainerRunner, Sink, _Announced
 from toolkit.remote.ssh import wire
 

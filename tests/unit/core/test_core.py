@@ -14,15 +14,14 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from toolkit.core.command import command
+from toolkit.core.command import Result, command
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.engines import PODMAN
 from toolkit.core.facts import Interface
 from toolkit.core.image import config_identity, image_facts, image_identity
-from toolkit.core.json_text import json_list
 from toolkit.core.names import LABEL_DIGEST, container_user, job_id
 from toolkit.core.report import Outcome, Report
-from toolkit.core.result import Result
+from toolkit.core.text import json_list
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
 

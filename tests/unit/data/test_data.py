@@ -24,7 +24,7 @@ from tests.unit.hosts_here import HostHere
 from tests.unit.inside_world import Load
 from toolkit.cluster.connect import Reply
 from toolkit.cluster.containers import cluster_container
-from toolkit.core.result import Result
+from toolkit.core.command import Result
 from toolkit.data.manage import read_data, refuse_lacking, require_data
 from toolkit.data.payload import DataCargo, Need
 from toolkit.data.plan import (

@@ -12,8 +12,7 @@ import pytest
 
 from tests.unit.cluster_world import inventory
 from toolkit.cluster.session import Session
-from toolkit.core.command import Command
-from toolkit.core.result import Result
+from toolkit.core.command import Command, Result
 from toolkit.diagnose.show import why_json, why_text
 from toolkit.diagnose.why import Said, _kept, ask_why, bundle_files
 from toolkit.errors import NotReady, ToolkitError

@@ -19,6 +19,7 @@ from toolkit.core.image import image_facts
 from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.pull import ask_registry, plan_pull, registry_of
+from toolkit.lifecycle.planning import pull_plan
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
@@ -203,7 +204,7 @@ def test_a_host_whose_pull_failed_takes_no_further_part(
     session = Session(pulling("always"))
     session.facts = world.cluster_facts()
     session.runners = {name: HostHere(name) for name in session.facts}  # type: ignore[misc]
-    plan = session.plan_pull()
+    plan = pull_plan(session)
     broken = replace(plan.steps[1], reference="--no-such")  # type: ignore[arg-type]
     steps = (plan.steps[0], broken, plan.steps[2])
     monkeypatch.setenv("STORE", str(registry / "store"))

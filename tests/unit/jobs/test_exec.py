@@ -23,10 +23,9 @@ from toolkit.cluster import session as api
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import make_layout
 from toolkit.core.code import CodeTree
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.finding import Finding
 from toolkit.core.report import Report
-from toolkit.core.result import Result
 from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable
 from toolkit.jobs import control as jobs
 from toolkit.jobs import part_logs, records

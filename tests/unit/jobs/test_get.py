@@ -17,9 +17,9 @@ from toolkit.api.cluster import Cluster
 from toolkit.api.connection import Connection
 from toolkit.api.job import ClusterJob
 from toolkit.cluster.session import Session
+from toolkit.core.command import Result
 from toolkit.core.local_writer import Destination, LocalWriter
 from toolkit.core.remote_files import Missing, RemoteFile
-from toolkit.core.result import Result
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
 from toolkit.jobs.code import list_files

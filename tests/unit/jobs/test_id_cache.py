@@ -150,9 +150,10 @@ def test_after_down_there_are_none(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report | None, left: list[str]
 ) -> None:
     (tmp_path / "hosts.yaml").write_text("cluster: demo\nimage: toolkit:cpu\nhosts: [gpu1]\n")
-    here = SimpleNamespace(require_some=lambda: None, newer_hosts=dict, plan_down=lambda save: None)
+    here = SimpleNamespace(require_some=lambda: None, newer_hosts=dict)
     monkeypatch.setattr(toolkit.cli.down, "connect", lambda *_: nullcontext(here))
     monkeypatch.setattr(toolkit.cli.down, "carry_out", lambda *_: report)
+    monkeypatch.setattr("toolkit.lifecycle.planning.down_plan", lambda *_: None)
     monkeypatch.setattr(jobs, "running_jobs", lambda session: [])
     remember_job("demo", "job")
     run("down")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.core.result import Result
+from toolkit.core.command import Result
 from toolkit.errors import ToolkitError
 from toolkit.jobs.logs import heard_out
 

@@ -16,6 +16,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.facts import Facts
 from toolkit.core.report import FailureCause, Outcome, Report, Status
 from toolkit.errors import NotReady
+from toolkit.lifecycle.planning import up_plan
 from toolkit.lifecycle.port_race import TRIES, bring_up
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import PlanInterrupted
@@ -121,7 +122,7 @@ def up(session: Session, hosts: Hosts, monkeypatch: pytest.MonkeyPatch, **words:
 
     monkeypatch.setattr(Session, "execute", lambda own, *rest, **more: hosts.execute(own, *rest, **more))
     monkeypatch.setattr(Session, "ask_anew", anew)
-    return bring_up(session, session.plan_up(), lambda event: None, **words)
+    return bring_up(session, up_plan(session), lambda event: None, **words)
 
 
 def test_up_goes_on_with_another_port_on_all_hosts(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,7 @@ from tests.unit.cluster_world import inventory as world_inventory
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, wait_for
 from toolkit.bench.scaling_fit import Point as Scaled
 from toolkit.bench.scaling_fit import Scaling, parse_scaling
-from toolkit.core.report import Outcome
-from toolkit.core.spans import HERE, from_phase, parse_spans, spans_json
+from toolkit.core.report import HERE, Outcome, from_phase, parse_spans, spans_json
 from toolkit.errors import BadInput
 from toolkit.jobs.status import parse_status
 from toolkit.monitor.charts import Line, chart, clock_text, ticks

@@ -22,9 +22,8 @@ from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, rank_env, wait_for
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
-from toolkit.core.command import Command
+from toolkit.core.command import Command, Result
 from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
-from toolkit.core.result import Result
 from toolkit.errors import Unreachable
 from toolkit.monitor.prometheus import prometheus_text
 from toolkit.monitor.top import tables, top_json, top_text

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit import cluster_world as world
-from toolkit.core.facts import Facts, Interface, Remembered
-from toolkit.core.links import Link, RdmaPort, Route
+from toolkit.core.facts import Facts, Interface, Link, RdmaPort, Remembered, Route
 from toolkit.network.choose import Choice, choose, cidrs, open_question
 from toolkit.network.evidence import Answer, Evidence
 

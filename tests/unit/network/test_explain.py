@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.network.test_choice import FAST, SLOW, card, host
-from toolkit.core.links import RdmaPort
+from toolkit.core.facts import RdmaPort
 from toolkit.network.evidence import Evidence
 from toolkit.network.explain import explain
 from toolkit.network.show import explanation_text

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit import cluster_world as world
-from toolkit.core.facts import Facts, Interface
-from toolkit.core.links import Gid, Link, RdmaPort
+from toolkit.core.facts import Facts, Gid, Interface, Link, RdmaPort
 from toolkit.core.openmpi import openmpi_network
 from toolkit.network.choose import DataPath
 from toolkit.network.fabric import Fabric, choose_fabric, gid_index

@@ -13,10 +13,9 @@ import toolkit.plan.execute
 from tests.unit import cluster_world as world
 from tests.unit.hosts_here import HostHere, Interrupting, hosts, tree
 from toolkit.api.executors import EXECUTORS, executor_of
-from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.command import Command, Ref, Result, command, script
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.report import FailureCause, Report
-from toolkit.core.result import Result
 from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
 from toolkit.plan import steps as kinds

@@ -14,9 +14,8 @@ import pytest
 
 from toolkit.api.executors import executor_of
 from toolkit.core import local_writer
-from toolkit.core.command import Command, command
+from toolkit.core.command import Command, Result, command
 from toolkit.core.local_writer import Destination, LocalWriter
-from toolkit.core.result import Result
 from toolkit.core.runner import LocalRunner
 from toolkit.errors import ToolkitError
 from toolkit.plan import fetch_files as transfers

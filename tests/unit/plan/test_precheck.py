@@ -9,9 +9,8 @@ import pytest
 
 import toolkit.plan.execute
 from tests.unit.hosts_here import HostHere, hosts
-from toolkit.core.command import Command, Ref, command, script
+from toolkit.core.command import Command, Ref, Result, command, script
 from toolkit.core.report import Report
-from toolkit.core.result import Result
 from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
 from toolkit.plan.execute import execute, to_do

@@ -32,14 +32,13 @@ from toolkit.cluster.ports import _held_port
 from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.probe_uses import LEASE
 from toolkit.core.answers import LineStream, answer_of, read_answer
-from toolkit.core.command import command
+from toolkit.core.command import Result, command
 from toolkit.core.disk_space import parse_room
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.gauges import job_gauges, parse_gauges
 from toolkit.core.image import config_identity
 from toolkit.core.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
-from toolkit.core.result import Result
 from toolkit.core.runner import ContainerRunner, LocalRunner
 from toolkit.data import send as data
 from toolkit.diagnose import why

@@ -12,8 +12,7 @@ import pytest
 
 import toolkit.remote.container_session
 from tests.unit.code_here import HOST, ContainerHere
-from toolkit.core.command import Command
-from toolkit.core.result import Result
+from toolkit.core.command import Command, Result
 from toolkit.core.runner import ContainerRunner, LocalRunner, Sink
 from toolkit.errors import ToolkitError
 from toolkit.protocol.session import ENDED, Heard

@@ -16,8 +16,7 @@ import paramiko
 import pytest
 
 from tests.unit.inside_world import PATIENCE_S
-from toolkit.core.command import Command, Ref, command, script
-from toolkit.core.result import TIMED_OUT
+from toolkit.core.command import TIMED_OUT, Command, Ref, command, script
 from toolkit.errors import ToolkitError
 from toolkit.remote.ssh import MARK, SshRunner, _feed, _Framed, arriving, terminal_wire, wire
 from toolkit.remote.ssh_config import Target

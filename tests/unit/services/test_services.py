@@ -18,9 +18,9 @@ from toolkit.cli.line import CommandLine
 from toolkit.cluster.layout import make_layout
 from toolkit.cluster.ownership import ours, services_of
 from toolkit.cluster.session import Session
+from toolkit.core.command import Result
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.names import service_container
-from toolkit.core.result import Result
 from toolkit.errors import NotReady, Unreachable
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.lifecycle.renderings import TARGETS

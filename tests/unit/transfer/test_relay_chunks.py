@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from tests.unit.inside_world import INSIDE, PATIENCE_S
-from toolkit.core.command import Command, command
-from toolkit.core.result import Result
+from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.transfer.host import Member

@@ -1,9 +1,32 @@
-"""Which of two releases is the later one."""
+"""Small helpers for text: numbers of things, JSON within other output, versions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TypeVar
+
+from toolkit.protocol.decode import decode, load_first
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 host`` or ``3 hosts``; `noun` is one that takes an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+T = TypeVar("T")
+
+
+def json_list(kind: type[T], text: str) -> tuple[T, ...]:
+    """Return the first JSON array in the text as values of a type; nothing when there is none.
+
+    Raises:
+        DecodeError: what begins there is no array of such values.
+    """
+    start = text.find("[")
+    if start < 0:
+        return ()
+    return decode(tuple[kind, ...], load_first(text, start)[0])  # type: ignore[valid-type]
 
 
 def is_newer(version: str, than: str) -> bool:
