@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from toolkit.cluster.connect import Connected, Questions, Reply
 from toolkit.core.command import Command, Result
+from toolkit.core.disk_space import size
 from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import container_name
 from toolkit.core.report import PlanFailed, Report
@@ -33,7 +34,23 @@ if TYPE_CHECKING:
     from toolkit.plan.execute import Listener
     from toolkit.plan.steps import Plan, Step
 
+# Of each output of a command in a container that is kept in memory: all hosts may send theirs at once.
+MOST_OUTPUT = 4 << 20  # bytes
+
 __all__ = ["Questions", "Reply", "Session", "choose_hosts", "load_inventory"]
+
+
+class _Kept:
+    """One output of a command, up to ``MOST_OUTPUT`` bytes."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.left_out = 0
+
+    def __call__(self, data: bytes) -> None:
+        taken = data[: MOST_OUTPUT - len(self.data)]
+        self.data += taken
+        self.left_out += len(data) - len(taken)
 
 
 class Session(Connected):
@@ -234,15 +251,18 @@ class Session(Connected):
 
         Args:
             timeout: seconds after which it is ended there, with status 124; None for never.
-            sinks: for standard output and standard error, as they come; without them the result has both.
+            sinks: for standard output and standard error, as they come; without them the result has both,
+                up to ``MOST_OUTPUT`` bytes each.
 
         Raises:
             NotReady: the host did not answer, or no container of the cluster runs there.
         """
-        said: tuple[list[bytes], list[bytes]] = ([], [])
-        out, err = sinks or (said[0].append, said[1].append)
+        said = (_Kept(), _Kept())
+        out, err = sinks or said
         done = self.container(host).follow(self.runners[host], Command(tuple(argv)), out, err, timeout)
-        output, beside = (b"".join(chunks).decode(errors="replace") for chunks in said)
+        output, beside = (bytes(kept.data).decode(errors="replace") for kept in said)
+        if left_out := sum(kept.left_out for kept in said):
+            beside += f"\ntoolkit: {size(left_out)} more of the output are left out\n"
         return replace(done, stdout=output, stderr=beside + done.stderr)
 
     @property

@@ -59,6 +59,7 @@ class Relay:
         self.wire: dict[int, tuple[int, bytes]] = {}  # as they came, to be given on
         self.plain: dict[int, bytes] = {}  # to be loaded
         self.at = self.first = self.loaded = self.came = 0
+        self.unfinished = 0  # archives that are not put away
         self.late = -LATE_FOR  # when more had come than was looked for
         # From whom to take: a host, "" for standard input, None for nobody.
         self.parent: str | None = None
@@ -109,6 +110,7 @@ class Relay:
         self.server = tls(ssl.PROTOCOL_TLS_SERVER, key, cert, ca)
         self.client = tls(ssl.PROTOCOL_TLS_CLIENT, key, cert, ca)
         self.at = self.first = self.loaded = loads[0][0]
+        self.unfinished = len(loads)
         listener = socket.create_server((self.address, 0), family=family(self.address))
         self.say(port=listener.getsockname()[1])
         _thread(self.accept, listener)
@@ -254,6 +256,8 @@ class Relay:
             before = loading.finish()
 
     def put_away(self, number: int, status: int, said: str) -> None:
+        with self.changed:
+            self.unfinished -= 1
         self.say(loaded=number, status=status, said=said)
 
     def next_plain(self, chunk: int) -> bytes:
@@ -265,7 +269,7 @@ class Relay:
         return data
 
     def report(self) -> NoReturn:
-        """Say how far it is: after some chunks, or after some time when anything is new, or it is busy."""
+        """Say how far it is: after some chunks, or after some time if anything is new or not put away."""
         told, then = (-1, -1, False), 0.0
 
         def much() -> bool:
@@ -275,7 +279,7 @@ class Relay:
             with self.changed:
                 self.changed.wait_for(much, REPORT_EACH)
                 now = (self.at, self.limit(), self.busy())
-            if now != told or (now[2] and time.monotonic() - then > BUSY_EACH):
+            if now != told or ((now[2] or self.unfinished) and time.monotonic() - then > BUSY_EACH):
                 self.say(at=now[0], limit=now[1], busy=now[2], wire=self.came)
                 told, then = now, time.monotonic()
 

@@ -206,7 +206,7 @@ class SshRunner:
         done = self._link.connection.run(
             terminal_wire(spoken(command, self.engine)), pty=True, warn=True, hide=False
         )
-        return int(done.return_code)
+        return _exit_code(done.return_code)
 
     def _tell(self, command: Command) -> None:
         if self._trace:
@@ -256,7 +256,7 @@ class SshRunner:
                 raise broken[0]
             if not channel.status_event.wait(_left(deadline)):
                 raise TimeoutError
-            status = channel.recv_exit_status()
+            status = _exit_code(channel.recv_exit_status())
             # The thread that feeds the command may wait for its source. It ends with its next chunk.
             drain.join(_DRAIN_S)
         except TimeoutError as error:
@@ -302,6 +302,14 @@ class SshRunner:
             "ends or replaces it: its start files, ForceCommand in sshd_config, command= in authorized_keys"
         )
         return Unreachable(what, fix, self.name)
+
+
+def _exit_code(status: int) -> int:
+    """Return a status as a process can end with it, or -1 for none.
+
+    On the wire it has 32 bits (RFC 4254, 6.10). A command that ended with 256 in its turn would succeed.
+    """
+    return status if -1 <= status <= 255 else 255
 
 
 def _left(deadline: float | None) -> float | None:

@@ -20,7 +20,7 @@ from toolkit.transfer.host import ANSWER, Advance, Brought, Member
 from toolkit.transfer.keys import RelayKeys
 from toolkit.transfer.orders import Drop, Feed, Give, Order, Take
 from toolkit.transfer.payload import Cargo
-from toolkit.transfer.schedule import Line, slow_links
+from toolkit.transfer.schedule import GIVEN_UP, Line, slow_links
 
 # Fewer bytes than these go to each host from here: until the hosts have met they would be there.
 LEAST = 2**20
@@ -146,6 +146,7 @@ class Relay:
                     for member in self._members.values():
                         member.rate = self._line.rate(member.host, now, _JUST_NOW)
                     self._apply(self._line.look(self._sent(), self._busy(now), self._held(), now))
+                    self._apply(self._silent(now))
                 if self._line.finished:
                     # A host that loads yet would lose the rest with its program.
                     for member in self._members.values():
@@ -220,6 +221,14 @@ class Relay:
     def _feed(self, member: Member, wanted: bool) -> None:
         # Not asked of the line, which belongs to another thread than the one that feeds.
         self._supply.feed(member, wanted, lambda: member.rate)
+
+    def _silent(self, now: float) -> list[Order]:
+        """Give up hosts that have everything, have not put it away, and say nothing any more."""
+        return [
+            Drop(host, f"it has everything, and has said nothing for {GIVEN_UP:.0f} s")
+            for host, member in self._members.items()
+            if self._line.has_all(host) and not member.finished.is_set() and now - member.heard > GIVEN_UP
+        ]
 
     def _sent(self) -> dict[str, int]:
         return {host: member.sent for host, member in self._members.items()}

@@ -19,7 +19,7 @@ _PROBE, _PROBE_LEFT, _PROBE_MORE = 1.0, 30.0, 1.5
 # much the buffers between them differ.
 _BEHIND = 16
 # Seconds without a chunk after which a host is given up.
-_GIVEN_UP = 60.0
+GIVEN_UP = 60.0
 # How often a host that holds others up, or to which a connection broke, goes on at the end of the line.
 _TRIES = 1
 # How many chunks a host keeps for others; fewer than relay.py does, since what is known here is a little old.
@@ -101,8 +101,8 @@ class Line:
             if lacks <= 0 or (host in held and host not in busy):
                 self._pace.had_all(host, now)
             still, patience = self._pace.still(host, now), self._pace.patience(host)
-            if still > _GIVEN_UP and giver == HERE and host not in busy:
-                orders.append(Drop(host, f"took nothing for {_GIVEN_UP:.0f} s"))
+            if still > GIVEN_UP and giver == HERE and host not in busy:
+                orders.append(Drop(host, f"took nothing for {GIVEN_UP:.0f} s"))
             elif still > patience and self._is_waited_for(host):
                 orders += self._make_way(host, "stood still", now)
             elif still > 3 * patience and giver:
@@ -113,6 +113,10 @@ class Line:
                 self.slow.add(host)
                 orders += self._make_way(host, "was slower than the others", now)
         return orders
+
+    def has_all(self, host: str) -> bool:
+        """Return whether a host has every chunk; it may not have put them away yet."""
+        return self.at.get(host, 0) >= self.end
 
     def lost(self, giver: str, host: str, begun: bool, gone: bool, why: str, now: float) -> list[Order]:
         """A host says that it cannot give to the next one.

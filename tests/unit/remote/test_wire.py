@@ -335,3 +335,17 @@ def test_the_result_of_a_command_over_ssh(
     assert channel.line == wire(command("true"), timeout) and channel.shut and channel.closed
     # The host ends a late command itself, and is given time to do so.
     assert (max(channel.limits) > timeout) if timeout else max(channel.limits) == 0.0
+
+
+@pytest.mark.parametrize(("status", "code"), [(255, 255), (256, 255), (2**32 - 1, 255), (512, 255)])
+def test_no_status_of_a_host_becomes_success_by_its_size(status: int, code: int) -> None:
+    """A process that ends with 256 ends with 0."""
+    runner: Any = SshRunner(Target("gpu1", "10.0.0.1"))
+    runner._link = SimpleNamespace(
+        connection=SimpleNamespace(
+            create_session=lambda: Ended(status, b"", b""),
+            run=lambda *_, **__: SimpleNamespace(return_code=status),
+        )
+    )
+    assert runner.run(command("true")).status == code
+    assert runner.interactive(command("sh")) == code

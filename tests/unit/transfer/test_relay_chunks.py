@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,9 @@ from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.transfer.host import Member
+from toolkit.transfer.orders import Drop
+from toolkit.transfer.relay import Relay
+from toolkit.transfer.schedule import Line
 
 
 @pytest.fixture
@@ -143,12 +148,13 @@ def test_what_feeds_a_relay_ends_with_its_connection() -> None:
     assert not host.feeder.is_alive()
 
 
-def test_progress_is_reported_when_it_changes_and_again_while_busy(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """To the sender, a report that a host is busy counts only for some seconds."""
-    made, now, said = filled(relay, 3), 1000.0, []
-    half = relay.BUSY_EACH / 2
-    # Seconds that pass, chunks that are here then, whether the host is busy.
-    turns = iter([(0, 3, False), (9, 3, False), (0, 4, False), (0, 4, True), (half, 4, True), (2, 4, True)])
+def reports(relay, monkeypatch, made, *every) -> list[tuple[float, dict[str, object]]]:  # type: ignore[no-untyped-def]
+    """What a relay reports, and when.
+
+    Args:
+        every: seconds that pass, chunks that are here then, whether the host is busy.
+    """
+    now, said, turns = 1000.0, [], iter(every)
 
     class Ended(Exception):
         pass
@@ -172,6 +178,14 @@ def test_progress_is_reported_when_it_changes_and_again_while_busy(relay, monkey
     made.changed, made.say = Turns(), lambda **what: said.append((now, what))
     with pytest.raises(Ended):
         made.report()
+    return said
+
+
+def test_progress_is_reported_when_it_changes_and_again_while_busy(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """To the sender, a report that a host is busy counts only for some seconds."""
+    made, half = filled(relay, 3), relay.BUSY_EACH / 2
+    turns = [(0, 3, False), (9, 3, False), (0, 4, False), (0, 4, True), (half, 4, True), (2, 4, True)]
+    said = reports(relay, monkeypatch, made, *turns)
     whole = {"limit": relay.AHEAD, "wire": made.came}
     assert said == [
         (1000.0, {"at": 3, "busy": False, **whole}),
@@ -179,6 +193,34 @@ def test_progress_is_reported_when_it_changes_and_again_while_busy(relay, monkey
         (1009.0, {"at": 4, "busy": True, **whole}),
         (1011.0 + half, {"at": 4, "busy": True, **whole}),
     ]
+
+
+def test_a_host_reports_until_all_is_put_away(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """An engine may take minutes for what has come; without a word the host would be given up."""
+    made = filled(relay, 3)
+    made.unfinished = 1
+    turns = [(0, 3, False), (relay.BUSY_EACH / 2, 3, False), (relay.BUSY_EACH, 3, False)]
+    assert [moment for moment, _ in reports(relay, monkeypatch, made, *turns)] == [1000.0, 1001.5]
+    made.changed, made.say = threading.Condition(), lambda **what: None
+    made.put_away(0, 0, "")
+    assert [moment for moment, _ in reports(relay, monkeypatch, made, *turns)] == [1000.0]
+
+
+def test_a_host_that_has_all_and_falls_silent_is_given_up() -> None:
+    """Its last word may be one that nobody can read, as `loadedaded` in place of `loaded`."""
+    line = Line({"box1": 0, "box2": 0}, 1, frozenset())
+    members = {
+        host: SimpleNamespace(heard=heard, finished=threading.Event())
+        for host, heard in (("box1", 100.0), ("box2", 150.0), ("box3", 0.0))
+    }
+    relay: Any = Relay.__new__(Relay)
+    relay._line, relay._members = line, members
+    line.at |= {"box1": 1, "box2": 1}
+    assert relay._silent(159.0) == []
+    (order,) = relay._silent(161.0)
+    assert order == Drop("box1", "it has everything, and has said nothing for 60 s")
+    members["box1"].finished.set()
+    assert relay._silent(161.0) == []
 
 
 def frames(relay, *given: tuple[bytes, int, bytes]) -> bytes:  # type: ignore[no-untyped-def]

@@ -1,0 +1,32 @@
+"""A session's commands in containers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit import cluster_world as world
+from toolkit.cluster.session import MOST_OUTPUT, Session
+from toolkit.core.command import Result
+
+
+def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All hosts may send theirs at once, without end."""
+
+    def follow(runner: object, command: object, out: Any, err: Any, timeout: object) -> Result:
+        for _ in range(3):
+            out(b"x" * (MOST_OUTPUT // 2))
+        err(b"its own words")
+        return Result(3)
+
+    session = Session(world.inventory())
+    session.runners = {"gpu1": None}  # type: ignore[dict-item]
+    monkeypatch.setattr(session, "container", lambda host: SimpleNamespace(follow=follow))
+    done = session.run_inside("gpu1", ["ls"], None)
+    assert (done.status, len(done.stdout)) == (3, MOST_OUTPUT)
+    assert done.stderr == "its own words\ntoolkit: 2.1 MB more of the output are left out\n"
+    passed: list[bytes] = []
+    whole = session.run_inside("gpu1", ["ls"], None, passed.append, passed.append)
+    assert (whole.stdout, sum(map(len, passed))) == ("", 3 * (MOST_OUTPUT // 2) + 13)
