@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from toolkit.remote.ssh_errors import explain
 SECONDS = 60  # real ones that a command may take; most take a tenth of one, on a machine that is idle
 SPENT_S = 16.0  # by the clock, that a command may take beyond its own limit; see ``toolkit.remote.ssh``
 MOST_MEMORY = 300 << 20
+MOST_SHOWN = 8 << 20  # bytes
 MOST_FAILURES = 10
 PIECE = 200  # cases that a process judges before it reports
 
@@ -160,7 +161,8 @@ FILES = {
 # Where commands may write: below folders of their own, and files that the command line names.
 _MAY_WRITE = re.compile(
     r"(runs|kept|made|\.cache|\.local|\.config)(/.*)?|new\.yaml|kept\.tar\.gz|why-[A-Za-z0-9._-]+\.tar\.gz"
-    r"|[^/]*\.html"
+    r"|[^/]*\.html",
+    re.DOTALL,  # names of files can contain newlines
 )
 _SGR = re.compile("\x1b\\[[0-9;:]*m")
 # What rich writes to draw bars: hide and show the cursor, up one line, erase a line.
@@ -269,11 +271,19 @@ def _private_key() -> str:
     return key.private_bytes(*form, serialization.NoEncryption()).decode()
 
 
+class _Screen(io.BytesIO):
+    """The first bytes of what a terminal is shown: a command can pass on output of ranks without end."""
+
+    def write(self, data: Any) -> int:
+        super().write(memoryview(data)[: MOST_SHOWN - self.tell()])
+        return len(data)
+
+
 class Terminal(io.TextIOWrapper):
     """A stream that is a terminal to the command, and keeps what it is shown."""
 
     def __init__(self) -> None:
-        self.kept = io.BytesIO()
+        self.kept = _Screen()
         super().__init__(self.kept, "utf-8", "surrogateescape", newline="", write_through=True)
 
     def isatty(self) -> bool:
@@ -526,9 +536,17 @@ class Tally:
 
 
 def many(
-    seed: int, numbers: Sequence[int], verbs: tuple[str, ...] = VERBS, most: int = MOST_FAILURES
+    seed: int,
+    numbers: Sequence[int],
+    verbs: tuple[str, ...] = VERBS,
+    most: int = MOST_FAILURES,
+    kind: str = "",
 ) -> Tally:
-    """Judge cases by their numbers, in a folder of their own; stop after `most` failures."""
+    """Judge cases by their numbers, in a folder of their own; stop after `most` failures.
+
+    Args:
+        kind: of all changes; empty for the kind that each case has.
+    """
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="toolkit-fuzz-") as name:
         folder = Path(name).resolve()
@@ -536,6 +554,7 @@ def many(
         box = sandbox(folder / "box")
         for number in numbers:
             case = make(random.Random(f"{seed}/answers/{number}"), verbs)
+            case = replace(case, kind=kind) if kind else case
             try:
                 outcome = judge(case, box)
             except Broken as error:

@@ -44,7 +44,11 @@ BUILDS = (
 
 
 class Client(NamedTuple):
-    """A change of one line of the client, words of the report that notices it, and verbs that reach it."""
+    """A change of one line of the client, words of the report that notices it, and verbs that reach it.
+
+    Args:
+        kind: of the changes of answers; empty for all of them.
+    """
 
     file: str
     old: str
@@ -52,10 +56,18 @@ class Client(NamedTuple):
     words: str
     verbs: tuple[str, ...]
     cases: int = 400
+    kind: str = ""
 
 
 CLIENTS = (
-    Client("protocol/decode.py", "if len(text) > _DIGITS:", "if not text:", "ValueError", ("status", "jobs")),
+    Client(
+        "protocol/decode.py",
+        "if len(text) > _DIGITS:",
+        "if not text:",
+        "ValueError",
+        ("status", "jobs"),
+        kind="json raw",
+    ),
     Client(
         "core/printable.py",
         '_UNSAFE = re.compile("[\\x00-\\x08\\x0b-\\x1f',
@@ -75,8 +87,8 @@ CLIENTS = (
     ),
     Client(
         "remote/ssh.py",
-        "_MOST_BYTES = 64 << 20",
-        "_MOST_BYTES = 64 << 30",
+        "_MOST_BYTES = 32 << 20",
+        "_MOST_BYTES = 32 << 30",
         "memory grew",
         ("status", "jobs"),
     ),
@@ -86,8 +98,8 @@ CLIENTS = (
 _CASES = """
 import json, sys
 from tests.fuzz.answers import many
-seed, cases, verbs = json.loads(sys.argv[1])
-print(json.dumps(many(seed, range(cases), tuple(verbs), most=1).failures))
+seed, cases, verbs, kind = json.loads(sys.argv[1])
+print(json.dumps(many(seed, range(cases), tuple(verbs), 1, kind).failures))
 """
 
 
@@ -112,7 +124,7 @@ def notice_client(build: Client, verbs: tuple[str, ...] | None = None) -> tuple[
         if text.count(build.old) != 1:
             raise LookupError(f"{build.file} has {text.count(build.old)} times: {build.old}")
         file.write_text(text.replace(build.old, build.new))
-        words = json.dumps([SEED, build.cases, verbs or build.verbs])
+        words = json.dumps([SEED, build.cases, verbs or build.verbs, build.kind])
         done = subprocess.run(
             [sys.executable, "-c", _CASES, words], cwd=folder, capture_output=True, text=True, check=False
         )

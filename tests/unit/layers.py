@@ -264,7 +264,7 @@ def circles(modules: Mapping[str, str]) -> set[frozenset[str]]:
         for module, text in modules.items()
         if folder_of(module) not in ("", "inside")
     }
-    # Whoever reaches each other is one component.
+    # Modules that reach each other form one component.
     reached = {module: _reached(module, graph) for module in graph}
     components = {
         frozenset(other for other in reached[module] if module in reached.get(other, ())) for module in graph

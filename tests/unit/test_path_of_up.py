@@ -1,4 +1,4 @@
-"""How many modules a cold `up` enters: what a reader has to follow (counted with sys.setprofile)."""
+"""The number of modules that a cold `up` enters, counted with sys.setprofile."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# It may only become smaller; the aim is 50.
+# The number must not grow; the target is 50.
 MOST = 129
 
-# Against hosts of tests/fuzz that have nothing of ours. To enter a module is to call one of its functions.
+# The hosts are those of tests/fuzz, without a cluster. A module counts when one of its functions is called.
 COUNT = """
 import inspect, sys, threading
 from pathlib import Path

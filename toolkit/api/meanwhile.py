@@ -26,7 +26,7 @@ _UP = (
     "toolkit.checks.preflight",
     "toolkit.jobs.control",
     "toolkit.lifecycle.port_race",
-    "toolkit.lifecycle.up",
+    "toolkit.lifecycle.planning",
     "toolkit.plan.precheck",
 )
 

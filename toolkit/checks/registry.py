@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from toolkit.checks import (
     clock,
+    containers,
     disk,
     engine,
     gpu,
@@ -20,9 +21,6 @@ from toolkit.checks import (
     reach,
     routes,
     sees,
-)
-from toolkit.checks import (
-    containers as inside,
 )
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
@@ -44,7 +42,7 @@ CHECKS: tuple[Check, ...] = (
     *routes.CHECKS,
     *leftovers.CHECKS,
     *reach.CHECKS,
-    *inside.CHECKS,
+    *containers.CHECKS,
 )
 
 

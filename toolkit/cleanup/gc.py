@@ -1,4 +1,4 @@
-"""What dead runs of this user left on the hosts: of one cluster (`check --fix`), or of all (`gc`)."""
+"""Plans that remove leftovers of dead runs: of one cluster (`check --fix`) or of all of them (`gc`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def collect(
 
 
 def leftovers_plan(session: Session) -> Plan:
-    """Return the plan that removes what earlier clusters and jobs of ours left; see ``toolkit.cleanup.plan``.
+    """Return the plan that removes leftovers of earlier clusters and jobs; see ``toolkit.cleanup.plan``.
 
     Args:
         session: opened with ``toolkit.checks.preflight.questions()``.

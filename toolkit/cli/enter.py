@@ -44,9 +44,9 @@ def execute(
 ) -> None:
     """Run a command in the container of main, of HOST, or with --all of every host.
 
-    What it prints is passed on as it comes; with --all host by host, when all have ended. Ends with the
-    command's own status; with --all with 1 when it failed anywhere. The command reads nothing; for one that
-    does: toolkit shell HOST < FILE.
+    What it prints is passed on as it comes; with --all host by host, when all have ended, and with --json at
+    the end, each up to 4 MiB of each output of a host. Ends with the command's own status; with --all with 1
+    when it failed anywhere. The command reads nothing; for one that does: toolkit shell HOST < FILE.
     """
     from toolkit.cli.line import CommandLine
     from toolkit.remote.fanout import fan_out

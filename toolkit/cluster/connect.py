@@ -89,7 +89,7 @@ class Connected:
             desks: begin a talk with each host's container as well: the command is going to run a job.
             meanwhile: done on this machine while the hosts answer: to import, and to read, what comes next.
                 What it fails at is met again where it is used.
-            always: questions that belong to the hosts file: hosts that are asked anew are asked these, too.
+            always: questions about the hosts file's own contents; ``ask_anew`` repeats them.
         """
         session = cls(inventory, trace)
         session.always = always

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from toolkit.plan.execute import Listener
     from toolkit.plan.steps import Plan, Step
 
-# Of each output of a command in a container that is kept in memory: all hosts may send theirs at once.
-MOST_OUTPUT = 4 << 20  # bytes
+# Bytes of each output of a command that are kept in memory; all hosts can send theirs at the same time.
+MOST_OUTPUT = 4 << 20
 
 __all__ = ["Questions", "Reply", "Session", "choose_hosts", "load_inventory"]
 
@@ -262,7 +262,8 @@ class Session(Connected):
         done = self.container(host).follow(self.runners[host], Command(tuple(argv)), out, err, timeout)
         output, beside = (bytes(kept.data).decode(errors="replace") for kept in said)
         if left_out := sum(kept.left_out for kept in said):
-            beside += f"\ntoolkit: {size(left_out)} more of the output are left out\n"
+            what = f"{host} printed {size(left_out)} more than toolkit keeps in memory"
+            beside += f"\ntoolkit: {what}; to see all of it: toolkit exec {host} -- COMMAND\n"
         return replace(done, stdout=output, stderr=beside + done.stderr)
 
     @property

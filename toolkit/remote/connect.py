@@ -14,7 +14,7 @@ import fabric
 import paramiko
 
 from toolkit.errors import Unreachable
-from toolkit.remote import keepalive as pulse
+from toolkit.remote import keepalive
 from toolkit.remote.auth import KeyLogin
 from toolkit.remote.host_keys import judge, key_shown, plain_socket, prefer_recorded, record
 from toolkit.remote.known_hosts import Record
@@ -23,7 +23,7 @@ from toolkit.remote.ssh_errors import RefusedHostKey, explain
 
 # 2 MiB in flight: paramiko's default window stalls a fast link at every round trip.
 _WINDOW = 2**21
-# Seconds after which a host that acknowledges nothing is gone; pulse.py has those for one that is mute.
+# Seconds after which a host that acknowledges nothing is gone; keepalive.py has those for one that is mute.
 _SILENCE = 60
 # Authenticated ciphers first: AES-GCM needs no second pass over the data for an HMAC, AES-CTR does.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
@@ -79,10 +79,10 @@ class Link:
     """One ssh connection, with the way to the host: jump hosts, or a ProxyCommand."""
 
     def __init__(
-        self, target: Target, connect_timeout: float = 10.0, silence: float = pulse.SILENCE_S
+        self, target: Target, connect_timeout: float = 10.0, silence: float = keepalive.SILENCE_S
     ) -> None:
         self.target, self._timeout, self._silence = target, connect_timeout, silence
-        self._pulse: pulse.Pulse | None = None
+        self._pulse: keepalive.Pulse | None = None
         self._gateway = Link(target.jump[-1], connect_timeout) if target.jump else None
         self._proxy: _Proxy | None = None
         self._known = record(target)
@@ -126,7 +126,7 @@ class Link:
             # Not left to wait: sshd counts connections that never log in against our address.
             self.connection.client.close()
             raise explain(self.target, error, self._proxy_words()) from error
-        self._pulse = pulse.Pulse(self.transport, silence=self._silence)
+        self._pulse = keepalive.Pulse(self.transport, silence=self._silence)
         under = self.transport.sock
         if self._proxy is None and isinstance(under, socket.socket) and hasattr(socket, "TCP_USER_TIMEOUT"):
             # Unanswered, the kernel ends the connection to a host that has lost its power after this time

@@ -223,9 +223,9 @@ class Relay:
         self._supply.feed(member, wanted, lambda: member.rate)
 
     def _silent(self, now: float) -> list[Order]:
-        """Give up hosts that have everything, have not put it away, and say nothing any more."""
+        """Return the orders that give up hosts which have received everything and no longer report."""
         return [
-            Drop(host, f"it has everything, and has said nothing for {GIVEN_UP:.0f} s")
+            Drop(host, f"it received everything, and has not reported for {GIVEN_UP:.0f} s")
             for host, member in self._members.items()
             if self._line.has_all(host) and not member.finished.is_set() and now - member.heard > GIVEN_UP
         ]

@@ -13,7 +13,7 @@ from toolkit.core.command import Result
 
 
 def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All hosts may send theirs at once, without end."""
+    """All hosts can print without end at the same time."""
 
     def follow(runner: object, command: object, out: Any, err: Any, timeout: object) -> Result:
         for _ in range(3):
@@ -26,7 +26,11 @@ def test_the_output_of_a_command_is_kept_up_to_a_limit(monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "container", lambda host: SimpleNamespace(follow=follow))
     done = session.run_inside("gpu1", ["ls"], None)
     assert (done.status, len(done.stdout)) == (3, MOST_OUTPUT)
-    assert done.stderr == "its own words\ntoolkit: 2.1 MB more of the output are left out\n"
+    assert done.stderr == (
+        "its own words\n"
+        "toolkit: gpu1 printed 2.1 MB more than toolkit keeps in memory; "
+        "to see all of it: toolkit exec gpu1 -- COMMAND\n"
+    )
     passed: list[bytes] = []
     whole = session.run_inside("gpu1", ["ls"], None, passed.append, passed.append)
     assert (whole.stdout, sum(map(len, passed))) == ("", 3 * (MOST_OUTPUT // 2) + 13)

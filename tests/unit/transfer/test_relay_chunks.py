@@ -149,7 +149,7 @@ def test_what_feeds_a_relay_ends_with_its_connection() -> None:
 
 
 def reports(relay, monkeypatch, made, *every) -> list[tuple[float, dict[str, object]]]:  # type: ignore[no-untyped-def]
-    """What a relay reports, and when.
+    """Return the reports of a relay with their times.
 
     Args:
         every: seconds that pass, chunks that are here then, whether the host is busy.
@@ -196,7 +196,7 @@ def test_progress_is_reported_when_it_changes_and_again_while_busy(relay, monkey
 
 
 def test_a_host_reports_until_all_is_put_away(relay, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """An engine may take minutes for what has come; without a word the host would be given up."""
+    """An engine can take minutes; without reports the host would be given up."""
     made = filled(relay, 3)
     made.unfinished = 1
     turns = [(0, 3, False), (relay.BUSY_EACH / 2, 3, False), (relay.BUSY_EACH, 3, False)]
@@ -207,7 +207,7 @@ def test_a_host_reports_until_all_is_put_away(relay, monkeypatch) -> None:  # ty
 
 
 def test_a_host_that_has_all_and_falls_silent_is_given_up() -> None:
-    """Its last word may be one that nobody can read, as `loadedaded` in place of `loaded`."""
+    """Its last message can be unreadable, such as `loadedaded` in place of `loaded`."""
     line = Line({"box1": 0, "box2": 0}, 1, frozenset())
     members = {
         host: SimpleNamespace(heard=heard, finished=threading.Event())
@@ -218,7 +218,7 @@ def test_a_host_that_has_all_and_falls_silent_is_given_up() -> None:
     line.at |= {"box1": 1, "box2": 1}
     assert relay._silent(159.0) == []
     (order,) = relay._silent(161.0)
-    assert order == Drop("box1", "it has everything, and has said nothing for 60 s")
+    assert order == Drop("box1", "it received everything, and has not reported for 60 s")
     members["box1"].finished.set()
     assert relay._silent(161.0) == []
 
