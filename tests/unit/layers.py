@@ -73,7 +73,7 @@ PURE_THIRD_PARTY = {
 # Class names that several modules define. The list may only become shorter.
 _SHARED_NAMES = (
     "Cause Choice Connection Entry Evidence Fetch Folder Found GpuUse HostsFile Kept KnownError "
-    "Launch Line Link Member Pair Place Point Record Room Setting Table Target Trial Verdict Way"
+    "Launch Line Link Member Place Point Record Room Setting Table Target Trial Verdict Way"
 )
 SHARED_NAMES = frozenset(_SHARED_NAMES.split())
 # Programs inside that try the image's own libraries; inside a function, so that the rest starts without.

@@ -1,4 +1,7 @@
-"""Checks of what the hosts file mounts: there, readable, with room, the same where it should be."""
+"""Checks of the folders that the hosts file mounts: present, readable, with room, the same on all hosts.
+
+The engine, which is root, must be able to see them too: shares that keep root out cannot be mounted.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from collections.abc import Collection, Iterator
 
 from toolkit.checks.disk import GIB, NOTHING
 from toolkit.checks.groups import grouped, groups_text
-from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
+from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, unchecked, warning
 from toolkit.checks.places import PLACES, Place, places
 from toolkit.core.command import quoted
 from toolkit.core.container import Mount
 from toolkit.core.finding import Finding
+from toolkit.protocol.frames import CELL, rows
 
 # Folders that an image has of its own, so that a link into them leads somewhere in the container too.
 _OF_IMAGE = ("/usr/", "/bin/", "/lib", "/etc/", "/proc/", "/dev/", "/sys/")
@@ -177,10 +181,69 @@ def _links(seen: Seen, scene: Scene) -> Iterator[Finding]:
             yield warning(what, fix, subject=mount.source)
 
 
+# The engine itself looks at a mount's source before it looks for the image, and no engine has this one: so
+# it says whether it may, and makes nothing. In a folder it must be able to find a name. Our own folders are
+# for nobody else, and lie where there may be none like them yet: ~/.ssh is another such, if on the same disk.
+# What a container of ours that runs has been given, the engine sees; ``$said`` is what it says of containers.
+SEES = Probe(
+    "engine-sees",
+    CELL
+    + r"""
+told() { printf '%s|%s|%s\n' "$1" "$2" "$(cell "$3")"; }
+csv() { printf '"source=%s"' "$(printf '%s' "$1" | sed 's/"/""/g')"; }
+seen=$(printf '%s\n' "$said" |
+  sed -n '/"Running": true/,/"Running": false/s/^ *"Source": "\(.*\)",$/|\1|/p')
+look() {
+  mount="type=bind,$(csv "$3"),target=/x"
+  said=$(timeout -s KILL 10 docker create --pull never --mount "$mount" toolkit.local/none:none x 2>&1)
+  case $said in
+    *"mount config"*ermission\ denied*) told shut "$1" "$2" ;;
+    *"mount config"*|*"o such image"*) told open "$1" "$2" ;;
+  esac
+}
+there="${XDG_STATE_HOME:-$HOME/.local/state}/toolkit/$3/$4"
+while [ ! -e "$there" ]; do there=${there%/*}; done; there=${there:-/}
+case $seen in
+  *"|$there/conf|"*) told open state "$there" ;;
+  *)
+    look state "$there" "$there/toolkit-looks"
+    if [ -d "$HOME/.ssh" ] && [ "$(stat -c %d "$HOME/.ssh")" = "$(stat -c %d "$there")" ]; then
+      look state "$there" "$HOME/.ssh/toolkit-looks"
+    fi ;;
+esac
+shift 4
+for source; do
+  case $seen in *"|$source|"*) told open mount "$source"; continue ;; esac
+  ! timeout -s KILL 5 test -e "$source" || look mount "$source" "$source"
+done
+""",
+)
+
+
+def _sees(seen: Seen, scene: Scene) -> Iterator[Finding]:
+    told = [(word, *cells) for word, cells in rows(seen.answer(SEES)) if len(cells) == 2]
+    if not told:
+        yield unchecked("the engine does not say what it may see")
+    shut = dict.fromkeys((role, path) for word, role, path in told if word == "shut")
+    for role, path in shut:
+        if role == "state":
+            what = f"the engine, being root, may not enter our folders in {path}: a share that keeps root out"
+            yield error(
+                what, "state_dir: in the hosts file, a folder on the hosts' local disks", subject=path
+            )
+        else:
+            what = (
+                f"the engine, being root, may not see {path}: the share keeps root out of a folder above it"
+            )
+            fix = f"on {seen.host}: chmod o+x the folders above it; or mount the highest that is closed"
+            yield error(what, fix, subject=path)
+
+
 CHECKS = (
     Check("mount-there", "sources of mounts are there", host=_there, probes=(PLACES,)),
     Check("mount-access", "ranks may read and write what is mounted", host=access, probes=(PLACES,)),
     Check("mount-room", "mounted folders have room", host=_room, probes=(PLACES,)),
     Check("mount-same", "mounted folders are alike on all hosts", whole=_same, probes=(PLACES,)),
     Check("mount-links", "links in mounted folders lead somewhere", host=_links, probes=(PLACES,)),
+    Check("engine-sees", "the engine may see what containers are given", host=_sees, probes=(SEES,)),
 )

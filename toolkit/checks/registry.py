@@ -19,8 +19,6 @@ from toolkit.checks import (
     ports,
     rdma,
     reach,
-    routes,
-    sees,
 )
 from toolkit.checks.model import STAGES, Check, Probe, Scene, Stage
 from toolkit.core.finding import Finding
@@ -33,13 +31,12 @@ CHECKS: tuple[Check, ...] = (
     *image.CHECKS,
     *disk.CHECKS,
     *mounts.CHECKS,
-    *sees.CHECKS,
     *gpu_setup.CHECKS,
     *gpu.CHECKS,
     *network.CHECKS,
     *rdma.CHECKS,
     *ports.CHECKS,
-    *routes.CHECKS,
+    *reach.ROUTE_CHECKS,
     *leftovers.CHECKS,
     *reach.CHECKS,
     *containers.CHECKS,

@@ -9,7 +9,6 @@ from pathlib import Path
 from toolkit.checks.model import Scene
 from toolkit.checks.registry import host_probes, judge
 from toolkit.checks.run import first_look
-from toolkit.checks.shares import SHARES, CommonShare, common_shares
 from toolkit.cluster.session import Session
 from toolkit.core.container import Mount
 from toolkit.core.engines import DOCKER
@@ -26,6 +25,7 @@ from toolkit.init.draft import Draft, DraftHost, faults_between, named, read_hos
 from toolkit.init.draft_text import hosts_file
 from toolkit.init.filling import CPU_IMAGE, choice_of, filled, image_for
 from toolkit.init.hostfile import parse_hostfile
+from toolkit.init.shares import SHARES, CommonShare, common_shares
 from toolkit.init.survey import PODMAN_INFO, Met, engine_of, survey
 from toolkit.network.choose import Choice
 from toolkit.network.evidence import Evidence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from toolkit.checks.shares import CommonShare
 from toolkit.init.filling import gpus_text, machine_text
+from toolkit.init.shares import CommonShare
 from toolkit.init.survey import Met
 
 

@@ -15,13 +15,13 @@ from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
 from tests.unit.hosts_here import hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
-from toolkit.checks.gpu_answers import GPUS, answers
+from toolkit.checks.gpu import GPUS, answers
 from toolkit.checks.leftovers import MARKS, Stray, marked, state_folders
 from toolkit.checks.machine import MACHINE, files, memory, processors
 from toolkit.checks.model import Probe, Seen
+from toolkit.checks.mounts import SEES
 from toolkit.checks.places import PLACES, places
 from toolkit.checks.registry import host_probes
-from toolkit.checks.sees import SEES
 from toolkit.cleanup.plan import Leftovers, plan_fix
 from toolkit.cluster.probe import probe_command
 from toolkit.plan.execute import execute

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.checks.cuda import satisfied
+from toolkit.checks.gpu_setup import satisfied
 from toolkit.image.build_plan import CONTEXT_FILES, FLAVOURS, Flavour, parse_arguments
 from toolkit.image.build_values import CONTEXT_FOLDERS
 from toolkit.image.extras import EXTRAS, Extra, extra_pins

@@ -21,7 +21,6 @@ from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.checks.model import Scene, Seen
 from toolkit.checks.registry import judge
-from toolkit.checks.shares import SHARES, common_shares
 from toolkit.cluster.trust import ShownKey
 from toolkit.core.container import Mount
 from toolkit.core.facts import ContainerFacts
@@ -34,6 +33,7 @@ from toolkit.init.draft import Draft, DraftHost
 from toolkit.init.draft_text import hosts_file
 from toolkit.init.filling import choice_of, filled, image_for
 from toolkit.init.meet import Meeting
+from toolkit.init.shares import SHARES, common_shares
 from toolkit.init.show import met_text
 from toolkit.init.ssh_aliases import parse_aliases
 from toolkit.init.survey import PODMAN_INFO, engine_of, survey

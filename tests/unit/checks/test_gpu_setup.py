@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.each import for_each
-from toolkit.checks.cuda import (
+from toolkit.checks.gpu_setup import (
     BRANCHES,
+    _order,
     dotted,
     first_driver,
     image_cuda,
@@ -15,7 +16,6 @@ from toolkit.checks.cuda import (
     satisfied,
     version,
 )
-from toolkit.checks.gpu_setup import _order
 
 
 def test_the_table_rises() -> None:
