@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.docker import gpu_args
-from toolkit.cluster.gpus import gpu_failures, renewal, usable_uuids
+from toolkit.cluster.gpus import ABSENT, SMI, clipped, explain, gpu_failures, parse_smi, renewal, usable_uuids
 from toolkit.cluster.layout import Layout, Place
-from toolkit.cluster.nvidia import ABSENT, SMI, clipped, explain, parse_smi
 from toolkit.cluster.ownership import running
 from toolkit.core.command import script
 from toolkit.core.container import CONFINED

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from toolkit.checks.engine import engine_info
 from toolkit.checks.gpu import GPUS, answers, label, of_cards, unwanted
 from toolkit.checks.model import Check, Scene, Seen, error, fine, unchecked, warning
-from toolkit.cluster.nvidia import explain, is_known
+from toolkit.cluster.gpus import explain, is_known
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
 

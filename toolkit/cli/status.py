@@ -31,7 +31,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """Show hosts, services, GPUs with their holders, and jobs; exits with 3 when the cluster is not up."""
     from dataclasses import asdict
 
-    from toolkit.cluster.show_gpus import gpus_json, gpus_text
+    from toolkit.cluster.gpu_usage import gpus_json, gpus_text
     from toolkit.jobs.show import job_json, jobs_table
     from toolkit.plan.show import table
     from toolkit.services.control import states as service_states

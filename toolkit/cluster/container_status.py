@@ -1,4 +1,4 @@
-"""How a host's container stands, in words: for `status`, for what `up` starts, for what `run` refuses."""
+"""The state of a host's container, for `status` and `run`, and the step that starts one for `up`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
+from toolkit.cluster.containers import start_failures
+from toolkit.cluster.docker import docker_run_args
 from toolkit.cluster.versions import version_note
+from toolkit.core.command import command, script
 from toolkit.core.container import Container
+from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
 from toolkit.core.transport import NOT_FOUND, WITHOUT_SSHD
+from toolkit.core.typed import Kind
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, choose_paths
+from toolkit.plan.steps import Failure, Run
 
 UP = "toolkit up"
 
@@ -135,7 +141,7 @@ def runs_already(container: Container, facts: Facts) -> str | None:
     return found.id if found and as_wanted else None
 
 
-def why_start(container: Container, facts: Facts) -> str:
+def _why_start(container: Container, facts: Facts) -> str:
     """Return why `up` puts a container in the place of another; empty when there is none, or it stays."""
     found = next((c for c in facts.containers if c.name == container.name), None)
     if found is None:
@@ -152,3 +158,46 @@ def why_start(container: Container, facts: Facts) -> str:
 
 def _clock(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+# Somebody else may have made a container of this name since the host was asked: then it stays, and ours is
+# refused by its name. Arguments: the container, whose it must be.
+REMOVE_OWN = r"""
+owner=$(docker container inspect --format '{{index .Config.Labels "toolkit.owner"}}' "$1" 2>/dev/null)
+[ "$owner" != "$2" ] || docker rm --force "$1" >/dev/null 2>&1
+shift 2
+"""
+
+
+def start_step(
+    container: Container, facts: Facts, saves: str = "container", failures: tuple[Failure, ...] = ()
+) -> Run:
+    """Return the step that starts a container on a host, unless it runs as it is to be.
+
+    Args:
+        saves: under which its Id is saved for later steps.
+        failures: ways to fail that are this container's own.
+    """
+    running = script(
+        'test "$(docker inspect --format '
+        '"{{.State.Running}} {{index .Config.Labels \\"toolkit.digest\\"}}" "$1")" = "true $2"',
+        container.name,
+        container.digest(),
+    )
+    # What stands there under this name is stopped, dead or made from another specification.
+    start = script(f'{REMOVE_OWN}exec "$@"', container.name, facts.user, *docker_run_args(container))
+    return Run(
+        facts.host,
+        f"start container {container.name}",
+        start,
+        unless=running,
+        reads=command("docker", "inspect", "--format", "{{.Id}}", container.name),
+        saves=saves,
+        kind=Kind.CONTAINER_ID,
+        known=runs_already(container, facts),
+        again=ENGINE_FAILED,
+        failures=(*failures, *start_failures(container, facts.host)),
+        fix=f"toolkit render docker -o DIR writes it as a script to try on {facts.host};"
+        f" there, sudo journalctl -u docker -n 20 says more",
+        why=_why_start(container, facts),
+    )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 
 from toolkit import __version__
-from toolkit.cluster.etc_files import home_of
+from toolkit.cluster.files import home_of, sshd_config
 from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, gpu_access, gpu_failures
 from toolkit.cluster.layout import Layout, Place
-from toolkit.cluster.ssh_files import sshd_config
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.names import (
     CONF,

@@ -1,14 +1,16 @@
-"""Who holds which GPU: jobs of every user's clusters by their claims, and everybody else's processes."""
+"""Holders of GPUs: jobs of every user's clusters by their claims, and all other processes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from typing import Any
 
 from toolkit.core.facts import Claim, Facts, GpuProcess
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
 from toolkit.errors import NotReady
+from toolkit.plan.show import table
 
 # The server of NVIDIA's Multi-Process Service computes nothing itself, and its clients are listed too. Apart
 # from it every process in nvidia-smi's list of those that compute counts, however little it holds: a context
@@ -158,3 +160,23 @@ def _sentence(held: Iterable[tuple[GpuUse, Holder]]) -> str:
     ]
     more = f"; and {len(said) - _MOST} more" if len(said) > _MOST else ""
     return "; ".join(said[:_MOST]) + more
+
+
+def gpu_uses(facts: Iterable[Facts]) -> tuple[GpuUse, ...]:
+    """Return every GPU of these hosts with those who hold it."""
+    return tuple(use for one in facts for use in holders(one))
+
+
+def gpus_json(facts: Iterable[Facts]) -> list[dict[str, Any]]:
+    """Return one object for each GPU; ``holders`` is empty for one that is free."""
+    return [{**asdict(use), "free": use.free} for use in gpu_uses(facts)]
+
+
+def gpus_text(facts: Iterable[Facts]) -> str:
+    """Return one line for each holder of each GPU; empty where no host has any."""
+    rows = [
+        (use.host, str(use.index), use.name, str(holder))
+        for use in gpu_uses(facts)
+        for holder in use.holders or ("free",)
+    ]
+    return table(("host", "gpu", "model", "held by"), rows) if rows else ""

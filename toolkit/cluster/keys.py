@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
+from toolkit.cluster.files import authorized_keys_line, known_hosts_line
 from toolkit.cluster.layout import Layout, Place
-from toolkit.cluster.ssh_files import authorized_keys_line, known_hosts_line
 from toolkit.core.command import Ref, script
 from toolkit.core.container import CONFINED
 from toolkit.core.names import MAIN, WORKER

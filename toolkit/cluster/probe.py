@@ -1,36 +1,87 @@
-"""Facts: one read-only script for a host, and the parser of what it prints."""
+"""Facts: one read-only script for a host, and the parser of what it prints.
+
+The script asks for the host's user and engine, the cluster's containers and files, the processes that compute
+on its GPUs, and the jobs that claim them. ``interfaces``, ``gpus`` and ``state_folders`` add more questions.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timezone
 
-from toolkit.cluster import links, probe_uses, state_folders
-from toolkit.cluster.addresses import parse_interfaces, parse_listeners, parse_routes
+from toolkit.cluster import interfaces, state_folders
 from toolkit.cluster.applied import parse_applied
-from toolkit.cluster.nvidia import SMI, parse_cdi, parse_smi
-from toolkit.cluster.probe_cluster import (
-    boot_time,
-    container_facts,
-    is_named_as_labeled,
-    programs,
-    remembered,
-)
+from toolkit.cluster.gpus import SMI, parse_cdi, parse_smi
+from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.answers import answer_of
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
 from toolkit.core.engine_info import parse_info
 from toolkit.core.engines import DOCKER, PODMAN
-from toolkit.core.facts import Facts
-from toolkit.core.image import ImageFacts, image_facts
-from toolkit.core.names import IDENTITY_REPOSITORY
+from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered
+from toolkit.core.image import ImageFacts, image_facts, image_id
+from toolkit.core.names import IDENTITY_REPOSITORY, INSIDE, LABEL_CLUSTER, container_name
 from toolkit.core.text import json_list
+from toolkit.core.typed import Kind
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.protocol.decode import DecodeError, decode
-from toolkit.protocol.engine import ContainerInspect, EngineInfo, ImageInspect
-from toolkit.protocol.frames import CELL, framed_script, lines_of, read_cell
+from toolkit.protocol.engine import (
+    ContainerConfig,
+    ContainerInspect,
+    ContainerState,
+    EngineInfo,
+    ImageInspect,
+)
+from toolkit.protocol.frames import CELL, framed_script, lines_of, read_cell, rows
 from toolkit.protocol.hosts import Who
-from toolkit.protocol.numbers import whole
+from toolkit.protocol.numbers import MOST, whole
+
+# The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
+_TICKS_PER_SECOND = 100
+_LATEST = 10**11  # seconds since the epoch
+# Its arguments say what a running job uses, in /proc, where every user of the host may read them.
+LEASE = str(INSIDE / "lease.py")
+
+# The probe defines `cell`.
+# A process that ended meanwhile is left out; where /proc hides those of others, kill still knows them.
+# The innermost container is the last to be named by the control group's path.
+USES = (
+    OWN_PROCESSES
+    + r"""
+owner_of() {
+  owner=$(stat -c %U "$1" 2>/dev/null)
+  [ "$owner" != UNKNOWN ] || owner=$(stat -c %u "$1" 2>/dev/null)
+}
+apps() {
+[ "$smi" = hangs ] || ! command -v nvidia-smi >/dev/null 2>&1 ||
+timeout -k 2 10 nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader,nounits \
+  2>/dev/null | while IFS=' ,' read -r gpu pid memory _; do
+  case $pid in ''|*[!0-9]*) continue ;; esac
+  case $(kill -0 "$pid" 2>&1) in *[Nn]'o such process'*) continue ;; esac
+  owner_of "/proc/$pid"; name= job=
+  read -r name 2>/dev/null <"/proc/$pid/comm"
+  inside=$(sed -n 's/.*\([0-9a-f]\{64\}\).*/\1/p' "/proc/$pid/cgroup" 2>/dev/null | head -n 1)
+  [ -z "$(echo "/proc/$pid/environ" | of_this_user)" ] ||
+    job=$(tr '\0\n' '\n ' 2>/dev/null <"/proc/$pid/environ" | sed -n 's/^TOOLKIT_JOB=//p' | head -n 1)
+  printf 'app|%s|%s|%s|%s|' "$(cell "$gpu")" "$pid" "$(cell "$memory")" "$(cell "$owner")"
+  printf '%s|%s|%s\n' "$inside" "$(cell "$job")" "$(cell "$name")"
+done
+}
+say apps "$(apps)"
+claims() {
+for f in $(grep -slzFx @lease@ /proc/[0-9]*/cmdline 2>/dev/null); do
+  line=; read -r line 2>/dev/null <"${f%/cmdline}/stat" || continue
+  pid=${f#/proc/}; owner_of "${f%/cmdline}"
+  # A variable holds no zero bytes, so the command line is encoded as it is.
+  printf 'claim|%s|%s|%s|=%s\n' "${pid%/*}" "$(cell "$owner")" "${line##*) }" \
+    "$(base64 2>/dev/null <"$f" | tr -d '\n')"
+done
+}
+say claims "$(claims)"
+""".replace("@lease@", LEASE)
+)
 
 # A device node below /dev/infiniband.
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
@@ -95,9 +146,9 @@ say disk "$(df -Pk "${HOME:-/}" 2>/dev/null)"
 @@MORE@@
 say ended "$(date +%s.%N)"
 """.replace("@@SMI@@", SMI.strip())
-    .replace("@@USES@@", probe_uses.QUESTIONS.strip())
+    .replace("@@USES@@", USES.strip())
     .replace("@@STATE@@", state_folders.QUESTION.strip())
-    .replace("@network@", links.QUESTIONS.strip())
+    .replace("@network@", interfaces.LINK_QUESTIONS.strip())
 )
 
 
@@ -152,7 +203,7 @@ class Sections(dict[str, str]):
 
 
 def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: str) -> Facts:
-    who, machine = _who(parts["who"]), _lines(parts["machine"], "machine", ("name", "arch"))
+    who, machine = _who(parts["who"]), _named_lines(parts["machine"], "machine", ("name", "arch"))
     state_dir = f"{who.state}/toolkit/{cluster}/{host}"
     try:
         info = docker_info(host, who.user, parts["docker"], engine)
@@ -162,8 +213,8 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         info = EngineInfo()
     ssh = parts["ssh"].split()
     gpus, gpu_trouble = parse_smi(parts["gpus"])
-    listed = map(container_facts, json_list(ContainerInspect, parts["containers"]))
-    containers = tuple(filter(is_named_as_labeled, listed))
+    listed = map(_container_facts, json_list(ContainerInspect, parts["containers"]))
+    containers = tuple(filter(_is_named_as_labeled, listed))
     return Facts(
         host=host,
         user=who.user,
@@ -180,8 +231,8 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         engine=info.engine,
         rootless=info.is_rootless,
         ssh_address=ssh[2] if len(ssh) == 4 else "",
-        interfaces=parse_interfaces(parts["interfaces"], parts["routes"], parts["addresses"]),
-        listening=parse_listeners(parts["tcp"]),
+        interfaces=interfaces.parse_interfaces(parts["interfaces"], parts["routes"], parts["addresses"]),
+        listening=interfaces.parse_listeners(parts["tcp"]),
         containers=containers,
         images=_images(parts, {container.image for container in containers}),
         gpus=gpus,
@@ -189,19 +240,19 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         # The engine gives GPUs when it found the hook at its start; who configures it names a runtime.
         nvidia_runtime=bool(parts["runtime"].strip()) or "nvidia" in (info.runtimes or {}),
         cdi=parse_cdi(info, parts["cdi"]),
-        remembered=remembered(parts["cluster"]),
-        booted=boot_time(parts["boot"]),
+        remembered=_remembered(parts["cluster"]),
+        booted=_boot_time(parts["boot"]),
         version=parts["version"].strip(),
         applied=parse_applied(parts.get("applied", "")),
         tuned=parts["tuned"],
-        programs=programs(parts["programs"]),
+        programs=_programs(parts["programs"]),
         infiniband=tuple(f"/dev/infiniband/{n}" for n in parts["infiniband"].split() if _DEVICE.fullmatch(n)),
         free_bytes=_free(parts["disk"]),
-        links=links.parse_links(parts.get("links", ""), parts.get("shaping", "")),
-        routes=parse_routes(parts["routes"]),
-        rdma=links.parse_rdma(parts.get("rdma", "")),
-        gpu_processes=probe_uses.parse_processes(parts.get("apps", "")),
-        claims=probe_uses.parse_claims(parts.get("claims", ""), parts["boot"]),
+        links=interfaces.parse_links(parts.get("links", ""), parts.get("shaping", "")),
+        routes=interfaces.parse_routes(parts["routes"]),
+        rdma=interfaces.parse_rdma(parts.get("rdma", "")),
+        gpu_processes=parse_processes(parts.get("apps", "")),
+        claims=parse_claims(parts.get("claims", ""), parts["boot"]),
     )
 
 
@@ -248,7 +299,7 @@ def _free(text: str) -> int:
 
 
 def _who(text: str) -> Who:
-    lines = _lines(text, "who", ("user", "uid", "gid", "ids", "names", "home", "state"))
+    lines = _named_lines(text, "who", ("user", "uid", "gid", "ids", "names", "home", "state"))
     ids = [whole(word) for word in lines["ids"].split()]
     names = [name for name in lines["names"].split("\t") if name]
     # Groups without a name, or names that cannot be told apart: then the ids stand for them.
@@ -258,9 +309,146 @@ def _who(text: str) -> Who:
     return decode(Who, {**lines, **places, **numbers}, "who")
 
 
-def _lines(text: str, section: str, names: Sequence[str]) -> dict[str, str]:
+def _named_lines(text: str, section: str, names: Sequence[str]) -> dict[str, str]:
     """The lines of a section by name; more can follow."""
     lines = lines_of(text)
     if len(lines) < len(names):
         raise DecodeError(section, f"{len(lines)} lines, not {len(names)}")
     return dict(zip(names, lines, strict=False))
+
+
+def _is_named_as_labeled(container: ContainerFacts) -> bool:
+    """Return whether a container has a name of the cluster that its label names.
+
+    An image can bring labels, and every container made from it has them; a name it cannot bring.
+    """
+    return container.name.startswith(container_name(container.labels.get(LABEL_CLUSTER, ""), ""))
+
+
+def _container_facts(item: ContainerInspect) -> ContainerFacts:
+    """Return one container from its ``docker inspect`` object."""
+    state = item.state or ContainerState()
+    return ContainerFacts(
+        id=item.id,
+        name=item.name.lstrip("/"),
+        state=state.status,
+        labels=(item.config or ContainerConfig()).labels or {},
+        exit_code=state.exit_code or 0,
+        image=image_id(item.image),
+        started=_seconds(state.started or ""),
+        ended=_seconds(state.finished or ""),
+    )
+
+
+def _seconds(text: str) -> float:
+    """Docker's times are UTC with up to nine decimals; the year 1 stands for never."""
+    try:
+        moment = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return 0.0
+    return max(0.0, moment.timestamp()) if moment.year > 1970 else 0.0
+
+
+def _begun(text: str, stat: str) -> float:
+    """Return when a process began, in seconds since the epoch; 0 where that cannot be told.
+
+    Args:
+        text: with a line ``btime SECONDS``; stat: what /proc/PID/stat says after the process's name.
+    """
+    line = next((line for line in lines_of(text) if line.startswith("btime ")), "")
+    boot = _number(line.split(), 1, _LATEST)
+    ticks = _number(stat.split(), 19)
+    return boot + ticks / _TICKS_PER_SECOND if boot and ticks else 0.0
+
+
+def _number(words: list[str], at: int, most: int = MOST) -> int:
+    """The number in a place, 0 where there is none."""
+    return (whole(words[at], most) if len(words) > at else None) or 0
+
+
+def _boot_time(text: str) -> float:
+    """Return when the host's first process began, from the lines of /proc/stat and /proc/1/stat.
+
+    A container that behaves as a host shares the kernel of its machine, and starts later than that.
+
+    Args:
+        text: ``btime SECONDS``, and ``1 (NAME) STATE …``, whose field 22 is in ticks since then (man 5 proc).
+    """
+    boot = ticks = 0
+    for line in lines_of(text):
+        words = line.rpartition(")")[2].split()
+        if line.startswith("btime "):
+            boot = _number(words, 1, _LATEST)
+        elif line.startswith("1 ("):
+            ticks = _number(words, 19)
+    return boot + ticks / _TICKS_PER_SECOND if boot else 0.0
+
+
+# The same on most hosts of a cluster, and long where there are many.
+@functools.lru_cache(maxsize=64)
+def _remembered(text: str) -> Remembered:
+    """Return what `up` wrote here before: /etc/hosts, known_hosts and authorized_keys of the cluster.
+
+    Lines whose key or address is not valid are left out.
+    """
+    addresses, keys, main_key = [], [], ""
+    for line in lines_of(text):
+        words = line.split()
+        if len(words) == 2 and words[1] != "localhost" and Kind.ADDRESS.accepts(words[0]):
+            addresses.append((words[1], words[0]))
+        elif len(words) == 3 and Kind.PUBLIC_KEY.accepts(key := " ".join(words[1:])):
+            if words[0].startswith("restrict,"):
+                main_key = key
+            else:
+                keys.append((words[0].partition(",")[0], key))
+    return Remembered(tuple(addresses), tuple(keys), main_key)
+
+
+def _programs(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the lines of ``sha256sum`` as names and sums."""
+    lines = (line.split(maxsplit=1) for line in lines_of(text))
+    return tuple((words[1], words[0]) for words in lines if len(words) == 2)
+
+
+def parse_processes(text: str) -> tuple[GpuProcess, ...]:
+    """Return the lines of the section ``apps``."""
+    found = []
+    for word, cells in rows(text):
+        if word == "app" and len(cells) == 7 and (pid := whole(cells[1])) is not None:
+            gpu, _, memory, user, container, job, program = cells
+            # "[N/A]" and "[Not Supported]" are how drivers say that they do not know.
+            found.append(GpuProcess(gpu, pid, whole(memory) or 0, user, program, container, job))
+    return tuple(found)
+
+
+def parse_claims(text: str, boot: str) -> tuple[Claim, ...]:
+    """Return the claims that processes of the host make.
+
+    Args:
+        text: lines of the section ``claims``; of each the argv decides whether it is one.
+        boot: with the line ``btime`` of /proc/stat.
+    """
+    found = (_claim(cells, boot) for word, cells in rows(text) if word == "claim" and len(cells) == 4)
+    return tuple(claim for claim in found if claim)
+
+
+def _claim(cells: tuple[str, ...], boot: str) -> Claim | None:
+    pid, user, stat, argv = whole(cells[0]), *cells[1:]
+    words = argv.split("\0")
+    if pid is None or len(words) < 3 or words[1] != LEASE or not words[2]:
+        return None
+    if not words[0].rpartition("/")[2].startswith("python"):
+        return None
+    said = dict(zip(words[3::2], words[4::2], strict=False))
+    return Claim(
+        job=words[2],
+        cluster=said.get("--cluster", ""),
+        owner=said.get("--owner", ""),
+        slots=tuple(
+            slot for word in said.get("--slots", "").split(",") if (slot := whole(word, 65535)) is not None
+        ),
+        gpus=tuple(filter(None, said.get("--gpus", "").split(","))),
+        user=user,
+        pid=pid,
+        since=_begun(boot, stat),
+    )

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from toolkit.cluster.compose import compose_file
 from toolkit.cluster.containers import cluster_container, worker_sshd_config
 from toolkit.cluster.docker import docker_run_script
+from toolkit.cluster.files import ssh_config
 from toolkit.cluster.layout import Layout
-from toolkit.cluster.ssh_files import ssh_config
 from toolkit.core.names import SERVICE
 from toolkit.errors import BadInput, Problem
 from toolkit.services.plan import service_of

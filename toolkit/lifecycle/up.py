@@ -10,13 +10,11 @@ from dataclasses import replace
 from toolkit import __version__
 from toolkit.cluster.applied import FILE as APPLIED
 from toolkit.cluster.applied import applied_text
-from toolkit.cluster.container_start import REMOVE_OWN, start_step
-from toolkit.cluster.container_status import runs_already
+from toolkit.cluster.container_status import REMOVE_OWN, runs_already, start_step
 from toolkit.cluster.containers import SSHD_ARGV, cluster_container, worker_sshd_config
-from toolkit.cluster.etc_files import group_file, hosts_file, passwd_file
+from toolkit.cluster.files import group_file, hosts_file, passwd_file, ssh_config
 from toolkit.cluster.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
 from toolkit.cluster.layout import Layout, Place
-from toolkit.cluster.ssh_files import ssh_config
 from toolkit.core.command import Ref, command, script
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names

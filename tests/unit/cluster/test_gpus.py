@@ -13,9 +13,8 @@ from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.bench.smoke_plan import judge_gpus, plan_gpu_smoke
 from toolkit.cluster.containers import cluster_container, worker_sshd_config
-from toolkit.cluster.gpus import given_gpus, gpu_access, gpu_failures, usable_uuids
+from toolkit.cluster.gpus import SMI, explain, given_gpus, gpu_access, gpu_failures, parse_smi, usable_uuids
 from toolkit.cluster.layout import Layout, make_layout
-from toolkit.cluster.nvidia import SMI, explain, parse_smi
 from toolkit.core.container import Container
 from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.report import Outcome, Report

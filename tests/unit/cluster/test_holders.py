@@ -15,10 +15,9 @@ import pytest
 
 from tests.unit.cluster_world import facts, gpu, running
 from tests.unit.inside_world import OTHER, only_root, sleeping, until_seen
-from toolkit.cluster import probe_uses
-from toolkit.cluster.gpu_usage import Holder, holders, refuse_held
-from toolkit.cluster.probe_uses import LEASE, QUESTIONS, parse_claims, parse_processes
-from toolkit.cluster.show_gpus import gpus_json, gpus_text
+from toolkit.cluster import probe
+from toolkit.cluster.gpu_usage import Holder, gpus_json, gpus_text, holders, refuse_held
+from toolkit.cluster.probe import LEASE, USES, parse_claims, parse_processes
 from toolkit.core.facts import Claim, Facts, GpuProcess, Mig
 from toolkit.errors import NotReady
 from toolkit.protocol.frames import CELL, framed_script, read_frames
@@ -62,7 +61,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(
     try:
         for process in (mine, other, decoy):
             until_seen(process)
-        text = QUESTIONS.replace(LEASE, str(lease))
+        text = USES.replace(LEASE, str(lease))
         done = subprocess.run(
             ["sh", "-c", framed_script(CELL + text, NONCE)],
             capture_output=True,
@@ -76,7 +75,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(
     assert done.stderr == b""
     sections = read_frames(done.stdout, NONCE)
     apps, claims = sections["apps"], sections["claims"]
-    monkeypatch.setattr(probe_uses, "LEASE", str(lease))
+    monkeypatch.setattr(probe, "LEASE", str(lease))
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
     found = [(p.gpu, p.pid, p.memory_mib, p.user, p.job) for p in parse_processes(apps)]
     assert found == [("GPU-0", mine.pid, 512, me, "j1|x"), ("GPU-1", other.pid, 0, me, "")]
@@ -97,7 +96,7 @@ def test_the_job_of_a_process_of_another_user_is_not_read(tmp_path: Path) -> Non
         smi.write_text(f"#!/bin/sh\necho 'GPU-0, {other.pid}, 512'\necho 'GPU-0, {mine.pid}, 512'\n")
         smi.chmod(0o755)
         done = subprocess.run(
-            ["sh", "-c", framed_script(CELL + QUESTIONS, NONCE)],
+            ["sh", "-c", framed_script(CELL + USES, NONCE)],
             capture_output=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},

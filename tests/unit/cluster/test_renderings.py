@@ -20,8 +20,15 @@ from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.cluster.compose import compose_file
 from toolkit.cluster.docker import docker_run_args, docker_run_script
-from toolkit.cluster.etc_files import group_file, hosts_file, passwd_file
-from toolkit.cluster.ssh_files import authorized_keys_line, known_hosts_line, ssh_config, sshd_config
+from toolkit.cluster.files import (
+    authorized_keys_line,
+    group_file,
+    hosts_file,
+    known_hosts_line,
+    passwd_file,
+    ssh_config,
+    sshd_config,
+)
 from toolkit.core.container import Container, Mount
 from toolkit.errors import ToolkitError
 from toolkit.lifecycle import renderings

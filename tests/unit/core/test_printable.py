@@ -18,8 +18,7 @@ import toolkit
 from tests.unit.each import for_each
 from toolkit.cli import common, enter, get, progress, top
 from toolkit.cli.failure import tell
-from toolkit.cluster.gpu_usage import GpuUse, Holder
-from toolkit.cluster.show_gpus import gpus_text
+from toolkit.cluster.gpu_usage import GpuUse, Holder, gpus_text
 from toolkit.core.finding import Finding
 from toolkit.core.local_writer import Destination
 from toolkit.core.printable import TerminalFilter, printable, printable_line, without_color
@@ -253,7 +252,7 @@ def _found() -> dict[str, Found]:
 
 def _gpus(monkeypatch: pytest.MonkeyPatch) -> str:
     use = GpuUse("gpu1", 0, "GPU-1", "A100", (Holder(user="eve", pid=1, program=HOSTILE),))
-    monkeypatch.setattr("toolkit.cluster.show_gpus.gpu_uses", lambda facts: (use,))
+    monkeypatch.setattr("toolkit.cluster.gpu_usage.gpu_uses", lambda facts: (use,))
     return gpus_text(())
 
 

@@ -29,8 +29,7 @@ from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.look import Look
 from toolkit.cluster.pairs import Ways, parse_ways
 from toolkit.cluster.ports import _held_port
-from toolkit.cluster.probe import parse_facts
-from toolkit.cluster.probe_uses import LEASE
+from toolkit.cluster.probe import LEASE, parse_facts
 from toolkit.core.answers import LineStream, answer_of, read_answer
 from toolkit.core.command import Result, command
 from toolkit.core.disk_space import parse_room

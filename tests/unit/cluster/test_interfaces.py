@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.cluster.addresses import parse_routes
-from toolkit.cluster.links import parse_links, parse_rdma
+from toolkit.cluster.interfaces import parse_links, parse_rdma, parse_routes
 from toolkit.core.facts import Gid, Link, RdmaPort, Route, leaves_by, rate_text
 
 # Debian 13: a bond of two cards under a bridge, WireGuard, a VPN's tap, a card that is switched off.
