@@ -24,8 +24,8 @@ from toolkit.core.host_programs import inside_programs
 from toolkit.core.image import ImageFacts
 from toolkit.core.runner import Runner
 from toolkit.errors import BadInput, Problem, ToolkitError
+from toolkit.hostsfile.errors import meant
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.hostsfile.words import meant
 from toolkit.image.pull import ask_registry, pulling
 from toolkit.network.choose import choose
 from toolkit.network.evidence import Evidence

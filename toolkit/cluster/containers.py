@@ -22,7 +22,7 @@ from toolkit.core.names import (
     LABEL_VERSION,
     container_name,
 )
-from toolkit.hostsfile.container_fields import ULIMITS, UNLIMITED
+from toolkit.hostsfile.fields import ULIMITS, UNLIMITED
 from toolkit.plan.steps import Failure
 
 # What sshd as root needs to become the session's user and to lock up its unprivileged half.

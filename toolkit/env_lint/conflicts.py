@@ -8,7 +8,7 @@ from typing import NamedTuple
 from toolkit.core.finding import Verdict
 from toolkit.env_lint.complaint import Complaint, Setting, listed
 from toolkit.env_lint.values import c_number, is_number
-from toolkit.hostsfile.words import shown
+from toolkit.hostsfile.errors import shown
 
 _YES = ("1", "y", "yes", "t", "true")
 _BTL = "^openib"  # what the images and mpirun's command line say

@@ -7,7 +7,7 @@ import re
 
 from toolkit.env_lint.complaint import Complaint, listed
 from toolkit.env_lint.variables import Variable
-from toolkit.hostsfile.words import shown
+from toolkit.hostsfile.errors import shown
 
 _INTERFACE = re.compile(r"[^\s/^=*?\[\],]{1,15}")  # Linux takes at most 15 bytes, and neither space nor /
 _FUNCTIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")

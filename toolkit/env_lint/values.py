@@ -8,7 +8,7 @@ from collections.abc import Callable
 from toolkit.env_lint import lists
 from toolkit.env_lint.complaint import Complaint, listed
 from toolkit.env_lint.variables import Variable
-from toolkit.hostsfile.words import shown
+from toolkit.hostsfile.errors import shown
 
 _YES = ("true", "yes", "on", "y", "t", "enable", "enabled")
 _NO = ("false", "no", "off", "n", "f", "disable", "disabled", "none")

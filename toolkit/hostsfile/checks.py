@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolkit.core.transport import EXEC, INSTEAD, LAUNCHERS
-from toolkit.hostsfile import container_fields, fields, mount_fields
-from toolkit.hostsfile.words import Path, meant, path_text, shown
+from toolkit.hostsfile import fields
+from toolkit.hostsfile.errors import Path, meant, path_text, shown
 
 _SSH_PORT = 22
 
@@ -142,7 +142,7 @@ def _same_variables(data: Mapping[str, Any], hosts: Mapping[str, Mapping[str, An
 def _limits(ulimits: Any) -> Iterator[Fault]:
     for name, item in ulimits.items() if isinstance(ulimits, dict) else ():
         ends = (item.get("soft"), item.get("hard")) if isinstance(item, dict) else (item, item)
-        if name == "nofile" and container_fields.UNLIMITED in ends:
+        if name == "nofile" and fields.UNLIMITED in ends:
             yield ("ulimits", name), "Linux knows no unlimited number of files; write a number"
             continue
         soft, hard = map(_limit, ends)
@@ -151,7 +151,7 @@ def _limits(ulimits: Any) -> Iterator[Fault]:
 
 
 def _limit(value: Any) -> float | None:
-    if value == container_fields.UNLIMITED:
+    if value == fields.UNLIMITED:
         return math.inf
     return value if type(value) is int else None
 
@@ -167,7 +167,7 @@ def _same_targets(*lists: tuple[Path, Any], last: bool = False) -> Iterator[Faul
         for index, item in enumerate(items if isinstance(items, list) else []):
             try:
                 text = isinstance(item, str)
-                target = mount_fields.mount(item).target if text else mount_fields.target(item["target"])
+                target = fields.mount(item).target if text else fields.mount_target(item["target"])
             except (ValueError, TypeError, KeyError, AttributeError):
                 continue
             place: Path = (*key, index)
@@ -203,7 +203,7 @@ def _same_paths(data: Any) -> Iterator[Fault]:
     seen: list[tuple[int, str]] = []
     for index, item in enumerate(data if isinstance(data, list) else []):
         try:
-            path = mount_fields.data_path(item["path"])
+            path = fields.data_path(item["path"])
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
         for first, other in seen:

@@ -1,13 +1,20 @@
-"""What the single values of hosts.yaml may be: text in, normal form out, ValueError with our sentence."""
+"""Single values of hosts.yaml: text in, normal form out, ValueError with a sentence for people.
+
+In this order: hosts and jobs, containers, services, mounts and data.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import posixpath
 import re
+import shlex
 
+from toolkit.core.container import Mount
 from toolkit.core.engines import ENGINES
+from toolkit.core.names import CONF
 from toolkit.core.transport import TRANSPORTS
-from toolkit.hostsfile.words import fits, meant, require, shown
+from toolkit.hostsfile.errors import fits, meant, require, shown
 
 # Names of toolkit.launchers' registry, and auto; this folder may not import it, and a test compares them.
 LAUNCHERS = (
@@ -229,3 +236,188 @@ def env_name(text: str) -> str:
     if text in _CONTAINER_NAMES:
         raise ValueError("has no effect on a rank; which GPUs a host gives is said by hosts/NAME/gpus")
     return text
+
+
+# What the hosts do about an image that they lack: nothing (it is sent to them), pull it, pull it anew.
+PULLS = ("never", "missing", "always")
+
+# The names that docker's --ulimit knows (https://docs.docker.com/reference/cli/docker/container/run/#ulimit),
+# with the number by which Linux and the errors of container runtimes call each (asm-generic/resource.h).
+ULIMITS = {
+    **{"cpu": 0, "fsize": 1, "data": 2, "stack": 3, "core": 4, "rss": 5, "nproc": 6, "nofile": 7},
+    **{"memlock": 8, "locks": 10, "sigpending": 11, "msgqueue": 12, "nice": 13, "rtprio": 14, "rttime": 15},
+}
+UNLIMITED = "unlimited"
+
+_HEX = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+# The second form of a MIG device, GPU/instance/compute instance, is that of drivers before 470.
+GPU_ID = rf"(GPU|MIG)-{_HEX}|MIG-GPU-{_HEX}/[0-9]{{1,3}}/[0-9]{{1,3}}"
+
+LABEL = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?"
+# Ours, and those that Docker keeps for itself (https://docs.docker.com/engine/manage-resources/labels/).
+_KEPT_LABELS = ("toolkit.", "com.docker.", "io.docker.", "org.dockerproject.")
+
+
+def pull(text: str) -> str:
+    if text not in PULLS:
+        raise ValueError(f"should be one of {', '.join(PULLS)}, found {shown(text)}")
+    return text
+
+
+def ulimit_name(text: str) -> str:
+    if text not in ULIMITS:
+        raise ValueError(f"no limit is called {shown(text)}; {meant(text, ULIMITS)}")
+    return text
+
+
+def limit_number(number: int) -> int:
+    if number == -1:
+        raise ValueError("for no limit write unlimited, not -1")
+    require(number >= 0, "0 or more, or unlimited", number)
+    return number
+
+
+def limit_text(text: str) -> str:
+    require(text == UNLIMITED, "a number without a unit, or unlimited", text)
+    return text
+
+
+def limit(value: int | str) -> int:
+    """Return a checked number, -1 for ``unlimited``."""
+    return -1 if isinstance(value, str) else value
+
+
+def gpu_id(text: str) -> str:
+    if text.isdecimal():
+        raise ValueError(f"should be an index without quotes, or a UUID, found {shown(text)}")
+    should = "a UUID as `nvidia-smi -L` prints it: GPU-… or MIG-… with 32 hexadecimal digits"
+    require(fits(GPU_ID, text), should, text)
+    return text
+
+
+def label_name(text: str) -> str:
+    should = "1 to 128 of letters, digits, '.', '_', '-' and '/', a letter or digit at both ends"
+    require(fits(LABEL, text), should, text)
+    for kept in _KEPT_LABELS:
+        if f"{text}.".startswith(kept):
+            whose = "the toolkit's own" if kept == "toolkit." else "Docker's own"
+            raise ValueError(f"labels that begin with {kept} are {whose}; choose another name")
+    return text
+
+
+def label_value(text: str) -> str:
+    require(text.isprintable(), "text in one line", text)
+    return text
+
+
+# Part of a container's name, beside the cluster's.
+SERVICE_NAME = r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
+# RFC 3986, 3.3: what may stand in a path, and behind "?" in a query, without being written as %XX.
+HEALTH = r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*"
+
+
+def service_name(text: str) -> str:
+    should = "1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit"
+    require(fits(SERVICE_NAME, text), should, text)
+    return text
+
+
+def health(text: str) -> str:
+    require(fits(HEALTH, text), "the path of a URL such as /healthz", text)
+    return text
+
+
+def command(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"cannot be split into words ({error}), found {shown(text)}") from None
+    require(bool(words), "a command", text)
+    return text
+
+
+def command_words(value: str | list[str]) -> tuple[str, ...]:
+    """Return a checked command's words; nobody expands variables or patterns in them."""
+    return tuple(shlex.split(value) if isinstance(value, str) else value)
+
+
+MOUNT = r"/[^:]*:/[^:]*(:(ro|rw))?"
+
+# Inside the container these are the kernel's, Docker's or ours (passwd, group and hosts are generated).
+_RESERVED_TREES = (str(CONF.parent), "/proc", "/sys", "/dev")
+_RESERVED_FILES = ("/etc/passwd", "/etc/group", "/etc/hosts")
+# Folders in which a system keeps what it needs; data may go below some other folder of the host.
+_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
+
+
+def mount(text: str) -> Mount:
+    """Return ``/source:/target[:ro]`` as a Mount."""
+    parts = text.split(":")
+    should = "/source:/target or /source:/target:ro"
+    require(len(parts) in (2, 3) and (len(parts) == 2 or parts[2] in ("ro", "rw")), should, text)
+    return Mount(mount_source(parts[0]), mount_target(parts[1]), parts[2:] == ["ro"])
+
+
+def mount_source(text: str) -> str:
+    """A path on the hosts, which may differ from this machine in where homes are."""
+    if text.startswith(("~", "$")):
+        raise ValueError(f"the source should begin with '/', as it is on the hosts, found {shown(text)}")
+    return _absolute("source", text)
+
+
+def data_source(text: str) -> str:
+    """Files on this machine, from the hosts file's folder on."""
+    require(bool(text.strip()) and "\0" not in text, "a folder or a file on this machine", text)
+    if text.startswith("$"):
+        raise ValueError(f"no variables are known here, found {shown(text)}")
+    return text
+
+
+def data_path(text: str) -> str:
+    """A folder of the hosts in which the toolkit may write and remove."""
+    if text.startswith(("~", "$")):
+        raise ValueError(f"the path should begin with '/', as it is on the hosts, found {shown(text)}")
+    path = _absolute("path", text)
+    if path == "/" or any(_within(path, folder) for folder in _SYSTEM):
+        raise ValueError(f"the path should be a folder for data alone, found {shown(text)}")
+    if "," in path:
+        raise ValueError(f"the path should hold no ',', found {shown(text)}")
+    return path
+
+
+def state_dir(text: str) -> str:
+    """A folder on the hosts for what the toolkit keeps there."""
+    if text.startswith(("~", "$")):
+        raise ValueError(f"should begin with '/', as it is on the hosts, found {shown(text)}")
+    path = _absolute("folder", text)
+    if path == "/":
+        raise ValueError("should be a folder on a local disk, such as /scratch, found '/'")
+    return path
+
+
+def mount_target(text: str) -> str:
+    """A path inside the container that neither holds nor hides what it needs."""
+    path = _absolute("target", text)
+    for tree in _RESERVED_TREES:
+        if _within(path, tree):
+            raise ValueError(
+                f"the target should not be in {tree}, which the system keeps, found {shown(text)}"
+            )
+    if any(_within(own, path) for own in (*_RESERVED_TREES, *_RESERVED_FILES)):
+        raise ValueError(f"the target {shown(text)} hides what the container needs; mount beside or below")
+    return path
+
+
+def _within(path: str, folder: str) -> bool:
+    return folder in ("/", path) or path.startswith(f"{folder}/")
+
+
+def _absolute(end: str, text: str) -> str:
+    if not text.startswith("/"):
+        raise ValueError(f"the {end} should be an absolute path, found {shown(text)}")
+    if ":" in text or not text.isprintable():
+        raise ValueError(f"the {end} should hold no ':' and no control characters, found {shown(text)}")
+    if any(part in (".", "..") for part in text.split("/")):
+        raise ValueError(f"the {end} should hold no '.' or '..' step, found {shown(text)}")
+    # normpath keeps two leading slashes, which POSIX lets mean something else.
+    return posixpath.normpath("/" + text.lstrip("/"))

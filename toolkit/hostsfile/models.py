@@ -19,9 +19,8 @@ from pydantic import (
 from toolkit.core.engines import ENGINES
 from toolkit.core.names import DEFAULT_WORKER_PORT
 from toolkit.core.transport import SSH, TRANSPORTS
-from toolkit.hostsfile import container_fields, fields, mount_fields, service_fields
-from toolkit.hostsfile.errors import FORM, fault
-from toolkit.hostsfile.words import Path
+from toolkit.hostsfile import fields
+from toolkit.hostsfile.errors import FORM, Path, fault
 
 
 def _text(pattern: str) -> WithJsonSchema:
@@ -34,7 +33,7 @@ def _range(least: int, most: int) -> tuple[AfterValidator, WithJsonSchema]:
 
 
 def _mount(text: str) -> str:
-    mount_fields.mount(text)
+    fields.mount(text)
     return text
 
 
@@ -73,37 +72,37 @@ Engine = Annotated[
 Transport = Annotated[
     str, AfterValidator(fields.transport), WithJsonSchema({"type": "string", "enum": list(TRANSPORTS)})
 ]
-MountSource = Annotated[str, AfterValidator(mount_fields.source)]
-StateDir = Annotated[str, AfterValidator(mount_fields.state_dir), _text("/.+")]
-MountTarget = Annotated[str, AfterValidator(mount_fields.target)]
-MountText = Annotated[str, AfterValidator(_mount), _text(mount_fields.MOUNT)]
-DataSource = Annotated[str, AfterValidator(mount_fields.data_source)]
-DataPath = Annotated[str, AfterValidator(mount_fields.data_path)]
+MountSource = Annotated[str, AfterValidator(fields.mount_source)]
+StateDir = Annotated[str, AfterValidator(fields.state_dir), _text("/.+")]
+MountTarget = Annotated[str, AfterValidator(fields.mount_target)]
+MountText = Annotated[str, AfterValidator(_mount), _text(fields.MOUNT)]
+DataSource = Annotated[str, AfterValidator(fields.data_source)]
+DataPath = Annotated[str, AfterValidator(fields.data_path)]
 SecretFile = Annotated[str, AfterValidator(fields.secret_file)]
 Pull = Annotated[
     str,
-    AfterValidator(container_fields.pull),
-    WithJsonSchema({"type": "string", "enum": list(container_fields.PULLS)}),
+    AfterValidator(fields.pull),
+    WithJsonSchema({"type": "string", "enum": list(fields.PULLS)}),
 ]
 LimitName = Annotated[
     str,
-    AfterValidator(container_fields.ulimit_name),
-    WithJsonSchema({"type": "string", "enum": list(container_fields.ULIMITS)}),
+    AfterValidator(fields.ulimit_name),
+    WithJsonSchema({"type": "string", "enum": list(fields.ULIMITS)}),
 ]
 LimitNumber = Annotated[
-    int, AfterValidator(container_fields.limit_number), WithJsonSchema({"type": "integer", "minimum": 0})
+    int, AfterValidator(fields.limit_number), WithJsonSchema({"type": "integer", "minimum": 0})
 ]
 LimitText = Annotated[
     str,
-    AfterValidator(container_fields.limit_text),
-    WithJsonSchema({"const": container_fields.UNLIMITED}),
+    AfterValidator(fields.limit_text),
+    WithJsonSchema({"const": fields.UNLIMITED}),
 ]
-GpuId = Annotated[str, AfterValidator(container_fields.gpu_id), _text(container_fields.GPU_ID)]
-LabelName = Annotated[str, AfterValidator(container_fields.label_name), _text(container_fields.LABEL)]
-ServiceName = Annotated[str, AfterValidator(service_fields.name), _text(service_fields.NAME)]
-Health = Annotated[str, AfterValidator(service_fields.health), _text(service_fields.HEALTH)]
-CommandText = Annotated[str, AfterValidator(service_fields.command)]
-LabelValue = Annotated[str, AfterValidator(container_fields.label_value)]
+GpuId = Annotated[str, AfterValidator(fields.gpu_id), _text(fields.GPU_ID)]
+LabelName = Annotated[str, AfterValidator(fields.label_name), _text(fields.LABEL)]
+ServiceName = Annotated[str, AfterValidator(fields.service_name), _text(fields.SERVICE_NAME)]
+Health = Annotated[str, AfterValidator(fields.health), _text(fields.HEALTH)]
+CommandText = Annotated[str, AfterValidator(fields.command)]
+LabelValue = Annotated[str, AfterValidator(fields.label_value)]
 
 
 def _form(value: Any) -> str | None:

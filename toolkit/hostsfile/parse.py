@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.transport import EXEC, INSTEAD
 from toolkit.errors import BadInput, Problem
-from toolkit.hostsfile import fields, mount_fields
+from toolkit.hostsfile import fields
 from toolkit.hostsfile.checks import check_across
-from toolkit.hostsfile.container_fields import limit
+from toolkit.hostsfile.errors import Path, path_text
+from toolkit.hostsfile.fields import command_words, limit
 from toolkit.hostsfile.inventory import DataSet, Host, Inventory, Service
-from toolkit.hostsfile.service_fields import words
-from toolkit.hostsfile.words import Path, path_text
 from toolkit.hostsfile.yaml import KEY, Document, read_yaml
 
 if TYPE_CHECKING:
@@ -153,7 +152,7 @@ def _service(name: str, item: ServiceSettings, main: str) -> Service:
         name=name,
         host=item.host or main,
         image=_familiar(item.image) if item.image else "",
-        argv=words(item.command),
+        argv=command_words(item.command),
         ports=tuple(item.ports or ()),
         gpus=count,
         gpu_ids=ids,
@@ -166,7 +165,7 @@ def _service(name: str, item: ServiceSettings, main: str) -> Service:
 
 def _mounts(items: Sequence[str | MountSettings] | None) -> tuple[Mount, ...]:
     return tuple(
-        mount_fields.mount(item) if isinstance(item, str) else Mount(item.source, item.target, item.read_only)
+        fields.mount(item) if isinstance(item, str) else Mount(item.source, item.target, item.read_only)
         for item in items or ()
     )
 

@@ -1,4 +1,7 @@
-"""YAML text to plain data with the line of every path; what YAML reads in a surprising way is refused."""
+"""YAML text to plain data with the line of every path; surprising scalars and syntax errors are refused.
+
+A scalar is surprising if YAML 1.1, YAML 1.2 and a reader disagree about its meaning.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,7 @@ import yaml
 from yaml import events as ev
 
 from toolkit.errors import Problem
-from toolkit.hostsfile.scalars import plain
-from toolkit.hostsfile.syntax import syntax_problems
-from toolkit.hostsfile.words import Path, path_text, shown
+from toolkit.hostsfile.errors import Path, path_text, shown
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
@@ -102,7 +103,7 @@ class _Reader:
         except _Stop as stop:
             self.problems.append(stop.problem)
         except yaml.YAMLError as error:
-            self.problems += syntax_problems(error, self.text)
+            self.problems += _syntax_problems(error, self.text)
         return Document(data, self.lines, frozenset(self.opaque), tuple(self.problems))
 
     def _clean(self) -> None:
@@ -229,3 +230,125 @@ class _Reader:
 
     def _say(self, path: Path, event: Any, message: str) -> None:
         self.problems.append(Problem(path_text(path), message, event.start_mark.line + 1))
+
+
+_Value = str | int | float | bool | None
+
+_NULL = frozenset(("", "~", "null", "Null", "NULL"))
+_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*|\.[0-9]+")
+
+# Python refuses to convert very long digit strings; no number in the file needs more than these.
+_MOST_DIGITS = 18
+_TOO_LONG = "is too long for a number; put it in quotes if it is text"
+
+# The patterns below take quadratic time, so that longer texts are told apart by one that does not.
+_LONGEST_READ = 100
+_NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
+
+# Everything that YAML 1.1, YAML 1.2 and a person's eye do not agree on (https://yaml.org/type/).
+_SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"),
+        "is a boolean to some YAML readers; write true or false, or put it in quotes",
+    ),
+    (
+        re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
+        "is a number in base 60 to YAML; put it in quotes if it is text",
+    ),
+    (
+        re.compile(r"[-+]?0[0-9_]+"),
+        "starts with 0 and is octal to some YAML readers; drop the 0, or put it in quotes",
+    ),
+    (
+        re.compile(r"[-+]?0([xX][0-9a-fA-F_]+|[oO][0-7_]+|[bB][01_]+)"),
+        "is a number in another base to YAML; write it in decimal, or put it in quotes",
+    ),
+    (
+        re.compile(r"(?=.*_)[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"),
+        "is a number with '_' in it to YAML; drop the '_', or put it in quotes",
+    ),
+    (
+        re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+|[-+]\.[0-9]+"),
+        "is a number to some YAML readers and text to others; write it out, or put it in quotes",
+    ),
+    (
+        re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
+        "is infinity or not-a-number to YAML; put it in quotes if it is text",
+    ),
+    (
+        re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?"),
+        "is a date to YAML; put it in quotes if it is text",
+    ),
+    (re.compile(r"="), "has a special meaning in YAML; put it in quotes"),
+)
+
+
+def plain(text: str) -> tuple[_Value, str]:
+    """Return the value of an unquoted scalar and what is wrong with it (empty: nothing).
+
+    When something is wrong the value is the text itself. Accepted are null, true and false, decimal
+    integers, and decimal numbers with a point; everything else is text.
+    """
+    if text in _NULL:
+        return None, ""
+    if text in _BOOL:
+        return _BOOL[text], ""
+    if text[0].isalpha() and len(text) > 3:
+        return text, ""  # most scalars: no pattern below can match
+    if len(text) > _LONGEST_READ:
+        return text, _TOO_LONG if _NUMBERLIKE.fullmatch(text) else ""
+    for pattern, complaint in _SURPRISES:
+        if pattern.fullmatch(text):
+            return text, complaint
+    if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
+        if len(text) > _MOST_DIGITS:
+            return text, _TOO_LONG
+        return (int(text) if _INT.fullmatch(text) else float(text)), ""
+    return text, ""
+
+
+# Parts of PyYAML's and libyaml's messages, in our words; True: the fault stands where the construct began.
+_SYNTAX: tuple[tuple[str, bool, str], ...] = (
+    ("expected ':'", True, "there is no ': ' (a colon and a blank) after this key"),
+    (
+        "mapping values are not allowed",
+        False,
+        "a ': ' stands inside a value, the indentation is wrong, or the line above lacks a blank after ':'",
+    ),
+    ("unexpected end of stream", True, "a quote is opened here and never closed"),
+    ("unexpected document separator", True, "a quote is opened here and never closed"),
+    ("cannot start any token", False, "this character cannot begin a value; put the value in quotes"),
+    ("',' or ']'", True, "this '[' has no matching ']', or a comma is missing"),
+    ("',' or '}'", True, "this '{' has no matching '}', or a comma is missing"),
+    ("escape", False, "this backslash sequence is unknown; use single quotes for text with backslashes"),
+    ("block end", False, "the indentation does not fit the lines above"),
+    ("'-' indicator", False, "the indentation does not fit the lines above"),
+    ("expected key", False, "the indentation does not fit the lines above"),
+    ("sequence entries are not allowed", False, "a list item ('- ') needs its own line"),
+    ("expected alphabetic or numeric", False, "'*' and '&' have a special meaning; put the value in quotes"),
+    ("tag", False, "a tag ('!…') cannot stand here; remove it, or put the value in quotes"),
+)
+
+_ELSE = "this is not YAML; put text with special characters in quotes"
+
+
+def _syntax_problems(error: yaml.YAMLError, text: str) -> list[Problem]:
+    """Return what stopped the parser; several when lines are indented with tabs."""
+    lines = text.split("\n")
+    mark = getattr(error, "problem_mark", None)
+    at = min(mark.line, len(lines) - 1) if mark else 0
+    if re.match(r" *\t", lines[at]):
+        tabbed = (n for n, line in enumerate(lines) if n == at or (n > at and re.match(r" *\t\s*\S", line)))
+        return [Problem("", "indented with a tab; indent with blanks", n + 1) for n in tabbed]
+    for number in (at, at - 1):  # libyaml stops at the directive, PyYAML behind it
+        if number >= 0 and lines[number].startswith("%"):
+            return [Problem("", "directives ('%…') are not read; remove this line", number + 1)]
+    said = str(getattr(error, "problem", "") or "")
+    context = getattr(error, "context_mark", None) or mark
+    for part, at_start, ours in _SYNTAX:
+        if part in said:
+            line = min(context.line, len(lines) - 1) if at_start and context else at
+            return [Problem("", ours, line + 1)]
+    return [Problem("", _ELSE, at + 1)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from toolkit.hostsfile import fields
-from toolkit.hostsfile.words import shown
+from toolkit.hostsfile.errors import shown
 from toolkit.init.draft import DraftHost, faults_between, read_host
 
 ALL, NONE = "all", "none"

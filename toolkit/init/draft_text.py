@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from toolkit.core.container import Mount
 from toolkit.core.engines import DOCKER
-from toolkit.hostsfile.scalars import plain
+from toolkit.hostsfile.yaml import plain
 from toolkit.init.draft import Draft, DraftHost, named
 
 # What may stand in YAML without quotes, if `plain` has nothing to say against it.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile import fields
-from toolkit.hostsfile.words import meant, shown
+from toolkit.hostsfile.errors import meant, shown
 from toolkit.hostsfile.yaml import MAX_BYTES
 from toolkit.init.draft import DraftHost, faults_between, read_slots
 

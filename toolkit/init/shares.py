@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toolkit.checks.model import Probe, Seen
 from toolkit.checks.places import NETWORK
 from toolkit.core.container import Mount
-from toolkit.hostsfile import mount_fields
+from toolkit.hostsfile import fields
 from toolkit.protocol.frames import CELL, rows
 
 # Each is looked at by a shell of its own, all at once: one whose server is gone answers nobody.
@@ -86,7 +86,7 @@ def common_shares(hosts: Sequence[Seen]) -> tuple[CommonShare, ...]:
             continue
         read_only = not all("w" in share.may for share in own)
         try:
-            mount = mount_fields.mount(f"{folder}:{folder}{':ro' if read_only else ''}")
+            mount = fields.mount(f"{folder}:{folder}{':ro' if read_only else ''}")
         except ValueError:
             continue
         found.append(CommonShare(mount, own[0].type, own[0].device))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from toolkit.errors import BadInput, Problem
-from toolkit.hostsfile.words import path_text
+from toolkit.hostsfile.errors import path_text
 from toolkit.network.cost import Wire, wire_efficiency
 from toolkit.network.fit import Fit, fits
 from toolkit.network.links import INSIDE, Member, Network

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from toolkit.errors import BadInput, Problem
+from toolkit.hostsfile.errors import shown
 from toolkit.hostsfile.fields import HOST_NAME
-from toolkit.hostsfile.words import shown
 from toolkit.network.measured import Measured, Pair, Point
 from toolkit.protocol.bench import MeasuredAbout
 from toolkit.protocol.decode import DecodeError, decode, load_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from toolkit.hostsfile.words import shown
+from toolkit.hostsfile.errors import shown
 
 _NUMBER = re.compile(r"((?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,9})?)([A-Za-z]*)")
 

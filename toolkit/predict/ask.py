@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from toolkit.errors import BadInput, Problem
+from toolkit.hostsfile.errors import meant, path_text, shown
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.hostsfile.words import meant, path_text, shown
 from toolkit.network import units
 from toolkit.network.assemble import Given
 from toolkit.network.cost import DTYPE_BYTES

@@ -10,8 +10,7 @@ import yaml
 
 from tests.unit.each import for_each
 from tests.unit.spec_cases import CASES, GOOD
-from toolkit.hostsfile.scalars import plain
-from toolkit.hostsfile.yaml import LOADER, MAX_DEPTH, read_yaml
+from toolkit.hostsfile.yaml import LOADER, MAX_DEPTH, plain, read_yaml
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "hosts.full.yaml"
 
