@@ -27,10 +27,8 @@ from typing import Any
 import yaml
 from lab_links import limited, links_of, payload
 
-from toolkit.network.assemble import LATENCY, OVERHEAD
-from toolkit.network.cost import allreduce
-from toolkit.network.fit import fit_ring
-from toolkit.network.links import INSIDE, Member, Network
+from toolkit.network.cost import allreduce, fit_ring
+from toolkit.network.links import INSIDE, LATENCY, OVERHEAD, Member, Network
 from toolkit.network.measured import Point
 from toolkit.predict.overlap import BUCKETS, Run, each_wire, fill, step, whole_wire
 

@@ -12,8 +12,7 @@ from toolkit.jobs.control import hear_out
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
-from toolkit.network.measured import Measured
-from toolkit.network.measured_json import parse_measured
+from toolkit.network.measured import Measured, parse_measured
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
 

@@ -16,9 +16,18 @@ from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.jobs.build import make_job, plan_run
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
-from toolkit.network.trials import SIZES, Trial, trials
-from toolkit.network.tuning import Timing, Tuning, choose_tuning, replace_tuning
-from toolkit.network.tuning_json import parse_timings, parse_tunings, tunings_text
+from toolkit.network.tuning import (
+    SIZES,
+    Timing,
+    Trial,
+    Tuning,
+    choose_tuning,
+    parse_timings,
+    parse_tunings,
+    replace_tuning,
+    trials,
+    tunings_text,
+)
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import File, Phase, Plan, Upload
 from toolkit.protocol.bench import AlgorithmTime

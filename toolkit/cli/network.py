@@ -85,7 +85,7 @@ def tune(
     from toolkit.cli.progress import Progress
     from toolkit.jobs.request import Request, check_request
     from toolkit.network.show import tuning_text
-    from toolkit.network.tuning_json import tuning_json
+    from toolkit.network.tuning import tuning_json
 
     line = CommandLine()
     line.read(check_tune, engine, budget)

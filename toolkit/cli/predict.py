@@ -151,7 +151,7 @@ def predict(
 
 def _read(path: Path) -> Measured:
     from toolkit.errors import BadInput, Problem
-    from toolkit.network.measured_json import parse_measured
+    from toolkit.network.measured import parse_measured
 
     try:
         data = path.read_text(encoding="utf-8")

@@ -82,7 +82,7 @@ def report(
 def _measured(report: JobReport) -> Measured | None:
     """The network as it was measured; None where nobody has, or a toolkit that is not this one."""
     from toolkit.errors import BadInput
-    from toolkit.network.measured_json import parse_measured
+    from toolkit.network.measured import parse_measured
 
     job, text = report.network
     try:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
 from toolkit.core.facts import Facts
-from toolkit.network.choose import DataPath
+from toolkit.network.choose import DataPath, Shared
 from toolkit.network.evidence import Answer, Evidence
-from toolkit.network.shared import Shared
 from toolkit.protocol.frames import lines_of
 from toolkit.protocol.numbers import whole
 

@@ -172,7 +172,7 @@ class Facts:
             write it down.
         programs: the inside programs as they are there: name and sha256.
         applied: digests of the keys of hosts.yaml with which the last `up` ended here, by key.
-        tuned: on main, what `toolkit network tune` has kept there, see ``toolkit.network.tuning_json``.
+        tuned: on main, what `toolkit network tune` has kept there, see ``toolkit.network.tuning``.
         gpu_processes: what computes on the GPUs, of all users; claims: running jobs of all users' clusters.
         engine: docker or podman, whatever it is called by.
         links: network interfaces; routes: the kernel's main table; rdma: ports of RDMA devices.

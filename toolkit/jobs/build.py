@@ -28,8 +28,7 @@ from toolkit.launchers import WITH_TOKEN, starts_from_main
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.network.choose import cidrs
-from toolkit.network.tuning import rules_text, tuned_for
-from toolkit.network.tuning_json import parse_tunings
+from toolkit.network.tuning import parse_tunings, rules_text, tuned_for
 from toolkit.plan.steps import Plan, SendCode
 
 

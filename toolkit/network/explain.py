@@ -12,8 +12,7 @@ from toolkit.network.choose import Choice, choose, cidrs
 from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import all_settings
-from toolkit.network.tuning import Tuning
-from toolkit.network.tuning_json import parse_tunings
+from toolkit.network.tuning import Tuning, parse_tunings
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Literal
 
 from toolkit.core.facts import Facts, RdmaPort
 from toolkit.network.candidates import candidates
+from toolkit.network.choose import shared_networks
 from toolkit.network.evidence import Evidence
-from toolkit.network.shared import shared_networks
 
 # "tcp" where no host has another; "tcp only" where it must be said, because some hosts have.
 FabricKind = Literal["tcp", "tcp only", "infiniband", "roce", "efa"]

@@ -1,19 +1,27 @@
-"""Who is in a network, how fast each one's link is, and which link holds a ring of them back."""
+"""Links between hosts: how fast each one is, where that figure is from, and which one limits a ring.
+
+A figure is given by a person or measured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from toolkit.network.cost import Wire
-from toolkit.network.fit import Fit
-from toolkit.network.units import rate_text
+from toolkit.errors import BadInput, Problem
+from toolkit.hostsfile.errors import path_text
+from toolkit.network.cost import Fit, Wire, fits, wire_efficiency
+from toolkit.network.measured import Measured
+from toolkit.network.units import rate_text, seconds_text
 
 # Links that differ by less are called equal: no measurement is better than that.
 _ALIKE = 0.9
 
 # Between two ranks of one host, where nobody says more: about what a PCIe 3.0 x16 slot carries one way.
 INSIDE = Wire(rate=64e9, latency=5e-6)
+# Between two hosts on one switch, and what TCP and the libraries take for a message on ordinary cores.
+LATENCY = 100e-6
+OVERHEAD = 30e-6
 
 
 @dataclass(frozen=True)
@@ -108,3 +116,146 @@ class Network:
             return Neck(rate, f"{slow[0]}'s link is {told}")
         names = ", ".join(slow[:3]) + (f" and {len(slow) - 3} more" if len(slow) > 3 else "")
         return Neck(rate, f"the links of {names} are {told}")
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the person says about the network; None and absent where nothing is said.
+
+    Args:
+        rate: bits per second as printed on the port, of each host that is neither in ``rates`` nor measured.
+        rates: the same for single hosts; they win over what was measured: "what if".
+        mtu: bytes of an IP packet.
+        latency: seconds one way.
+        overhead: seconds per message besides.
+        inside: bits per second between two ranks of one host.
+    """
+
+    rate: float | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    mtu: int = 1500
+    latency: float | None = None
+    overhead: float | None = None
+    inside: float | None = None
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Where a host's rate can come from; ``ring`` is what a ring over all measured all-reduces came to."""
+
+    given: Given
+    links: Mapping[str, float]
+    ring: Fit | None
+
+    def member(self, name: str, slots: int, rates: Mapping[str, float]) -> Member | None:
+        """Return the host with the rate of ``rates``, else the measured one, else the one given for all."""
+        told = rates.get(name)
+        if told is None and name not in self.links:
+            told = self.given.rate
+        if told is not None:
+            return Member(name, slots, told * wire_efficiency(self.given.mtu), told)
+        # Without pairs, what the ring as a whole came to is the best that is known of each link.
+        ring = self.ring.rate if self.ring and not self.links else None
+        rate = self.links.get(name) or ring
+        return Member(name, slots, rate, rate) if rate else None
+
+
+def assemble(
+    hosts: Sequence[tuple[str, int]], given: Given, measured: Measured | None = None
+) -> tuple[Network, str]:
+    """Return the network of these hosts, and one line that says where its figures are from.
+
+    Args:
+        hosts: names and numbers of ranks, in the order in which they join; none without ranks.
+
+    Raises:
+        BadInput: a rate for a host that is not there, or a host whose rate nobody knows.
+    """
+    made = fits(measured.allreduce) if measured else {}
+    known = _Known(given, measured_rates(measured) if measured else {}, made.get(0))
+    network = Network(
+        members=_members(hosts, known),
+        latency=LATENCY if given.latency is None else given.latency,
+        overhead=OVERHEAD if given.overhead is None else given.overhead,
+        inside=INSIDE if given.inside is None else Wire(given.inside, INSIDE.latency),
+    )
+    if measured is None:
+        return network, _given_text(given)
+    changed = given.rates.keys() & set(measured.hosts)
+    ways = {(p.source, p.target): p.rate for p in measured.pairs}
+    network = replace(network, paths={w: r for w, r in ways.items() if not changed.intersection(w)})
+    if measured.pairs and given.latency is None:
+        network = replace(network, latency=max(pair.latency for pair in measured.pairs))
+    if known.ring is not None:
+        before = [known.member(name, 1, {}) for name in measured.hosts]
+        as_measured = replace(network, members=tuple(m for m in before if m), paths=ways)
+        if len(as_measured.members) > 1:
+            network = replace(network, share=known.ring.rate / as_measured.neck().rate)
+        if given.latency is None and given.overhead is None:
+            network = replace(network, latency=known.ring.message, overhead=0.0)
+            names = [name for name, _ in hosts]
+            same = all(a == b for a, b in zip(names, measured.hosts, strict=False))
+            if same and not changed:
+                network = replace(network, fits={ranks: fit for ranks, fit in made.items() if ranks})
+    return network, _measured_text(measured, known.ring, sorted(changed))
+
+
+def _members(hosts: Sequence[tuple[str, int]], known: _Known) -> tuple[Member, ...]:
+    names = [name for name, _ in hosts]
+    there = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    problems = [
+        Problem(f"--rate {path_text((name,))}", f"there is no such host; there are: {there}")
+        for name in known.given.rates
+        if name not in names
+    ]
+    found = [known.member(name, slots, known.given.rates) for name, slots in hosts]
+    silent = [name for name, one in zip(names, found, strict=True) if one is None]
+    if silent:
+        who = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
+        what = f"nothing says how fast a link is there: --rate 1gbit, or --rate {silent[0]}=1gbit"
+        problems.append(Problem(who, what))
+    if problems:
+        raise BadInput("command line", tuple(problems))
+    return tuple(member for member in found if member)
+
+
+def measured_rates(measured: Measured) -> dict[str, float]:
+    """Return each host's link as the measured pairs show it, in bits of payload per second.
+
+    A way is as fast as the slower of its two ends, so that a host's own link is at least as fast as the
+    fastest way out of it, and as the fastest way in; the slower of the two directions counts.
+    """
+    out: dict[str, float] = {}
+    into: dict[str, float] = {}
+    for pair in measured.pairs:
+        out[pair.source] = max(out.get(pair.source, 0.0), pair.rate)
+        into[pair.target] = max(into.get(pair.target, 0.0), pair.rate)
+    sides = {name: [side[name] for side in (out, into) if name in side] for name in measured.hosts}
+    return {name: min(found) for name, found in sides.items() if found}
+
+
+def _given_text(given: Given) -> str:
+    latency = _said(given.latency, LATENCY, "one way")
+    overhead = _said(given.overhead, OVERHEAD, "per message besides")
+    share = f"{wire_efficiency(given.mtu):.1%}".replace("%", " %")
+    return f"links as given, {share} of it payload (TCP/IP, Ethernet, MTU {given.mtu}); {latency}, {overhead}"
+
+
+def _said(value: float | None, otherwise: float, what: str) -> str:
+    assumed = " (assumed)" if value is None else ""
+    return f"{seconds_text(otherwise if value is None else value)} {what}{assumed}"
+
+
+def _measured_text(measured: Measured, fit: Fit | None, changed: Sequence[str]) -> str:
+    parts = []
+    if fit is not None:
+        worst = f"{fit.worst:.0%}".replace("%", " %")
+        parts.append(
+            f"a ring fitted to {fit.points} measured all-reduces (at most {worst} off), "
+            f"{seconds_text(fit.message)} per message"
+        )
+    if measured.pairs:
+        parts.append(f"links from {len(measured.pairs)} measured pairs")
+    if changed:
+        parts.append(f"but the given rate of {', '.join(changed)}")
+    return "; ".join(parts)

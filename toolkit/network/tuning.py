@@ -1,4 +1,4 @@
-"""Which settings make all-reduce quickest on this network: what to try, and what to take of it.
+"""Settings that make all-reduce quickest on this network: what is tried, what is chosen, and its JSON.
 
 Open MPI chooses its all-reduce by tables that were made on fast networks, and moves large messages in a way
 that suits those. On a slow link both cost: at 100 Mb/s its own choice reaches half to two thirds of the wire
@@ -6,20 +6,114 @@ that suits those. On a slow link both cost: at 100 Mb/s its own choice reaches h
 measured.
 
 Gloo has one algorithm for all sizes and no setting for it. NCCL chooses among its own by a model of the
-network; what it does not find by itself is how many sockets a TCP link needs.
+network; what it does not find by itself is how many sockets a TCP link needs. Sources stand beside each
+trial; `docs/network.md` says it for people.
+
+The choice is kept on main as JSON, and handed to jobs:
+
+    {"tuned": [{"engine": "mpi", "hosts": [["gpu1", "10.0.0.1", 2], …], "when": "2026-01-02 03:04",
+      "env": {"OMPI_MCA_…": "…"}, "rules": [[65536, 5, 65536], …], "why": ["…"],
+      "timings": [["streamed", "5:65536", 4194304, 0.35], …]}, …]}
+
+A rule is bytes from which it holds, algorithm, bytes of a segment; a timing is trial, algorithm with its
+segment, bytes, seconds.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from toolkit.network.measured import shown_bytes, shown_time
-from toolkit.network.trials import DEFAULT, LEAST_GAIN, SIZES, Algorithm, Trial, trials
+from toolkit.protocol.bench import AlgorithmTime, Tuned, TunedFile
+from toolkit.protocol.decode import DecodeError, decode_json
 
+# From coll_tuned_allreduce_decision.c of Open MPI 4.1; 5.0 has the same. 0 leaves the choice to Open MPI.
+ALGORITHM_NAMES = {
+    0: "Open MPI's own choice",
+    5: "segmented ring",
+}
+# A change must promise at least this, or the default stays: measured times differ by about as much.
+LEAST_GAIN = 0.05
 # Below the largest size times spread more, and nothing that is tried changes much: only real harm counts.
 MOST_LOSS = 0.15
+# Nothing that is tried touches smaller ones: Open MPI sends up to 64 KiB at once by itself.
+SIZES = (65536, 524288, 4194304, 33554432)
+
+
+@dataclass(frozen=True, order=True)
+class Algorithm:
+    """One of Open MPI's all-reduces; ``segment`` in bytes, 0 where it takes none."""
+
+    number: int = 0
+    segment: int = 0
+
+    def __str__(self) -> str:
+        parts = f", {shown_bytes(self.segment)} at a time" if self.segment else ""
+        return ALGORITHM_NAMES.get(self.number, f"algorithm {self.number}") + parts
+
+    @property
+    def word(self) -> str:
+        """As ``toolkit/inside/bench_algorithms.py`` takes it."""
+        return f"{self.number}:{self.segment}"
+
+
+DEFAULT = Algorithm()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings to measure with, in one job of their own, because they are read when a rank starts.
+
+    Args:
+        env: variables of every rank.
+        algorithms: to be measured under them; the default among them.
+        why: what the variables do.
+        gain: the share of the default's time that they must save at the largest size.
+    """
+
+    name: str
+    env: tuple[tuple[str, str], ...]
+    algorithms: tuple[Algorithm, ...]
+    why: str
+    gain: float = LEAST_GAIN
+
+
+_AT_ONCE = 1024**2
+# By itself Open MPI lets the receiver ask for what is larger than 64 KiB and then puts it there in turn: two
+# hosts that send to each other at the same time so use half of a full-duplex link, or all of it, by chance.
+# 9 is send and in-place, without put (mca/btl/btl.h).
+_STREAMED = {"eager_limit": _AT_ONCE, "rndv_eager_limit": _AT_ONCE, "max_send_size": _AT_ONCE, "flags": 9}
+# Few, so that seconds suffice on a slow link: once messages are streamed, none of Open MPI's other algorithms
+# was best by more than its spread on 2 to 8 hosts at 100 Mb/s. A trial's first is measured at every size.
+MPI_TRIALS = (
+    Trial("default", (), (DEFAULT,), "Open MPI as it is"),
+    Trial(
+        "streamed",
+        tuple(sorted((f"OMPI_MCA_btl_tcp_{name}", str(value)) for name, value in _STREAMED.items())),
+        (Algorithm(5, 262144), Algorithm(5, 65536), DEFAULT),
+        f"messages up to {shown_bytes(_AT_ONCE)} are sent without asking, larger ones in pieces as they come",
+        # As quick is enough: what is measured of put is luck, good or bad for minutes.
+        gain=-0.02,
+    ),
+)
+
+
+def _sockets(threads: int, each: int) -> Trial:
+    env = (("NCCL_NSOCKS_PERTHREAD", str(each)), ("NCCL_SOCKET_NTHREADS", str(threads)))
+    return Trial(f"{threads * each} sockets", env, (DEFAULT,), f"{threads * each} TCP connections to a peer")
+
+
+# https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html: worth trying on 100 Gbit/s and faster.
+NCCL_TRIALS = (Trial("default", (), (DEFAULT,), "NCCL as it is"), _sockets(2, 2), _sockets(4, 4))
+
+
+def trials(engine: str) -> tuple[Trial, ...]:
+    """Return what to measure; nothing for Gloo, which leaves nothing to choose."""
+    return {"mpi": MPI_TRIALS, "nccl": NCCL_TRIALS}.get(engine, ())
 
 
 @dataclass(frozen=True)
@@ -189,3 +283,58 @@ def rules_text(tuning: Tuning) -> str:
         return ""
     lines = [f"{rule.size} {rule.algorithm.number} 0 {rule.algorithm.segment}" for rule in tuning.rules]
     return "\n".join(("1", "2", "1", str(tuning.ranks), str(len(lines)), *lines)) + "\n"
+
+
+def tuning_json(tuning: Tuning) -> dict[str, Any]:
+    """Return one tuning as a JSON object."""
+    return {
+        "engine": tuning.engine,
+        "hosts": [list(host) for host in tuning.hosts],
+        "when": tuning.when,
+        "env": dict(tuning.env),
+        "rules": [[r.size, r.algorithm.number, r.algorithm.segment] for r in tuning.rules],
+        "why": list(tuning.why),
+        "timings": [[t.trial, t.algorithm.word, t.size, t.seconds] for t in tuning.timings],
+    }
+
+
+def tunings_text(tunings: Iterable[Tuning]) -> str:
+    """Return the text of the file that is kept."""
+    return json.dumps({"tuned": [tuning_json(tuning) for tuning in tunings]}, indent=1) + "\n"
+
+
+def parse_tunings(text: str) -> tuple[Tuning, ...]:
+    """Return what the file says; nothing when it is not there or cannot be understood."""
+    try:
+        return tuple(map(_tuning, decode_json(TunedFile, text).tuned))
+    except DecodeError:
+        return ()
+
+
+def parse_timings(trial: str, rows: Sequence[AlgorithmTime]) -> tuple[Timing, ...]:
+    """Return what ``toolkit/inside/bench_algorithms.py`` printed of one trial."""
+    return tuple(Timing(trial, parse_algorithm(row.algorithm), row.bytes, row.seconds) for row in rows)
+
+
+def parse_algorithm(word: str) -> Algorithm:
+    """Return the algorithm of ``NUMBER:SEGMENT``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number, _, segment = word.partition(":")
+    return Algorithm(int(number), int(segment))
+
+
+def _tuning(item: Tuned) -> Tuning:
+    return Tuning(
+        engine=item.engine,
+        hosts=item.hosts,
+        env=tuple(sorted(item.env.items())),
+        rules=tuple(Rule(size, Algorithm(number, segment)) for size, number, segment in item.rules),
+        why=item.why,
+        timings=tuple(
+            Timing(trial, parse_algorithm(word), size, seconds) for trial, word, size, seconds in item.timings
+        ),
+        when=item.when,
+    )

@@ -10,8 +10,8 @@ from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.errors import meant, path_text, shown
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network import units
-from toolkit.network.assemble import Given
 from toolkit.network.cost import DTYPE_BYTES
+from toolkit.network.links import Given
 from toolkit.network.measured import Measured
 from toolkit.predict.model import ALGORITHMS, Load
 from toolkit.predict.models import MODELS

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.network.assemble import assemble
-from toolkit.network.links import Network
+from toolkit.network.links import Network, assemble
 from toolkit.network.measured import Measured
 from toolkit.predict.ask import Ask, Options, hosts_of, load_of, parse_options
 from toolkit.predict.model import Load, Prediction, predict

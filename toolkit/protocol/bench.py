@@ -23,7 +23,7 @@ class AlgorithmTime:
 
 @dataclass(frozen=True)
 class MeasuredAbout:
-    """The part of a measured network that is no measurement; see ``toolkit.network.measured_json``."""
+    """The part of a measured network that is no measurement; see ``toolkit.network.measured``."""
 
     engine: str = ""
     faults: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class MeasuredAbout:
 
 @dataclass(frozen=True)
 class Tuned:
-    """One tuning; the rows are explained in ``toolkit.network.tuning_json``."""
+    """One tuning; the rows are explained in ``toolkit.network.tuning``."""
 
     engine: str
     hosts: tuple[tuple[str, str, Annotated[int, Number(0, 4096)]], ...]

@@ -28,18 +28,24 @@ from toolkit.launchers.job import Job
 from toolkit.network.evidence import Evidence
 from toolkit.network.explain import explain
 from toolkit.network.show import explanation_text, tuning_text
-from toolkit.network.trials import DEFAULT, SIZES, Algorithm, trials
 from toolkit.network.tuning import (
+    DEFAULT,
     MOST_LOSS,
+    SIZES,
+    Algorithm,
     Rule,
     Timing,
     Tuning,
     choose_tuning,
+    parse_algorithm,
+    parse_timings,
+    parse_tunings,
     replace_tuning,
     rules_text,
+    trials,
     tuned_for,
+    tunings_text,
 )
-from toolkit.network.tuning_json import parse_algorithm, parse_timings, parse_tunings, tunings_text
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Upload
 from toolkit.protocol.bench import AlgorithmTime

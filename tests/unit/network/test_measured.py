@@ -12,8 +12,15 @@ import pytest
 
 from tests.unit.inside_world import Load
 from toolkit.bench.network_html import network_html
-from toolkit.network.measured import Measured, Pair, Point, shown_bytes, shown_rate, shown_time
-from toolkit.network.measured_json import parse_measured
+from toolkit.network.measured import (
+    Measured,
+    Pair,
+    Point,
+    parse_measured,
+    shown_bytes,
+    shown_rate,
+    shown_time,
+)
 
 GIGABIT = 941.5e6
 

@@ -10,12 +10,9 @@ import pytest
 
 from tests.unit.each import for_each
 from toolkit.errors import BadInput
-from toolkit.network.assemble import Given, assemble, measured_rates
-from toolkit.network.cost import Wire, ring, wire_efficiency
-from toolkit.network.fit import fit_ring, fits
-from toolkit.network.links import Network
-from toolkit.network.measured import Measured, Point
-from toolkit.network.measured_json import parse_measured
+from toolkit.network.cost import Wire, fit_ring, fits, ring, wire_efficiency
+from toolkit.network.links import Given, Network, assemble, measured_rates
+from toolkit.network.measured import Measured, Point, parse_measured
 from toolkit.predict.model import Load, Row, counts, predict, verdict
 from toolkit.predict.overlap import BUCKETS
 from toolkit.predict.probed import parse_probed

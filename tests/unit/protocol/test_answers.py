@@ -53,8 +53,8 @@ from toolkit.jobs.send_code import _Talk, start_daemons
 from toolkit.jobs.status import parse_status, shifted, together
 from toolkit.monitor.job_report import make_report
 from toolkit.network.candidates import candidates
-from toolkit.network.measured_json import parse_measured
-from toolkit.network.tuning_json import parse_timings, parse_tunings, tuning_json
+from toolkit.network.measured import parse_measured
+from toolkit.network.tuning import parse_timings, parse_tunings, tuning_json
 from toolkit.plan.write_files import _differing
 from toolkit.predict.probed import parse_probed
 from toolkit.protocol.account import Account
