@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit.core.finding import Finding, Verdict
 from toolkit.env_lint.complaint import Complaint, Setting
-from toolkit.env_lint.conflicts import find_conflicts
-from toolkit.env_lint.costs import find_costs
+from toolkit.env_lint.rules import find_conflicts, find_costs
 from toolkit.env_lint.values import judge_value
 from toolkit.env_lint.variables import Table, Variable, nearest, table_of
 from toolkit.hostsfile.inventory import Inventory
