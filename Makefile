@@ -55,7 +55,7 @@ lint: venv       ## ruff and mypy
 golden: venv     ## write all golden files anew, then look at `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
 
-docs: venv       ## write docs/reference and core/explained.py anew, from what they tell of
+docs: venv       ## write docs/reference and cli/explained.py anew, from what they tell of
 	@$(BIN)/python scripts/reference.py
 
 site: venv       ## the documentation as a site, into site/; open site/index.html

@@ -26,7 +26,7 @@ from toolkit.hostsfile.parse import json_schema
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
 TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
-EXPLAINED = ROOT / "toolkit" / "core" / "explained.py"
+EXPLAINED = ROOT / "toolkit" / "cli" / "explained.py"
 EXAMPLE = ROOT / "examples" / "hosts.full.yaml"
 DIGITS = ROOT / "examples" / "digits"
 MADE = "<!-- Written by `make docs`, and compared by a test: change what it is made from, not this page. -->"

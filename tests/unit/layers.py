@@ -35,7 +35,7 @@ _ACTING = {
     "checks": "preflight run",
     "cleanup": "gc",
     "cluster": "connect container_probe gauges reachability session trust",
-    "core": "archive files here local_writer runner whole_file",
+    "core": "files here local_writer runner",
     "data": "hashes manage payload send source",
     "diagnose": "why",
     "export": "prepare verify",

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.model import Check, Probe, Scene, Seen, error, unchecked, warning
 from toolkit.cluster.ownership import foreign
-from toolkit.core.engine_info import parse_info
-from toolkit.core.engines import PODMAN
+from toolkit.core.engines import PODMAN, parse_info
 from toolkit.core.finding import Finding
 from toolkit.errors import UnsafeState
 from toolkit.protocol.decode import DecodeError

@@ -66,7 +66,7 @@ def explained_at(text: str) -> str:
     In a checkout that is a section of a page, as a path that can be opened from here; else an address of the
     project's documentation, if the installed package names one.
     """
-    from toolkit.core.troubleshooting import section_of
+    from toolkit.cli.troubleshooting import section_of
 
     section = section_of(text)
     if not section:

@@ -67,7 +67,7 @@ def top(
 
 def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) -> None:
     """Show and write what comes until Ctrl-C, which is the way out and no failure."""
-    from toolkit.core.whole_file import write_whole
+    from toolkit.core.files import write_whole
     from toolkit.monitor.prometheus import prometheus_text
 
     screen = _Screen(cluster) if live else None

@@ -29,7 +29,7 @@ def why(
     """Say which rank holds a job up, or what ended it: asks all hosts at once, changes nothing there."""
     from toolkit.api.job import ClusterJob
     from toolkit.cli.line import CommandLine
-    from toolkit.core.archive import write_bundle
+    from toolkit.core.files import write_bundle
     from toolkit.core.names import job_word
     from toolkit.diagnose.show import why_json, why_text
     from toolkit.diagnose.why import bundle_files

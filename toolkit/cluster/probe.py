@@ -18,8 +18,7 @@ from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.answers import answer_of
 from toolkit.core.causes import cause_of, words_of
 from toolkit.core.command import Command, script
-from toolkit.core.engine_info import parse_info
-from toolkit.core.engines import DOCKER, PODMAN
+from toolkit.core.engines import DOCKER, PODMAN, parse_info
 from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered
 from toolkit.core.image import ImageFacts, image_facts, image_id
 from toolkit.core.names import IDENTITY_REPOSITORY, INSIDE, LABEL_CLUSTER, container_name

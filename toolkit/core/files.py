@@ -1,11 +1,17 @@
-"""The files that a person asks for, written where the person says."""
+"""Files written on this machine: what a person asks for, files that others read meanwhile, archives."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from toolkit.core.local_writer import Destination, LocalWriter
+from toolkit.core.local_writer import Destination, LocalWriter, split_name
 from toolkit.errors import BadInput, Problem, ToolkitError
 
 
@@ -74,3 +80,53 @@ def refuse_file(path: str | Path, replace: bool) -> None:
 def _there(path: str | Path) -> BadInput:
     problem = Problem("", "is there already, and is left as it is")
     return BadInput(str(path), (problem,), "--force writes over it; -o names another file")
+
+
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+    """Put the text in the file's place; who reads it sees the old content or the new.
+
+    Raises:
+        ToolkitError: it cannot be written there.
+    """
+    name = ""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.absolute().parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(mode)
+        Path(name).replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise ToolkitError(f"cannot write {path}: {error.strerror}", "another file, or room there") from error
+
+
+def write_bundle(path: Path, files: Mapping[str, bytes], mtime: float) -> None:
+    """Write a .tar.gz that only its owner may read, complete or not at all; its one folder is named like it.
+
+    Args:
+        mtime: of all files, in seconds since the epoch.
+
+    Raises:
+        ToolkitError: nothing was written, with the reason.
+    """
+    top = path.name.removesuffix(".tar.gz")
+    try:
+        with LocalWriter(Destination(path.parent)) as writer:
+            new = writer.create(path.name)
+            # gzip by itself: tarfile would write the temporary name and the time into its head.
+            with (
+                gzip.GzipFile("", "wb", 6, new.file, mtime) as packed,
+                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+            ):
+                for entry, data in files.items():
+                    info = tarfile.TarInfo("/".join(split_name(f"{top}/{entry}")))
+                    info.size, info.mode, info.mtime = len(data), 0o600, int(mtime)
+                    tar.addfile(info, io.BytesIO(data))
+            new.file.flush()
+            os.fsync(new.file.fileno())
+            new.commit(0o600, replace=False)
+    except OSError as error:
+        raise ToolkitError(
+            f"cannot write {path}: {error.strerror or error}", "another place: --save FILE"
+        ) from error

@@ -27,7 +27,7 @@ def remember_jobs(cluster: str, jobs: Iterable[str]) -> None:
     Args:
         jobs: ids, newest first.
     """
-    from toolkit.core.whole_file import write_whole  # the shell at TAB only reads
+    from toolkit.core.files import write_whole  # the shell at TAB only reads
 
     with contextlib.suppress(OSError, RuntimeError, ToolkitError):
         if file := _file(cluster):

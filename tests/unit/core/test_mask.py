@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.each import for_each
-from toolkit.core.archive import write_bundle
+from toolkit.core.files import write_bundle
 from toolkit.core.mask import masked, masked_text, secret_values
 from toolkit.errors import ToolkitError
 

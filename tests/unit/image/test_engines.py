@@ -14,8 +14,7 @@ from tests.unit.frames_here import NONCE, framed
 from toolkit.cluster.probe import docker_info, parse_facts, probe_command
 from toolkit.core.command import Command, command, script
 from toolkit.core.disk_space import ask_room
-from toolkit.core.engine_info import parse_info
-from toolkit.core.engines import PODMAN, spoken
+from toolkit.core.engines import PODMAN, parse_info, spoken
 from toolkit.core.image import image_facts
 from toolkit.errors import NotReady
 from toolkit.image import send as images

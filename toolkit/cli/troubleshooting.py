@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.core.explained import EXPLAINED, GAP, OR
+from toolkit.cli.explained import EXPLAINED, GAP, OR
 
 
 def section_of(text: str) -> str:

@@ -12,10 +12,10 @@ import pytest
 
 from tests.unit.each import for_each
 from toolkit.cli import failure
-from toolkit.core.explained import EXPLAINED as SECTIONS
-from toolkit.core.explained import GAP as VALUE_HERE
-from toolkit.core.explained import OR
-from toolkit.core.troubleshooting import section_of
+from toolkit.cli.explained import EXPLAINED as SECTIONS
+from toolkit.cli.explained import GAP as VALUE_HERE
+from toolkit.cli.explained import OR
+from toolkit.cli.troubleshooting import section_of
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError, Unreachable, together
 
 ROOT = Path(__file__).resolve().parents[3]
