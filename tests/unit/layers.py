@@ -50,7 +50,7 @@ _ACTING = {
     ),
     "lifecycle": "port_race",
     "monitor": "report",
-    "plan": "context execute failures fetch_files precheck run_commands timing write_files",
+    "plan": "context execute executors fetch_files precheck timing",
     "services": "control forward",
     "transfer": "compress feeder host host_programs keys relay tee_reader",
 }

@@ -9,8 +9,7 @@ from toolkit.image.layers import ImageParts
 from toolkit.image.payload import ImageCargo
 from toolkit.image.sending import Sending, Shipment
 from toolkit.image.source import ImageSource
-from toolkit.plan.context import Advance, Context, Verdict
-from toolkit.plan.failures import failure
+from toolkit.plan.context import Advance, Context, Verdict, failure
 from toolkit.plan.steps import PullImage, SendImage
 from toolkit.transfer.relay import Relay
 

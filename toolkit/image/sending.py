@@ -21,8 +21,7 @@ from toolkit.image.layers import Group, ImageParts, groups_of, held, lacking, ro
 from toolkit.image.payload import ImageCargo
 from toolkit.image.source import ImageSource
 from toolkit.image.store import Holdings, ask_holdings, parse_holdings
-from toolkit.plan.context import Advance, Verdict, counted
-from toolkit.plan.failures import failure, room_fix
+from toolkit.plan.context import Advance, Verdict, counted, failure, room_fix
 from toolkit.plan.steps import SendImage
 from toolkit.protocol.engine import ImageInspect
 from toolkit.transfer.host_programs import load_program, relay_program

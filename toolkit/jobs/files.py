@@ -23,7 +23,7 @@ from toolkit.core.remote_files import (
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.jobs.file_stream import FileStream
-from toolkit.plan.failures import failure
+from toolkit.plan.context import failure
 
 _GIVE = ("python3", "-S", "-E", str(INSIDE / "give.py"))
 _LIST_SECONDS = 120.0

@@ -56,7 +56,7 @@ from toolkit.monitor.job_report import make_report
 from toolkit.network.candidates import candidates
 from toolkit.network.measured_json import parse_measured
 from toolkit.network.tuning_json import parse_timings, parse_tunings, tuning_json
-from toolkit.plan.write_files import _differing
+from toolkit.plan.executors import _differing
 from toolkit.predict.probed import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
