@@ -40,9 +40,7 @@ _ACTING = {
     "diagnose": "why",
     "export": "prepare verify",
     "hostsfile": "load",
-    "image": (
-        "archive build built_images chunks export_reader layer_reader manage payload send sending source"
-    ),
+    "image": ("archive build export_reader layer_reader manage payload send source"),
     "init": "aliases meet",
     "jobs": (
         "build code control exec_mode file_stream files following id_cache launcher logs "

@@ -47,7 +47,7 @@ from toolkit.errors import ToolkitError
 from toolkit.image import manage as images
 from toolkit.image.inventory import parse_held
 from toolkit.image.layer_reader import LayerReader, Unreadable
-from toolkit.image.store import parse_holdings
+from toolkit.image.layers import parse_holdings
 from toolkit.jobs import exec_mode as parts
 from toolkit.jobs import following, part_logs, records
 from toolkit.jobs.send_code import _Talk, start_daemons
