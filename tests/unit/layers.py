@@ -36,16 +36,13 @@ _ACTING = {
     "cleanup": "gc",
     "cluster": "connect container_probe gauges reachability session trust",
     "core": "archive files here local_writer runner whole_file",
-    "data": "hashes manage payload send source",
+    "data": "manage send source",
     "diagnose": "why",
     "export": "prepare verify",
     "hostsfile": "load",
     "image": ("archive build export_reader layer_reader manage payload send source"),
     "init": "aliases meet",
-    "jobs": (
-        "build code control exec_mode file_stream files following id_cache launcher logs "
-        "part_logs records request send_code"
-    ),
+    "jobs": ("build code control exec_mode files id_cache launcher logs records request send_code"),
     "lifecycle": "port_race",
     "monitor": "report",
     "plan": "context execute executors fetch_files precheck timing",
@@ -65,7 +62,6 @@ PURE_THIRD_PARTY = {
     "hostsfile": {"pydantic", "pydantic_core", "yaml"},
     "init": {"yaml"},
     "export": {"jsonschema", "yaml"},
-    "jobs": {"pathspec"},
     "cluster": {"yaml"},
 }
 # Class names that several modules define. The list may only become shorter.

@@ -11,8 +11,7 @@ from toolkit.diagnose.evidence import Evidence
 from toolkit.diagnose.hang import doings
 from toolkit.diagnose.rank_activity import Doing, lead
 from toolkit.diagnose.verdict import Verdict
-from toolkit.jobs.show import length
-from toolkit.jobs.status import JobStatus
+from toolkit.jobs.status import JobStatus, length
 from toolkit.plan.show import table
 
 _LINE = 60

@@ -49,7 +49,7 @@ from toolkit.image.inventory import parse_held
 from toolkit.image.layer_reader import LayerReader, Unreadable
 from toolkit.image.layers import parse_holdings
 from toolkit.jobs import exec_mode as parts
-from toolkit.jobs import following, part_logs, records
+from toolkit.jobs import logs, records
 from toolkit.jobs.send_code import _Talk, start_daemons
 from toolkit.jobs.status import parse_status, shifted, together
 from toolkit.monitor.job_report import make_report
@@ -565,18 +565,17 @@ def test_the_field_is_named() -> None:
 
 def test_an_odd_end_of_a_followed_job_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("{}", '{"status": 1}', '{"status": {}, "now": "x"}', "[[["):
-        monkeypatch.setattr(following, "copy", lambda *_, text=text: text)
-        monkeypatch.setattr(part_logs, "copy", lambda *_, text=text: text)
+        monkeypatch.setattr(logs, "copy", lambda *_, text=text: text)
         session: Any = SimpleNamespace(
             inventory=SimpleNamespace(main=HOST, in_parts=False),
             desks=SimpleNamespace(take=lambda host: None),
             main=None,
         )
         with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
-            following.follow(session, world.JOB_ID, print)
+            logs.follow(session, world.JOB_ID, print)
         part: Any = SimpleNamespace(_sink=print, host=HOST, _job=world.JOB_ID)
         with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
-            part_logs._Part._follow(part, None, ())  # type: ignore[arg-type]
+            logs._Part._follow(part, None, ())  # type: ignore[arg-type]
     assert Status().state == ""
 
 
