@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolkit.hostsfile.inventory import Inventory
     from toolkit.network.measured import Measured
     from toolkit.predict.ask import Options
-    from toolkit.predict.probed import Probed
+    from toolkit.predict.model import Probed
     from toolkit.predict.run import Predicted
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
-from toolkit.bench.scaling_fit import Point, Scaling
+from toolkit.bench.scaling_report import Point, Scaling
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
 from toolkit.core.gauges import JobGauges, job_gauges

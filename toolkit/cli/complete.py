@@ -82,7 +82,7 @@ def check_list(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """Models whose size and step are known."""
-    from toolkit.predict.models import MODELS
+    from toolkit.predict.model import MODELS
 
     return _matching(MODELS, incomplete)
 

@@ -16,9 +16,7 @@ from toolkit.network.fit import fit_ring, fits
 from toolkit.network.links import Network
 from toolkit.network.measured import Measured, Point
 from toolkit.network.measured_json import parse_measured
-from toolkit.predict.model import Load, Row, counts, predict, verdict
-from toolkit.predict.overlap import BUCKETS
-from toolkit.predict.probed import parse_probed
+from toolkit.predict.model import BUCKETS, Load, Row, counts, parse_probed, predict, verdict
 
 DDP = BUCKETS["ddp"]
 

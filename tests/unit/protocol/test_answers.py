@@ -42,7 +42,7 @@ from toolkit.core.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.core.runner import ContainerRunner, LocalRunner
 from toolkit.data import send as data
 from toolkit.diagnose import why
-from toolkit.diagnose.hang import judge
+from toolkit.diagnose.verdict import judge
 from toolkit.errors import ToolkitError
 from toolkit.image import manage as images
 from toolkit.image.inventory import parse_held
@@ -57,7 +57,7 @@ from toolkit.network.candidates import candidates
 from toolkit.network.measured_json import parse_measured
 from toolkit.network.tuning_json import parse_timings, parse_tunings, tuning_json
 from toolkit.plan.executors import _differing
-from toolkit.predict.probed import parse_probed
+from toolkit.predict.model import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
