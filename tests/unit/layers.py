@@ -41,7 +41,7 @@ _ACTING = {
     "export": "prepare verify",
     "hostsfile": "load",
     "image": ("archive build export_reader layer_reader manage payload send source"),
-    "init": "aliases meet",
+    "init": "meet ssh_aliases",
     "jobs": ("build code control exec_mode files id_cache launcher logs records request send_code"),
     "lifecycle": "port_race",
     "monitor": "report",
@@ -61,7 +61,7 @@ PURE_THIRD_PARTY = {
     "core": {"jinja2"},
     "hostsfile": {"pydantic", "pydantic_core", "yaml"},
     "init": {"yaml"},
-    "export": {"jsonschema", "yaml"},
+    "export": {"yaml"},
     "cluster": {"yaml"},
 }
 # Class names that several modules define. The list may only become shorter.
