@@ -30,7 +30,7 @@ from lab_links import limited, links_of, payload
 from toolkit.network.cost import allreduce, fit_ring
 from toolkit.network.links import INSIDE, LATENCY, OVERHEAD, Member, Network
 from toolkit.network.measured import Point
-from toolkit.predict.overlap import BUCKETS, Run, each_wire, fill, step, whole_wire
+from toolkit.predict.model import BUCKETS, Run, each_wire, fill, step, whole_wire
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
 STEPS = Path(__file__).with_name("predict_steps.py")

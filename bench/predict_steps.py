@@ -16,7 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 
-FORWARD = 1 / 3  # as toolkit/predict/overlap.py has it
+FORWARD = 1 / 3  # as toolkit/predict/model.py has it
 
 
 def timed(work, *args) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.world import Toolkit, on
-from toolkit.predict.probed import parse_probed
+from toolkit.predict.model import parse_probed
 
 ROOT = Path(__file__).resolve().parents[2]
 # Two layers of convolutions and one behind them, weights and biases, four bytes each.

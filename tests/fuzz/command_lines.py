@@ -27,7 +27,7 @@ from toolkit.cli.failure import asks_for_json
 typer.main.get_command = functools.cache(typer.main.get_command)  # type: ignore[assignment]
 COMMAND = typer.main.get_command(cli.app)
 # What verbs import late: some packages open a socket at that moment, only to see whether there is IPv6.
-for _name in ("image.manage", "lab.preview", "bench.smoke", "cluster.trust"):
+for _name in ("image.manage", "lab.manage", "bench.smoke", "cluster.trust"):
     importlib.import_module(f"toolkit.{_name}")
 SECONDS = 10
 

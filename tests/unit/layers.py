@@ -36,21 +36,16 @@ _ACTING = {
     "cleanup": "gc",
     "cluster": "connect container_probe gauges reachability session trust",
     "core": "files here local_writer runner",
-    "data": "hashes manage payload send source",
+    "data": "manage send source",
     "diagnose": "why",
     "export": "prepare verify",
     "hostsfile": "load",
-    "image": (
-        "archive build built_images chunks export_reader layer_reader manage payload send sending source"
-    ),
-    "init": "aliases meet",
-    "jobs": (
-        "build code control exec_mode file_stream files following id_cache launcher logs "
-        "part_logs records request send_code"
-    ),
+    "image": ("archive build export_reader layer_reader manage payload send source"),
+    "init": "meet ssh_aliases",
+    "jobs": ("build code control exec_mode files id_cache launcher logs records request send_code"),
     "lifecycle": "port_race",
     "monitor": "report",
-    "plan": "context execute failures fetch_files precheck run_commands timing write_files",
+    "plan": "context execute executors fetch_files precheck timing",
     "services": "control forward",
     "transfer": "compress feeder host host_programs keys relay tee_reader",
 }
@@ -66,8 +61,7 @@ PURE_THIRD_PARTY = {
     "core": {"jinja2"},
     "hostsfile": {"pydantic", "pydantic_core", "yaml"},
     "init": {"yaml"},
-    "export": {"jsonschema", "yaml"},
-    "jobs": {"pathspec"},
+    "export": {"yaml"},
     "cluster": {"yaml"},
 }
 # Class names that several modules define. The list may only become shorter.

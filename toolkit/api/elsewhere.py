@@ -11,12 +11,12 @@ from toolkit.api.runs import Runs
 if TYPE_CHECKING:
     from toolkit.core.facts import Facts
     from toolkit.export.job import BatchJob
-    from toolkit.export.pods import Pods
+    from toolkit.export.kubernetes import Pods
     from toolkit.export.prepare import Away
     from toolkit.hostsfile.inventory import Inventory
     from toolkit.network.measured import Measured
     from toolkit.predict.ask import Options
-    from toolkit.predict.probed import Probed
+    from toolkit.predict.model import Probed
     from toolkit.predict.run import Predicted
 
 
@@ -99,8 +99,7 @@ class Elsewhere(Runs):
         """
         from dataclasses import replace
 
-        from toolkit.export.kubernetes import manifest, manifest_text
-        from toolkit.export.pods import Pods
+        from toolkit.export.kubernetes import Pods, manifest, manifest_text
         from toolkit.export.prepare import KUBERNETES
 
         pods = pods or Pods()

@@ -22,9 +22,9 @@ from toolkit.plan.steps import (
 # Each is called with its step, the plan's Context and a function that takes progress in bytes. By name,
 # because a command needs two or three of them, and to import all takes as long as to connect to a host.
 EXECUTORS: dict[type, tuple[str, str]] = {
-    Run: ("plan.run_commands", "run"),
-    Upload: ("plan.write_files", "upload"),
-    WaitFor: ("plan.run_commands", "wait"),
+    Run: ("plan.executors", "run"),
+    Upload: ("plan.executors", "upload"),
+    WaitFor: ("plan.executors", "wait"),
     SendImage: ("image.send", "send_image"),
     PullImage: ("image.send", "pull_image"),
     SendCode: ("jobs.send_code", "send_code"),

@@ -56,7 +56,7 @@ class ClusterJob:
         Raises:
             NotReady: it still runs after so long; it goes on.
         """
-        from toolkit.jobs.following import wait_for_end
+        from toolkit.jobs.logs import wait_for_end
 
         with self._connect() as session:
             found = self._status(session, running)
@@ -72,8 +72,7 @@ class ClusterJob:
             tail: how many lines of before; None for all.
             fold: a line that several ranks print comes once.
         """
-        from toolkit.jobs.following import follow
-        from toolkit.jobs.logs import Excerpt
+        from toolkit.jobs.logs import Excerpt, follow
 
         with self._connect() as session:
             return follow(session, self._status(session).id, sink, Excerpt(tail=tail, fold=fold))
@@ -84,8 +83,7 @@ class ClusterJob:
         Raises:
             ToolkitError: it cannot be followed any more.
         """
-        from toolkit.jobs.following import follow
-        from toolkit.jobs.logs import Excerpt
+        from toolkit.jobs.logs import Excerpt, follow
 
         told: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
         # Closed also when the loop over the lines is left, which ends the thread.
@@ -111,8 +109,7 @@ class ClusterJob:
 
     def log(self, rank: int | None = None, host: str = "", tail: int | None = None) -> str:
         """Return what it has printed so far: all ranks, one rank, or those on one host."""
-        from toolkit.jobs.following import show_log
-        from toolkit.jobs.logs import Excerpt
+        from toolkit.jobs.logs import Excerpt, show_log
 
         pieces: list[bytes] = []
         with self.cluster.connect() as session:

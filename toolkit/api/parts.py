@@ -11,7 +11,7 @@ from toolkit.core.report import refuse_failed
 
 if TYPE_CHECKING:
     from toolkit.api.connection import Connection
-    from toolkit.bench.scaling_fit import Scaling
+    from toolkit.bench.scaling_report import Scaling
     from toolkit.cluster.trust import ShownKey
     from toolkit.core.report import Report
     from toolkit.data.plan import DataRow

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
-from toolkit.bench.scaling_fit import Point, Scaling
+from toolkit.bench.scaling_report import Point, Scaling
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
 from toolkit.core.gauges import JobGauges, job_gauges
@@ -18,8 +18,7 @@ from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.build import make_job, plan_run
 from toolkit.jobs.control import start, stop
-from toolkit.jobs.following import follow, show_log
-from toolkit.jobs.logs import Excerpt
+from toolkit.jobs.logs import Excerpt, follow, show_log
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, chosen_hosts
 from toolkit.jobs.status import JobStatus

@@ -16,7 +16,7 @@ from toolkit.jobs.launcher import rank_command
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, check_request
 from toolkit.plan.execute import Listener
-from toolkit.predict.probed import Probed, parse_probed
+from toolkit.predict.model import Probed, parse_probed
 
 _PROGRAM = str(INSIDE / "steptime.py")
 _SECONDS = 600.0

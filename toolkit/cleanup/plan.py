@@ -14,8 +14,7 @@ from toolkit.core.command import Ref, script
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.text import counted
 from toolkit.core.typed import Kind
-from toolkit.image.inventory import HeldImage
-from toolkit.image.parts import remove_part
+from toolkit.image.inventory import HeldImage, remove_part
 from toolkit.lifecycle.down import MOUNTS
 from toolkit.plan.steps import Phase, Plan, Run, Step
 

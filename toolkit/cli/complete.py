@@ -61,7 +61,7 @@ def flavours(incomplete: str) -> list[str]:
 
 def extras(incomplete: str) -> list[str]:
     """What can be added to the image, alone or behind others and a comma."""
-    from toolkit.image.extras import EXTRAS
+    from toolkit.image.build_plan import EXTRAS
 
     return _last(EXTRAS, incomplete)
 
@@ -82,7 +82,7 @@ def check_list(incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """Models whose size and step are known."""
-    from toolkit.predict.models import MODELS
+    from toolkit.predict.model import MODELS
 
     return _matching(MODELS, incomplete)
 

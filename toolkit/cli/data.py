@@ -47,7 +47,7 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """Show which host has which data, and whether it is what this machine has now. Changes nothing."""
     from dataclasses import asdict
 
-    from toolkit.data.show import data_text
+    from toolkit.data.plan import data_text
 
     rows = cluster_of(load(hosts), verbose).data.rows()
     if as_json:

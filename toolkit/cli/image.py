@@ -166,8 +166,8 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """
     from dataclasses import asdict
 
+    from toolkit.image.inventory import images_text
     from toolkit.image.manage import QUESTIONS, list_images
-    from toolkit.image.show import images_text
 
     inventory = load(hosts)
     with connect(inventory, verbose, questions=QUESTIONS) as session:

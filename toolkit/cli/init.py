@@ -120,7 +120,7 @@ def _draft(
 
 def _found(person: Person, user: str) -> tuple[DraftHost, ...]:
     from toolkit.cli.meeting import pick_hosts
-    from toolkit.init.aliases import find_aliases
+    from toolkit.init.ssh_aliases import find_aliases
 
     return pick_hosts(person, find_aliases(), user)
 
@@ -179,7 +179,7 @@ def _filled(
 def _show(person: Person, draft: Draft, file: str) -> None:
     """Show what would be written, and ask whether it may be."""
     from toolkit.init.answers import read_choice
-    from toolkit.init.draft_text import hosts_file
+    from toolkit.init.draft import hosts_file
     from toolkit.init.show import essence
 
     say(essence(hosts_file(draft)))
@@ -191,8 +191,7 @@ def _show(person: Person, draft: Draft, file: str) -> None:
 def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force: bool, as_json: bool) -> None:
     """Write the file, or print it where ``file`` is empty, and say what comes next."""
     from toolkit.core.files import write_file
-    from toolkit.init.draft import named
-    from toolkit.init.draft_text import hosts_file
+    from toolkit.init.draft import hosts_file, named
 
     text, hosts = hosts_file(draft), named(draft.hosts)
     result = {"file": file, "hosts": [host.name for host in hosts], **found}

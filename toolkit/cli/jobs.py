@@ -40,7 +40,7 @@ def jobs(
     """List the cluster's jobs, newest last: whose, how they stand, where, since when, how they ended."""
     from toolkit.jobs.id_cache import remember_jobs
     from toolkit.jobs.records import known_jobs
-    from toolkit.jobs.show import job_json, jobs_table
+    from toolkit.jobs.status import job_json, jobs_table
 
     inventory = load(hosts)
     with connect(inventory, verbose, inventory.answering) as session:
@@ -124,7 +124,7 @@ def stop(
     """End a job on every host, and only that job."""
     from toolkit.cli.line import CommandLine
     from toolkit.jobs.control import stop as stop_job
-    from toolkit.jobs.show import job_json
+    from toolkit.jobs.status import job_json
 
     line = CommandLine()
     read_job(line, job)

@@ -78,7 +78,7 @@ def up(
     made = (name, where, count or 1, kinds, rate, interfaces, user, per_host or 1, image, management)
     spec = line.accept(line.read(LabSpec, *made))
     if dry_run:
-        from toolkit.lab.preview import preview_up
+        from toolkit.lab.manage import preview_up
 
         _show(f"lab up {name}", preview_up(spec), as_json)
         return
@@ -116,8 +116,7 @@ def down(
     line = CommandLine()
     line.value("--name", lab_name, name)
     line.end()
-    from toolkit.lab.manage import lab_down, lab_names
-    from toolkit.lab.preview import preview_down
+    from toolkit.lab.manage import lab_down, lab_names, preview_down
 
     names = lab_names() if everything else (name,)
     if dry_run:

@@ -46,8 +46,7 @@ def logs(
     from toolkit.cli.moments import since as moment
     from toolkit.core.local_writer import destination
     from toolkit.hostsfile.load import is_file
-    from toolkit.jobs.following import show_log
-    from toolkit.jobs.logs import Excerpt
+    from toolkit.jobs.logs import Excerpt, show_log
 
     line = CommandLine()
     read_job(line, job)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from toolkit.core.container import Mount
     from toolkit.errors import ToolkitError
     from toolkit.hostsfile.inventory import Inventory
-    from toolkit.init.aliases import Alias
     from toolkit.init.draft import Draft, DraftHost
     from toolkit.init.meet import Meeting
+    from toolkit.init.ssh_aliases import Alias
 
 LEAVE, AGAIN, KEEP = "leave", "try", "keep"
 

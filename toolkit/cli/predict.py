@@ -14,7 +14,7 @@ from toolkit.cli.progress import Progress
 if TYPE_CHECKING:
     from toolkit.hostsfile.inventory import Inventory
     from toolkit.network.measured import Measured
-    from toolkit.predict.probed import Probed
+    from toolkit.predict.model import Probed
 
 _NET, _LOAD = "Network", "Model"
 

@@ -10,9 +10,7 @@ from toolkit.network.links import Network
 from toolkit.network.units import bytes_text, count_text, number_text, rate_text, seconds_text
 from toolkit.plan.show import table
 from toolkit.predict.ask import Ask
-from toolkit.predict.model import COMPARED, Load, Prediction, Row
-from toolkit.predict.overlap import fill
-from toolkit.predict.probed import Probed
+from toolkit.predict.model import COMPARED, Load, Prediction, Probed, Row, fill
 
 
 def text(

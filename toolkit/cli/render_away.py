@@ -140,8 +140,7 @@ def kubernetes(
     Asks the hosts only where nothing says how many GPUs they have.
     """
     from toolkit.cli.line import CommandLine
-    from toolkit.export.kubernetes import manifest, manifest_text
-    from toolkit.export.pods import Pods
+    from toolkit.export.kubernetes import Pods, manifest, manifest_text
     from toolkit.export.prepare import KUBERNETES, Away
 
     line = CommandLine()

@@ -42,12 +42,11 @@ def report(
     from datetime import datetime
 
     from toolkit.api.job import ClusterJob
-    from toolkit.bench.scaling_fit import parse_scaling
+    from toolkit.bench.scaling_report import parse_scaling
     from toolkit.cli.line import CommandLine
     from toolkit.core.files import write_file, write_page
     from toolkit.errors import ToolkitError
-    from toolkit.monitor.compare_html import compare_html, comparison
-    from toolkit.monitor.report_html import report_html, verdict
+    from toolkit.monitor.report_html import compare_html, comparison, report_html, verdict
 
     line = CommandLine()
     read_job(line, job)

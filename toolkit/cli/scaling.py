@@ -15,7 +15,7 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect,
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
-    from toolkit.bench.scaling_fit import Scaling
+    from toolkit.bench.scaling_report import Scaling
     from toolkit.cli.line import CommandLine
     from toolkit.cluster.session import Session
     from toolkit.jobs.request import Request
@@ -68,8 +68,7 @@ def scaling(
     """
     from datetime import datetime
 
-    from toolkit.bench.scaling_fit import BATCHES, parse_prediction
-    from toolkit.bench.scaling_html import scaling_html
+    from toolkit.bench.scaling_report import BATCHES, parse_prediction, scaling_html
     from toolkit.cli.line import CommandLine, listed
     from toolkit.core.files import write_file
     from toolkit.jobs.request import Request, check_request

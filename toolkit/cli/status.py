@@ -32,10 +32,10 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     from dataclasses import asdict
 
     from toolkit.cluster.gpu_usage import gpus_json, gpus_text
-    from toolkit.jobs.show import job_json, jobs_table
+    from toolkit.jobs.status import job_json, jobs_table
     from toolkit.plan.show import table
     from toolkit.services.control import states as service_states
-    from toolkit.services.show import services_text
+    from toolkit.services.status import services_text
 
     inventory = load(hosts)
     with connect(inventory, verbose) as session:

@@ -36,7 +36,7 @@ class _Follower(threading.Thread):
         self.ended: JobStatus | None = None
 
     def run(self) -> None:
-        from toolkit.jobs.following import follow
+        from toolkit.jobs.logs import follow
 
         def put(data: bytes) -> None:
             with self.held:

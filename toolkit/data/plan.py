@@ -1,17 +1,20 @@
-"""Data sets on the hosts: what is staged where, which host holds what, what goes."""
+"""Data sets on the hosts: the steps that stage and remove them, and a list of what each host holds."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Annotated
 
 from toolkit.cluster.ownership import ours
 from toolkit.core.command import command, script
+from toolkit.core.disk_space import size
 from toolkit.core.facts import Facts
 from toolkit.hostsfile.inventory import DataSet, Inventory
 from toolkit.network.choose import DataPath
+from toolkit.plan.show import table
 from toolkit.plan.steps import Phase, Plan, RemoveData, Run, SendData, Step
 from toolkit.protocol.decode import DecodeError, Number, Text, decode_json
 from toolkit.protocol.frames import CELL, rows
@@ -256,6 +259,30 @@ def _row(host: str, one: DataSet, held: HeldData, content: Content | None) -> Da
     else:
         state, share = "absent", 0
     return DataRow(host, one.path, one.target, state, held.size, held.files, share, held.since)
+
+
+def data_text(rows: Iterable[DataRow]) -> str:
+    """Return one line for each data set on each host."""
+    cells = [
+        (
+            row.host,
+            row.target,
+            row.path,
+            _state(row),
+            size(row.size) if row.size else "",
+            str(row.files or ""),
+            f"{datetime.fromtimestamp(row.since, timezone.utc):%Y-%m-%d %H:%M}" if row.since else "",
+            row.note,
+        )
+        for row in rows
+    ]
+    return table(("host", "data", "folder", "state", "size", "files", "since (UTC)", "note"), cells)
+
+
+def _state(row: DataRow) -> str:
+    if row.state == "part":
+        return "part" if row.share is None else f"part, {row.share} %"
+    return "whole, other than here" if row.state == "other" else row.state
 
 
 def lacking(held: Mapping[str, Mapping[str, HeldData]], inventory: Inventory) -> dict[str, str]:

@@ -16,10 +16,9 @@ from toolkit.core.command import Command, Result, command, script
 from toolkit.core.disk_space import size
 from toolkit.core.runner import Runner
 from toolkit.core.text import counted
-from toolkit.data.payload import DataCargo, Need
+from toolkit.data.source import DataCargo, Need
 from toolkit.errors import NotReady, ToolkitError
-from toolkit.plan.context import Advance, Context, Verdict
-from toolkit.plan.failures import failure, room_fix, rooms_of
+from toolkit.plan.context import Advance, Context, Verdict, failure, room_fix, rooms_of
 from toolkit.plan.steps import RemoveData, SendData
 from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.protocol.relay import DataDone, DataSeen, NoProgram

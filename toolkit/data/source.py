@@ -1,15 +1,17 @@
-"""A data set on this machine: what it holds by a look at its folder, and the bytes of its shards."""
+"""Data set on this machine: its content by a look at its folder, and its shards in a row for the hosts."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
 from toolkit.protocol.shards import Content, Entry, Shard, pack
+from toolkit.transfer.payload import CHUNK, Stretch, cut
 
 _PIECE = 2**20
 # What the toolkit keeps beside data on a host; a folder that was staged may be staged from again.
@@ -83,3 +85,82 @@ def _read(path: str, entry: Entry, at: int, left: int) -> Iterator[bytes]:
         raise ToolkitError(f"cannot read the data {path}: {error.strerror or error}", _AGAIN) from error
     if left or (about.st_mtime_ns, about.st_size) != (entry[3], entry[4]):
         raise ToolkitError(f"{path} has changed since the plan was made", _AGAIN)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """One shard in the row of chunks."""
+
+    number: int
+    shard: Shard
+    first: int
+
+    @property
+    def size(self) -> int:
+        return self.shard.size
+
+    @property
+    def end(self) -> int:
+        return self.first + -(-self.size // CHUNK)
+
+
+@dataclass(frozen=True)
+class Need:
+    """The shards that a host needs, by their numbers; the folder into which they go, and its account."""
+
+    numbers: frozenset[int]
+    into: str
+    account: str
+
+
+class DataCargo:
+    """A data set; what a host needs of it is a ``Need``.
+
+    They stand in the row by how many hosts need them, fewest first. Where one host needs all that another
+    one does, which is the rule, both need the row from some shard on to its end; a shard in between that a
+    host has already goes through its hands to the next.
+    """
+
+    def __init__(self, source: Path, content: Content) -> None:
+        self._source, self._content = source, content
+        self._row: tuple[_Piece, ...] = ()
+
+    def lay_out(self, needs: Mapping[str, Hashable]) -> dict[str, tuple[Stretch, ...]]:
+        sets = {host: _need(need).numbers for host, need in needs.items()}
+        wanted = sorted(
+            frozenset().union(*sets.values()),
+            key=lambda number: (sum(number in own for own in sets.values()), number),
+        )
+        row: list[_Piece] = []
+        for number in wanted:
+            row.append(_Piece(number, self._content.shards[number], row[-1].end if row else 0))
+        self._row = tuple(row)
+        return {
+            host: self._row[next(at for at, one in enumerate(row) if one.number in own) :]
+            for host, own in sets.items()
+        }
+
+    def order(self, need: Hashable, stretches: tuple[Stretch, ...]) -> dict[str, object]:
+        own = _need(need)
+        mine = (
+            at for at, one in enumerate(stretches) if isinstance(one, _Piece) and one.number in own.numbers
+        )
+        return {"into": own.into, "account": own.account, "writes": list(mine)}
+
+    def prime(self, need: Hashable) -> None:
+        """Files need no time to begin."""
+
+    def chunks(self, number: int) -> Generator[tuple[int, bytes], None, None]:
+        for one in self._row:
+            if one.end > number:
+                for at, chunk in enumerate(cut(read_shard(self._source, one.shard)), one.first):
+                    if at >= number:
+                        yield at, chunk
+
+    def settle(self) -> None:
+        """Nothing was begun."""
+
+
+def _need(need: Hashable) -> Need:
+    assert isinstance(need, Need)
+    return need

@@ -8,11 +8,9 @@ from typing import Any, Protocol
 
 from toolkit.core.printable import without_color
 from toolkit.diagnose.evidence import Evidence
-from toolkit.diagnose.hang import doings
 from toolkit.diagnose.rank_activity import Doing, lead
-from toolkit.diagnose.verdict import Verdict
-from toolkit.jobs.show import length
-from toolkit.jobs.status import JobStatus
+from toolkit.diagnose.verdict import Verdict, doings
+from toolkit.jobs.status import JobStatus, length
 from toolkit.plan.show import table
 
 _LINE = 60

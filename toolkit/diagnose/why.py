@@ -19,8 +19,7 @@ from toolkit.core.command import TIMED_OUT, command
 from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
 from toolkit.core.names import INSIDE, container_name
 from toolkit.diagnose.evidence import Evidence, parse_host
-from toolkit.diagnose.hang import FINAL, judge
-from toolkit.diagnose.verdict import Verdict
+from toolkit.diagnose.verdict import FINAL, Verdict, judge
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.load import read_secrets
 from toolkit.jobs.records import job_status, newest_job

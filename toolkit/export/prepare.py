@@ -12,7 +12,7 @@ from toolkit.core.facts import Facts
 from toolkit.errors import BadInput, Problem
 from toolkit.export.job import BatchJob, BatchNode
 from toolkit.export.kubernetes import KIND_OF
-from toolkit.export.slurm_launches import SLURM_LAUNCHES
+from toolkit.export.slurm import SLURM_LAUNCHES
 from toolkit.hostsfile.errors import shown
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.jobs.request import Request, check_request, chosen_hosts, start_of

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from toolkit.cluster.docker import docker_run_args
 from toolkit.core.container import Container, Mount
 from toolkit.core.templates import render_template
-from toolkit.export.bash_words import as_lines, env_words, joined, var
 from toolkit.export.job import BY_MPI, CODE, FOLDER, BatchJob, network_lines, rank_text
-from toolkit.export.slurm_launches import SLURM_LAUNCHES
+from toolkit.launchers.mpirun import mpirun_words
 from toolkit.launchers.openmpi import openmpi_daemons
 
 # Seconds until all containers run.
 _START_WITHIN = 300
+_RANK = ("sh", f"{FOLDER}/rank")
+_SLOTS = 'local slots; slots=$(slots_of "$SLURMD_NODENAME")'
 
 
 def script(job: BatchJob, runtime: str, sbatch: Sequence[str] = ()) -> str:
@@ -156,3 +159,111 @@ def _container(job: BatchJob) -> Container:
         pids=65536,
         stop_seconds=job.grace,
     )
+
+
+class Launch(NamedTuple):
+    """How the ranks are started once the containers run.
+
+    Args:
+        argv: what docker executes: once for mpirun, else on every node.
+        env: variables for that.
+        places: lines of the script that are to be carried out before, where it runs itself.
+        before: the same for each node.
+    """
+
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    places: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+
+
+def _mpi(job: BatchJob) -> Launch:
+    places = (
+        "places=''",
+        'for each in "${nodes[@]}"; do places+="${places:+,}$each:$(slots_of "$each")"; done',
+    )
+    argv = mpirun_words(str(job.world_size), ("-H", var("places")), (*_RANK, *job.command))
+    return Launch(argv, places=places)
+
+
+def _torchrun(job: BatchJob) -> Launch:
+    argv = ["torchrun", "--nnodes", var("count"), "--node-rank", var("SLURM_NODEID")]
+    argv += [
+        "--nproc-per-node",
+        var("slots"),
+        "--master-addr",
+        var("master"),
+        "--master-port",
+        var("port"),
+    ]
+    return Launch((*argv, "--no-python", *_RANK, *job.command), before=(_SLOTS,))
+
+
+def _python(job: BatchJob) -> Launch:
+    places = (
+        "offset=0 firsts=''",
+        'for each in "${nodes[@]}"; do firsts+="$offset "; offset=$((offset + $(slots_of "$each"))); done',
+        "export firsts",
+    )
+    before = ("local before", 'read -ra before <<< "$firsts"', "local rank0=${before[$SLURM_NODEID]}", _SLOTS)
+    argv = ("bash", f"{FOLDER}/ranks", var("rank0"), var("slots"), *job.command)
+    return Launch(argv, (("WORLD_SIZE", str(job.world_size)),), places, before)
+
+
+def _deepspeed(job: BatchJob) -> Launch:
+    # As in toolkit/launchers/deepspeed.py: URL-safe base64 of the JSON object node -> numbers of its devices.
+    places = (
+        "world=''",
+        'for each in "${nodes[@]}"; do',
+        '    world+="${world:+, }\\"$each\\": [$(seq -s , 0 $(($(slots_of "$each") - 1)))]"',
+        "done",
+        "world=$(printf '{%s}' \"$world\" | base64 -w 0 | tr '+/' '-_')",
+        "export world",
+    )
+    argv = ["python3", "-m", "deepspeed.launcher.launch", "--world_info", var("world")]
+    argv += ["--node_rank", var("SLURM_NODEID"), "--master_addr", var("master")]
+    argv += ["--master_port", var("port"), "--log_level", "warning", "--no_local_rank", "--no_python"]
+    env = (("LOCAL_WORLD_SIZE", var("slots")),)
+    return Launch((*argv, *_RANK, *job.command), env, places, (_SLOTS,))
+
+
+SLURM_LAUNCHES = {
+    "deepspeed": _deepspeed,
+    "horovodrun": _mpi,
+    "mpirun": _mpi,
+    "python": _python,
+    "torchrun": _torchrun,
+}
+
+
+def env_words(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return docker's options for variables."""
+    return [word for name, value in pairs for word in ("--env", f"{name}={value}")]
+
+
+def var(name: str) -> str:
+    """Return a word that stands for a variable of the script, until ``quoted``."""
+    return f"\0{name}\0"
+
+
+def quoted(word: str) -> str:
+    """Return a word as bash reads it."""
+    # Whatever holds a NUL is quoted by single quotes; they end where a variable begins.
+    text = re.sub("\0(.*?)\0", r"""'"$\1"'""", shlex.quote(word))
+    return re.sub(r"^''(?=\")|(?<=\")''$", "", text).replace("\"''\"", '""')
+
+
+def joined(words: Iterable[str]) -> str:
+    """Return words in one line."""
+    return " ".join(map(quoted, words))
+
+
+def as_lines(words: Sequence[str]) -> list[str]:
+    """Return words as lines: an option and its values on each."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-") or not lines or not lines[-1].startswith("-") or " " in lines[-1]:
+            lines.append(quoted(word))
+        else:
+            lines[-1] += " " + quoted(word)
+    return lines

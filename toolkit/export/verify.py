@@ -1,4 +1,4 @@
-"""Whether what was rendered is right, as far as can be told here; two ranks of it where Slurm is at hand."""
+"""Verification of a rendered job; where Slurm is installed, it includes a run of two ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 from toolkit.core.here import is_here, run_here
 from toolkit.core.host_programs import INSIDE_FOLDER
 from toolkit.errors import BadInput, Interrupted, Problem
-from toolkit.export.crd import manifest_problems
 from toolkit.export.job import BatchJob
 from toolkit.protocol.decode import DecodeError, decode_json
 
@@ -24,6 +23,10 @@ _PLURALS = {"MPIJob": "mpijobs.kubeflow.org", "TrainJob": "trainjobs.trainer.kub
 _PATIENCE = 900.0
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES: a job in one of these goes on.
 _GOING_ON = ("CONFIGURING", "COMPLETING", "PENDING", "RUNNING", "SUSPENDED", "RESIZING", "REQUEUED")
+# https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/
+_OPEN = "x-kubernetes-preserve-unknown-fields"
+# Of every object, and in no definition.
+_COMMON = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
 
 
 @dataclass(frozen=True)
@@ -129,3 +132,50 @@ def rehearse_kubernetes(made: Mapping[str, Any], definition: Mapping[str, Any] |
         yield Trial("ok" if tried.ok else "error", "the cluster would take it", tried.output)
     else:
         yield Trial("not checked", "kubectl reaches no cluster from here")
+
+
+def manifest_problems(manifest: Mapping[str, Any], crd: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a manifest as ``spec/trainer/numNodes: …``; empty when it would be accepted.
+
+    Rules in the Common Expression Language (x-kubernetes-validations) are not looked at.
+
+    Args:
+        crd: as `kubectl get crd NAME -o yaml` gives it.
+
+    Raises:
+        ValueError: the definition is of another kind, or has no schema for this version.
+    """
+    import jsonschema  # for those alone who check
+
+    version = str(manifest["apiVersion"]).rpartition("/")[2]
+    try:
+        kind = crd["spec"]["names"]["kind"]
+        schemas = {each["name"]: each["schema"]["openAPIV3Schema"] for each in crd["spec"]["versions"]}
+    except (KeyError, TypeError) as error:
+        raise ValueError("this is no CustomResourceDefinition") from error
+    if kind != manifest["kind"] or version not in schemas:
+        made = f"{manifest['kind']} {version}"
+        raise ValueError(f"it defines {kind} {', '.join(schemas)}, and not {made}")
+    schema = _closed(schemas[version])
+    schema["properties"] = {**_COMMON, **schema.get("properties", {})}
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(manifest)
+    return sorted(
+        f"{'/'.join(map(str, error.absolute_path)) or '(all)'}: {error.message}" for error in errors
+    )
+
+
+def _closed(schema: Any) -> Any:
+    """Return a schema in which an object has the named fields and no others."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        # The names of fields are no keywords.
+        name: {field: _closed(of) for field, of in value.items()} if name == "properties" else _closed(value)
+        for name, value in schema.items()
+        if name != "description"
+    }
+    if "properties" in made and not made.get(_OPEN):
+        made.setdefault("additionalProperties", False)
+    return made

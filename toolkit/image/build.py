@@ -1,9 +1,10 @@
-"""Builds an image as an ImageBuild says: fills the wheelhouse, assembles the context, calls docker."""
+"""Image builds on this machine: wheelhouse, build context, docker; and the record of what was built here."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -14,18 +15,22 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 from toolkit.core.command import Command
 from toolkit.core.image import image_id
 from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild
-from toolkit.image.built_images import note_built
+from toolkit.protocol.decode import DecodeError, Text, decode_json
 
 # Called with a title when a part of the build begins, then with each line of its output.
 Notify = Callable[[str, str], None]
 
 # How much of a failed program's output an error keeps.
 _TAIL = 40
+_MOST_BUILT = 100
+_MOST_RECORD_BYTES = 1 << 16
+_Id = Annotated[str, Text(71, r"sha256:[0-9a-f]{64}")]
 
 
 def source_folder() -> Path:
@@ -50,7 +55,7 @@ def read_sources(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def default_cache(environ: Mapping[str, str]) -> str:
-    """Return the folder in which wheels are kept between builds."""
+    """Return the folder in which wheels, and the record of what was built, are kept between builds."""
     base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return str(Path(base).absolute() / "toolkit")
 
@@ -169,6 +174,32 @@ def built_image(reference: str) -> tuple[str, int]:
     return image_id(name), int(size)
 
 
+def built_images(file: Path | None = None) -> tuple[str, ...]:
+    """Return the Ids, the newest last; none if the record cannot be read.
+
+    Args:
+        file: the record; the user's own if absent.
+    """
+    with contextlib.suppress(OSError, DecodeError), (file or _built_record()).open("rb") as source:
+        return decode_json(tuple[_Id, ...], source.read(_MOST_RECORD_BYTES))
+    return ()
+
+
+def note_built(image: str, file: Path | None = None) -> None:
+    """Add an image to the record.
+
+    Raises:
+        OSError: the record cannot be written.
+    """
+    file = file or _built_record()
+    known = [each for each in built_images(file) if each != image]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    new.write_text(json.dumps([*known, image][-_MOST_BUILT:]))
+    new.chmod(0o600)
+    new.replace(file)
+
+
 def _fetch(fetch: Fetch, notify: Notify) -> None:
     notify(fetch.title, "")
     tail: tuple[str, ...] = ()
@@ -229,3 +260,7 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def _built_record() -> Path:
+    return Path(default_cache(os.environ)) / "built-images.json"

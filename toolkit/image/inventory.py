@@ -1,19 +1,24 @@
-"""Which images of ours hosts hold, under which names and for whom; and which of them nobody needs."""
+"""Images on the hosts that toolkit created: a list for people, and the steps that remove what is not needed.
+
+Parts of images that never arrived are among them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timezone
 
+from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.command import script
+from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts, image_id, image_names
 from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 from toolkit.core.text import json_list
 from toolkit.image.layers import held
-from toolkit.image.parts import remove_part
-from toolkit.plan.steps import Phase, Plan, Run, Step
+from toolkit.plan.show import table
+from toolkit.plan.steps import CANNOT_TELL, Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.frames import CELL, rows
 
@@ -201,6 +206,36 @@ def _row(host: str, kind: str, image: HeldImage) -> ImageRow:
     )
 
 
+def images_text(rows: Iterable[ImageRow]) -> str:
+    """Return what hosts hold of ours, for people."""
+    cells = [
+        (
+            row.host,
+            row.names[0] if row.kind == "wanted" and row.state in ("absent", "unreachable") else _names(row),
+            row.identity,
+            _state(row),
+            size(row.size) if row.size else "",
+            f"{datetime.fromtimestamp(row.since, timezone.utc):%Y-%m-%d %H:%M}" if row.since else "",
+            ", ".join(row.users),
+            row.note,
+        )
+        for row in rows
+    ]
+    return table(("host", "image", "identity", "state", "size", "since (UTC)", "used by", "note"), cells)
+
+
+def _names(row: ImageRow) -> str:
+    # The tag that repeats the identity, in the next column, is said only where there is no other.
+    other = [name for name in row.names if row.identity not in name]
+    return ", ".join(other or row.names) or "(no name)"
+
+
+def _state(row: ImageRow) -> str:
+    if row.state == "absent" and row.layers:
+        return f"absent, lacks {len(row.missing)} of {row.layers} layers"
+    return row.state
+
+
 # What can go
 
 # Arguments: the image's Id, then its names. Asked once more, as a container may have been started since.
@@ -211,6 +246,33 @@ used=$(docker ps --all --quiet --filter "ancestor=$id") || exit
 for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
 """
 _GONE = 'for name; do ! docker image inspect "$name" >/dev/null 2>&1 || exit 1; done'
+
+# Every program that receives an image has the image's identity in its environment, where other users can
+# neither read nor forge it. While one runs, its parts and those of a broken transfer look alike.
+# Argument of each function: the image's identity.
+PARTS = (
+    OWN_PROCESSES
+    + r"""
+parts() {
+  names=$(docker images --filter "label=toolkit.part=$1" --format '{{.Repository}}:{{.Tag}}') || return
+  printf '%s\n' "$names" | sed -n '/^toolkit-part:/p'
+}
+doubt() {
+  pids=$(with_variable "TOOLKIT_RELAY=$1" | tr -dc '0-9\n')
+  [ -z "$pids" ] ||
+    echo "cannot tell whether parts of image $1 are left over: its transfer to this host runs as pid" $pids
+}
+refuse() { echo "$1" >&2; exit @cannot_tell@; }
+""".replace("@cannot_tell@", str(CANNOT_TELL))
+)
+
+# Arguments: the image's identity, then names of its parts.
+_REMOVE_PART = rf"""{PARTS}
+doubt=$(doubt "$1")
+[ -z "$doubt" ] || refuse "$doubt"
+shift
+for name; do ! docker image inspect "$name" >/dev/null 2>&1 || docker rmi "$name" >/dev/null || exit; done
+"""
 
 
 def plan_prune(hosts: Mapping[str, Sequence[HeldImage]], wanted: str) -> Plan:
@@ -252,4 +314,22 @@ def _prune_step(host: str, image: HeldImage, why: str) -> Step:
         unless=script(_GONE, *names),
         fix=f"on {host}: docker ps --all --filter ancestor={names[0]}",
         why=why,
+    )
+
+
+def remove_part(host: str, identity: str, names: Sequence[str], again: str) -> Step:
+    """Return the step that removes a part of an image, unless a transfer of that image is in progress.
+
+    Args:
+        identity: of the image.
+        names: of the part.
+        again: the command to repeat after such a transfer.
+    """
+    return Run(
+        host,
+        f"remove image {names[0]}",
+        script(_REMOVE_PART, identity, *names),
+        unless=script(_GONE, *names),
+        unsure=f"{again}, once that transfer has ended",
+        why=f"a part of {identity}, which never arrived",
     )

@@ -1,8 +1,9 @@
-"""An image as layers that travel one by one, in the one archive form that every engine's `docker load` takes.
+"""Layers of an image, sent one by one, and the layers that a host's engine holds already.
 
-That form is an OCI layout with a manifest.json beside it: engines with the overlay2 store read the second
-and want layers by chain, the containerd store reads the first and wants blobs by digest. Both let an archive
-leave out layers that they hold. https://github.com/opencontainers/image-spec/blob/main/image-layout.md
+The archive form is one that every engine's `docker load` takes: an OCI layout with a manifest.json beside it.
+Engines with the overlay2 store read the second and want layers by chain, the containerd store reads the first
+and wants blobs by digest. Both let an archive leave out layers that they hold.
+https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from toolkit.core.names import LABEL_PART
-from toolkit.protocol.decode import load_json
+from toolkit.core.command import Command, script
+from toolkit.core.disk_space import ASK_ROOM, Room, parse_room
+from toolkit.core.engines import PODMAN
+from toolkit.core.names import LABEL_PART, PART_REPOSITORY
+from toolkit.protocol.decode import DecodeError, decode, load_first, load_json
+from toolkit.protocol.engine import Texts
+from toolkit.protocol.frames import FrameError, framed_script, lines_of, read_frames
 
 # Neighbouring layers up to so many bytes travel together: each load costs a tenth of a second.
 JOINED = 2**20
@@ -24,6 +30,28 @@ _INDEX = "application/vnd.oci.image.index.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
+
+_LACKING = re.compile(
+    r"blobs/sha256/([0-9a-f]{64}): no such file|(?:content )?digest sha256:([0-9a-f]{64}): not found"
+)
+
+# `docker images` lists whole images alone, where `docker image inspect` also knows those of the containerd
+# store whose layers did not all come. One that goes between the two questions is no error.
+_ASK_HOLDINGS = f"""
+driver=$(docker info --format '{{{{json .DriverStatus}}}}' 2>/dev/null ||
+  docker info --format 'podman {{{{.Store.GraphDriverName}}}}') || exit
+say driver "$driver"
+ids=$(docker images --quiet --all --no-trunc) || exit
+found=
+[ -z "$ids" ] ||
+  found=$(docker image inspect --format '{{{{json .RootFS.Layers}}}} {{{{json .RepoTags}}}}' $(
+    printf '%s\\n' "$ids" | sort -u) 2>/dev/null)
+say images "$found"
+room() {{
+{ASK_ROOM}
+}}
+say room "$(room)"
+"""
 
 
 @dataclass(frozen=True)
@@ -92,30 +120,6 @@ def groups_for(sizes: Sequence[int], firsts: Collection[int]) -> tuple[Group, ..
         cuts = sorted({group.start, *(first for first in firsts if group.start < first < group.stop)})
         found += [Group(start, stop) for start, stop in zip(cuts, [*cuts[1:], group.stop], strict=True)]
     return tuple(found)
-
-
-def held(diff_ids: Sequence[str], chains: Iterable[Sequence[str]]) -> int:
-    """Return how many of an image's first layers a host has that holds images of these layer chains.
-
-    An engine with the overlay2 store knows a layer by its whole chain from the base up, so only a common
-    beginning counts.
-    """
-    same = (
-        sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(diff_ids, chain, strict=False)))
-        for chain in chains
-    )
-    return max(same, default=0)
-
-
-_LACKING = re.compile(
-    r"blobs/sha256/([0-9a-f]{64}): no such file|(?:content )?digest sha256:([0-9a-f]{64}): not found"
-)
-
-
-def lacking(said: str, diff_ids: Sequence[str]) -> int | None:
-    """Return the first layer that an engine misses by its own words, None when it misses none."""
-    digests = {f"sha256:{one or other}" for one, other in _LACKING.findall(said)}
-    return next((number for number, digest in enumerate(diff_ids) if digest in digests), None)
 
 
 def part_config(parts: ImageParts, stop: int, identity: str) -> bytes:
@@ -193,6 +197,25 @@ def _text(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+def held(diff_ids: Sequence[str], chains: Iterable[Sequence[str]]) -> int:
+    """Return how many of an image's first layers a host has that holds images of these layer chains.
+
+    An engine with the overlay2 store knows a layer by its whole chain from the base up, so only a common
+    beginning counts.
+    """
+    same = (
+        sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(diff_ids, chain, strict=False)))
+        for chain in chains
+    )
+    return max(same, default=0)
+
+
+def lacking(said: str, diff_ids: Sequence[str]) -> int | None:
+    """Return the first layer that an engine misses by its own words, None when it misses none."""
+    digests = {f"sha256:{one or other}" for one, other in _LACKING.findall(said)}
+    return next((number for number, digest in enumerate(diff_ids) if digest in digests), None)
+
+
 def room_needed(store: str, sizes: Collection[int]) -> int:
     """Return the bytes that a host needs while it loads groups of these sizes.
 
@@ -202,3 +225,60 @@ def room_needed(store: str, sizes: Collection[int]) -> int:
     if store == "containerd":
         return 2 * sum(sizes)
     return sum(sizes) + max(sizes, default=0)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a host's engine holds.
+
+    Args:
+        store: ``containerd``, ``podman`` or ``overlay2``; what keeps layers as the last does counts as it.
+        chains: layer diff ids of each whole image, base first.
+        parts: names of what earlier tries left of images on their way.
+        room: where images are kept; None when it cannot be seen.
+    """
+
+    store: str
+    chains: tuple[tuple[str, ...], ...] = ()
+    parts: tuple[str, ...] = ()
+    room: Room | None = None
+
+    def parts_of(self, identity: str) -> tuple[str, ...]:
+        """Return the names of the parts of one image."""
+        return tuple(name for name in self.parts if name.startswith(f"{PART_REPOSITORY}:{identity}-"))
+
+
+def ask_holdings(nonce: str) -> Command:
+    """Return the command whose output ``parse_holdings`` reads. It changes nothing.
+
+    Args:
+        nonce: delimits the sections; new in every call.
+    """
+    return script(framed_script(_ASK_HOLDINGS, nonce))
+
+
+def parse_holdings(data: bytes, nonce: str) -> Holdings:
+    """Return the answer of a host.
+
+    Raises:
+        DecodeError: it is no answer of an engine.
+    """
+    try:
+        sections = read_frames(data, nonce)
+    except FrameError as error:
+        raise DecodeError("", str(error)) from error
+    driver = sections.get("driver", "")
+    store = "containerd" if "io.containerd.snapshotter" in driver else "overlay2"
+    store = PODMAN if driver.startswith(f"{PODMAN} ") else store
+    chains: list[tuple[str, ...]] = []
+    parts: list[str] = []
+    for line in lines_of(sections.get("images", "")):
+        if line.startswith(("[", "null")):
+            layers, end = load_first(line)
+            names, _ = load_first(line, end + 1)
+            chains.append(decode(Texts, layers or []))
+            parts += [name for name in decode(Texts, names or []) if name.startswith(f"{PART_REPOSITORY}:")]
+    found = parse_room(sections.get("room", ""))
+    # The engine's own folder comes last, that of a containerd beside it before.
+    room = (found[0] if store == "containerd" else found[-1]) if found else None
+    return Holdings(store, tuple(chains), tuple(sorted(parts)), room)

@@ -31,11 +31,13 @@ from toolkit.image.build_plan import (
     Flavour,
     ImageRecipe,
     held_pins,
+    of_another_torch,
     plan_image,
+    resolve_command,
+    resolved_pins,
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild
-from toolkit.image.extras import of_another_torch, resolve_command, resolved_pins
 from toolkit.image.inventory import QUESTIONS, HeldImage, ImageRow, image_rows, parse_held, plan_prune
 from toolkit.image.wheelhouse import TORCH_CPU_INDEX, beside_torch
 from toolkit.plan.steps import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Hashable, Mapping
 
-from toolkit.image.chunks import Archive, make_archives, read_chunks
+from toolkit.image.archive import Archive, make_archives, read_chunks
 from toolkit.image.layers import ImageParts, groups_for, groups_of
 from toolkit.image.source import ImageSource
 from toolkit.transfer.payload import Stretch

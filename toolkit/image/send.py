@@ -1,18 +1,62 @@
-"""Executors of SendImage and PullImage: layers that a host lacks, group by group, until it has the image."""
+"""Executors of SendImage and PullImage: layers that a host lacks, from other hosts or from here."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from toolkit.core.command import script
-from toolkit.image.layers import ImageParts
+from toolkit.core.answers import answer_of
+from toolkit.core.command import Command, Result, script
+from toolkit.core.disk_space import size
+from toolkit.core.image import image_facts
+from toolkit.core.names import image_names, part_name
+from toolkit.core.runner import Runner
+from toolkit.core.text import json_list
+from toolkit.errors import ImageError, ToolkitError, Unreachable
+from toolkit.image.archive import make_archive, read_archive
+from toolkit.image.layer_reader import Unreadable
+from toolkit.image.layers import (
+    Group,
+    Holdings,
+    ImageParts,
+    ask_holdings,
+    groups_of,
+    held,
+    lacking,
+    parse_holdings,
+    room_needed,
+)
 from toolkit.image.payload import ImageCargo
-from toolkit.image.sending import Sending, Shipment
 from toolkit.image.source import ImageSource
-from toolkit.plan.context import Advance, Context, Verdict
-from toolkit.plan.failures import failure
+from toolkit.plan.context import Advance, Context, Verdict, counted, failure, room_fix
 from toolkit.plan.steps import PullImage, SendImage
-from toolkit.transfer.relay import Relay
+from toolkit.protocol.engine import ImageInspect
+from toolkit.transfer.host_programs import load_program, relay_program
+from toolkit.transfer.relay import LEAST, Relay
+
+# A little less room than is needed, lest an image be refused that would just have fitted.
+_LEAST_ROOM = 0.95
+_AGAIN = "run the same command again"
+# The second line is there only when all of it is: `docker image inspect` alone also knows an image of the
+# containerd store whose blobs are not all there, and `docker images` does not.
+_LOOK = 'docker image inspect "$1" && docker images --quiet --no-trunc "$1"'
+
+# Arguments: what it is called now, names to give, "--", names to take away.
+_NAME = """
+id=$1; shift
+while [ "$1" != -- ]; do docker tag "$id" "$1" || exit; shift; done
+shift; [ $# = 0 ] || docker rmi "$@" >/dev/null 2>&1
+exit 0
+"""
+
+_PULL = """
+before=$(docker image inspect --format '{{.Id}}' "$1" 2>/dev/null)
+docker pull --quiet "$1" >&2 || exit
+after=$(docker image inspect --format '{{.Id}}' "$1") || exit
+[ "$before" = "$after" ] || echo pulled
+"""
 
 
 def send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
@@ -52,14 +96,6 @@ def _shipment(step: SendImage, context: Context, source: ImageSource, parts: Ima
     return context.share((Relay, step.identity), make)
 
 
-_PULL = """
-before=$(docker image inspect --format '{{.Id}}' "$1" 2>/dev/null)
-docker pull --quiet "$1" >&2 || exit
-after=$(docker image inspect --format '{{.Id}}' "$1") || exit
-[ "$before" = "$after" ] || echo pulled
-"""
-
-
 def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
     """Let the host pull the image; skipped when its name means the same image as before."""
     said: list[bytes] = []
@@ -70,3 +106,226 @@ def pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
         fix = f"on {step.host}: docker pull {step.reference}"
         raise failure(result, runner, fix, known=step.failures)
     return Verdict("ok" if b"pulled" in b"".join(said) else "skipped")
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """The transfer of an image to all hosts of a plan, and what travels."""
+
+    relay: Relay
+    cargo: ImageCargo
+
+    def close(self) -> None:
+        self.relay.close()
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """What has come: the name it has so far, its identity, and whether the engine has all of it."""
+
+    name: str
+    identity: str
+    whole: bool
+
+
+class Sending:
+    """One image on its way to one host."""
+
+    def __init__(
+        self,
+        step: SendImage,
+        runner: Runner,
+        source: ImageSource,
+        shared: Shipment | None,
+        advance: Advance,
+    ) -> None:
+        self.step, self.runner, self.source, self.shared = step, runner, source, shared
+        self.advance = advance
+        self.token = secrets.token_hex(2)
+        self.made: dict[str, None] = {}
+        self.layers = self.sent = self.relayed = self.total = self.milliseconds = 0
+        self.way = ""
+
+    def run(self) -> Verdict:
+        holdings = self._holdings()
+        earlier = holdings.parts_of(self.step.identity)
+        try:
+            how = self._bring(holdings, earlier)
+        except Unreachable:
+            raise
+        except BaseException:
+            with contextlib.suppress(ToolkitError, OSError):
+                self._ask(script(_NAME, "", "--", *self.made))
+            raise
+        amounts = (
+            ("bytes", self.sent),
+            ("from_here", self.sent - self.relayed),
+            ("layers", self.layers),
+            ("of", len(self.source.image.diff_ids)),
+            *((("transfer_ms", self.milliseconds),) if self.milliseconds else ()),
+        )
+        return Verdict("ok", f"{size(self.sent)}, {how}", amounts=amounts)
+
+    def _bring(self, holdings: Holdings, earlier: Sequence[str]) -> str:
+        """Let the host have the image under its names; return how it came there."""
+        if parts := self.source.parts:
+            try:
+                self._name(self._in_groups(parts, holdings), earlier)
+                went_on = "; went on from an earlier try" if earlier else ""
+                return f"{self.layers} of {len(parts.layers)} layers{self.way}{went_on}"
+            except Unreadable as error:
+                self.source.give_up(error.what)
+        self._name(self._whole(holdings), earlier)
+        return f"the whole image, as its layers cannot be read: {self.source.why_whole}"
+
+    # Layer by layer
+
+    def _in_groups(self, parts: ImageParts, holdings: Holdings) -> _Arrived:
+        sizes = [layer.size for layer in parts.layers]
+        first = held(parts.diff_ids, holdings.chains)
+        # Where all layers are there, the image itself is still to come.
+        groups = groups_of(sizes, first) or (Group(first, first),)
+        sent = [parts.size(group) for group in groups]
+        self._require_room(holdings, room_needed(holdings.store, sent))
+        self.total = sum(sent)
+        name = self._from_others(parts, first) if self.shared and self.total >= LEAST else ""
+        if not name:
+            # What came so far, if anything did, is there already.
+            first = held(parts.diff_ids, self._holdings().chains) if self.made else first
+            for group in groups_of(sizes, first) or (Group(first, first),):
+                name = self._load(parts, group)
+        arrived = self._look(name)
+        if arrived.whole or not first:
+            return arrived
+        # The layers below were unpacked from other blobs than ours, compressed ones say; it wants these too.
+        for group in _below(sizes, 0, first):
+            self.total += parts.size(group)
+            self._load(parts, group)
+        return self._look(self._load(parts, Group(len(sizes), len(sizes))))
+
+    def _from_others(self, parts: ImageParts, first: int) -> str:
+        """Take part in the transfer to all; return the image's name so far, empty where it did not come."""
+        assert self.shared is not None
+        relay, cargo = self.shared.relay, self.shared.cargo
+        program = relay_program(self.step.cluster, self.step.identity, self.step.address)
+        brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
+        if isinstance(brought, str):
+            self.way = f", not over other hosts: {brought}"
+            return ""
+        # Refused ones as well: the containerd store keeps the name of what it did not take.
+        self.made |= dict.fromkeys(one.name for one in cargo.archives if one.group.start >= first)
+        loaded = [one for one in cargo.archives if one in brought.stretches]
+        self.sent += brought.wire
+        self.relayed += max(0, brought.wire - brought.fed)
+        self.layers += sum(one.group.stop - one.group.start for one in loaded)
+        self.milliseconds = round(1000 * brought.seconds)
+        link = f" of {self.step.mbit:.0f}" if self.step.mbit else ""
+        mbit = 8 * brought.wire / brought.seconds / 1e6 if brought.seconds else 0.0
+        speed = f", {mbit:.0f}{link} Mb/s" if mbit else ""
+        self.way = "".join(
+            (
+                f", from {brought.giver}" if brought.giver else "",
+                speed,
+                f" ({brought.note})" if brought.note else "",
+            )
+        )
+        if not brought.refused:
+            return loaded[-1].name
+        if lacking(brought.refused, parts.diff_ids) is None:
+            result = Result(1, brought.refused, "", 0)
+            raise failure(result, self.runner, _AGAIN)
+        return ""
+
+    def _load(self, parts: ImageParts, group: Group, again: bool = True) -> str:
+        """Load a group; when layers below it prove to be missing, those first and it once more."""
+        one = make_archive(parts, group, self.step.identity, self.token)
+        self.made[one.name] = None
+        with contextlib.closing(read_archive(self.source, one)) as pieces:  # type: ignore[type-var]
+            result, said = self._stream(pieces)
+        if result.ok:
+            self.layers += group.stop - group.start
+            return one.name
+        first = lacking(f"{said}\n{result.stderr}", parts.diff_ids[: group.start])
+        if first is None or not again:
+            raise failure(replace(result, stdout=said), self.runner, _AGAIN)
+        sizes = [layer.size for layer in parts.layers]
+        for earlier in _below(sizes, first, group.start):
+            self.total += parts.size(earlier)
+            self._load(parts, earlier, again=False)
+        self.total += one.size
+        return self._load(parts, group, again=False)
+
+    # All at once
+
+    def _whole(self, holdings: Holdings) -> _Arrived:
+        self.total = self.source.image.size
+        self._require_room(holdings, 2 * self.total)
+        with contextlib.closing(self.source.whole()) as tap:
+            result, said = self._stream(tap)
+        if not result.ok:
+            raise failure(replace(result, stdout=said), self.runner, _AGAIN)
+        self.layers = len(self.source.image.diff_ids)
+        name = part_name(self.step.identity, self.token, self.layers)
+        self.made[name] = None
+        # It was saved without a name; the last word is its Id.
+        self._ask(script(_NAME, said.strip().rpartition(" ")[2], name, "--"))
+        return self._look(name)
+
+    # What both need
+
+    def _stream(self, chunks: Iterable[bytes]) -> tuple[Result, str]:
+        before = self.sent
+
+        def report(done: int) -> None:
+            self.sent = before + done
+            self.advance(self.sent, max(self.total, self.sent))
+
+        said: list[bytes] = []
+        load = load_program(self.step.cluster, self.step.identity)
+        result = self.runner.stream(load, said.append, counted(chunks, report))
+        return result, b"".join(said).decode(errors="replace")
+
+    def _ask(self, question: Command) -> str:
+        return self._answer(question).stdout
+
+    def _answer(self, question: Command) -> Result:
+        answer = self.runner.run(question, 120)
+        if not answer.ok:
+            raise failure(answer, self.runner)
+        return answer
+
+    def _holdings(self) -> Holdings:
+        with answer_of(self.step.host, "the images that it has"):
+            nonce = secrets.token_hex(8)
+            return parse_holdings(self._answer(ask_holdings(nonce)).raw, nonce)
+
+    def _require_room(self, holdings: Holdings, needed: int) -> None:
+        room, host = holdings.room, self.step.host
+        if room is None or room.free >= _LEAST_ROOM * needed:
+            return
+        what = f"no room for it in {room.path}: {room.line()}; while it is loaded it takes {size(needed)}"
+        raise ImageError(what, f"{room_fix(host, room.mount)}; or load it there by hand", host)
+
+    def _look(self, name: str) -> _Arrived:
+        said = self._ask(script(_LOOK, name))
+        with answer_of(self.step.host, f"the image {name}"):
+            found = json_list(ImageInspect, said)
+        identity = image_facts(found[0]).identity if found else ""
+        return _Arrived(name, identity, said.rstrip().rpartition("\n")[2].startswith("sha256:"))
+
+    def _name(self, arrived: _Arrived, earlier: Sequence[str]) -> None:
+        """Give the image its names, once what the host holds has proved to be it; the other names go."""
+        if arrived.identity != self.step.identity:
+            raise ImageError("what arrived is not what was sent", _AGAIN, self.step.host)
+        if not arrived.whole:
+            fix = f"on {self.step.host}: restart docker; then run the command again"
+            raise ImageError("the engine does not keep all of the image", fix, self.step.host)
+        names = image_names(self.step.identity, self.step.reference)
+        self._ask(script(_NAME, arrived.name, *names, "--", *dict.fromkeys((*self.made, *earlier))))
+
+
+def _below(sizes: Sequence[int], first: int, stop: int) -> Iterator[Group]:
+    """The groups of the layers from ``first`` to ``stop``."""
+    for group in groups_of(sizes, first):
+        if group.start < stop:
+            yield Group(group.start, min(group.stop, stop))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts
 from toolkit.errors import ImageError
-from toolkit.image.built_images import built_images
+from toolkit.image.build import built_images
 from toolkit.image.export_reader import ExportReader
 from toolkit.image.layer_reader import LayerReader, Unreadable, verified
 from toolkit.image.layers import Group, ImageParts

@@ -21,8 +21,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import read_some, unreadable
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.init.answers import cluster_name, free_name
-from toolkit.init.draft import Draft, DraftHost, faults_between, named, read_host
-from toolkit.init.draft_text import hosts_file
+from toolkit.init.draft import Draft, DraftHost, faults_between, hosts_file, named, read_host
 from toolkit.init.filling import CPU_IMAGE, choice_of, filled, image_for
 from toolkit.init.hostfile import parse_hostfile
 from toolkit.init.shares import SHARES, CommonShare, common_shares

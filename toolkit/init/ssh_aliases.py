@@ -1,14 +1,91 @@
-"""The aliases that an ssh configuration names, and the files that it includes; see ssh_config(5)."""
+"""Aliases in ``~/.ssh/config``, and the address to which ssh connects for each; see ssh_config(5)."""
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from toolkit.hostsfile import fields
+from toolkit.remote.fanout import fan_out
+from toolkit.remote.ssh_config import Target, resolve_target
+
+# As ssh: files that include files that include files end somewhere.
+_DEEPEST = 16
+_LARGEST = 1 << 20
 # A keyword, and its arguments behind blanks or one '='.
 _LINE = re.compile(r"\s*([A-Za-z]+)(?:\s*=\s*|\s+)(.*)")
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
+
+
+@dataclass(frozen=True)
+class Alias:
+    """One name of ``~/.ssh/config``.
+
+    Args:
+        place: user, host and port that it leads to; empty when ssh cannot say.
+        bar: why it is no host for a cluster; empty when it may be one.
+    """
+
+    name: str
+    place: str = ""
+    bar: str = ""
+
+
+def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
+    """Return the aliases of an ssh configuration, ``~/.ssh/config`` by default; contacts nobody.
+
+    They come in its order, and ``Include`` is followed.
+    Of several names of one place the first may be a host.
+    """
+    names = tuple(dict.fromkeys(_names(path or Path("~/.ssh/config").expanduser(), 0)))
+    strange = {name: bar for name in names if (bar := _no_address(name))}
+    spelled = {name.lower(): name for name in reversed(names)}
+    strange |= {n: f"is {spelled[n.lower()]} in other letters" for n in names if spelled[n.lower()] != n}
+    targets, errors = fan_out([n for n in names if n not in strange], lambda name: resolve_target(name, name))
+    strange |= {name: error.what for name, error in errors.items()}
+    found: list[Alias] = []
+    first: dict[tuple[str, str, int, tuple[Target, ...]], str] = {}
+    for name in names:
+        if name in strange:
+            found.append(Alias(name, bar=strange[name]))
+            continue
+        target = targets[name]
+        bar = "logs in as git" if target.user == "git" else ""
+        if not bar:
+            # Behind different jump hosts one private address is different machines.
+            other = first.setdefault((target.user, target.host, target.port, target.jump), name)
+            bar = f"leads where {other} does" if other != name else ""
+        found.append(Alias(name, target.login, bar))
+    return tuple(found)
+
+
+def _no_address(name: str) -> str:
+    """Why a hosts file cannot hold the name as an address, empty when it can."""
+    try:
+        fields.address(name)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _names(path: Path, depth: int) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(_LARGEST)
+    except (OSError, ValueError):
+        return  # ssh too passes over files that are not there
+    for kind, word in parse_aliases(text):
+        if kind == "host":
+            yield word
+        elif depth < _DEEPEST:
+            # Relative to ~/.ssh, wherever the file that includes it lies.
+            pattern = Path("~/.ssh").expanduser() / Path(word).expanduser()
+            for each in sorted(glob.glob(str(pattern))):  # noqa: PTH207  (patterns here may be absolute)
+                yield from _names(Path(each), depth + 1)
 
 
 def parse_aliases(text: str) -> Iterator[tuple[Literal["host", "include"], str]]:

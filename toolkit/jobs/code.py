@@ -1,18 +1,27 @@
-"""A local folder: which of its files travel, what they are, and their bytes in order."""
+"""Code to send: the files of a local folder that are not ignored, their checksums, and their bytes in order.
+
+Checksums are remembered from run to run for files that have not been touched since.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import re
 import stat
+import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import pathspec
 
 from toolkit.core.code import FILE, LINK, CodeTree, Entry
 from toolkit.core.names import RUNS
-from toolkit.data.hashes import Hashes, Unsteady
 from toolkit.errors import ToolkitError
-from toolkit.jobs.ignore import Rules, parse_ignore
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
 # Folders that are never part of a program, whatever the ignore files say.
@@ -25,6 +34,56 @@ _PIECE = 2**15
 # What `why` and `report` have written, which may tell more than the ranks should know.
 _OWN_PAGES = re.compile(r"why-\d{8}-\d{6}-.*\.tar\.gz|report-\d{8}-\d{6}-.*\.html")
 _STEADY = "run it again; name what others write all the time in .toolkitignore"
+
+# A file that was written this short a time before it was read may be written again with the same times and
+# the same size; file systems count time in steps of up to two seconds.
+_SETTLED_NS = 2_000_000_000
+_MOST_CACHES = 32
+_TRIES = 3
+# Size, mtime, ctime (both in nanoseconds), inode.
+_Seen = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of one ignore file.
+
+    Two readings of the same lines, because the library's own order of precedence is made for a list of
+    files: a rule for folders counts less in it than one for anything. Whoever walks from folder to folder,
+    as git does, needs the last rule that matches to win for a folder.
+    """
+
+    for_files: pathspec.GitIgnoreSpec
+    for_folders: pathspec.PathSpec  # type: ignore[type-arg]
+
+    def ignored(self, path: str, is_folder: bool) -> bool | None:
+        """Return what the rules say about an entry, None when they say nothing.
+
+        Args:
+            path: relative to the folder of the rules; the folders above it are asked first, by the caller.
+        """
+        if is_folder:
+            return self.for_folders.check_file(f"{path}/").include
+        return self.for_files.check_file(path).include
+
+
+def parse_ignore(data: bytes) -> Rules | None:
+    """Return the rules of an ignore file, None when it has none; lines without a meaning are passed over."""
+    lines = data.removeprefix(b"\xef\xbb\xbf").decode(errors="surrogateescape").split("\n")
+    meant = [line for line in (raw.removesuffix("\r") for raw in lines) if _has_meaning(line)]
+    if not meant:
+        return None
+    folders = pathspec.PathSpec.from_lines("gitignore", meant)
+    return Rules(pathspec.GitIgnoreSpec.from_lines(meant), folders)
+
+
+def _has_meaning(line: str) -> bool:
+    try:
+        pathspec.GitIgnoreSpec.from_lines([line])
+    except ValueError:  # what pathspec and re say of a pattern that is none
+        return False
+    return bool(line.strip())
+
 
 # The rules of each folder on the way, outermost first, with how much of a path leads to that folder.
 _Rules = tuple[tuple[int, Rules], ...]
@@ -63,6 +122,31 @@ def read_tree(folder: Path, cache: Path | None = None, private: Iterable[Path] =
         raise _unreadable(error) from error
     hashes.save()
     return CodeTree(entries, tuple(sorted(kept)))
+
+
+def contents(folder: Path, entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Yield the bytes of these files one after another, in pieces that do not end where files do.
+
+    Raises:
+        ToolkitError: a file cannot be read, or is not as long any more as its entry says.
+    """
+    piece = bytearray()
+    for entry in entries:
+        left = entry.size
+        try:
+            with (folder / entry.path).open("rb", buffering=0) as source:
+                while left and (data := source.read(min(left, _PIECE))):
+                    left -= len(data)
+                    piece += data
+                    if len(piece) >= _PIECE:
+                        yield bytes(piece)
+                        piece.clear()
+        except OSError as error:
+            raise _unreadable(error) from error
+        if left:
+            raise ToolkitError(f"{entry.path} got shorter while it was sent", _STEADY)
+    if piece:
+        yield bytes(piece)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -136,26 +220,91 @@ def _is_ignored(path: str, is_folder: bool, rules: _Rules) -> bool:
     return False
 
 
-def contents(folder: Path, entries: Iterable[Entry]) -> Iterator[bytes]:
-    """Yield the bytes of these files one after another, in pieces that do not end where files do.
+class Unsteady(OSError):
+    """A file is written while it is read."""
 
-    Raises:
-        ToolkitError: a file cannot be read, or is not as long any more as its entry says.
+
+class Hashes:
+    """Sums of the files of one folder.
+
+    A sum counts for as long as size, both times and the inode are those of when it was made. What cannot be
+    remembered is read again.
     """
-    piece = bytearray()
-    for entry in entries:
-        left = entry.size
-        try:
-            with (folder / entry.path).open("rb", buffering=0) as source:
-                while left and (data := source.read(min(left, _PIECE))):
-                    left -= len(data)
-                    piece += data
-                    if len(piece) >= _PIECE:
-                        yield bytes(piece)
-                        piece.clear()
-        except OSError as error:
-            raise _unreadable(error) from error
-        if left:
-            raise ToolkitError(f"{entry.path} got shorter while it was sent", _STEADY)
-    if piece:
-        yield bytes(piece)
+
+    def __init__(self, folder: Path, cache: Path | None = None) -> None:
+        name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
+        self._file = (cache or cache_folder()) / f"{name}.json"
+        self._old: dict[str, list[object]] = {}
+        self._new: dict[str, list[object]] = {}
+        with contextlib.suppress(OSError, ValueError):
+            old = json.loads(self._file.read_bytes())
+            self._old = old if isinstance(old, dict) else {}
+        self._began = time.time_ns()
+        self._changed = False
+
+    def of(self, key: str, file: str, about: os.stat_result) -> tuple[str, os.stat_result]:
+        """Return a file's sha256 in hexadecimal digits, and its status when that was made.
+
+        Args:
+            key: by which it is remembered.
+            about: its status, as it was just seen.
+
+        Raises:
+            Unsteady: it is written all the time.
+            OSError: it cannot be read.
+        """
+        seen = _seen(about)
+        known = self._old.get(key)
+        if isinstance(known, list) and len(known) == 5 and known[:4] == [*seen]:
+            self._new[key] = known
+            return str(known[4]), about
+        self._changed = True
+        digest, about = _read_digest(file)
+        if max(about.st_mtime_ns, about.st_ctime_ns) < self._began - _SETTLED_NS:
+            self._new[key] = [*_seen(about), digest]
+        return digest, about
+
+    def save(self) -> None:
+        """Remember the sums that were asked for, and forget the others."""
+        if not self._changed and len(self._new) == len(self._old):
+            return
+        with contextlib.suppress(OSError):  # then the files are read once more next time
+            folder = self._file.parent
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor, name = tempfile.mkstemp(dir=folder)
+            try:
+                with os.fdopen(descriptor, "w") as file:
+                    json.dump(self._new, file)
+                Path(name).replace(self._file)
+            except BaseException:
+                Path(name).unlink()
+                raise
+            _forget_old(folder)
+
+
+def cache_folder() -> Path:
+    """Return where sums are remembered."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "toolkit" / "code"
+
+
+def _seen(about: os.stat_result) -> _Seen:
+    return about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino
+
+
+def _read_digest(file: str) -> tuple[str, os.stat_result]:
+    for _ in range(_TRIES):
+        with open(file, "rb", buffering=0) as source:  # noqa: PTH123 - of ten thousand files it is felt
+            before = os.fstat(source.fileno())
+            sha = hashlib.sha256()
+            while data := source.read(2**20):
+                sha.update(data)
+            if _seen(os.fstat(source.fileno())) == _seen(before):
+                return sha.hexdigest(), before
+    raise Unsteady(f"{file} is written while it is read")
+
+
+def _forget_old(folder: Path) -> None:
+    files = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
+    for file in files[_MOST_CACHES:]:
+        file.unlink()

@@ -16,8 +16,8 @@ from toolkit.core.names import INSIDE
 from toolkit.core.report import Report, from_phase, spans_json
 from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.jobs.exec_mode import end_parts, stop_parts
-from toolkit.jobs.following import follow
 from toolkit.jobs.id_cache import remember_job
+from toolkit.jobs.logs import follow
 from toolkit.jobs.records import job_parts, job_status, running_jobs
 from toolkit.jobs.status import JobStatus
 from toolkit.plan.execute import Listener, PlanInterrupted

@@ -1,15 +1,39 @@
-"""What of a job's output is wanted, and how one host is asked for it."""
+"""Output of a job: what there is of it, or all up to the job's end.
+
+With `transport: exec` each host has a part of the job, and no host hears from another. Whoever follows such a
+job does: a part that fails, or a host that is gone, ends the others, whose ranks would wait for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from toolkit.cluster.session import Session
+from toolkit.core.answers import read_answer
 from toolkit.core.causes import words_of
-from toolkit.core.command import Result, command
+from toolkit.core.command import TIMED_OUT, Result, command
 from toolkit.core.names import INSIDE
-from toolkit.core.runner import Runner
-from toolkit.errors import ToolkitError
+from toolkit.core.runner import ContainerRunner, Runner
+from toolkit.errors import NotReady, ToolkitError, Unreachable
+from toolkit.jobs.exec_mode import Parts, end_parts
+from toolkit.jobs.records import job_parts
+from toolkit.jobs.status import FAULTS, JobStatus, parse_status, shifted
+from toolkit.protocol.jobs import Cause, Ended, Status
+from toolkit.remote.fanout import fan_out
+
+# Seconds before each new try of a host that is not heard from any more; a jump host may be starting again.
+_PAUSES = (0.0, 5.0, 10.0)
+# As in toolkit/inside/common.py: a host of the job is gone.
+_EXIT_LOST = 69
+_MOST_LINE = 1 << 20  # bytes
+
+Sink = Callable[[bytes], None]
+# A host, and its part's status or what kept us from hearing it.
+Told = queue.SimpleQueue[tuple[str, Status | Exception]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +68,57 @@ class Excerpt:
 ALL = Excerpt()
 
 
-def copy(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt, *more: str) -> str:
+def show_log(session: Session, job: JobStatus, sink: Sink, what: Excerpt, on: bool) -> None:
+    """Copy what there is of a job's output to ``sink``; with ``on``, go on until its end.
+
+    Raises:
+        NotReady: the job has no such rank or host.
+    """
+    if what.host and what.host not in dict(job.hosts):
+        known = ", ".join(name for name, _ in job.hosts)
+        raise NotReady(f"job {job.id} has no ranks on {what.host}; it has some on {known}", "toolkit jobs")
+    more = () if on else ("--now",)
+    if what.rank is None and session.inventory.in_parts:
+        show_parts(session, job.id, sink, what, more)
+        return
+    host = session.inventory.main if what.rank is None else job.host_of(what.rank)
+    copy(session.container(host), job.id, sink, what, *more)
+
+
+def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobStatus:
+    """Copy a job's output to ``sink`` until the job has ended; return how it went, without its record.
+
+    Raises:
+        ToolkitError: nobody is left who could say how it ended.
+    """
+    if session.inventory.in_parts:
+        session.desks.leave()
+        ended = follow_parts(session, job, sink, what)
+        assert ended is not None  # without a limit it is heard to its end
+        return ended
+    if desk := session.desks.take(session.inventory.main):
+        result = desk.follow((job, *what.words(), "--status"), sink)
+        said = heard_out(result, job, session.inventory.main).strip()
+    else:
+        said = copy(session.main, job, sink, what, "--status").strip()
+    if not said:
+        raise ToolkitError(f"following {job} ended before the job did", f"toolkit attach {job}")
+    return parse_status(job, read_answer(Ended, said, session.inventory.main, f"the end of {job}").status)
+
+
+def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:
+    """Return True when the job has ended, False when it has not after so many seconds."""
+    if session.inventory.in_parts:
+        return follow_parts(session, job, None, ALL, seconds) is not None
+    ask = ("python3", str(INSIDE / "follow.py"), job, "--silent")
+    # Ends there with the limit or with this program, whichever is first.
+    result = session.run_inside(session.inventory.main, ask, seconds)
+    if not result.ok and result.status != TIMED_OUT:
+        raise ToolkitError(f"cannot wait for {job}: {words_of(result.stderr)}", "toolkit jobs")
+    return result.ok
+
+
+def copy(runner: Runner, job: str, sink: Sink, what: Excerpt, *more: str) -> str:
     """Run follow.py in a container; return what it says on standard error.
 
     Raises:
@@ -63,3 +137,222 @@ def heard_out(result: Result, job: str, host: str) -> str:
     # The engine ends what runs in a container that goes, and nobody is left to say a word.
     what = f"cannot show the log of {job} any more: the program that reads it was ended, as when"
     raise ToolkitError(f"{what} its container goes down", "toolkit status; toolkit jobs", host)
+
+
+def follow_parts(
+    session: Session, job: str, sink: Sink | None, what: Excerpt, seconds: float | None = None
+) -> JobStatus | None:
+    """Copy the output of all parts until all have ended; return how the job went.
+
+    Args:
+        sink: None for nothing at all.
+        seconds: after which it is given up; None for never.
+
+    Returns:
+        None when it has not ended after so many seconds.
+
+    Raises:
+        NotReady: the records of its hosts contradict each other, so that a failure of one must end no other.
+        Unreachable: no host answers any more.
+    """
+    parts, told = _parts(session, job), Told()
+    if parts.disputed:
+        raise NotReady(f"cannot follow {job}: {parts.disputed}", f"toolkit logs {job}")
+    lock, left = threading.Lock(), set(parts.statuses)
+    if parts.silent and sink is not None:
+        # No reason to end the rest: it may be this machine alone that does not reach them.
+        names = ", ".join(parts.silent)
+        sink(f"[toolkit] not followed, as nothing answers there: what the job does on {names}\n".encode())
+    until = None if seconds is None else time.monotonic() + seconds
+    for host in parts.statuses:
+        lines = None if sink is None else _Lines(sink, lock)
+        _Part(session, host, job, lines, what.words(), told, until).start()
+    ending = False
+    while left:
+        try:
+            host, end = told.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return None
+        if until is not None and isinstance(end, ToolkitError) and time.monotonic() >= until:
+            return None  # the limit has closed the connection, so this says nothing about the host
+        left.discard(host)
+        if isinstance(end, ToolkitError) and not _is_its_own(session, parts, host):
+            raise end  # it is we who are cut off: the job may be well
+        parts.statuses[host] = end if isinstance(end, Status) else _without(host, end)
+        if left and not ending and parts.statuses[host].state in FAULTS:
+            ending = True
+            why = () if isinstance(end, Status) else ("--why", parts.statuses[host].reason)
+            _, errors = end_parts(session, job, tuple(left), ("--failed", *why), 60)
+            for error in errors.values():
+                if sink is not None:
+                    sink(f"[toolkit] {error}\n".encode())
+    return parts.status
+
+
+def _is_its_own(session: Session, parts: Parts, host: str) -> bool:
+    """Whether a host that is not heard from is gone by itself: another one of the job still answers."""
+    if session.closed:
+        return False
+    others = [name for name in parts.statuses if name != host]
+    answers, _ = fan_out(others, lambda name: session.runners[name].run(command("true"), 10).ok)
+    return any(answers.values())
+
+
+def show_parts(session: Session, job: str, sink: Sink, what: Excerpt, more: Sequence[str]) -> None:
+    """Copy what there is of all parts' output, host by host; without ``--now`` go on to the end of all.
+
+    Raises:
+        ToolkitError: some host did not show its own; the others have.
+    """
+    parts = _parts(session, job)
+    lock, at_once = threading.Lock(), "--now" not in more
+
+    def show(host: str) -> None:
+        lines = _Lines(sink, lock)
+        try:
+            copy(session.container(host), job, lines, what, *more)
+        finally:
+            lines.close()
+
+    errors: dict[str, ToolkitError] = {}
+    if at_once:
+        errors = fan_out(parts.statuses, show)[1]
+    else:
+        for host in parts.statuses:
+            try:
+                show(host)
+            except ToolkitError as error:
+                errors[host] = error
+    if parts.silent:
+        names = ", ".join(parts.silent)
+        raise ToolkitError(
+            f"not shown, as nothing answers there: what {job} said on {names}", "toolkit check"
+        )
+    if errors:
+        raise next(iter(errors.values()))
+
+
+def _parts(session: Session, job: str) -> Parts:
+    found = next((parts for parts in job_parts(session) if parts.id == job), None)
+    if found is None:
+        raise NotReady(f"there is no job {job}", "toolkit jobs lists them")
+    return found
+
+
+def _without(host: str, error: Exception) -> Status:
+    """The status of a part of which nothing is heard any more.
+
+    Raises:
+        Exception: what is no fault of that host.
+    """
+    if not isinstance(error, ToolkitError):
+        raise error
+    reason = f"{host} is lost: {error.what}"
+    now = time.time()
+    return Status(
+        state="failed",
+        exit_code=_EXIT_LOST,
+        started=now,
+        ended=now,
+        reason=reason,
+        unswept=(host,),
+        # Before all that follows from it, whatever the ranks' own records say of that.
+        cause=Cause(ended=0.0),
+    )
+
+
+class _Lines:
+    """Passes on whole lines of one host, so that those of several stay apart."""
+
+    def __init__(self, sink: Sink, lock: threading.Lock) -> None:
+        self._sink, self._lock, self._rest = sink, lock, b""
+
+    def __call__(self, data: bytes) -> None:
+        whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        if newline:
+            self._put(whole + newline)
+        if len(self._rest) > _MOST_LINE:  # passed on without its end: nothing is kept of an endless line
+            self._put(self._rest)
+            self._rest = b""
+
+    def close(self) -> None:
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._put(rest + b"\n")
+
+    def _put(self, data: bytes) -> None:
+        with self._lock:
+            self._sink(data)
+
+
+class _Part(threading.Thread):
+    """Follows one host's part of a job; puts its status, or what went wrong, on a queue."""
+
+    def __init__(
+        self,
+        session: Session,
+        host: str,
+        job: str,
+        sink: Sink | None,
+        words: Sequence[str],
+        told: Told,
+        until: float | None,
+    ) -> None:
+        super().__init__(name=f"part on {host}", daemon=True)
+        self._until = until
+        self._session, self.host, self._job = session, host, job
+        self._sink, self._words, self._told = sink, words, told
+
+    def run(self) -> None:
+        try:
+            self._told.put((self.host, self._follow_on()))
+        except Exception as error:  # raised again by who waits for us
+            self._told.put((self.host, error))
+
+    def _follow_on(self) -> Status:
+        """Follow to the end, over a new connection where one breaks: host and ranks may be well."""
+        words, runner = self._words, self._session.container(self.host)
+        error: ToolkitError | None = None
+        for pause in (0.0, *_PAUSES):
+            time.sleep(pause)
+            if self._session.closed or self._left() == 0:
+                break
+            try:
+                if error is not None:
+                    runner = self._anew()
+                return self._follow(runner, words)
+            except ToolkitError as again:
+                error, words = error or again, ("--tail", "0")
+        raise error or Unreachable("the connection was closed", f"toolkit attach {self._job}", self.host)
+
+    def _follow(self, runner: ContainerRunner, words: Sequence[str]) -> Status:
+        if self._sink is None:
+            said = self._wait(runner, words).strip()
+        else:
+            said = copy(runner, self._job, self._sink, Excerpt(), *words, "--status").strip()
+        if isinstance(self._sink, _Lines):
+            self._sink.close()
+        if not said:
+            what = f"following {self._job} ended before the job did"
+            raise ToolkitError(what, f"toolkit attach {self._job}", self.host)
+        ended = read_answer(Ended, said, self.host, f"the end of {self._job}")
+        return shifted(ended.status, time.time() - ended.now)
+
+    def _wait(self, runner: ContainerRunner, words: Sequence[str]) -> str:
+        """Wait for the end; what waits there ends with the limit or with this program."""
+        ask = command("python3", str(INSIDE / "follow.py"), self._job, *words, "--silent", "--status")
+        said: list[bytes] = []
+        outer = self._session.runners[self.host]
+        result = runner.follow(outer, ask, lambda data: None, said.append, self._left())
+        text = b"".join(said).decode(errors="replace")
+        return heard_out(replace(result, stderr=text + result.stderr), self._job, self.host)
+
+    def _left(self) -> float | None:
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
+
+    def _anew(self) -> ContainerRunner:
+        """The same container over a new connection; what else the command does there goes over it as well."""
+        runner = self._session.runner(self.host)
+        runner.open()
+        self._session.runners[self.host] = runner
+        return self._session.container(self.host)

@@ -13,7 +13,7 @@ from toolkit.core.names import container_name
 from toolkit.core.text import counted
 from toolkit.core.transport import EXEC
 from toolkit.errors import NotReady
-from toolkit.image.extras import OWN
+from toolkit.image.build_plan import OWN
 from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job, starts_from_main
 from toolkit.launchers.job import Job
 from toolkit.launchers.slots import Room

@@ -11,8 +11,7 @@ from toolkit.core.code import Entry
 from toolkit.core.disk_space import size
 from toolkit.errors import ToolkitError
 from toolkit.jobs.code import contents
-from toolkit.plan.context import Advance, Context, Verdict
-from toolkit.plan.failures import failure
+from toolkit.plan.context import Advance, Context, Verdict, failure
 from toolkit.plan.steps import SendCode, StartDaemons, StartJob
 from toolkit.protocol.session import ENDED, Heard
 from toolkit.remote.container_session import Desk

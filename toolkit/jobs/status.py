@@ -1,13 +1,17 @@
-"""A job as main's records show it."""
+"""Status of a job from the records of its hosts, as a value, a table row and JSON."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
 
 from toolkit.errors import NotReady
+from toolkit.plan.show import table
 from toolkit.protocol.jobs import Cause, Record, Status
 
 # What PyTorch puts before a traceback, and the last line of one.
@@ -20,6 +24,7 @@ FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
 FAULTS = ("failed", "timeout", "lost")
 _ENDED_BY_OTHERS = 128 + 15
 _NO_CAUSE = Cause()
+_COMMAND_WIDTH = 48
 
 
 @dataclass(frozen=True)
@@ -167,3 +172,46 @@ def _telling(statuses: list[Status]) -> Status:
         return order, cause == _NO_CAUSE, cause.exit_code == _ENDED_BY_OTHERS, when
 
     return min(statuses, key=lateness)
+
+
+def jobs_table(jobs: Sequence[JobStatus]) -> str:
+    """Return one line for each job."""
+    head = ("job", "owner", "state", "exit", "ranks", "hosts", "started", "took", "command", "reason")
+    return table(head, [_row(job) for job in jobs])
+
+
+def job_json(job: JobStatus) -> dict[str, Any]:
+    """Return a job as JSON has it."""
+    return asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
+
+
+def _row(job: JobStatus) -> tuple[str, ...]:
+    command = shlex.join(job.command)
+    started = datetime.fromtimestamp(job.started).strftime("%m-%d %H:%M") if job.started else ""
+    return (
+        job.id,
+        job.owner,
+        job.state,
+        "" if job.exit_code is None else str(job.exit_code),
+        str(job.ranks),
+        ",".join(name for name, _ in job.hosts),
+        started,
+        length(job.ended - job.started) if job.ended else "",
+        command if len(command) <= _COMMAND_WIDTH else f"{command[: _COMMAND_WIDTH - 1]}…",
+        job.reason or (f"started again after: {job.restarts[-1]}" if job.restarts else ""),
+    )
+
+
+def length(seconds: float) -> str:
+    """Return a length of time in its two greatest units.
+
+    >>> length(7.04), length(3725), length(200000)
+    ('7.0 s', '1 h 2 min', '2 d 7 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds) // 60
+    if minutes < 60:
+        return f"{minutes} min {int(seconds) % 60} s"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

@@ -17,8 +17,7 @@ from toolkit.lab import commands as cmd
 from toolkit.lab import files
 from toolkit.lab.engine import Found, LabEngine
 from toolkit.lab.spec import ENGINES, LabSpec
-from toolkit.lab.subnets import free_subnet, routed_networks
-from toolkit.lab.topology import LabHost, Means, lab_hosts
+from toolkit.lab.topology import LabHost, Means, free_subnet, lab_hosts, routed_networks
 from toolkit.remote.fanout import fan_out
 
 Progress = Callable[[str], None]

@@ -10,7 +10,7 @@ from toolkit.core.container import CONFINED
 from toolkit.core.facts import Facts
 from toolkit.core.names import JOBS, LABEL_PORT
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.image.parts import PARTS
+from toolkit.image.inventory import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 from toolkit.protocol.numbers import whole
 

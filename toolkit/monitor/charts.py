@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from toolkit.core.report import Span
 from toolkit.html.page import COLOURS
-from toolkit.monitor.curves import Curve
+from toolkit.monitor.job_report import Curve
 from toolkit.network.units import seconds_text
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _FOOT = 520, 44, 8, 8, 22

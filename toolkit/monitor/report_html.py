@@ -1,19 +1,41 @@
-"""A job's report as one HTML file: what ran where, what took how long, how fast it went, what broke."""
+"""Report of a job, or a comparison of two jobs, as one HTML file."""
 
 from __future__ import annotations
 
 import html
 import shlex
+from collections.abc import Sequence
 
 from toolkit.bench.network_html import network_parts
-from toolkit.bench.scaling_fit import Scaling
-from toolkit.bench.scaling_html import scaling_parts
-from toolkit.html.page import cards, folded, page, section, table
-from toolkit.monitor.charts import Line, chart, clock_text
-from toolkit.monitor.job_report import JobReport, RankReport
-from toolkit.monitor.report_hosts import host_part, versions_parts
-from toolkit.monitor.report_times import times_parts
+from toolkit.bench.scaling_report import Scaling, scaling_parts
+from toolkit.core.report import HERE, Span
+from toolkit.html.page import COLOURS, cards, folded, page, section, table
+from toolkit.monitor.charts import Line, bars, chart, clock_text, legend
+from toolkit.monitor.job_report import Curve, HostReport, JobReport, RankReport
 from toolkit.network.measured import Measured
+from toolkit.network.units import seconds_text
+
+# Of `run`, then of the ranks, in the order in which they come.
+_PHASES = (
+    *("connect", "look and plan", "code", "start", "daemons"),
+    *("launch", "to the first line", "to the first step", "nothing printed"),
+)
+_UP_PHASES = (
+    "connect",
+    "look and plan",
+    "pull",
+    "image",
+    "data",
+    "files",
+    "keys",
+    "trust",
+    "containers",
+    "sshd",
+    "login",
+)
+# Curves of a host that are drawn into one picture.
+_TOGETHER = (("CPU",), ("memory",), ("network in", "network out"), ("disk read", "disk write"))
+_GPU_PARTS = ("", " memory", " power", " temperature", " clock")
 
 
 def report_html(report: JobReport, when: str, measured: Measured | None, scaling: Scaling | None) -> str:
@@ -168,3 +190,238 @@ def _network(report: JobReport, measured: Measured | None) -> list[str]:
     if measured is None:
         return ["<p class=soft>Not measured yet: <code>toolkit bench network</code>.</p>"]
     return [f"<p class=soft>Measured by job {html.escape(report.network[0])}.</p>", *network_parts(measured)]
+
+
+def times_parts(report: JobReport) -> list[str]:
+    """Return what each host did until the first step, then the attempts, and `up` before them."""
+    first = [*report.preparation, *rank_spans(report)]
+    hosts = [HERE, *(host.name for host in report.hosts)]
+    last = max((span.end for span in first), default=0.0)
+    parts = [
+        "<h3>To the first step</h3>" if first else "",
+        bars(first, hosts, _PHASES, f"what each host did until {clock_text(last)} after the start"),
+        _numbers(first, hosts, _PHASES),
+    ]
+    if len(report.attempts) > 1:
+        tries = tuple(f"attempt {number}" for number in range(len(report.attempts)))
+        spans = [
+            Span(
+                name,
+                host,
+                attempt.begin,
+                (report.seconds if attempt.end is None else attempt.end) - attempt.begin,
+            )
+            for name, attempt in zip(tries, report.attempts, strict=True)
+            for host in attempt.hosts
+        ]
+        parts += ["<h3>All attempts</h3>", bars(spans, hosts, tries, "attempts by host")]
+    if report.up:
+        before = report.up_before
+        ago = f", {clock_text(before)} before this job" if before is not None and before >= 0 else ""
+        there = list(dict.fromkeys([*hosts, *(span.host for span in report.up)]))
+        parts += [
+            f"<h3>The last toolkit up that changed something{ago}</h3>",
+            bars(report.up, there, _UP_PHASES, "what up took its time with on each host"),
+            _numbers(report.up, there, _UP_PHASES),
+        ]
+    return parts
+
+
+def rank_spans(report: JobReport) -> list[Span]:
+    """Return the first ranks' time by host: to their processes, to their first line, to the first step."""
+    ended = report.attempts[0].end
+    ended = report.seconds if ended is None else ended
+    told = [rank.first_step for rank in report.ranks if rank.first_step is not None]
+    last = min([*told, ended])
+    spans = []
+    for host in report.hosts:
+        own = [rank for rank in report.ranks if rank.host == host.name and rank.starts]
+        if not own:
+            continue
+        began = min(rank.starts[0] for rank in own)
+        line = min((rank.first_output for rank in own if rank.first_output is not None), default=ended)
+        step = min((rank.first_step for rank in own if rank.first_step is not None), default=ended)
+        spans.append(Span("launch", host.name, 0.0, max(0.0, began)))
+        if line >= ended:
+            # Of many scripts rank 0 alone prints.
+            spans.append(Span("nothing printed", host.name, began, max(0.0, last - began)))
+            continue
+        spans.append(Span("to the first line", host.name, began, max(0.0, line - began)))
+        if line < step < ended:
+            spans.append(Span("to the first step", host.name, line, step - line))
+    return spans
+
+
+def _numbers(spans: Sequence[Span], hosts: Sequence[str], phases: Sequence[str]) -> str:
+    """The same bars in numbers: seconds by host and phase."""
+    seen = [phase for phase in phases if any(span.phase == phase for span in spans)]
+    names = [host for host in hosts if any(span.host == host for span in spans)]
+    rows = []
+    for host in names:
+        cells = []
+        for phase in seen:
+            own = [span.seconds for span in spans if span.host == host and span.phase == phase]
+            cells.append(seconds_text(sum(own)) if own else "")
+        rows.append((host, *cells))
+    return folded("In numbers", table(("host", *seen), rows, "seconds by host and phase")) if rows else ""
+
+
+def host_part(report: JobReport, host: HostReport) -> str:
+    """Return the curves of one host."""
+    curves = {curve.name: curve for curve in host.curves}
+    window = (0.0, max(report.seconds, 1.0))
+    parts = []
+    for names in _TOGETHER:
+        own = [curves[name] for name in names if name in curves]
+        # Values beyond the link's speed, where that is known, are faults of the measurement.
+        scale = own[0].most if own and own[0].most and names[0] in ("CPU", "memory") else None
+        parts.append(
+            _small(host.name, [Line(curve, curve.name, n) for n, curve in enumerate(own)], window, scale)
+        )
+    indexes = [name[4:] for name in curves if name.startswith("GPU ") and name[4:].isdigit()]
+    for part in _GPU_PARTS:
+        lines = [
+            Line(curves[name], f"GPU {index}", number % COLOURS)
+            for number, index in enumerate(indexes)
+            if (name := f"GPU {index}{part}") in curves
+        ]
+        most = [line.curve.most for line in lines if line.curve.most]
+        parts.append(_small(host.name, lines, window, max(most) if most else None, f"GPUs{part}"))
+    inner = "".join(part for part in parts if part)
+    said = inner and f"<div class=charts>{inner}</div>"
+    return f"<h3>{html.escape(host.name)}</h3>{said or '<p class=soft>No gauges were kept.</p>'}"
+
+
+def _small(
+    host: str, lines: Sequence[Line], window: tuple[float, float], scale: float | None, title: str = ""
+) -> str:
+    if not lines:
+        return ""
+    names = title or " and ".join(line.name for line in lines)
+    unit = lines[0].curve.unit
+    text = f"{names}, {unit}" + (f" of {scale:.3g}" if scale and unit != "%" else "")
+    key = legend((line.colour, line.name) for line in lines) if len(lines) > 1 else ""
+    label = f"{text} on {host}"
+    drawn = chart(lines, label, 120, window=window, scale=scale)
+    return f"<div><h3>{html.escape(text)}</h3>{drawn}{key}</div>" if drawn else ""
+
+
+def versions_parts(report: JobReport) -> list[str]:
+    """Return what the hosts have, first what is the same on all."""
+    names = list(dict.fromkeys(name for host in report.hosts for name, _ in host.versions))
+    found = {host.name: dict(host.versions) for host in report.hosts}
+    if not names:
+        return []
+    alike = [n for n in names if len({found[host].get(n, "-") for host in found}) == 1]
+    others = [n for n in names if n not in alike]
+    some = next(iter(found.values()))
+    return [
+        table(("on all hosts", "version"), [(n, some.get(n, "-")) for n in alike], "versions", text=(0, 1)),
+        table(
+            ("not the same", *found),
+            [(n, *(found[host].get(n, "-") for host in found)) for n in others],
+            "versions that differ",
+        )
+        if others
+        else "",
+    ]
+
+
+def compare_html(one: JobReport, other: JobReport, when: str) -> str:
+    """Return the page.
+
+    Args:
+        when: date and time at which it was made, as it is to be shown.
+    """
+    names = (one.status.id, other.status.id)
+    parts = {
+        "numbers": section("numbers", "Numbers", _compared_numbers(one, other)),
+        "pace": section("pace", "Pace", *_paces(one, other)),
+        "hosts": section("hosts", "Hosts", _hosts(one, other)),
+        "versions": section("versions", "Versions that differ", _versions(one, other)),
+    }
+    titles = {"numbers": "Numbers", "pace": "Pace", "hosts": "Hosts", "versions": "Versions"}
+    links = [(name, titles[name]) for name, text in parts.items() if text]
+    head = [f"<p class=verdict>{html.escape(comparison(one, other))}</p>"]
+    for report in (one, other):
+        words = shlex.join(report.status.command)
+        head.append(
+            f"<p><b>{html.escape(report.status.id)}</b>: {html.escape(verdict(report))}<br>"
+            f"<code>{html.escape(words)}</code></p>"
+        )
+    return page(
+        f"Jobs {names[0]} and {names[1]}", f"{one.cluster}; made {when}", [*head, *parts.values()], links
+    )
+
+
+def comparison(one: JobReport, other: JobReport) -> str:
+    """Return in one line which of two jobs was faster."""
+    for name in ("samples/s", "steps/s"):
+        first, second = one.typical(name), other.typical(name)
+        if first and second:
+            return f"{other.status.id} makes {second / first:.2f} times the {name} of {one.status.id}"
+    if one.seconds > 0 and one.status.final and other.status.final:
+        return f"{other.status.id} took {other.seconds / one.seconds:.2f} times as long as {one.status.id}"
+    return "neither has printed its pace"
+
+
+def _compared_numbers(one: JobReport, other: JobReport) -> str:
+    sides = [dict(facts(report)) for report in (one, other)]
+    names = dict.fromkeys(name for side in sides for name in side)
+    rows = [
+        ("state", one.status.state, other.status.state),
+        ("launcher", one.status.launcher, other.status.launcher),
+        *((name, sides[0].get(name, "-"), sides[1].get(name, "-")) for name in names),
+    ]
+    return table(("", one.status.id, other.status.id), rows, "both jobs in numbers")
+
+
+def _paces(one: JobReport, other: JobReport) -> list[str]:
+    parts = []
+    end = max(one.seconds, other.seconds, 1.0)
+    for name in ("steps/s", "samples/s"):
+        lines = [
+            Line(curve, report.status.id, number)
+            for number, report in enumerate((one, other))
+            if (curve := _curve(report, name)) is not None
+        ]
+        drawn = chart(lines, f"{name} of both jobs, {clock_text(end)} at most", 170, window=(0.0, end))
+        if drawn:
+            parts += [f"<h3>{name}</h3>", drawn, legend((line.colour, line.name) for line in lines)]
+    return parts
+
+
+def _curve(report: JobReport, name: str) -> Curve | None:
+    return next((curve for curve in report.pace if curve.name == name), None)
+
+
+def _hosts(one: JobReport, other: JobReport) -> str:
+    def slots(report: JobReport) -> dict[str, str]:
+        return {name: str(len(taken)) for name, taken in report.status.hosts}
+
+    sides = [slots(report) for report in (one, other)]
+    names = dict.fromkeys(name for side in sides for name in side)
+    rows = [(name, sides[0].get(name, "-"), sides[1].get(name, "-")) for name in names]
+    return table(("ranks on", one.status.id, other.status.id), rows, "ranks by host")
+
+
+def _versions(one: JobReport, other: JobReport) -> str:
+    """Versions that some host of one job has and some host of the other has not."""
+
+    def of(report: JobReport) -> dict[str, str]:
+        found: dict[str, dict[str, None]] = {}
+        for host in report.hosts:
+            for name, version in host.versions:
+                found.setdefault(name, {})[version] = None
+        return {name: ", ".join(known) for name, known in found.items()}
+
+    sides = [of(report) for report in (one, other)]
+    names = dict.fromkeys(name for side in sides for name in side)
+    rows = [
+        (name, sides[0].get(name, "-"), sides[1].get(name, "-"))
+        for name in names
+        if sides[0].get(name) != sides[1].get(name)
+    ]
+    if not rows:
+        return "<p class=soft>None.</p>"
+    return table(("", one.status.id, other.status.id), rows, "versions that differ", text=(0, 1, 2))

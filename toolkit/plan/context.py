@@ -1,19 +1,21 @@
-"""What the executors of a plan share: runners, saved outputs, verdicts, failures in words."""
+"""Context of the executors of a plan: runners, saved outputs, verdicts, errors for commands that failed."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from toolkit.core.causes import words_of
-from toolkit.core.command import Ref, Result
+from toolkit.core.causes import cause_of, is_full, named_paths, words_of
+from toolkit.core.command import Ref, Result, quoted
+from toolkit.core.disk_space import Room, ask_room, parse_room, tightest
 from toolkit.core.engines import DOCKER
 from toolkit.core.report import FailureCause, Status
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError
-from toolkit.plan.steps import Step
+from toolkit.plan.steps import Failure, Step
 from toolkit.remote.container_session import Desks
 
 # Bytes done, bytes in all (0 for unknown).
@@ -97,3 +99,61 @@ def counted(chunks: Iterable[bytes], report: Callable[[int], None]) -> Iterator[
 def reason(result: Result) -> str:
     """Return in one line why a command failed, by its own last words."""
     return words_of(result.output) or f"ended with status {result.status} and said nothing"
+
+
+def failure(
+    result: Result, runner: Runner, fix: str = "", paths: Sequence[str] = (), known: Sequence[Failure] = ()
+) -> ToolkitError:
+    """Return the error for a command that failed.
+
+    Args:
+        fix: what to say where the command's words tell no cause that is known.
+        paths: where the command writes on the host, for when there is no room.
+        known: ways to fail that the step itself knows of; they come first.
+    """
+    said, host = result.output, runner.name
+    for way in known:
+        for line in said.splitlines():
+            if re.search(way.says, line):
+                # The cause stands at the end, behind the names of all the programs that it came through.
+                own = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
+                return KnownFailure(f"{way.what} ({own})", way.fix, host, way.cause)
+    words = reason(result)
+    if is_full(said):
+        return _full(said, words, runner, (*named_paths(said), *paths))
+    if cause := cause_of(said, host):
+        return ToolkitError(f"{cause.what}: {words}", cause.fix, host)
+    return ToolkitError(words, fix, host)
+
+
+def _full(said: str, words: str, runner: Runner, paths: Sequence[str]) -> ToolkitError:
+    host, low = runner.name, said.lower()
+    rooms = rooms_of(runner, *paths)
+    room = tightest(rooms, paths)
+    where = room.mount if room else "/"
+    if "quota" in low:
+        return ToolkitError(f"over the disk quota: {words}", f"on {host}: quota -s; make room", host)
+    if "read-only" in low:
+        what = f"what is to be written to is read-only: {words}"
+        return ToolkitError(
+            what, f"on {host}: {quoted('findmnt', where)}; dmesg tells of disks that failed", host
+        )
+    if room is None and rooms:
+        # What was written has been cleaned up; paths in an engine's words may be those inside a layer.
+        room = next((one for one in rooms if one.path in paths), rooms[-1])
+        return ToolkitError(
+            f"the disk was full (now {room.line()}): {words}", room_fix(host, room.mount), host
+        )
+    full = f"the disk is full ({room.line()})" if room else "the disk is full"
+    return ToolkitError(f"{full}: {words}", room_fix(host, where), host)
+
+
+def room_fix(host: str, where: str) -> str:
+    """Return what to do on a host where a file system is full."""
+    clean = f"make room on {where} ({quoted('df', '-h', where)}; docker system df; docker image prune)"
+    return f"on {host}: {clean}, then run the same command again"
+
+
+def rooms_of(runner: Runner, *paths: str) -> tuple[Room, ...]:
+    """Return how much room there is at these paths, then where the host's engine keeps images."""
+    return parse_room(runner.run(ask_room(*paths), 30).stdout)

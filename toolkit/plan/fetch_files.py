@@ -11,8 +11,7 @@ from toolkit.core.local_writer import LocalWriter, UnsafeName, destination, spli
 from toolkit.core.names import JOB_ID, JOBS
 from toolkit.core.text import counted
 from toolkit.errors import ToolkitError
-from toolkit.plan.context import Advance, Context, Verdict
-from toolkit.plan.failures import failure
+from toolkit.plan.context import Advance, Context, Verdict, failure
 from toolkit.plan.steps import Fetch
 
 # Everything but the snapshot itself: logs, records, and what the job wrote after its code had come; by the

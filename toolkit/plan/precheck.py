@@ -12,9 +12,15 @@ from typing import Any
 
 from toolkit.core.command import Command, script
 from toolkit.plan.context import Context, Verdict
-from toolkit.plan.run_commands import run_question, run_settled, wait_question, wait_settled
+from toolkit.plan.executors import (
+    run_question,
+    run_settled,
+    upload_question,
+    upload_settled,
+    wait_question,
+    wait_settled,
+)
 from toolkit.plan.steps import Run, Step, Upload, WaitFor
-from toolkit.plan.write_files import upload_question, upload_settled
 from toolkit.protocol.frames import FrameError, framed_script, read_frames
 
 # What asks, and what reads the answer. Others are planned only where there is something to do; or, as data,

@@ -13,10 +13,7 @@ from toolkit.network import units
 from toolkit.network.cost import DTYPE_BYTES
 from toolkit.network.links import Given
 from toolkit.network.measured import Measured
-from toolkit.predict.model import ALGORITHMS, Load
-from toolkit.predict.models import MODELS
-from toolkit.predict.overlap import BUCKETS, Buckets
-from toolkit.predict.probed import Probed
+from toolkit.predict.model import ALGORITHMS, BUCKETS, MODELS, Buckets, Load, Probed
 
 MOST_HOSTS = 4096
 # How far to look when neither a hosts file nor measurements say how many there are.

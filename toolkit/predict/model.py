@@ -1,14 +1,19 @@
-"""The prediction: seconds per step, throughput and scaling efficiency for 1 … N hosts, and the verdict."""
+"""Prediction of a training step: seconds, throughput and scaling efficiency for 1 … N hosts, and the verdict.
+
+A step is computed from its all-reduces: buckets of gradients, part of whose way the backward pass hides. Its
+parameters come from a probe of a training script or from a table of well-known models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.network.cost import DTYPE_BYTES, allreduce, parameter_server
 from toolkit.network.links import Network
 from toolkit.network.units import seconds_text
-from toolkit.predict.overlap import Buckets, Run, Step, each_wire, fill, step, whole_wire
+from toolkit.protocol.bench import Steps
+from toolkit.protocol.decode import DecodeError, decode, load_first
 
 ALGORITHMS = ("ring", "hierarchical", "halving-doubling", "open-mpi")
 COMPARED = ("ring", "hierarchical", "halving-doubling", "parameter-server")
@@ -17,6 +22,54 @@ COMPARED = ("ring", "hierarchical", "halving-doubling", "parameter-server")
 _SAME = 0.02
 # How much faster a part of the hosts must be before it is worth a line.
 _WORTH = 1.05
+
+# For each product of the forward pass the backward pass computes two: gradients by weights and by inputs.
+BACKWARD_SHARE = 2 / 3
+PROBE_MARK = "toolkit-steptime "
+_TORCH_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """How gradients are put together before they travel.
+
+    Args:
+        name: what people call it.
+        size: bytes of a full bucket.
+        first: bytes of the one that is ready first, 0 when it is like the others.
+    """
+
+    name: str
+    size: int
+    first: int = 0
+
+
+# DistributedDataParallel: bucket_cap_mb is 25, the first bucket is 1 MiB so that the wire starts early.
+# Horovod: HOROVOD_FUSION_THRESHOLD; 128 MiB in the source of 0.28, although its documentation says 64 MB.
+BUCKETS = {
+    "ddp": Buckets("ddp", 25 * 2**20, 2**20),
+    "horovod": Buckets("horovod", 128 * 2**20),
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Seconds of one step: between two bounds that hold whatever the framework does, and in between.
+
+    Args:
+        least: everything hidden: the longer of computing and sending.
+        likely: each bucket sets out once it is ready and the one before it has arrived. Assumes that bytes
+            become ready evenly during the backward pass, and that this is two thirds of the computing.
+        most: nothing hidden: computing, then sending.
+    """
+
+    least: float
+    likely: float
+    most: float
+
+
+# Buckets of one size that follow each other: bytes of each, how many. There may be millions of them.
+Run = tuple[float, int]
 
 
 @dataclass(frozen=True)
@@ -218,3 +271,151 @@ def _advice(network: Network, load: Load, rows: Sequence[Row], one: _Times) -> s
             ratio = _times_text(best / alone)
             text = f"the {len(left)} others alone would be {ratio} × faster than 1: {options}"
     return text
+
+
+def fill(total: float, buckets: Buckets) -> tuple[Run, ...]:
+    """Return the buckets that ``total`` bytes fill, in the order in which they become ready."""
+    first = min(total, buckets.first)
+    full, rest = divmod(total - first, buckets.size)
+    return tuple(run for run in ((first, 1), (buckets.size, int(full)), (rest, 1)) if run[0] and run[1])
+
+
+def step(compute: float, runs: Sequence[Run], seconds: Sequence[float]) -> Step:
+    """Return how long a step takes.
+
+    A bucket that finds the wire busy waits, so the last one arrives when for some bucket all from it on
+    have travelled one after another since it was ready. Within a run that is the first or the last.
+
+    Args:
+        compute: seconds of forward, backward and update on one slot.
+        runs: the buckets.
+        seconds: how long the all-reduce of one bucket of each run takes.
+    """
+    total = sum(size * count for size, count in runs)
+    wire = whole_wire(runs, seconds)
+    forward, backward = compute * (1 - BACKWARD_SHARE), compute * BACKWARD_SHARE
+    done, before, left = 0.0, 0.0, wire
+    for (size, count), takes in zip(runs, seconds, strict=True):
+        for index in (1, count):
+            ready = forward + backward * (before + index * size) / total
+            done = max(done, ready + left - (index - 1) * takes)
+        before += count * size
+        left -= count * takes
+    return Step(max(compute, wire), max(compute, done), compute + wire)
+
+
+def each_wire(runs: Sequence[Run], one: Callable[[float], float]) -> tuple[float, ...]:
+    """Return the seconds of one bucket of each run; ``one`` says them of a number of bytes."""
+    return tuple(one(size) for size, _ in runs)
+
+
+def whole_wire(runs: Sequence[Run], seconds: Sequence[float]) -> float:
+    """Return the seconds of all buckets together."""
+    return sum(count * takes for (_, count), takes in zip(runs, seconds, strict=True))
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a probe of a training script saw on one slot; see ``toolkit/inside/steptime.py``.
+
+    Args:
+        parameters: how many got a gradient.
+        size: bytes of these gradients.
+        dtype: what most of them are: fp32, fp16 or bf16.
+        seconds: median from one step of the optimizer to the next; ``least`` and ``most`` are its spread.
+    """
+
+    parameters: int
+    size: int
+    dtype: str
+    seconds: float
+    least: float
+    most: float
+    steps: int
+    device: str
+
+
+def parse_probed(text: str) -> Probed | None:
+    """Return what the probe printed last into a job's output; None when it printed nothing.
+
+    Raises:
+        DecodeError: it printed something else.
+    """
+    _, found, rest = text.rpartition(PROBE_MARK)
+    if not found:
+        return None
+    data = decode(Steps, load_first(rest)[0])
+    kinds = data.gradients
+    if not kinds:
+        raise DecodeError("gradients", "is empty")
+    # Gradients of another kind, float64 say, travel as they are; only the comparison takes them for fp32.
+    most = max(kinds, key=lambda kind: kinds[kind])
+    return Probed(
+        parameters=data.parameters,
+        size=sum(kinds.values()),
+        dtype=_TORCH_DTYPES.get(most, "fp32"),
+        seconds=data.seconds,
+        least=data.least,
+        most=data.most,
+        steps=data.steps,
+        device=data.device,
+    )
+
+
+@dataclass(frozen=True)
+class Published:
+    """A training speed that was published for one GPU; ``seconds`` is one step with ``batch`` samples."""
+
+    seconds: float
+    batch: int
+    where: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model: ``parameters`` that get a gradient, and the page that counts them."""
+
+    name: str
+    title: str
+    parameters: int
+    source: str
+    published: Published | None = None
+
+
+_TORCHVISION = "https://docs.pytorch.org/vision/stable/models.html"
+_BERT = "https://arxiv.org/abs/1810.04805"
+_GPT2 = "https://github.com/openai/gpt-2"
+# Synthetic data, fp32, batch as given, May 2017: images per second on 1 GPU of a DGX-1.
+_TENSORFLOW = (
+    "https://github.com/tensorflow/tensorflow/blob/5984ffefd320c5d71b801ee06079a51b91ea42c0/"
+    "tensorflow/docs_src/performance/benchmarks.md"
+)
+
+
+def _p100(images_per_second: float, batch: int) -> Published:
+    return Published(batch / images_per_second, batch, "one P100, fp32", _TENSORFLOW)
+
+
+_ALL = (
+    Model("alexnet", "AlexNet", 61_100_840, _TORCHVISION, _p100(2987, 512)),
+    Model("resnet18", "ResNet-18", 11_689_512, _TORCHVISION),
+    Model("resnet50", "ResNet-50", 25_557_032, _TORCHVISION, _p100(219, 64)),
+    Model("resnet101", "ResNet-101", 44_549_160, _TORCHVISION),
+    Model("resnet152", "ResNet-152", 60_192_808, _TORCHVISION, _p100(91.8, 64)),
+    # 23.8 million without the auxiliary classifier, which only training uses.
+    Model("inception-v3", "Inception V3", 27_161_264, _TORCHVISION, _p100(142, 64)),
+    Model("vgg16", "VGG-16", 138_357_544, _TORCHVISION, _p100(154, 64)),
+    Model("vit-b-16", "ViT-B/16", 86_567_656, _TORCHVISION),
+    Model("vit-l-16", "ViT-L/16", 304_326_632, _TORCHVISION),
+    Model("bert-base", "BERT base", 110_000_000, _BERT),
+    Model("bert-large", "BERT large", 340_000_000, _BERT),
+    # Counts as OpenAI corrected them: the paper's own (117M, 345M, 762M, 1542M) were wrong.
+    Model("gpt2", "GPT-2", 124_000_000, _GPT2),
+    Model("gpt2-medium", "GPT-2 medium", 355_000_000, _GPT2),
+    Model("gpt2-large", "GPT-2 large", 774_000_000, _GPT2),
+    Model("gpt2-xl", "GPT-2 XL", 1_558_000_000, _GPT2),
+    Model("llama-2-7b", "Llama 2 7B", 6_738_415_616, "https://huggingface.co/meta-llama/Llama-2-7b-hf"),
+)
+
+MODELS = {model.name: model for model in _ALL}

@@ -10,8 +10,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.links import Network, assemble
 from toolkit.network.measured import Measured
 from toolkit.predict.ask import Ask, Options, hosts_of, load_of, parse_options
-from toolkit.predict.model import Load, Prediction, predict
-from toolkit.predict.probed import Probed
+from toolkit.predict.model import Load, Prediction, Probed, predict
 
 
 @dataclass(frozen=True)

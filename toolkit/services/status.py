@@ -1,8 +1,8 @@
-"""How services stand: whether their containers run, whether they serve, where their hosts reach them."""
+"""Status of services: whether their containers run and serve, and the addresses by which hosts reach them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.cluster.container_status import why_not_running
@@ -12,6 +12,7 @@ from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.names import INSIDE, container_name, service_container
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory, Service
+from toolkit.plan.show import table
 
 # Of its container on the engine's bridge; it gets one anew with each start.
 _ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
@@ -117,3 +118,11 @@ def to_ask(inventory: Inventory, facts: Mapping[str, Facts]) -> Sequence[Service
 def _runs(cluster: str, service: Service, facts: Facts) -> bool:
     found = container_of(cluster, service, facts)
     return found is not None and found.state == "running"
+
+
+def services_text(states: Iterable[ServiceState]) -> str:
+    """Return a table of services, and below it what to do about those that do not serve."""
+    states = list(states)
+    cells = [(s.service, s.host, s.state, ", ".join(map(str, s.ports)), s.image, s.note) for s in states]
+    fixes = "".join(f"fix for {s.service}: {s.fix}\n" for s in states if s.fix)
+    return table(("service", "host", "state", "ports", "image", "note"), cells) + fixes

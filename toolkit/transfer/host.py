@@ -17,9 +17,8 @@ from toolkit.errors import ToolkitError, Unreachable
 from toolkit.protocol.decode import decode_json
 from toolkit.protocol.relay import RelayMessage
 from toolkit.transfer.keys import RelayKey
-from toolkit.transfer.orders import HERE
 from toolkit.transfer.payload import CHUNK, Stretch
-from toolkit.transfer.schedule import Line
+from toolkit.transfer.schedule import HERE, Line
 
 # Bytes done, bytes in all.
 Advance = Callable[[int, int], None]

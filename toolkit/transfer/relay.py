@@ -18,9 +18,8 @@ from toolkit.errors import ToolkitError
 from toolkit.transfer.feeder import Supply
 from toolkit.transfer.host import ANSWER, Advance, Brought, Member
 from toolkit.transfer.keys import RelayKeys
-from toolkit.transfer.orders import Drop, Feed, Give, Order, Take
 from toolkit.transfer.payload import Cargo
-from toolkit.transfer.schedule import GIVEN_UP, Line, slow_links
+from toolkit.transfer.schedule import GIVEN_UP, Drop, Feed, Give, Line, Order, Take, slow_links
 
 # Fewer bytes than these go to each host from here: until the hosts have met they would be there.
 LEAST = 2**20

@@ -1,4 +1,4 @@
-"""Who gives an image's chunks to whom, and who does when a host dies, is slow, or is out of others' reach.
+"""Schedule of a host-to-host transfer: who gives chunks to whom, also when a host dies, is slow or cut off.
 
 The line begins here and each host gives to one other. Every change of it is an order that one host is told.
 Nothing here waits or sends: what happened goes in with its time, and orders come out.
@@ -7,9 +7,12 @@ Nothing here waits or sends: what happened goes in with its time, and orders com
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
-from toolkit.transfer.orders import HERE, Drop, Feed, Give, Order, Take
 from toolkit.transfer.pace import LOOK, SHARE, Pace
+
+# In place of a host: this machine.
+HERE = ""
 
 # Nobody stands before the first host, so whether it is slow shows when the second takes from here as well:
 # done once, for so many seconds, where so many are left, and believed when the second takes that much more.
@@ -24,6 +27,41 @@ GIVEN_UP = 60.0
 _TRIES = 1
 # How many chunks a host keeps for others; fewer than relay.py does, since what is known here is a little old.
 _KEPT = 256
+
+
+@dataclass(frozen=True)
+class Take:
+    """Tell a host to take chunks from another, or from here."""
+
+    host: str
+    giver: str | None
+
+
+@dataclass(frozen=True)
+class Give:
+    """Tell a host to give chunks to another; to nobody when that is empty."""
+
+    host: str
+    taker: str
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Send chunks from here to a host, or no longer."""
+
+    host: str
+    wanted: bool = True
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Give a host up."""
+
+    host: str
+    why: str
+
+
+Order = Take | Give | Feed | Drop
 
 
 def slow_links(mbit: Mapping[str, float]) -> set[str]:

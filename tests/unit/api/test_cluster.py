@@ -229,7 +229,7 @@ def test_to_leave_the_lines_of_a_job_closes_its_connections(
             time.sleep(0.01)
         ended.set()
 
-    monkeypatch.setattr("toolkit.jobs.following.follow", endless)
+    monkeypatch.setattr("toolkit.jobs.logs.follow", endless)
     monkeypatch.setattr(ClusterJob, "_connect", lambda job: session)
     monkeypatch.setattr(ClusterJob, "_status", lambda job, session: SimpleNamespace(id="j1"))
     lines = ClusterJob(Cluster(hosts), "j1").lines()

@@ -13,8 +13,7 @@ import toolkit.bench.scaling
 from tests.golden import check_golden, without_style
 from tests.unit import cluster_world as world
 from toolkit.bench.scaling import _point, on_first, ordered_hosts
-from toolkit.bench.scaling_fit import IN_ALL, Point, Scaling, parse_prediction
-from toolkit.bench.scaling_html import scaling_html
+from toolkit.bench.scaling_report import IN_ALL, Point, Scaling, parse_prediction, scaling_html
 from toolkit.core.gauges import HostGauges
 from toolkit.errors import BadInput, Interrupted, ToolkitError
 from toolkit.jobs.request import Request

@@ -11,7 +11,7 @@ from tests.unit.hosts_here import HostHere
 from toolkit.core.causes import cause_of, is_full, named_paths, words_of
 from toolkit.core.command import Result, command
 from toolkit.core.disk_space import Room, parse_room, size, tightest
-from toolkit.plan.failures import failure, rooms_of
+from toolkit.plan.context import failure, rooms_of
 
 DAEMON = "docker: Error response from daemon: "
 HINT = "\nSee 'docker run --help'."

@@ -26,8 +26,7 @@ from toolkit.core.remote_files import RemoteFile
 from toolkit.diagnose.end import end_text
 from toolkit.errors import CommandFailed, ToolkitError
 from toolkit.jobs.files import Found
-from toolkit.jobs.show import jobs_table
-from toolkit.jobs.status import JobStatus
+from toolkit.jobs.status import JobStatus, jobs_table
 from toolkit.monitor.top import Cell
 from toolkit.plan.execute import StepProgress
 from toolkit.plan.show import findings_text, table

@@ -26,20 +26,19 @@ from toolkit.cluster.connect import Reply
 from toolkit.cluster.containers import cluster_container
 from toolkit.core.command import Result
 from toolkit.data.manage import read_data, refuse_lacking, require_data
-from toolkit.data.payload import DataCargo, Need
 from toolkit.data.plan import (
     DataRow,
     HeldData,
     account_of,
     data_rows,
+    data_text,
     lacking,
     parse_held,
     plan_remove,
     question,
 )
 from toolkit.data.send import _failure
-from toolkit.data.show import data_text
-from toolkit.data.source import read_content, read_shard
+from toolkit.data.source import DataCargo, Need, read_content, read_shard
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lifecycle.up import plan_up

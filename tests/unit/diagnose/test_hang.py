@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.each import for_each
 from toolkit.diagnose.evidence import Connection, Evidence, Frame, HostSeen, Process, RankSeen, parse_host
-from toolkit.diagnose.hang import judge
 from toolkit.diagnose.rank_activity import doing
+from toolkit.diagnose.verdict import judge
 from toolkit.protocol.decode import decode
 from toolkit.protocol.evidence import Inspected
 

@@ -23,15 +23,11 @@ from tests.unit.each import for_each
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
 from toolkit.errors import BadInput
-from toolkit.export.bash_words import as_lines, joined, quoted, var
-from toolkit.export.crd import manifest_problems
 from toolkit.export.job import BatchJob, BatchNode
-from toolkit.export.kubernetes import KIND_OF, manifest, manifest_text
-from toolkit.export.pods import Pods, literal
+from toolkit.export.kubernetes import KIND_OF, Pods, literal, manifest, manifest_text
 from toolkit.export.prepare import KUBERNETES, SLURM, Away, batch_job, check_away, open_hosts
-from toolkit.export.slurm import RUNTIMES, script
-from toolkit.export.slurm_launches import SLURM_LAUNCHES
-from toolkit.export.verify import rehearse_slurm
+from toolkit.export.slurm import RUNTIMES, SLURM_LAUNCHES, as_lines, joined, quoted, script, var
+from toolkit.export.verify import manifest_problems, rehearse_slurm
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.jobs.request import Request

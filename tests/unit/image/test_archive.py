@@ -22,15 +22,16 @@ from toolkit.image.layers import (
     Group,
     ImageParts,
     Layer,
+    ask_holdings,
     digest,
     groups_of,
     held,
     lacking,
     metadata,
+    parse_holdings,
     part_config,
     room_needed,
 )
-from toolkit.image.store import ask_holdings, parse_holdings
 from toolkit.protocol.decode import DecodeError
 
 LAYERS = (b"base " * 300, b"", b"middle " * 2000, b"", b"top")

@@ -16,15 +16,16 @@ from toolkit.errors import CommandFailed, ImageError, MissingTool
 from toolkit.image.build import (
     assemble_context,
     build_image,
+    built_images,
     default_cache,
     fill_wheelhouse,
+    note_built,
     read_sources,
     source_folder,
     wheelhouse_files,
 )
 from toolkit.image.build_plan import CONTEXT_FILES
 from toolkit.image.build_values import CONTEXT_FOLDERS, Fetch, ImageBuild, Wheelhouse
-from toolkit.image.built_images import built_images, note_built
 
 
 def python(code: str, stdin: bytes | None = None) -> Command:

@@ -12,12 +12,14 @@ from toolkit.image.build_plan import (
     CONTEXT_FILES,
     ImageRecipe,
     held_pins,
+    of_another_torch,
     parse_arguments,
     plan_image,
+    resolve_command,
+    resolved_pins,
     wheelhouses_of,
 )
 from toolkit.image.build_values import ImageBuild, build_progress
-from toolkit.image.extras import of_another_torch, resolve_command, resolved_pins
 from toolkit.image.wheelhouse import Pin, beside_torch, parse_pins, torch_sources, wheel_platforms
 
 DOCKERFILE = """\

@@ -18,8 +18,7 @@ from toolkit.core.engines import PODMAN, parse_info, spoken
 from toolkit.core.image import image_facts
 from toolkit.errors import NotReady
 from toolkit.image import send as images
-from toolkit.image import sending as image_sending
-from toolkit.image.store import ask_holdings, parse_holdings
+from toolkit.image.layers import ask_holdings, parse_holdings
 from toolkit.plan.steps import Plan
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import EngineInfo, ImageInspect
@@ -59,8 +58,8 @@ def ours() -> Iterator[Command]:
     yield programs.relay_program("demo", "0123", "10.0.0.2")
     yield programs.load_program("demo", "0123")
     yield programs.data_program("/x", "/y", "demo", "toolkit:cpu", "1:1", "look")
-    yield script(image_sending._NAME, "a", "--")
-    yield script(image_sending._LOOK, "a")
+    yield script(images._NAME, "a", "--")
+    yield script(images._LOOK, "a")
     yield script(images._PULL, "a")
 
 

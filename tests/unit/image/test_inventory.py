@@ -20,9 +20,8 @@ from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.session import Reply, Session
 from toolkit.core.names import LABEL_PART, identity_reference, part_name
 from toolkit.errors import Unreachable
-from toolkit.image.inventory import QUESTIONS, HeldImage, image_rows, parse_held, plan_prune
+from toolkit.image.inventory import QUESTIONS, HeldImage, image_rows, images_text, parse_held, plan_prune
 from toolkit.image.manage import list_images, prune_plan
-from toolkit.image.show import images_text
 from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Run

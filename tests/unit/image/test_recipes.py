@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 
 from toolkit.checks.gpu_setup import satisfied
-from toolkit.image.build_plan import CONTEXT_FILES, FLAVOURS, Flavour, parse_arguments
+from toolkit.image.build_plan import (
+    CONTEXT_FILES,
+    EXTRAS,
+    FLAVOURS,
+    Extra,
+    Flavour,
+    extra_pins,
+    parse_arguments,
+)
 from toolkit.image.build_values import CONTEXT_FOLDERS
-from toolkit.image.extras import EXTRAS, Extra, extra_pins
 from toolkit.image.wheelhouse import parse_pins
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,8 +10,7 @@ from tests.unit.each import for_each
 from toolkit.errors import BadInput
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.hostsfile.yaml import MAX_BYTES
-from toolkit.init.draft import Draft, DraftHost
-from toolkit.init.draft_text import hosts_file
+from toolkit.init.draft import Draft, DraftHost, hosts_file
 from toolkit.init.hostfile import parse_hostfile
 
 

@@ -15,8 +15,7 @@ from tests.golden import check_golden
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.hostsfile.parse import parse_inventory
-from toolkit.init.draft import Draft, DraftHost, faults_between, named, read_host
-from toolkit.init.draft_text import hosts_file
+from toolkit.init.draft import Draft, DraftHost, faults_between, hosts_file, named, read_host
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -27,15 +27,13 @@ from toolkit.core.facts import ContainerFacts
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.parse import parse_inventory
-from toolkit.init.aliases import find_aliases
 from toolkit.init.answers import cluster_name, free_name, read_choice, read_hosts, read_some
-from toolkit.init.draft import Draft, DraftHost
-from toolkit.init.draft_text import hosts_file
+from toolkit.init.draft import Draft, DraftHost, hosts_file
 from toolkit.init.filling import choice_of, filled, image_for
 from toolkit.init.meet import Meeting
 from toolkit.init.shares import SHARES, common_shares
 from toolkit.init.show import met_text
-from toolkit.init.ssh_aliases import parse_aliases
+from toolkit.init.ssh_aliases import find_aliases, parse_aliases
 from toolkit.init.survey import PODMAN_INFO, engine_of, survey
 from toolkit.network.evidence import Evidence
 

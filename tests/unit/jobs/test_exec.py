@@ -28,11 +28,10 @@ from toolkit.core.finding import Finding
 from toolkit.core.report import Report
 from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable
 from toolkit.jobs import control as jobs
-from toolkit.jobs import part_logs, records
+from toolkit.jobs import logs, records
 from toolkit.jobs.exec_mode import Parts, all_parts
-from toolkit.jobs.following import follow
 from toolkit.jobs.launcher import Start, without_ssh
-from toolkit.jobs.logs import Excerpt
+from toolkit.jobs.logs import Excerpt, follow
 from toolkit.jobs.plan import plan_job
 from toolkit.jobs.request import Request, check_request
 from toolkit.jobs.send_code import start_daemons
@@ -258,12 +257,12 @@ def test_a_limit_that_is_over_ends_no_part_of_a_job(monkeypatch: pytest.MonkeyPa
 
     ended: list[object] = []
     parts = Parts(JOB, Record(transport="exec"), {name: part("running", None) for name in ("gpu1", "gpu2")})
-    monkeypatch.setattr(part_logs, "_parts", lambda session, job: parts)
-    monkeypatch.setattr(part_logs, "_Part", Cut)
-    monkeypatch.setattr(part_logs, "_is_its_own", lambda session, parts, host: True)
-    monkeypatch.setattr(part_logs, "end_parts", lambda *given: (ended.append(given), {}))
+    monkeypatch.setattr(logs, "_parts", lambda session, job: parts)
+    monkeypatch.setattr(logs, "_Part", Cut)
+    monkeypatch.setattr(logs, "_is_its_own", lambda session, parts, host: True)
+    monkeypatch.setattr(logs, "end_parts", lambda *given: (ended.append(given), {}))
     session: Any = Met()
-    assert part_logs.follow_parts(session, JOB, None, Excerpt(), 0.0) is None
+    assert logs.follow_parts(session, JOB, None, Excerpt(), 0.0) is None
     assert ended == []
 
 

@@ -23,8 +23,8 @@ from toolkit.core.remote_files import Missing, RemoteFile
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
 from toolkit.jobs.code import list_files
-from toolkit.jobs.file_stream import FileStream
 from toolkit.jobs.files import (
+    FileStream,
     Found,
     Got,
     NoFolder,

@@ -137,7 +137,7 @@ def test_toolkit_jobs_remembers_what_it_lists(
     here = nullcontext(SimpleNamespace(require_some=lambda: None))
     monkeypatch.setattr(toolkit.cli.jobs, "connect", lambda *_: here)
     monkeypatch.setattr(toolkit.jobs.records, "known_jobs", lambda _: listed)
-    monkeypatch.setattr("toolkit.jobs.show.job_json", lambda job: job.id)
+    monkeypatch.setattr("toolkit.jobs.status.job_json", lambda job: job.id)
     assert run("jobs", "--json")[0] == 0
     assert recall_jobs("demo") == ["new", "old"]
 

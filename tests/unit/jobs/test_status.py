@@ -19,8 +19,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.names import job_word
 from toolkit.errors import NotReady
 from toolkit.jobs.records import find_job, taken_slots
-from toolkit.jobs.show import job_json, jobs_table, length
-from toolkit.jobs.status import JobStatus, parse_status
+from toolkit.jobs.status import JobStatus, job_json, jobs_table, length, parse_status
 from toolkit.launchers.slots import Taken
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import Record, Status

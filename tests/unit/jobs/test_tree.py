@@ -14,10 +14,10 @@ import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.core.code import FILE, LINK, CodeTree, Entry, size_findings
-from toolkit.data import hashes
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import private_files
 from toolkit.hostsfile.parse import parse_inventory
+from toolkit.jobs import code as jobs_code
 from toolkit.jobs.code import contents, list_files, read_tree
 
 GIT = shutil.which("git")
@@ -204,11 +204,11 @@ def test_sums_are_made_anew_when_anything_of_a_file_has_changed(
     code, cache = tmp_path / "code", tmp_path / "cache"
     put(code, "a.py", "b.py")
     read: list[str] = []
-    real = hashes._read
-    monkeypatch.setattr(hashes, "_read", lambda file: (read.append(Path(file).name), real(file))[1])
+    real = jobs_code._read_digest
+    monkeypatch.setattr(jobs_code, "_read_digest", lambda file: (read.append(Path(file).name), real(file))[1])
     age(code)
     # A ctime cannot be set, so a file counts as just written for two seconds.
-    monkeypatch.setattr(hashes, "_SETTLED_NS", 0)
+    monkeypatch.setattr(jobs_code, "_SETTLED_NS", 0)
     first = read_tree(code, cache)
     assert (read_tree(code, cache), read) == (first, ["a.py", "b.py"])
     about = (code / "a.py").stat()
@@ -226,7 +226,7 @@ def test_a_file_of_this_moment_is_read_again(tmp_path: Path, monkeypatch: pytest
     # The same size, and as far as the file system can tell the same times.
     (code / "a.py").write_text("y")
     same = os.stat_result(frozen)
-    monkeypatch.setattr(hashes, "_seen", lambda about: (1, same.st_mtime_ns, same.st_ctime_ns, 1))
+    monkeypatch.setattr(jobs_code, "_seen", lambda about: (1, same.st_mtime_ns, same.st_ctime_ns, 1))
     assert read_tree(code, cache).digest != first.digest
 
 
@@ -246,7 +246,7 @@ def test_a_cache_that_is_no_cache_is_made_anew(tmp_path: Path, text: str) -> Non
 def test_a_file_that_is_written_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "log.txt")
     ticks = iter(range(100))
-    monkeypatch.setattr(hashes, "_seen", lambda about: (next(ticks), 0, 0, 0))
+    monkeypatch.setattr(jobs_code, "_seen", lambda about: (next(ticks), 0, 0, 0))
     with pytest.raises(ToolkitError, match=r"changes: .*log\.txt is written while") as found:
         read_tree(tmp_path, tmp_path.parent / "cache")
     assert ".toolkitignore" in found.value.fix

@@ -15,15 +15,16 @@ from toolkit.lab import commands as cmd
 from toolkit.lab import files
 from toolkit.lab.engine import Found
 from toolkit.lab.files import render_hosts_yaml, render_known_hosts
-from toolkit.lab.preview import missing
+from toolkit.lab.manage import missing
 from toolkit.lab.spec import ENGINES, LabSpec
-from toolkit.lab.subnets import free_subnet, routed_networks
 from toolkit.lab.topology import (
     LABEL_LAB_SETTINGS,
     Means,
+    free_subnet,
     host_settings,
     interface_name,
     lab_hosts,
+    routed_networks,
     settings_of,
 )
 

@@ -19,16 +19,14 @@ from tests.golden import check_golden, without_style
 from tests.unit.cluster_world import EXEC, HOSTS, facts
 from tests.unit.cluster_world import inventory as world_inventory
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, wait_for
-from toolkit.bench.scaling_fit import Point as Scaled
-from toolkit.bench.scaling_fit import Scaling, parse_scaling
+from toolkit.bench.scaling_report import Point as Scaled
+from toolkit.bench.scaling_report import Scaling, parse_scaling
 from toolkit.core.report import HERE, Outcome, from_phase, parse_spans, spans_json
 from toolkit.errors import BadInput
 from toolkit.jobs.status import parse_status
 from toolkit.monitor.charts import Line, chart, clock_text, ticks
-from toolkit.monitor.compare_html import compare_html, comparison
-from toolkit.monitor.curves import Curve
-from toolkit.monitor.job_report import JobReport, make_report
-from toolkit.monitor.report_html import report_html, verdict
+from toolkit.monitor.job_report import Curve, JobReport, make_report
+from toolkit.monitor.report_html import compare_html, comparison, report_html, verdict
 from toolkit.network.measured import Measured, Pair, Point
 from toolkit.plan.execute import StepEnded
 from toolkit.plan.timing import Stopwatch

@@ -12,8 +12,7 @@ from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
 from toolkit.network.measured import Measured
 from toolkit.predict.ask import Options, hosts_of, load_of, parse_options
-from toolkit.predict.models import MODELS
-from toolkit.predict.probed import Probed
+from toolkit.predict.model import MODELS, Probed
 
 
 @pytest.fixture

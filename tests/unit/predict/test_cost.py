@@ -18,8 +18,7 @@ from toolkit.network.cost import (
     ring,
     wire_efficiency,
 )
-from toolkit.predict.models import MODELS
-from toolkit.predict.overlap import BUCKETS, Buckets, Step, each_wire, fill, step, whole_wire
+from toolkit.predict.model import BUCKETS, MODELS, Buckets, Step, each_wire, fill, step, whole_wire
 
 MEGABYTE_A_SECOND = Wire(8e6)
 SLOW = Wire(8e6, latency=0.010, overhead=0.005)

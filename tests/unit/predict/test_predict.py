@@ -13,9 +13,7 @@ from toolkit.errors import BadInput
 from toolkit.network.cost import Wire, fit_ring, fits, ring, wire_efficiency
 from toolkit.network.links import Given, Network, assemble, measured_rates
 from toolkit.network.measured import Measured, Point, parse_measured
-from toolkit.predict.model import Load, Row, counts, predict, verdict
-from toolkit.predict.overlap import BUCKETS
-from toolkit.predict.probed import parse_probed
+from toolkit.predict.model import BUCKETS, Load, Row, counts, parse_probed, predict, verdict
 
 DDP = BUCKETS["ddp"]
 

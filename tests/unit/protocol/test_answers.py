@@ -41,22 +41,22 @@ from toolkit.core.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.core.runner import ContainerRunner, LocalRunner
 from toolkit.data import send as data
 from toolkit.diagnose import why
-from toolkit.diagnose.hang import judge
+from toolkit.diagnose.verdict import judge
 from toolkit.errors import ToolkitError
 from toolkit.image import manage as images
 from toolkit.image.inventory import parse_held
 from toolkit.image.layer_reader import LayerReader, Unreadable
-from toolkit.image.store import parse_holdings
+from toolkit.image.layers import parse_holdings
 from toolkit.jobs import exec_mode as parts
-from toolkit.jobs import following, part_logs, records
+from toolkit.jobs import logs, records
 from toolkit.jobs.send_code import _Talk, start_daemons
 from toolkit.jobs.status import parse_status, shifted, together
 from toolkit.monitor.job_report import make_report
 from toolkit.network.candidates import candidates
 from toolkit.network.measured import parse_measured
 from toolkit.network.tuning import parse_timings, parse_tunings, tuning_json
-from toolkit.plan.write_files import _differing
-from toolkit.predict.probed import parse_probed
+from toolkit.plan.executors import _differing
+from toolkit.predict.model import parse_probed
 from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
@@ -564,18 +564,17 @@ def test_the_field_is_named() -> None:
 
 def test_an_odd_end_of_a_followed_job_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("{}", '{"status": 1}', '{"status": {}, "now": "x"}', "[[["):
-        monkeypatch.setattr(following, "copy", lambda *_, text=text: text)
-        monkeypatch.setattr(part_logs, "copy", lambda *_, text=text: text)
+        monkeypatch.setattr(logs, "copy", lambda *_, text=text: text)
         session: Any = SimpleNamespace(
             inventory=SimpleNamespace(main=HOST, in_parts=False),
             desks=SimpleNamespace(take=lambda host: None),
             main=None,
         )
         with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
-            following.follow(session, world.JOB_ID, print)
+            logs.follow(session, world.JOB_ID, print)
         part: Any = SimpleNamespace(_sink=print, host=HOST, _job=world.JOB_ID)
         with pytest.raises(ToolkitError, match=f"the end of {world.JOB_ID} cannot be read"):
-            part_logs._Part._follow(part, None, ())  # type: ignore[arg-type]
+            logs._Part._follow(part, None, ())  # type: ignore[arg-type]
     assert Status().state == ""
 
 

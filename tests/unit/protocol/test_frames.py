@@ -129,7 +129,7 @@ def test_no_parser_of_sections_splits_at_anything_else() -> None:
     """``splitlines`` knows ten separators, and values of hosts can contain nine of them."""
     others = {
         *("image/build.py", "image/wheelhouse.py"),  # files and programs of this machine
-        *("cluster/container_probe.py", "image/layer_reader.py", "plan/failures.py"),  # words of an error
+        *("cluster/container_probe.py", "image/layer_reader.py", "plan/context.py"),  # words of an error
     }
     package = Path(toolkit.__file__).parent
     folders = ("cluster", "image", "data", "services", "lifecycle", "checks", "cleanup", "network", "plan")

@@ -13,9 +13,9 @@ ROOT = Path(toolkit.__file__).parent
 LOCAL = {
     "cli/report.py": "a file that the user names with --scaling",
     "cli/scaling.py": "a file that the user names with --predicted",
-    "data/hashes.py": "the cache of checksums that toolkit itself wrote",
+    "jobs/code.py": "the cache of checksums that toolkit itself wrote",
     "data/source.py": "entries that toolkit itself listed a moment ago",
-    "image/extras.py": "the report of pip on the user's machine",
+    "image/build_plan.py": "the report of pip on the user's machine",
     "lab/topology.py": "a label that toolkit lab itself set, in the local engine",
 }
 

@@ -28,8 +28,7 @@ from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
 from toolkit.services.control import address_of
 from toolkit.services.plan import service_of
-from toolkit.services.show import services_text
-from toolkit.services.status import service_states, to_ask
+from toolkit.services.status import service_states, services_text, to_ask
 
 HOSTS = (
     world.HOSTS

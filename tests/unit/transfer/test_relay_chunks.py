@@ -19,9 +19,8 @@ from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.transfer.host import Member
-from toolkit.transfer.orders import Drop
 from toolkit.transfer.relay import Relay
-from toolkit.transfer.schedule import Line
+from toolkit.transfer.schedule import Drop, Line
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from toolkit.transfer.feeder import _ROW_LEAST, _wait
-from toolkit.transfer.orders import HERE, Drop, Feed, Give, Order, Take
 from toolkit.transfer.relay import Relay
-from toolkit.transfer.schedule import Line, slow_links
+from toolkit.transfer.schedule import HERE, Drop, Feed, Give, Line, Order, Take, slow_links
 
 TICK = 0.05
 RATE = 45.0  # chunks a second: 100 Mb/s
