@@ -33,7 +33,8 @@ from toolkit.cli import (
     network,
     predict,
     render,
-    render_away,
+    render_kubernetes,
+    render_slurm,
     report,
     run,
     scaling,
@@ -120,8 +121,10 @@ app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)
 app.add_typer(render.app, name="render")
-render.app.command("slurm", cls=run.ScriptCommand, context_settings=run.CONTEXT)(render_away.slurm)
-render.app.command("kubernetes", cls=run.ScriptCommand, context_settings=run.CONTEXT)(render_away.kubernetes)
+render.app.command("slurm", cls=run.ScriptCommand, context_settings=run.CONTEXT)(render_slurm.slurm)
+render.app.command("kubernetes", cls=run.ScriptCommand, context_settings=run.CONTEXT)(
+    render_kubernetes.kubernetes
+)
 app.command()(down.down)
 app.command()(gc.gc)
 app.add_typer(bench.app, name="bench")
