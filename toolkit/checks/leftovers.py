@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolkit import __version__
 from toolkit.checks.model import Check, Probe, Scene, Seen, unchecked, warning
-from toolkit.cluster.container_status import UP, fix_of
+from toolkit.cluster.container_status import fix_of, lacks_sshd
 from toolkit.cluster.ownership import OWN_PROCESSES, ours, services_of
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
@@ -161,8 +161,8 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
             what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
-            fix = fix_of(container)
-            fix = "toolkit up starts it anew; toolkit down removes it" if fix == UP else fix
+            again = "toolkit up starts it anew; toolkit down removes it"
+            fix = fix_of(container) if lacks_sshd(container) else again
             yield warning(what, fix, subject=container.name)
 
 

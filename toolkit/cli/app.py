@@ -71,7 +71,7 @@ class Verbs(TyperGroup):
             try:
                 return super().invoke(ctx)
             except (KeyboardInterrupt, Interrupted) as error:
-                told = error if isinstance(error, Interrupted) else Interrupted("interrupted")
+                told = error if isinstance(error, Interrupted) else Interrupted()
                 if signals.got:
                     told.exit_code = 128 + signals.got
                 raise told from None
@@ -149,7 +149,7 @@ def main() -> None:
     except ToolkitError as error:
         fail(error, words)
     except (KeyboardInterrupt, typer.Abort):
-        fail(Interrupted("interrupted"), words)
+        fail(Interrupted(), words)
     except UsageError as error:
         from toolkit.cli.failure import as_bad_input
 

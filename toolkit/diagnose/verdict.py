@@ -49,11 +49,6 @@ FIXES: Mapping[str, str] = {
 }
 
 
-def said(error: str) -> str:
-    """Why a host could not be asked, after its name."""
-    return error if error.startswith(("does not", "was not")) else f"does not answer: {error}"
-
-
 def ended(state: str) -> str:
     """How a job that is over has ended, as in "the job has been stopped"."""
     words = {"failed": "failed", "stopped": "been stopped", "timeout": "run out of time", "lost": "been lost"}

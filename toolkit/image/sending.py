@@ -25,6 +25,7 @@ from toolkit.plan.context import Advance, Verdict, counted
 from toolkit.plan.failures import failure, room_fix
 from toolkit.plan.steps import SendImage
 from toolkit.protocol.engine import ImageInspect
+from toolkit.transfer.host import Declined
 from toolkit.transfer.host_programs import load_program, relay_program
 from toolkit.transfer.relay import LEAST, Relay
 
@@ -146,8 +147,8 @@ class Sending:
         relay, cargo = self.shared.relay, self.shared.cargo
         program = relay_program(self.step.cluster, self.step.identity, self.step.address)
         brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
-        if isinstance(brought, str):
-            self.way = f", not over other hosts: {brought}"
+        if isinstance(brought, Declined):
+            self.way = f", not over other hosts: {brought.reason}"
             return ""
         # Refused ones as well: the containerd store keeps the name of what it did not take.
         self.made |= dict.fromkeys(one.name for one in cargo.archives if one.group.start >= first)

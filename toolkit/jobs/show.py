@@ -22,7 +22,9 @@ def jobs_table(jobs: Sequence[JobStatus]) -> str:
 
 def job_json(job: JobStatus) -> dict[str, Any]:
     """Return a job as JSON has it."""
-    return asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
+    found = asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
+    del found["failed_rank"], found["lost_host"]  # `reason` has them, for people
+    return found
 
 
 def _row(job: JobStatus) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ class JobStatus:
         hosts: names of its hosts in rank order, each with the slots that it has there.
         restarts: why each attempt before this one ended.
         last_lines: what the rank that failed first said last.
+        failed_rank: the rank that failed first, None if no rank did or if it is not known.
+        lost_host: the host whose loss ended the job, empty if it ended for another reason.
     """
 
     id: str
@@ -52,6 +54,8 @@ class JobStatus:
     hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
     restarts: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
+    failed_rank: int | None = None
+    lost_host: str = ""
 
     @property
     def error(self) -> str:
@@ -85,7 +89,7 @@ class JobStatus:
 
 def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
     """Return a job from status.json and record.json, see toolkit/inside/common.py."""
-    record = record or Record()
+    record, cause = record or Record(), status.cause or Cause()
     # What `run` asked for, unless a restart has made it others since.
     asked = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
     return JobStatus(
@@ -102,7 +106,9 @@ def parse_status(job: str, status: Status, alive: bool = True, record: Record | 
         command=record.command or (),
         hosts=tuple((status.hosts or asked).items()),
         restarts=tuple(one.reason for one in status.restarts or ()),
-        last_lines=(status.cause or Cause()).last or (),
+        last_lines=cause.last or (),
+        failed_rank=cause.rank,
+        lost_host=status.lost_host or "",
     )
 
 
@@ -123,7 +129,7 @@ def together(parts: Mapping[str, Status]) -> Status:
     if any(one.state not in FINAL for one in statuses):
         started = any(one.state != "starting" for one in statuses)
         state = "running" if started else "starting"
-        merged = replace(merged, state=state, exit_code=None, reason="", ended=None, cause=None)
+        merged = replace(merged, state=state, exit_code=None, reason="", ended=None, cause=None, lost_host="")
     return merged
 
 

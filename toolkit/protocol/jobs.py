@@ -40,6 +40,7 @@ class Record:
 class Cause:
     """The record of the rank that failed first; without values if no rank did."""
 
+    rank: Annotated[int | None, Number(0, 1 << 24)] = None
     last: Lines | None = ()
     ended: Moment | None = None
     exit_code: ExitCode | None = None
@@ -57,7 +58,11 @@ class Restart:
 
 @dataclass(frozen=True)
 class Status:
-    """status.json, see ``Status`` in toolkit/inside/common.py."""
+    """status.json, see ``Status`` in toolkit/inside/common.py.
+
+    Args:
+        lost_host: the host whose loss ended the job; empty if it ended for another reason.
+    """
 
     state: Annotated[str, Text(most=40)] = ""
     exit_code: ExitCode | None = None
@@ -69,6 +74,7 @@ class Status:
     restarts: tuple[Restart, ...] | None = ()
     cause: Cause | None = field(default_factory=Cause)
     asked: Moment | None = None
+    lost_host: str | None = ""
 
 
 @dataclass(frozen=True)

@@ -63,12 +63,15 @@ class Host:
     def __init__(self, name: str, said: Any, state: dict[str, Any], rows: list[Any]) -> None:
         self.name, self.said, self.state, self.rows = name, said, state, rows
         self.asked: list[str] = []
+        self.is_older = False
 
     def run(self, asked: Command, timeout: float | None = None) -> Result:
         words = [str(token) for token in asked.argv]
         self.asked.append(" ".join(words))
         if words[0] == "docker":
             return Result(0, json.dumps(self.state), "", 0.0)
+        if words[0] == "sh":
+            return Result(66 if self.is_older else 0, "", "", 0.0)
         if words[1] == "-":
             return Result(0, json.dumps(self.rows), "", 0.0)
         if isinstance(self.said, Exception):
@@ -152,7 +155,10 @@ def test_a_host_that_fails_is_evidence() -> None:
     assert (
         "its container toolkit-demo-worker has ended with exit code 137, killed for want of memory" in words
     )
-    paper.runners["gpu2"].said = "python3: can't open 'inspect_ranks.py': [Errno 2] No such file or directory"
+    # The program's own words decide nothing: its data may lack a file as well.
+    paper.runners["gpu2"].said = "inspect_ranks.py: No such file or directory"
+    assert "gpu2 does not answer: inspect_ranks.py: No such file" in ask(paper).verdict.what
+    paper.runners["gpu2"].is_older = True
     with pytest.raises(NotReady, match="made by an older toolkit"):
         ask(paper)
 
