@@ -66,6 +66,15 @@ def test_only_jobs_that_run_hold_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken_slots(session) == (Taken(world.JOB_ID, "alice", {"gpu1": (0, 2), "gpu2": (3,)}),)
 
 
+def test_the_cause_of_the_end_is_known_without_its_words() -> None:
+    failed = {"state": "failed", "cause": {"rank": 3, "exit_code": 7, "ended": 5.0}}
+    found = parse_status("x", decode(Status, failed))
+    assert (found.failed_rank, found.lost_host) == (3, "")
+    found = parse_status("x", decode(Status, {"state": "failed", "cause": {}, "lost_host": "gpu2"}))
+    assert (found.failed_rank, found.lost_host) == (None, "gpu2")
+    assert {"failed_rank", "lost_host"}.isdisjoint(job_json(found))
+
+
 def test_jobs_as_a_table_and_as_json() -> None:
     started = datetime(2026, 1, 2, 3, 4).timestamp()
     why = "rank 1 on gpu1 ended with exit code 7"
