@@ -157,7 +157,7 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     gone = abandoned(seen)
     for container in gone:
         what = f"container {container.name} is left of a cluster that is no more"
-        yield warning(what, "toolkit check --fix removes it", subject=container.name)
+        yield warning(what, "toolkit gc removes it", subject=container.name)
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
             what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
@@ -173,7 +173,7 @@ def _processes(scene: Scene) -> Iterator[Finding]:
         many = "1 process" if len(stray.pids) == 1 else f"{len(stray.pids)} processes"
         pids = ", ".join(map(str, stray.pids[:5])) + (", …" if len(stray.pids) > 5 else "")
         what = f"{many} of job {stray.job}, which is over, still run (pid {pids})"
-        yield warning(what, "toolkit check --fix ends them", stray.host, stray.job)
+        yield warning(what, "toolkit gc ends them", stray.host, stray.job)
 
 
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:
