@@ -67,6 +67,7 @@ PURE_THIRD_PARTY = {
     "hostsfile": {"pydantic", "pydantic_core", "yaml"},
     "init": {"yaml"},
     "export": {"jsonschema", "yaml"},
+    "diagnose": {"yaml"},
     "jobs": {"pathspec"},
     "cluster": {"yaml"},
 }
