@@ -73,7 +73,7 @@ PURE_THIRD_PARTY = {
 }
 # Class names that several modules define. The list may only become shorter.
 _SHARED_NAMES = (
-    "Cause Choice Connection Entry Evidence Fetch Folder Found GpuUse HostsFile Kept KnownError "
+    "Cause Choice Connection Entry Evidence Fetch Folder Found GpuUse HostsFile Kept "
     "Launch Line Link Member Pair Place Point Record Room Setting Table Target Trial Verdict Way"
 )
 SHARED_NAMES = frozenset(_SHARED_NAMES.split())

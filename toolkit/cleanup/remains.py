@@ -13,6 +13,7 @@ from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.jobs import ENDED
 
 # Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
 # later is named by this machine.
@@ -45,7 +46,6 @@ printf 'halves|%s\n' "$(halves | tr -dc '\0' | wc -c)"
 """.replace("@quiet@", str(QUIET)),
 )
 PROBES = (MARKS, STATES, *(Probe(*question) for question in QUESTIONS))
-_FINAL = ("succeeded", "failed", "stopped", "timeout")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Remains:
             (seen.host, folder.cluster, folder.job): (told(seen).clock - folder.ended) / 86400
             for seen in self.scene.seen.values()
             for folder in told(seen).jobs
-            if folder.state in _FINAL and folder.ended
+            if folder.state in ENDED and folder.ended
         }
         in_parts = self.scene.inventory.in_parts
         for seen in self.scene.seen.values():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +19,7 @@ from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
 from toolkit.core.names import INSIDE, container_name
 from toolkit.diagnose.evidence import Evidence, parse_host
 from toolkit.diagnose.hang import FINAL, judge
+from toolkit.diagnose.known_errors import KnownError, match
 from toolkit.diagnose.verdict import Verdict
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.load import read_secrets
@@ -33,21 +33,11 @@ from toolkit.remote.fanout import fan_out
 
 # Stacks of many processes take a while; a host that needs longer counts as one that does not answer.
 _LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
-_KNOWN = "toolkit.diagnose.known_errors"
 _PROGRAM = "inspect_ranks.py"
 # What Python exits with if it cannot open its program; and our own status if the program is missing.
 _CANNOT_OPEN, _MISSING = 2, 66
 # What the name of a file in the bundle does not have; none of them leads to another folder.
 _FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
-
-
-@dataclass(frozen=True)
-class Known:
-    """A known error whose words stand in the job's output."""
-
-    name: str
-    what: str
-    fix: str
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,7 @@ class Answer:
     job: JobStatus
     evidence: Evidence
     verdict: Verdict
-    known: tuple[Known, ...]
+    known: tuple[KnownError, ...]
     said: Mapping[str, Said]
     stalled: str = ""
 
@@ -119,7 +109,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
         what = f"{verdict.what}; before that, {stalled or 'when it stood still'}: {earlier.what}"
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
-    return Answer(masked_job(job, secrets), evidence, verdict, _known(_lines(job, said)), said, stalled)
+    return Answer(masked_job(job, secrets), evidence, verdict, match(_lines(job, said)), said, stalled)
 
 
 def _kept(said: Mapping[str, Said], main: str) -> Kept | None:
@@ -277,15 +267,6 @@ def _lines(job: JobStatus, said: Mapping[str, Said]) -> list[str]:
     for one in said.values():
         texts += [one.seen.output or "", *(rank.tail for rank in one.seen.ranks)]
     return [line for text in texts for line in text.splitlines()]
-
-
-def _known(lines: list[str]) -> tuple[Known, ...]:
-    """The errors of the catalogue that stand in the output."""
-    try:
-        match: Callable[[Iterable[str]], Iterable[Any]] = importlib.import_module(_KNOWN).match
-    except ModuleNotFoundError:
-        return ()
-    return tuple(Known(one.name, one.what, one.fix) for one in match(lines))
 
 
 def bundle_files(answer: Answer, report: str, result: Mapping[str, Any]) -> dict[str, bytes]:

@@ -13,6 +13,8 @@ Line = Annotated[str, Text(most=1 << 20, any=True)]  # what a rank printed, or a
 Lines = tuple[Line, ...]
 Moment = Annotated[float, Number(-1e12, 1e12)]  # seconds since the epoch
 ExitCode = Annotated[int, Number(-(2**31), 2**31)]
+# The states of a job that its supervisor writes when the job has ended.
+ENDED = ("succeeded", "failed", "stopped", "timeout")
 Count = Annotated[int, Number(0, 1 << 16)]  # of slots, and the number of one
 
 
