@@ -1,4 +1,4 @@
-"""What `gc` does: look for leftovers of dead runs of any cluster of this user, and plan their removal."""
+"""Leftovers of dead runs of any cluster of this user, and the plan of their removal."""
 
 from __future__ import annotations
 

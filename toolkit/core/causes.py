@@ -22,7 +22,7 @@ class Cause:
 
 
 class Unwritable(Enum):
-    """Why a file could not be written, by the message of the kernel."""
+    """The kernel's messages for a file that cannot be written."""
 
     QUOTA = "disk quota exceeded"
     READ_ONLY = "read-only file system"

@@ -124,7 +124,7 @@ class HostSeen:
 
     @property
     def silence(self) -> str:
-        """Why the host could not be queried, to follow its name in a sentence."""
+        """The reason why the host could not be queried, to follow its name in a sentence."""
         return self.error if self.is_predicate else f"does not answer: {self.error}"
 
 

@@ -57,7 +57,7 @@ class Brought:
 
 
 class Obstacle(Enum):
-    """What keeps a host from a transfer."""
+    """An obstacle that keeps a host from a transfer."""
 
     LATE = "the others had begun"
     NO_PYTHON = "no Python can run its program"
