@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 EXIT_CODES: dict[int, str] = {
     0: "everything asked for was done",
@@ -88,8 +89,23 @@ class MissingTool(ToolkitError):
     exit_code = 4
 
 
+class UnreachableCause(Enum):
+    """A cause on which code decides, in place of the words of the error."""
+
+    OTHER = "other"
+    UNKNOWN_KEY = "its ssh host key is not on record"
+    CHANGED_KEY = "its ssh host key differs from the one on record"
+    UNKNOWN_NAME = "its name cannot be resolved"
+
+
 class Unreachable(ToolkitError):
     """A host cannot be reached or does not let us in."""
+
+    def __init__(
+        self, what: str, fix: str = "", host: str = "", cause: UnreachableCause = UnreachableCause.OTHER
+    ) -> None:
+        self.cause = cause
+        super().__init__(what, fix, host)
 
 
 class CommandFailed(ToolkitError):
@@ -114,9 +130,16 @@ class LabError(ToolkitError):
 
 
 class Interrupted(ToolkitError):
-    """The person pressed Ctrl-C, or a signal asked the command to end."""
+    """The person pressed Ctrl-C, or a signal asked the command to end.
+
+    Without arguments it says no more than that.
+    """
 
     exit_code = 130
+
+    def __init__(self, what: str = "", fix: str = "", host: str = "") -> None:
+        self.bare = not what
+        super().__init__(what or "interrupted", fix, host)
 
 
 class Detached(Interrupted):

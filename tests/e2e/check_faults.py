@@ -282,7 +282,7 @@ def left() -> tuple[frozenset[str], tuple[str, ...]]:
 
 _STAY = {"toolkit-gone-mallory", "toolkit-kept-worker", "toolkit-checked-worker", "bystander"}
 LEFT_BEFORE = (frozenset(_STAY | {"toolkit-gone-worker"}), ("2", "1", "1"))
-LEFT_AFTER = (frozenset(_STAY), ("0", "1", "1"))
+LEFT_AFTER = (frozenset(_STAY), ("0", "1", "0"))
 
 # In place of nvidia-smi: two cards of a driver before 535, which does not know the newer columns.
 

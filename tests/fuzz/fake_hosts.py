@@ -26,7 +26,7 @@ import toolkit.hostsfile.load
 import toolkit.remote.container_session
 import toolkit.remote.ssh
 import toolkit.transfer.relay
-from toolkit.core.runner import _ANNOUNCE, _BEGUN, _WHILE_HELD
+from toolkit.core.runner import _ANNOUNCE, _BEGUN, _UNTIL_STDIN_ENDS
 from toolkit.errors import Unreachable
 from toolkit.remote.ssh import MARK
 from toolkit.remote.ssh_config import Target
@@ -278,7 +278,7 @@ def unwrapped(words: list[str]) -> tuple[list[str], bool, bool]:
             words, inside = words[at + 1 :], True
         elif words[:2] == ["sh", "-c"] and words[2] == _ANNOUNCE:
             words, begins = words[4:], True
-        elif words[:2] == ["sh", "-c"] and words[2] == _WHILE_HELD:
+        elif words[:2] == ["sh", "-c"] and words[2] == _UNTIL_STDIN_ENDS:
             words = words[4:]
         elif words[:2] == ["sh", "-c"] and words[2].startswith('eval "exec $(printf'):
             words = shlex.split(base64.b64decode(words[4]).decode("utf-8", "surrogateescape"))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from toolkit import __version__
 from toolkit.checks.leftovers import Stray
-from toolkit.cleanup.plan import Leftovers, plan_fix
+from toolkit.cleanup.plan import Leftovers, plan_gc
 from toolkit.cluster.layout import Layout, make_layout
 from toolkit.cluster.versions import programs_of
 from toolkit.core.code import CodeTree, Entry
@@ -225,7 +225,7 @@ def plans() -> dict[str, Plan]:
         "down-unsaved": plan_down(inventory(), facts_when_up()),
         "data": plan_up(layout(f"{HOSTS}{DATA}"), {}, data=_staged()),
         "data-rm": plan_remove(inventory(f"{HOSTS}{DATA}"), facts_when_up()),
-        "fix": plan_fix("fix demo", Leftovers({"gpu2": (running("old", "gpu2", "worker"),)}, _STRAYS)),
+        "gc": plan_gc(Leftovers({"gpu2": (running("old", "gpu2", "worker"),)}, _STRAYS)),
     }
 
 

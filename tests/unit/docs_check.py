@@ -30,10 +30,11 @@ _ROOT_OPTION = re.compile(r"(?:^|[\s;&|(])toolkit +(--?[a-z][a-z-]*)", re.MULTIL
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: its options, those that take a value, whether what follows is another program's."""
+    """One verb: its options, those with a value, hidden ones, whether words of another program follow."""
 
     options: frozenset[str]
     valued: frozenset[str]
+    hidden: frozenset[str]
     passes_on: bool
 
 
@@ -53,7 +54,8 @@ def verbs() -> dict[str, Verb]:
             every = {o for p in params for o in (*p.opts, *p.secondary_opts)} | {"-h", "--help"}
             valued = {o for p in params if not p.is_flag for o in p.opts}
             passes_on = not getattr(command, "allow_interspersed_args", True) or name in _PASS_ON
-            found[name] = Verb(frozenset(every), frozenset(valued), passes_on)
+            hidden = {o for p in params if p.hidden for o in p.opts}
+            found[name] = Verb(frozenset(every), frozenset(valued), frozenset(hidden), passes_on)
 
     visit(typer.main.get_command(app), "")
     return found

@@ -62,14 +62,31 @@ PURE_THIRD_PARTY = {
     "hostsfile": {"pydantic", "pydantic_core", "yaml"},
     "init": {"yaml"},
     "export": {"yaml"},
+    "diagnose": {"yaml"},
     "cluster": {"yaml"},
 }
 # Class names that several modules define. The list may only become shorter.
 _SHARED_NAMES = (
-    "Cause Choice Connection Entry Evidence Fetch Folder Found GpuUse HostsFile Kept KnownError "
+    "Cause Choice Connection Entry Evidence Fetch Folder Found GpuUse HostsFile Kept "
     "Launch Line Link Member Place Point Record Room Setting Table Target Trial Verdict Way"
 )
 SHARED_NAMES = frozenset(_SHARED_NAMES.split())
+# Modules that read words of other programs, where no status or field has the fact. The list may only become
+# shorter; what our own programs and errors mean has a field, an enum or an exit status.
+READS_WORDS = {
+    "checks.image": "ways to fail that a step declares: the engine's words about GPUs",
+    "cluster.interfaces": "no words: keys of what sysfs holds",
+    "cluster.gpus": "nvidia-smi's words, and those that the question about it prints",
+    "core.causes": "words of the engines and of the kernel, for all other modules",
+    "core.runner": "no words: the mark that a command has begun",
+    "export.verify": "Slurm's words, and the log in which alone it keeps what ranks have printed",
+    "image.layers": "docker's words about a layer that it misses",
+    "image.manage": "nvidia-smi's list of GPUs",
+    "lab.build": "docker's words about a subnet that is taken",
+    "lab.status": "docker's name of its storage driver",
+    "plan.executors": "ways to fail that a step declares: sshd's words about a port",
+    "remote.ssh_errors": "paramiko's words about a handshake",
+}
 # Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
 MEASURED = {
     "toolkit.inside.accelerated": {"accelerate"},
@@ -81,6 +98,13 @@ MEASURED = {
 }
 # `up` brings the launchers along (inside_programs); only a job that starts again needs them.
 BROUGHT = {"toolkit.inside.restarts": "toolkit.launchers"}
+# Names of variables, and more of attributes, whose values are text for people or a program's output.
+_TEXT = "detail error fault fix message reason said stderr trouble why"
+_TEXT_NAMES = frozenset(_TEXT.split())
+_TEXT_ATTRIBUTES = _TEXT_NAMES | {"errors", "note", "output", "stdout", "what"}
+_SAME_TEXT = frozenset(("casefold", "decode", "lower", "lstrip", "rstrip", "strip", "upper"))
+_SEARCHES = frozenset(["endswith", "find", "index", "startswith"])
+_PATTERNS = frozenset(["findall", "finditer", "fullmatch", "match", "search"])
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
 
@@ -237,6 +261,52 @@ def _inside(module: str, tree: ast.Module) -> list[str]:
             if top not in sys.stdlib_module_names and top not in siblings and not measured and not brought:
                 found.append(f"inside imports {name or 'relatively'}")
     return found
+
+
+def decisions_on_words(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield each comparison of text for people with other text, by which code could decide."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for operator, one, other in zip(node.ops, sides, sides[1:], strict=False):
+                if isinstance(operator, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)) and (
+                    (_for_people(one) and _is_text(other)) or (_for_people(other) and _is_text(one))
+                ):
+                    yield node
+        elif isinstance(node, ast.Match) and _for_people(node.subject):
+            yield node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            searched = node.func.attr in _SEARCHES and _for_people(node.func.value)
+            if searched or (node.func.attr in _PATTERNS and any(map(_for_people, node.args))):
+                yield node
+
+
+def _for_people(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        called = node.func
+        if isinstance(called, ast.Attribute) and called.attr in _SAME_TEXT:
+            return _for_people(called.value)
+        return isinstance(called, ast.Name) and called.id == "str" and any(map(_for_people, node.args))
+    if isinstance(node, ast.Subscript):
+        return _for_people(node.value)
+    if isinstance(node, ast.Attribute):
+        return node.attr in _TEXT_ATTRIBUTES
+    return isinstance(node, ast.Name) and node.id in _TEXT_NAMES
+
+
+def _is_text(node: ast.AST) -> bool:
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        return any(map(_is_text, node.elts))
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (str, bytes)) and bool(node.value)
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        return (node.id if isinstance(node, ast.Name) else node.attr).isupper()
+    return isinstance(node, ast.JoinedStr)
+
+
+def reads_words(modules: Mapping[str, str]) -> set[str]:
+    """Return the modules that decide on the words of text for people, or of another program's output."""
+    return {_short(name) for name, text in modules.items() if any(decisions_on_words(parsed(text)))}
 
 
 def against(modules: Mapping[str, str]) -> set[tuple[str, str]]:

@@ -8,7 +8,16 @@ import pytest
 
 from tests.unit import layers
 from tests.unit.each import for_each
-from tests.unit.layers import ACTING, ACTING_FOLDERS, AGAINST, CIRCLES, ORDER, SHARED_NAMES, violations
+from tests.unit.layers import (
+    ACTING,
+    ACTING_FOLDERS,
+    AGAINST,
+    CIRCLES,
+    ORDER,
+    READS_WORDS,
+    SHARED_NAMES,
+    violations,
+)
 
 MODULES = layers.texts()
 TREE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
@@ -31,6 +40,7 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
     assert layers.circles(MODULES) == set(CIRCLES)
     assert layers.shared_names(MODULES) == SHARED_NAMES
     assert layers.acting(MODULES) == ACTING
+    assert layers.reads_words(MODULES) == set(READS_WORDS)
 
 
 @for_each(
@@ -65,6 +75,42 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
 )
 def test_the_checker_sees_a_wrong_import(module: str, text: str) -> None:
     assert len(violations(module, text)) == 1
+
+
+@for_each(
+    "text",
+    [
+        "if outcome.detail.startswith(PORT_TAKEN): pass",
+        "if error.what == 'interrupted': pass",
+        "if 'No such file' in one.seen.error: pass",
+        "named = f'rank {seen.rank} ' in evidence.reason",
+        "if 'denied' in str(error).lower(): pass",
+        "if fix != UP: pass",
+        "if result.stderr.strip().endswith((b'busy', b'gone')): pass",
+        "found = re.search('rank [0-9]+', error.what)",
+        "if _PATTERN.match(outcome.detail): pass",
+        "if tried.errors[-1].startswith('then it'): pass",
+        "match error.what:\n    case 'lost': pass",
+    ],
+)
+def test_a_decision_on_words_is_seen(text: str) -> None:
+    assert layers.reads_words({"toolkit.jobs.x": text}) == {"jobs.x"}
+
+
+@for_each(
+    "text",
+    [
+        "if outcome.cause is FailureCause.PORT_TAKEN: pass",
+        "if not error.fix: pass",
+        "if reason == '': pass",
+        "line = f'{error.host}: {error.what}'",
+        "if status.state in FINAL: pass",
+        "if error.what == other.what: pass",
+        "if text.startswith('['): pass",
+    ],
+)
+def test_what_is_no_decision_on_words_is_not_taken_for_one(text: str) -> None:
+    assert layers.reads_words({"toolkit.jobs.x": text}) == set()
 
 
 @for_each("folder", [name for name in ORDER if name not in ACTING_FOLDERS])

@@ -37,7 +37,9 @@ def test_every_verb_and_option_is_told() -> None:
     }
     for name, verb in verbs().items():
         part = sections[f"toolkit {name}"]
-        for option in verb.options - {"-h", "--help"}:
+        for option in verb.hidden:
+            assert f"`{option}" not in part, f"{name} {option}"
+        for option in verb.options - verb.hidden - {"-h", "--help"}:
             assert re.search(rf"`{re.escape(option)}[ `]", part), f"{name} {option}"
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from toolkit.core.facts import Facts
     from toolkit.export.job import BatchJob
     from toolkit.export.kubernetes import Pods
-    from toolkit.export.prepare import Away
+    from toolkit.export.prepare import BatchRequest
     from toolkit.hostsfile.inventory import Inventory
     from toolkit.network.measured import Measured
     from toolkit.predict.ask import Options
@@ -72,11 +72,11 @@ class Elsewhere(Runs):
             session.all_facts()
             return files
 
-    def render_slurm(self, away: Away, sbatch: Sequence[str] = ()) -> dict[str, str]:
+    def render_slurm(self, batch: BatchRequest, sbatch: Sequence[str] = ()) -> dict[str, str]:
         """Return name and text of a script for sbatch that runs a job as this cluster would.
 
         Args:
-            away: what is run there, and how; hosts are asked only where nothing says how many GPUs they have.
+            batch: the job and its options; hosts are queried only if nothing says how many GPUs they have.
             sbatch: further options of sbatch.
 
         Raises:
@@ -85,14 +85,14 @@ class Elsewhere(Runs):
         from toolkit.export.prepare import SLURM
         from toolkit.export.slurm import script
 
-        job = self._job_elsewhere(away, SLURM)
-        return {f"{job.name}.sh": script(job, away.runtime, sbatch)}
+        job = self._batch_job(batch, SLURM)
+        return {f"{job.name}.sh": script(job, batch.runtime, sbatch)}
 
-    def render_kubernetes(self, away: Away, pods: Pods | None = None) -> dict[str, str]:
+    def render_kubernetes(self, batch: BatchRequest, pods: Pods | None = None) -> dict[str, str]:
         """Return name and text of an MPIJob or a TrainJob that runs a job as this cluster would.
 
         Args:
-            away: as for ``render_slurm``; pods: where and with what its pods stand.
+            batch: as for ``render_slurm``; pods: where and with what its pods stand.
 
         Raises:
             BadInput: names all that Kubernetes has no means for.
@@ -103,15 +103,15 @@ class Elsewhere(Runs):
         from toolkit.export.prepare import KUBERNETES
 
         pods = pods or Pods()
-        away = replace(away, resources=bool(pods.resources), host_network=pods.host_network)
-        job = self._job_elsewhere(away, KUBERNETES)
+        batch = replace(batch, resources=bool(pods.resources), host_network=pods.host_network)
+        job = self._batch_job(batch, KUBERNETES)
         return {f"{job.name}.yaml": manifest_text(manifest(job, pods))}
 
-    def _job_elsewhere(self, away: Away, target: str) -> BatchJob:
-        from toolkit.export.prepare import job_elsewhere
+    def _batch_job(self, batch: BatchRequest, target: str) -> BatchJob:
+        from toolkit.export.prepare import prepare_batch_job
 
         def ask(hosts: tuple[str, ...]) -> Mapping[str, Facts]:
             with self.connect(hosts) as session:
                 return session.all_facts()
 
-        return job_elsewhere(self.inventory, away, target, ask)
+        return prepare_batch_job(self.inventory, batch, target, ask)

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.docker import gpu_args
-from toolkit.cluster.gpus import ABSENT, SMI, clipped, explain, gpu_failures, parse_smi, renewal, usable_uuids
+from toolkit.cluster.gpus import (
+    SMI,
+    clipped,
+    explain,
+    gpu_failures,
+    is_absent,
+    parse_smi,
+    renewal,
+    usable_uuids,
+)
 from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import running
 from toolkit.core.command import script
@@ -106,7 +115,7 @@ def _judge(
     if outcome.step == _OWN:
         # `systemctl daemon-reload` on the host does this to engines that use systemd for control groups.
         fix = f"on {place.name}: docker rm -f {name}; then toolkit up"
-    elif trouble and ABSENT not in trouble:
+    elif trouble and not is_absent(trouble):
         cause, fix = explain(trouble, place.name)
         what += f": {cause}"
     else:
@@ -119,7 +128,7 @@ def _unused(layout: Layout, place: Place) -> Problem | None:
     """A driver in trouble makes a GPU host look like one without GPUs, where nobody has declared any."""
     trouble = place.facts.gpu_trouble
     declared = layout.inventory.host(place.name).gpus is not None
-    if place.gpus or declared or not trouble or ABSENT in trouble:
+    if place.gpus or declared or not trouble or is_absent(trouble):
         return None
     cause, fix = explain(trouble, place.name)
     return gpu_problem(place.name, f"no GPU is used: {cause}", f"{fix}; for ranks on its CPU: gpus: 0")

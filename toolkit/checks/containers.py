@@ -79,11 +79,12 @@ def _listens(seen: Seen, scene: Scene) -> Iterator[Finding]:
     if why := scene.no_look(seen.host):
         yield unchecked(why)
         return
-    for kind, fault in scene.inside[seen.host].report.faults.items():
+    report = scene.inside[seen.host].report
+    for kind, fault in report.faults.items():
         port = {"worker": str(scene.port), "any": "any port"}.get(kind, "MASTER_PORT")
         address = scene.paths[seen.host].address
         what = f"a container cannot listen at {address}, {port}: {fault}"
-        if "in use" in fault:
+        if kind in report.taken:
             # Nobody listened there a moment ago: taken since, perhaps by another look, or only bound.
             yield warning(what, f"toolkit check once more; on {seen.host}: ss -tanp", subject=port)
         else:

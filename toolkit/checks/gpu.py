@@ -294,7 +294,7 @@ def _busy(seen: Seen, scene: Scene) -> Iterator[Finding]:
         who = f"{app.name.rpartition('/')[2] or 'a process'} (pid {app.pid}, user {app.user or 'unknown'})"
         if app.pid in over:
             what = f"{who} holds {held} for job {over[app.pid]}, which is over"
-            yield warning(what, "toolkit check --fix ends it", subject=label(card))
+            yield warning(what, "toolkit gc ends it", subject=label(card))
         elif app.state == "D":
             what = f"{who} holds {held} and hangs in the driver"
             yield warning(what, f"reboot {seen.host}: nothing else ends it", subject=label(card))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolkit import __version__
 from toolkit.checks.model import Check, Probe, Scene, Seen, unchecked, warning
-from toolkit.cluster.container_status import UP, fix_of
+from toolkit.cluster.container_status import fix_of, lacks_sshd
 from toolkit.cluster.ownership import OWN_PROCESSES, ours, services_of
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
@@ -157,12 +157,12 @@ def _containers(seen: Seen, scene: Scene) -> Iterator[Finding]:
     gone = abandoned(seen)
     for container in gone:
         what = f"container {container.name} is left of a cluster that is no more"
-        yield warning(what, "toolkit check --fix removes it", subject=container.name)
+        yield warning(what, "toolkit gc removes it", subject=container.name)
     for container in own_containers(seen, scene):
         if container.state != "running" and container not in gone:
             what = f"container {container.name} does not run ({container.state}, {container.exit_code})"
-            fix = fix_of(container)
-            fix = "toolkit up starts it anew; toolkit down removes it" if fix == UP else fix
+            again = "toolkit up starts it anew; toolkit down removes it"
+            fix = fix_of(container) if lacks_sshd(container) else again
             yield warning(what, fix, subject=container.name)
 
 
@@ -173,7 +173,7 @@ def _processes(scene: Scene) -> Iterator[Finding]:
         many = "1 process" if len(stray.pids) == 1 else f"{len(stray.pids)} processes"
         pids = ", ".join(map(str, stray.pids[:5])) + (", …" if len(stray.pids) > 5 else "")
         what = f"{many} of job {stray.job}, which is over, still run (pid {pids})"
-        yield warning(what, "toolkit check --fix ends them", stray.host, stray.job)
+        yield warning(what, "toolkit gc ends them", stray.host, stray.job)
 
 
 def _state(seen: Seen, scene: Scene) -> Iterator[Finding]:

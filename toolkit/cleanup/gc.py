@@ -1,13 +1,12 @@
-"""Plans that remove leftovers of dead runs: of one cluster (`check --fix`) or of all of them (`gc`)."""
+"""Leftovers of dead runs of any cluster of this user, and the plan of their removal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from toolkit.checks.leftovers import abandoned, strays
 from toolkit.checks.run import first_look
-from toolkit.cleanup.plan import Leftovers, State, plan_fix
+from toolkit.cleanup.plan import State, plan_gc
 from toolkit.cleanup.remains import PROBES, Kept, Remains, removable
 from toolkit.cluster.session import Session
 from toolkit.plan.steps import Plan
@@ -41,16 +40,5 @@ def collect(
     doubtful = [one for one in remains.states() if not removable(one)]
     granted = [one for one in doubtful if state or ask(one)]
     states = tuple(one for one in remains.states() if one in granted or removable(one))
-    plan = plan_fix("gc", remains.leftovers(states, at_once=bool(granted)))
+    plan = plan_gc(remains.leftovers(states, at_once=bool(granted)))
     return Collection(plan, remains.kept(states))
-
-
-def leftovers_plan(session: Session) -> Plan:
-    """Return the plan that removes leftovers of earlier clusters and jobs; see ``toolkit.cleanup.plan``.
-
-    Args:
-        session: opened with ``toolkit.checks.preflight.questions()``.
-    """
-    scene = first_look(session)
-    containers = {name: abandoned(seen) for name, seen in scene.seen.items()}
-    return plan_fix(f"fix {session.inventory.cluster}", Leftovers(containers, strays(scene)))

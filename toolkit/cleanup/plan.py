@@ -1,4 +1,4 @@
-"""What `check --fix` and `gc` do: remove what earlier clusters and jobs of ours left, and nothing else.
+"""The plan of `gc`: remove what earlier clusters and jobs of this user left, and nothing else.
 
 Whether something may go is decided once more on the host, at the moment at which it goes.
 """
@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from toolkit.checks.leftovers import Stray
-from toolkit.cluster.ownership import OWN_PROCESSES
+from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES
 from toolkit.core.command import Ref, script
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.text import counted
 from toolkit.core.typed import Kind
 from toolkit.image.inventory import HeldImage, remove_part
-from toolkit.lifecycle.down import MOUNTS
+from toolkit.lifecycle.down import REMOVE_STATE
 from toolkit.plan.steps import Phase, Plan, Run, Step
 
 # Minutes without a change after which what somebody may just be making counts as left.
@@ -43,19 +43,10 @@ case ${3-} in *"/$1/"*) ;; '')
   [ -z "$ids" ] || { echo "cluster $2 runs, and its main does not say that job $1 is over" >&2; exit 1; } ;;
 *) echo "main does not say that job $1 is over" >&2; exit 1 ;; esac
 """
-# The mark is read anew before each signal.
 _END = rf"""{OWN_PROCESSES}{_IS_OVER}
-left() {{ with_variable "TOOLKIT_JOB=$1"; }}
-for signal in TERM 0 0 0 0 KILL KILL; do
-  for file in $(left "$1"); do
-    pid=${{file#/proc/}}
-    kill -$signal "${{pid%/environ}}" 2>/dev/null
-  done
-  [ -n "$(left "$1")" ] || exit 0
-  sleep 1
-done
-[ -z "$(left "$1")" ] || {{ echo "still alive: $(left "$1" | tr '\n' ' ')" >&2; exit 1; }}
-"""
+job=$1
+left() {{ with_variable "TOOLKIT_JOB=$job"; }}
+{END_LEFT}"""
 _NONE_LEFT = f'{OWN_PROCESSES}test -z "$(with_variable "TOOLKIT_JOB=$1")"'
 
 # $4 the folder.
@@ -70,16 +61,11 @@ _STAYS = r"""
 """
 
 # $1 the folder, $2 its cluster. A container of that cluster, whosever, may be about to use it.
-_REMOVE_STATE = rf"""{OWN_PROCESSES}{MOUNTS}
+_REMOVE_STATE = rf"""{OWN_PROCESSES}
 ids=$(docker ps -aq --filter "label=toolkit.cluster=$2") || exit 1
 [ -z "$ids" ] || {{ echo "cluster $2 has a container again" >&2; exit 1; }}
 [ -z "$(with_variable "TOOLKIT_CLUSTER=$2")" ] || {{ echo "cluster $2 is at work" >&2; exit 1; }}
-on=$(mounts "$1")
-[ -z "$on" ] || {{ echo "what is mounted at $on is not ours to remove" >&2; exit 1; }}
-rm -rf "$1" || exit 1
-rmdir "${{1%/*}}" "${{1%/*/*}}" 2>/dev/null
-exit 0
-"""
+{REMOVE_STATE}"""
 # $1 the folder of all clusters of this user, $2 minutes. Names of files never leave the host. Links are not
 # followed, neither by the search nor by the removal.
 _OLD_HALVES = 'find "$1" -name "*.toolkit-new" -type f -cmin "+$2"'
@@ -138,8 +124,8 @@ class Leftovers:
     parts: Mapping[str, Iterable[HeldImage]] | None = None
 
 
-def plan_fix(title: str, left: Leftovers) -> Plan:
-    """Return the plan that removes leftovers of ours.
+def plan_gc(left: Leftovers) -> Plan:
+    """Return the plan that removes leftovers of this user.
 
     Main is asked again before a process is ended or a job's folder removed: a job may have begun since.
     """
@@ -170,7 +156,7 @@ def plan_fix(title: str, left: Leftovers) -> Plan:
         Phase("files", tuple(_halves_steps(left.halves or {}))),
         Phase("images", tuple(_part_steps(left.parts or {}))),
     )
-    return Plan(title, tuple(phase for phase in phases if phase.steps))
+    return Plan("gc", tuple(phase for phase in phases if phase.steps))
 
 
 def _said(one: Stray | OldJob) -> tuple[str | Ref, ...]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from toolkit.checks.leftovers import MARKS, Stray, abandoned, is_name, marked, state_base, supervised
 from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State
+from toolkit.core.facts import ContainerFacts
 from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.jobs import ENDED
 
 # Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
 # later is named by this machine.
@@ -44,7 +46,6 @@ printf 'halves|%s\n' "$(halves | tr -dc '\0' | wc -c)"
 """.replace("@quiet@", str(QUIET)),
 )
 PROBES = (MARKS, STATES, *(Probe(*question) for question in QUESTIONS))
-_FINAL = ("succeeded", "failed", "stopped", "timeout")
 
 
 @dataclass(frozen=True)
@@ -156,15 +157,18 @@ class Remains:
         The hosts file says which host that is: any host can say that it is the main of some cluster.
         """
         name = self.scene.inventory.main
-        seen = self.scene.seen.get(name, Seen(name))
-        if cluster != self.scene.inventory.cluster or seen.facts is None:
+        if cluster != self.scene.inventory.cluster:
             return ""
-        for c in seen.facts.containers:
-            own = c.labels.get(LABEL_OWNER) == seen.facts.user
-            main = c.labels.get(LABEL_ROLE) == MAIN and c.labels.get(LABEL_CLUSTER) == cluster
-            if own and main and c.state == "running" and "looked" in seen.answer(MARKS):
-                return name
-        return ""
+        found = _own_running(self.scene.seen.get(name, Seen(name)), cluster)
+        return name if any(c.labels.get(LABEL_ROLE) == MAIN for c in found) else ""
+
+    def _witness(self, cluster: str, host: str) -> str:
+        """Return the host that knows which jobs of a cluster run on a host; empty if none of these knows."""
+        seen = self.scene.seen[host]
+        if cluster == self.scene.inventory.cluster and self.scene.inventory.in_parts:
+            # Each host has a supervisor of its own.
+            return host if any(_own_running(seen, cluster)) else ""
+        return self._main_of(cluster)
 
     def _strays(self) -> Iterator[Stray]:
         alive = supervised(self.scene)
@@ -174,9 +178,9 @@ class Remains:
                 if one.job and one.job not in alive:
                     found.setdefault((one.cluster, one.job), []).append(one.pid)
             for (cluster, job), pids in found.items():
-                main = self._main_of(cluster)
-                if main or not _runs(seen, cluster):
-                    yield Stray(seen.host, job, tuple(pids), main, cluster)
+                witness = self._witness(cluster, seen.host)
+                if witness or not _runs(seen, cluster):
+                    yield Stray(seen.host, job, tuple(pids), witness, cluster)
 
     def _jobs(self) -> Iterator[OldJob]:
         alive = supervised(self.scene)
@@ -184,7 +188,7 @@ class Remains:
             (seen.host, folder.cluster, folder.job): (told(seen).clock - folder.ended) / 86400
             for seen in self.scene.seen.values()
             for folder in told(seen).jobs
-            if folder.state in _FINAL and folder.ended
+            if folder.state in ENDED and folder.ended
         }
         in_parts = self.scene.inventory.in_parts
         for seen in self.scene.seen.values():
@@ -222,9 +226,21 @@ class Remains:
             for job, cluster in sorted(unsure):
                 if (seen.host, job) not in doomed:
                     why = f"whether it runs is known on the main of cluster {cluster}, which is not here"
-                    fix = "toolkit gc with that cluster's hosts file"
+                    own = cluster == self.scene.inventory.cluster
+                    fix = (
+                        "toolkit up, then toolkit gc" if own else "toolkit gc with that cluster's hosts file"
+                    )
                     rows.append(Kept(seen.host, f"processes of job {job}", why, fix))
         return tuple(rows)
+
+
+def _own_running(seen: Seen, cluster: str) -> Iterator[ContainerFacts]:
+    """Yield the running containers of this user's cluster on a host whose processes are known."""
+    if seen.facts is not None and "looked" in seen.answer(MARKS):
+        for c in seen.facts.containers:
+            own = c.labels.get(LABEL_OWNER) == seen.facts.user and c.labels.get(LABEL_CLUSTER) == cluster
+            if own and c.state == "running":
+                yield c
 
 
 def _runs(seen: Seen, cluster: str) -> bool:

@@ -33,7 +33,8 @@ from toolkit.cli import (
     network,
     predict,
     render,
-    render_away,
+    render_kubernetes,
+    render_slurm,
     report,
     run,
     scaling,
@@ -70,7 +71,7 @@ class Verbs(TyperGroup):
             try:
                 return super().invoke(ctx)
             except (KeyboardInterrupt, Interrupted) as error:
-                told = error if isinstance(error, Interrupted) else Interrupted("interrupted")
+                told = error if isinstance(error, Interrupted) else Interrupted()
                 if signals.got:
                     told.exit_code = 128 + signals.got
                 raise told from None
@@ -120,8 +121,10 @@ app.command()(enter.shell)
 app.command("exec", context_settings=enter.CONTEXT)(enter.execute)
 app.command()(predict.predict)
 app.add_typer(render.app, name="render")
-render.app.command("slurm", cls=run.ScriptCommand, context_settings=run.CONTEXT)(render_away.slurm)
-render.app.command("kubernetes", cls=run.ScriptCommand, context_settings=run.CONTEXT)(render_away.kubernetes)
+render.app.command("slurm", cls=run.ScriptCommand, context_settings=run.CONTEXT)(render_slurm.slurm)
+render.app.command("kubernetes", cls=run.ScriptCommand, context_settings=run.CONTEXT)(
+    render_kubernetes.kubernetes
+)
 app.command()(down.down)
 app.command()(gc.gc)
 app.add_typer(bench.app, name="bench")
@@ -146,7 +149,7 @@ def main() -> None:
     except ToolkitError as error:
         fail(error, words)
     except (KeyboardInterrupt, typer.Abort):
-        fail(Interrupted("interrupted"), words)
+        fail(Interrupted(), words)
     except UsageError as error:
         from toolkit.cli.failure import as_bad_input
 

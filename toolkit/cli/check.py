@@ -9,7 +9,6 @@ import typer
 from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
-    DryRun,
     HostsFile,
     Json,
     Verbose,
@@ -20,12 +19,11 @@ from toolkit.cli.common import (
     put_text,
     say,
 )
-from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from toolkit.cleanup.gc import Collection
     from toolkit.core.report import Report
     from toolkit.hostsfile.inventory import Inventory
-    from toolkit.plan.steps import Plan
 
 
 def check(
@@ -40,17 +38,17 @@ def check(
         ),
     ] = [],  # noqa: B006
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failures.")] = False,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Remove what earlier clusters and jobs of ours left there.")
+    fix: Annotated[bool, typer.Option("--fix", hidden=True, help="Run toolkit gc afterwards.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", hidden=True, help="With --fix, print the plan only.")
     ] = False,
-    dry_run: DryRun = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Start no containers: what only they can see is not checked.")
     ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Look for what would stop, spoil or slow a job, and change nothing (but see --fix); 1 means an error."""
+    """Look for what would stop, spoil or slow a job, and change nothing; 1 means an error."""
     from dataclasses import asdict
 
     from toolkit.cli.line import listed
@@ -62,31 +60,30 @@ def check(
     verdict = worst(findings)
     if not as_json:
         put_text(findings_text(findings, inventory.names, everything=verbose))
-    plan, report = _fix(inventory, dry_run, verbose) if fix else (None, None)
-    planned = plan_text(plan, inventory.engine) if plan is not None else ""
+    found, report = _gc(inventory, dry_run, as_json, verbose) if fix else (None, None)
+    planned = plan_text(found.plan, inventory.engine) if found is not None else ""
     if as_json:
         result: dict[str, Any] = {"cluster": inventory.cluster, "verdict": verdict}
         result["findings"] = [asdict(finding) for finding in findings]
-        if plan is not None:
+        if found is not None:
             result["fix"] = report.as_json() if report else {"plan": planned.splitlines()}
+            result["fix"]["kept"] = [asdict(one) for one in found.kept]
         put_json(result)
     elif report is not None:
         say(report_text(report))
-    elif plan is not None:
+    elif found is not None:
         put_text(planned)
     failed = report is not None and not report.ok
     if failed or verdict == "error" or (strict and verdict == "warning"):
         raise typer.Exit(1)
 
 
-def _fix(inventory: Inventory, dry_run: bool, verbose: bool) -> tuple[Plan, Report | None]:
-    """Look once more, and remove what is left; only plan it when ``dry_run``."""
-    from toolkit.checks.preflight import questions
-    from toolkit.cleanup.gc import leftovers_plan
+def _gc(
+    inventory: Inventory, dry_run: bool, as_json: bool, verbose: bool
+) -> tuple[Collection, Report | None]:
+    """Do what `toolkit gc` does without options."""
+    from toolkit.cleanup.gc import questions
+    from toolkit.cli.gc import remove_leftovers
 
     with connect(inventory, verbose, questions=questions()) as session:
-        plan = leftovers_plan(session)
-        if dry_run:
-            return plan, None
-        with Progress(verbose) as listener:
-            return plan, session.execute(plan, listener)
+        return remove_leftovers(session, None, False, dry_run, as_json, verbose)

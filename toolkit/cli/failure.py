@@ -94,7 +94,7 @@ def _documentation() -> str:
 
 
 def _bare_interrupt(error: ToolkitError) -> bool:
-    return type(error) is Interrupted and not error.fix and error.what == "interrupted"
+    return type(error) is Interrupted and error.bare
 
 
 def _report(error: ToolkitError) -> Report | None:

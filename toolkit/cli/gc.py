@@ -22,7 +22,10 @@ from toolkit.cli.plans import exit_with, show_plans
 from toolkit.cli.progress import Progress
 
 if TYPE_CHECKING:
+    from toolkit.cleanup.gc import Collection
     from toolkit.cleanup.plan import State
+    from toolkit.cluster.session import Session
+    from toolkit.core.report import Report
 
 
 def gc(
@@ -42,33 +45,49 @@ def gc(
     """Remove what dead runs of yours left on the hosts, of whatever cluster; running jobs stay."""
     from dataclasses import asdict
 
-    from toolkit.cleanup.gc import collect, questions
+    from toolkit.cleanup.gc import questions
     from toolkit.cli.line import CommandLine
     from toolkit.plan.show import report_text
 
     line = CommandLine()
     days = line.whole("--older-than", older_than, least=0)
     inventory = line.accept(line.hosts(hosts))
-    asking = sys.stdin.isatty() and sys.stderr.isatty() and not (dry_run or as_json)
     with connect(inventory, verbose, questions=questions()) as session:
         session.require_some()
-        found = collect(session, days, state, _ask if asking else lambda state: False)
+        found, report = remove_leftovers(session, days, state, dry_run, as_json, verbose)
         kept = {"kept": [asdict(one) for one in found.kept]}
-        if not as_json:
-            for one in found.kept:
-                say(f"    stays  {one.host}: {one.what}: {one.why}\n           fix: {one.fix}")
-        if dry_run:
+        if report is None:
             show_plans(session, (found.plan,), as_json, kept)
             return
-        with Progress(verbose) as listener:
-            for outcome in session.connect_outcomes():
-                listener.outcome(outcome)
-            report = session.execute(found.plan, listener)
     if as_json:
         put_json(report.as_json() | kept)
     else:
         say(report_text(report))
     exit_with(report)
+
+
+def remove_leftovers(
+    session: Session, days: float | None, state: bool, dry_run: bool, as_json: bool, verbose: bool
+) -> tuple[Collection, Report | None]:
+    """Look for leftovers and remove them; None in place of the report of a dry run.
+
+    Args:
+        session: opened with ``toolkit.cleanup.gc.questions()``.
+        days, state: see ``toolkit.cleanup.gc.collect``.
+    """
+    from toolkit.cleanup.gc import collect
+
+    asking = sys.stdin.isatty() and sys.stderr.isatty() and not (dry_run or as_json)
+    found = collect(session, days, state, _ask if asking else lambda state: False)
+    if not as_json:
+        for one in found.kept:
+            say(f"    stays  {one.host}: {one.what}: {one.why}\n           fix: {one.fix}")
+    if dry_run:
+        return found, None
+    with Progress(verbose) as listener:
+        for outcome in session.connect_outcomes():
+            listener.outcome(outcome)
+        return found, session.execute(found.plan, listener)
 
 
 def _ask(state: State) -> bool:

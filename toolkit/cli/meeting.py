@@ -90,7 +90,7 @@ def _settle_keys(
     from toolkit.cli.asking import on_terminal
     from toolkit.cli.trust import settle
     from toolkit.cluster.trust import look
-    from toolkit.errors import Unreachable
+    from toolkit.errors import Unreachable, UnreachableCause
 
     shown = look(inventory, tuple(names))
     if not yes and on_terminal():
@@ -106,8 +106,17 @@ def _settle_keys(
                 *(found for found in shown if found.error and found.host not in behind),
                 *look(inventory, tuple(behind)),
             ]
-    lost = [(f.host, f.error.partition("; fix: ")) for f in shown if f.error and f.host in names]
-    return {host: Unreachable(what, fix, host) for host, (what, _, fix) in lost}
+    lost = {found.host: found.failure for found in shown if found.host in names}
+    return {
+        host: Unreachable(
+            failure.what,
+            failure.fix,
+            host,
+            failure.cause if isinstance(failure, Unreachable) else UnreachableCause.OTHER,
+        )
+        for host, failure in lost.items()
+        if failure is not None
+    }
 
 
 def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple[Mount, ...]:

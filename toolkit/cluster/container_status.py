@@ -127,11 +127,14 @@ def why_not_running(container: ContainerFacts, facts: Facts) -> str:
 
 def fix_of(container: ContainerFacts | None) -> str:
     """Return what makes a container run that is missing or stopped."""
-    if container is None or LABEL_CONFIG not in container.labels:  # the label of those with an sshd
-        return UP
-    # Another `up` would fail as the last one did.
-    ended = container.state in ("exited", "dead")
-    return WITHOUT_SSHD if ended and container.exit_code == NOT_FOUND else UP
+    return WITHOUT_SSHD if container is not None and lacks_sshd(container) else UP
+
+
+def lacks_sshd(container: ContainerFacts) -> bool:
+    """Return whether a container has ended because its image has no sshd: another `up` would fail, too."""
+    if LABEL_CONFIG not in container.labels:  # the label of those with an sshd
+        return False
+    return container.state in ("exited", "dead") and container.exit_code == NOT_FOUND
 
 
 def runs_already(container: Container, facts: Facts) -> str | None:

@@ -30,7 +30,7 @@ fi
 """
 _MOST = 1023  # the number of a GPU
 _CDI_KIND = "nvidia.com/gpu"
-ABSENT = "there is no nvidia-smi on the PATH"
+_ABSENT = "there is no nvidia-smi on the PATH"
 
 # A device of a CDI specification, which is YAML or JSON: https://github.com/cncf-tags/container-device-interface.
 _CDI_NAME = re.compile(r'^[\s\-{]*"?name"?:\s*["\']?([^"\',\s]+)', re.MULTILINE)
@@ -76,7 +76,7 @@ _TROUBLES: tuple[tuple[str, str, str], ...] = (
         "nvidia-smi hangs",
         "on {host}: sudo dmesg | grep -i nvrm; mostly a reboot is needed",
     ),
-    (re.escape(ABSENT), "there is no nvidia-smi", "on {host}: install the NVIDIA driver"),
+    (re.escape(_ABSENT), "there is no nvidia-smi", "on {host}: install the NVIDIA driver"),
 )
 
 
@@ -120,10 +120,15 @@ def explain(trouble: str, host: str) -> tuple[str, str]:
     """
     for pattern, what, fix in _TROUBLES:
         if re.search(pattern, trouble, re.IGNORECASE):
-            said = "" if ABSENT in trouble else f" ({clipped(trouble)})"
+            said = "" if is_absent(trouble) else f" ({clipped(trouble)})"
             return f"{what}{said}", fix.format(host=host)
     said = f"nvidia-smi says: {clipped(trouble)}" if trouble else "nvidia-smi lists no GPU"
     return said, f"on {host}: nvidia-smi"
+
+
+def is_absent(trouble: str) -> bool:
+    """Return whether ``SMI`` found no nvidia-smi."""
+    return _ABSENT in trouble
 
 
 def is_known(trouble: str) -> bool:

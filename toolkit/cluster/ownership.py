@@ -23,6 +23,18 @@ of_this_user() {
 }
 """
 
+# Shell that ends processes: TERM, 4 s of patience, KILL. A function ``left`` has to print the paths of their
+# environments in /proc. It is called before each signal, because a number may be given to another process.
+END_LEFT = r"""
+left_pids() { left | sed 's:^/proc/::; s:/environ$::'; }
+for signal in TERM 0 0 0 0 KILL KILL; do
+  for pid in $(left_pids); do kill -$signal "$pid" 2>/dev/null; done
+  [ -n "$(left)" ] || exit 0
+  sleep 1
+done
+[ -z "$(left)" ] || { echo "still alive:" $(left_pids) >&2; exit 1; }
+"""
+
 
 def ours(cluster: str, facts: Facts) -> tuple[ContainerFacts, ...]:
     """Return the host's containers of this cluster in which ranks run; its services are not among them."""

@@ -25,7 +25,7 @@ class ShownKey:
         fingerprint: SHA256 of the key that the host shows, as ``ssh-keygen -l`` prints it.
         recorded: fingerprint of the key of that kind on record, empty when there is none.
         verdict: whether connections would accept the key as it is.
-        error: why the host showed no key, or why its key may not be recorded; empty for neither.
+        failure: why the host showed no key, or why its key may not be recorded; None for neither.
     """
 
     host: str
@@ -34,8 +34,15 @@ class ShownKey:
     fingerprint: str = ""
     recorded: str = ""
     verdict: Verdict = "unknown"
-    error: str = ""
+    failure: ToolkitError | None = None
     key: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def error(self) -> str:
+        """The failure as one line, with its fix; empty for none."""
+        if self.failure is None:
+            return ""
+        return self.failure.what + (f"; fix: {self.failure.fix}" if self.failure.fix else "")
 
     @property
     def known(self) -> bool:
@@ -89,15 +96,11 @@ def look(inventory: Inventory, names: tuple[str, ...]) -> list[ShownKey]:
     shown, errors = fan_out(distinct, lambda known_as: _look_at(distinct[known_as]))
     return [
         *(
-            shown[key] if key in shown else _failed(target.name, target, errors[key])
+            shown[key] if key in shown else ShownKey(target.name, target, failure=errors[key])
             for key, target in distinct.items()
         ),
-        *(_failed(name, None, error) for name, error in lost.items()),
+        *(ShownKey(name, None, failure=error) for name, error in lost.items()),
     ]
-
-
-def _failed(host: str, target: Target | None, error: ToolkitError) -> ShownKey:
-    return ShownKey(host, target, error=error.what + (f"; fix: {error.fix}" if error.fix else ""))
 
 
 def _look_at(target: Target) -> ShownKey:
@@ -109,10 +112,11 @@ def _look_at(target: Target) -> ShownKey:
     known = known_record(target)
     verdict = judge(target, known, key)
     recorded = ", ".join(e.fingerprint for e in known.keys if e.kind == key.get_name())
-    error = (
-        f"its ssh host key {key.fingerprint} is REVOKED; it is not recorded" if verdict == "revoked" else ""
-    )
-    return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, error, key=key)
+    failure = None
+    if verdict == "revoked":
+        what = f"its ssh host key {key.fingerprint} is REVOKED; it is not recorded"
+        failure = ToolkitError(what, host=target.name)
+    return ShownKey(target.name, target, key.get_name(), key.fingerprint, recorded, verdict, failure, key=key)
 
 
 def record(found: ShownKey) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,14 @@ class Cause:
 
     what: str
     fix: str
+
+
+class Unwritable(Enum):
+    """The kernel's messages for a file that cannot be written."""
+
+    QUOTA = "disk quota exceeded"
+    READ_ONLY = "read-only file system"
+    FULL = "no space left on device"
 
 
 # Words of docker (client, engine, runtimes) and of the system, in the order in which they are looked for;
@@ -83,7 +92,7 @@ _CAUSES: tuple[tuple[str, str, str], ...] = (
 )
 _COMPILED = tuple((re.compile(pattern, re.IGNORECASE), what, fix) for pattern, what, fix in _CAUSES)
 
-_FULL = re.compile(r"no space left on device|disk quota exceeded|read-only file system", re.IGNORECASE)
+_DENIED = "Permission denied"  # the kernel's message
 _PATH = re.compile(r"(?<![\w.])/[^\s:'\"‘’|]+")
 # What stands around docker's own words and says nothing.
 _NOISE = re.compile(r"^(docker: )?Error response from daemon: |^docker: (?=[A-Z])")
@@ -115,14 +124,20 @@ def _fill(text: str, groups: dict[str, str]) -> str:
     return text
 
 
-def is_full(said: str) -> bool:
-    """Tell whether a command failed because something could not be written: full, over quota, read-only."""
-    return _FULL.search(said) is not None
+def why_unwritable(said: str) -> Unwritable | None:
+    """Return why a command could not write, None if its output names no such reason."""
+    low = said.lower()
+    return next((reason for reason in Unwritable if reason.value in low), None)
+
+
+def is_denied(said: str) -> bool:
+    """Return whether a command failed because its user lacks a permission."""
+    return _DENIED in said
 
 
 def named_paths(said: str) -> tuple[str, ...]:
     """Return the absolute paths in the lines of a command's output that say why it could not write."""
-    lines = [line for line in said.splitlines() if _FULL.search(line)]
+    lines = [line for line in said.splitlines() if why_unwritable(line)]
     return tuple(dict.fromkeys(path for line in lines for path in _PATH.findall(line)))
 
 

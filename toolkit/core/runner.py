@@ -52,8 +52,7 @@ class Follower(Runner, Protocol):
         """
 
 
-# Runs a command until standard input ends: it ends with who wants it, however that one ends.
-_WHILE_HELD = r"""
+_UNTIL_STDIN_ENDS = r"""
 exec 3<&0
 "$@" </dev/null 3<&- & own=$!
 { while read -r _; do :; done; kill $own; } <&3 >/dev/null 2>&1 & left=$!
@@ -61,6 +60,14 @@ wait $own; status=$?
 kill $left 2>/dev/null
 exit $status
 """
+
+
+def until_stdin_ends(command: Command) -> Command:
+    """Return a command that ends when its standard input does, as when the connection to it is lost.
+
+    A command that waits for something would otherwise outlive whoever started it.
+    """
+    return command.within("sh", "-c", _UNTIL_STDIN_ENDS, "sh")
 
 
 class LocalRunner:
@@ -126,7 +133,7 @@ class ContainerRunner:
         """Run in the container of the host `outer`, where it ends with the connection; see ``Follower``."""
         # Without a limit as well: `timeout` passes SIGTERM on to all that the command has started.
         ended = command.within("timeout", "-k", "5", "0") if timeout is None else command.limited(timeout)
-        whole = self._announced(ended.within("sh", "-c", _WHILE_HELD, "sh"), True)
+        whole = self._announced(until_stdin_ends(ended), True)
         limit = None if timeout is None else timeout + 10
         streams = _Announced(out, err)
         result = outer.follow(whole, streams.out, streams.err, timeout=limit, hold=True)

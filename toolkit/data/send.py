@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from toolkit.core.answers import answer_of
+from toolkit.core.causes import is_denied
 from toolkit.core.command import Command, Result, command, script
 from toolkit.core.disk_space import size
 from toolkit.core.runner import Runner
@@ -23,9 +24,9 @@ from toolkit.plan.steps import RemoveData, SendData
 from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.protocol.relay import DataDone, DataSeen, NoProgram
 from toolkit.protocol.shards import Shard
-from toolkit.transfer.host import Brought
+from toolkit.transfer.host import Brought, Declined, Obstacle
 from toolkit.transfer.host_programs import data_program, data_relay_program
-from toolkit.transfer.relay import BEGUN, Relay
+from toolkit.transfer.relay import Relay
 
 T = TypeVar("T")
 
@@ -115,11 +116,13 @@ class _Sending:
         )
         relay = self.transfers.first
         brought = relay.bring(self.runner, program, need, step.address, step.mbit, advance)
-        if brought == BEGUN:
+        if isinstance(brought, Declined) and brought.obstacle is Obstacle.LATE:
             relay = self.transfers.alone(step.host)
             brought = relay.bring(self.runner, program, need, step.address, step.mbit, advance)
-        if isinstance(brought, str):
-            raise self._failure(Result(1, "", brought, 0.0))
+        if isinstance(brought, Declined):
+            if brought.obstacle is Obstacle.NO_PYTHON:
+                raise _no_python(brought.reason, step.host)
+            raise self._failure(Result(1, "", brought.reason, 0.0))
         if brought.refused:
             raise self._failure(Result(1, brought.refused, "", 0.0))
         return brought
@@ -207,18 +210,20 @@ def _answer(
         raise fault(result)
     with answer_of(runner.name, "the folder of the data"):
         if isinstance(said.get("missing"), str):
-            raise fault(Result(1, "", decode(NoProgram, said).missing, 0.0))
+            raise _no_python(decode(NoProgram, said).missing, runner.name)
         return decode(kind, said)
+
+
+def _no_python(what: str, host: str) -> NotReady:
+    return NotReady(what.strip(), "toolkit image send; or install python3 there", host)
 
 
 def _failure(result: Result, runner: Runner, path: str) -> ToolkitError:
     said, host = result.output, runner.name
-    if "Permission denied" in said:
+    if is_denied(said):
         last = said.strip().rpartition("\n")[2]
         fix = (
             f"on {host}: sudo install -d -o $(id -un) {command(path).line()}; or name another folder in data:"
         )
         return NotReady(f"the ssh user may not write there: {last}", fix, host)
-    if "no python3" in said:
-        return NotReady(said.strip(), "toolkit image send; or install python3 there", host)
     return failure(result, runner, _AGAIN, [path])

@@ -104,6 +104,8 @@ class HostSeen:
 
     Args:
         error: why it said nothing; empty when it did.
+        is_predicate: whether ``error`` continues a sentence that begins with the host's name, such as
+            ``does not answer within 25 s``; otherwise it is the message of a program.
         container: its container's state and reason where that is worth a word, such as ``exited, code 137``.
         oom_kills: processes that the kernel has killed there for want of memory.
         gpus: one line for each GPU: utilisation, power, memory.
@@ -118,6 +120,12 @@ class HostSeen:
     py_spy: bool = True
     ranks: tuple[RankSeen, ...] = ()
     connections: tuple[Connection, ...] = ()
+    is_predicate: bool = False
+
+    @property
+    def silence(self) -> str:
+        """The reason why the host could not be queried, to follow its name in a sentence."""
+        return self.error if self.is_predicate else f"does not answer: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,7 @@ class Evidence:
 
     Args:
         state, reason: as main's records have them; empty when main says nothing.
+        failed_rank, lost_host: see ``JobStatus``.
         placed: the host of each rank, by rank.
         hosts: every host of the job, each with what it said or why it did not.
     """
@@ -135,15 +144,21 @@ class Evidence:
     reason: str
     placed: tuple[str, ...]
     hosts: tuple[HostSeen, ...]
+    failed_rank: int | None = None
+    lost_host: str = ""
 
     def host(self, name: str) -> HostSeen:
         """Return a host, an empty one when nobody asked it."""
-        return next((host for host in self.hosts if host.name == name), HostSeen(name, "was not asked"))
+        return next((host for host in self.hosts if host.name == name), _not_asked(name))
 
     def rank(self, rank: int) -> RankSeen | None:
         """Return what its host saw of a rank, None when that saw nothing or did not answer."""
         host = self.host(self.placed[rank])
         return next((seen for seen in host.ranks if seen.rank == rank), None)
+
+
+def _not_asked(name: str) -> HostSeen:
+    return HostSeen(name, "was not asked", is_predicate=True)
 
 
 def parse_host(name: str, said: Inspected, addresses: Mapping[str, str], container: str = "") -> HostSeen:
@@ -155,7 +170,7 @@ def parse_host(name: str, said: Inspected, addresses: Mapping[str, str], contain
         container: see ``HostSeen``.
     """
     if said.error:
-        return HostSeen(name, said.error, container)
+        return HostSeen(name, said.error, container, is_predicate=bool(said.is_predicate))
     ranks = tuple(_rank(name, row) for row in said.ranks)
     owners = {process.pid: rank.rank for rank in ranks for process in rank.processes}
     return HostSeen(

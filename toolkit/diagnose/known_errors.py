@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from toolkit.diagnose.known_tables import collectives, devices, files, mpi, system, torchrun
+import yaml
+
+from toolkit.core.templates import package_text
+from toolkit.hostsfile.yaml import LOADER
+from toolkit.protocol.decode import decode
 
 OR = " | "
 GAP = " … "
@@ -37,10 +41,23 @@ class KnownError:
     fix: str
 
 
-_TABLES = (collectives.ROWS, mpi.ROWS, torchrun.ROWS, devices.ROWS, system.ROWS, files.ROWS)
+@dataclass(frozen=True)
+class _Row:
+    """An entry of known_errors.yaml, which explains its keys."""
 
-# Of two that match one line the first holds, so what is particular stands before what is general.
-KNOWN_ERRORS: tuple[KnownError, ...] = tuple(KnownError(*row) for rows in _TABLES for row in rows)
+    name: str
+    says: tuple[str, ...]
+    what: str
+    fix: str
+
+
+def _read(text: str) -> Iterator[KnownError]:
+    groups = decode(dict[str, tuple[_Row, ...]], yaml.load(text, Loader=LOADER))
+    for row in (row for rows in groups.values() for row in rows):
+        yield KnownError(row.name, OR.join(row.says), row.what, row.fix)
+
+
+KNOWN_ERRORS: tuple[KnownError, ...] = tuple(_read(package_text("diagnose/known_errors.yaml")))
 _BY_NAME = {error.name: error for error in KNOWN_ERRORS}
 
 

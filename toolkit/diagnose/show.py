@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from toolkit.core.printable import without_color
 from toolkit.diagnose.evidence import Evidence
+from toolkit.diagnose.known_errors import KnownError
 from toolkit.diagnose.rank_activity import Doing, lead
 from toolkit.diagnose.verdict import Verdict, doings
 from toolkit.jobs.status import JobStatus, length
@@ -16,19 +17,6 @@ from toolkit.plan.show import table
 _LINE = 60
 # A cluster of a thousand ranks is told by those that are to blame, and some of the others.
 _ROWS = 64
-
-
-class KnownError(Protocol):
-    """An error of the catalogue, see ``toolkit.diagnose.why``."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def what(self) -> str: ...
-
-    @property
-    def fix(self) -> str: ...
 
 
 def why_text(job: JobStatus, evidence: Evidence, verdict: Verdict, known: Sequence[KnownError]) -> str:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from toolkit.diagnose.evidence import Connection, Evidence
 from toolkit.diagnose.rank_activity import Doing, doing, lead
+from toolkit.protocol.jobs import ENDED
 
 # Sent again so often without an answer, it is no packet lost by chance: that takes more than half a second.
 _RETRIES = 2
 _KILLED = 137
-FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
+FINAL = (*ENDED, "lost")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def doings(evidence: Evidence) -> dict[int, Doing]:
     for rank, name in enumerate(evidence.placed):
         host, seen = evidence.host(name), evidence.rank(rank)
         if host.error:
-            found[rank] = Doing("silent", f"nobody can say: {name} {said(host.error)}")
+            found[rank] = Doing("silent", f"nobody can say: {name} {host.silence}")
         elif seen is None:
             found[rank] = Doing("absent", "has not been started yet")
         else:
@@ -136,7 +137,7 @@ def _silent(evidence: Evidence, blamed: Sequence[int]) -> Verdict:
     silent = [host.name for host in evidence.hosts if host.error]
     hosts = tuple(dict.fromkeys([*(evidence.placed[rank] for rank in blamed), *silent]))
     first = evidence.host(hosts[0])
-    words = [f"{first.name} {said(first.error)}"]
+    words = [f"{first.name} {first.silence}"]
     words += [first.container] if first.container else []
     words += [f"nor does {name}: {evidence.host(name).error}" for name in hosts[1:3]]
     if blamed:
@@ -231,11 +232,9 @@ def _end(evidence: Evidence) -> Verdict:
     failed = [
         seen for rank in range(len(evidence.placed)) if (seen := evidence.rank(rank)) and seen.exit_code
     ]
-    named = next((seen for seen in failed if f"rank {seen.rank} " in evidence.reason), None)
+    named = next((seen for seen in failed if seen.rank == evidence.failed_rank), None)
     words = [f"the job has {ended(evidence.state)}" + (f": {evidence.reason}" if evidence.reason else "")]
-    hosts: tuple[str, ...] = tuple(
-        h.name for h in evidence.hosts if evidence.reason.startswith(f"{h.name} is lost")
-    )
+    hosts: tuple[str, ...] = tuple(h.name for h in evidence.hosts if h.name == evidence.lost_host)
     fix = "toolkit logs has the last words of all ranks"
     if named is not None:
         hosts = (named.host,)
@@ -246,13 +245,8 @@ def _end(evidence: Evidence) -> Verdict:
         elif named.last_line:
             words.append(f"its last line: {named.last_line}")
     words += [f"{h.name}: {h.container}" for h in evidence.hosts if h.container]
-    words += [f"{h.name} {said(h.error)}" for h in evidence.hosts if h.error and not h.container][:2]
+    words += [f"{h.name} {h.silence}" for h in evidence.hosts if h.error and not h.container][:2]
     return Verdict("end", "; ".join(words), fix, (named.rank,) if named else (), hosts)
-
-
-def said(error: str) -> str:
-    """Why a host could not be asked, after its name."""
-    return error if error.startswith(("does not", "was not")) else f"does not answer: {error}"
 
 
 def ended(state: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,10 +14,11 @@ from toolkit import __version__
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
-from toolkit.core.command import TIMED_OUT, command
+from toolkit.core.command import TIMED_OUT, command, script
 from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
 from toolkit.core.names import INSIDE, container_name
 from toolkit.diagnose.evidence import Evidence, parse_host
+from toolkit.diagnose.known_errors import KnownError, match
 from toolkit.diagnose.verdict import FINAL, Verdict, judge
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.hostsfile.load import read_secrets
@@ -32,19 +32,11 @@ from toolkit.remote.fanout import fan_out
 
 # Stacks of many processes take a while; a host that needs longer counts as one that does not answer.
 _LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
-_KNOWN = "toolkit.diagnose.known_errors"
 _PROGRAM = "inspect_ranks.py"
+# What Python exits with if it cannot open its program; and our own status if the program is missing.
+_CANNOT_OPEN, _MISSING = 2, 66
 # What the name of a file in the bundle does not have; none of them leads to another folder.
 _FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
-
-
-@dataclass(frozen=True)
-class Known:
-    """A known error whose words stand in the job's output."""
-
-    name: str
-    what: str
-    fix: str
 
 
 @dataclass(frozen=True)
@@ -54,11 +46,13 @@ class Said:
     Args:
         container: see ``HostSeen``.
         printed: the same as JSON, for a report.
+        is_older: whether its container has no program that looks at ranks.
     """
 
     seen: InspectedNow
     container: str = ""
     printed: Mapping[str, Any] = field(default_factory=dict)
+    is_older: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ class Answer:
     job: JobStatus
     evidence: Evidence
     verdict: Verdict
-    known: tuple[Known, ...]
+    known: tuple[KnownError, ...]
     said: Mapping[str, Said]
     stalled: str = ""
 
@@ -114,7 +108,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
         what = f"{verdict.what}; before that, {stalled or 'when it stood still'}: {earlier.what}"
         evidence, verdict = before, replace(earlier, what=what)
     verdict = replace(verdict, what=masked_text(verdict.what, secrets))
-    return Answer(masked_job(job, secrets), evidence, verdict, _known(_lines(job, said)), said, stalled)
+    return Answer(masked_job(job, secrets), evidence, verdict, match(_lines(job, said)), said, stalled)
 
 
 def _kept(said: Mapping[str, Said], main: str) -> Kept | None:
@@ -191,14 +185,14 @@ def _look(session: Session, job: str, names: Iterable[str], secrets: tuple[str, 
     return {name: found[name] for name in names}
 
 
-def _silent(name: str, error: str, container: str = "") -> Said:
+def _silent(name: str, error: str, container: str = "", is_predicate: bool = False) -> Said:
     printed = {"host": name, "error": error, "container": container}
-    return Said(InspectedNow(host=name, error=error), container, printed)
+    return Said(InspectedNow(host=name, error=error, is_predicate=is_predicate), container, printed)
 
 
 def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> Said:
     if name not in session.inventory.names:
-        return _silent(name, "does not stand in the hosts file any more")
+        return _silent(name, "does not stand in the hosts file any more", is_predicate=True)
     if name in session.errors:
         raise session.errors[name]
     container = masked_text(_container_words(session, name), secrets)
@@ -207,9 +201,12 @@ def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) ->
         ask = command("python3", str(INSIDE / _PROGRAM), *([job] if job else []), *hidden)
         result = session.container(name).run(ask, _LOOK_SECONDS)
         if result.status == TIMED_OUT:
-            return _silent(name, f"does not answer within {_LOOK_SECONDS:.0f} s", container)
+            error = f"does not answer within {_LOOK_SECONDS:.0f} s"
+            return _silent(name, error, container, is_predicate=True)
         if not result.ok:
-            return _silent(name, masked_text(words_of(result.output), secrets), container)
+            found = _silent(name, masked_text(words_of(result.output), secrets), container)
+            is_older = result.status == _CANNOT_OPEN and _lacks_program(session, name)
+            return replace(found, is_older=is_older)
         said = masked(read_answer(dict[str, object], result.stdout, name, "its ranks", MOST_BYTES), secrets)
         with answer_of(name, "its ranks"):
             return Said(decode(InspectedNow, said), container, {**said, "container": container})
@@ -217,11 +214,15 @@ def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) ->
         return _silent(name, masked_text(error.what, secrets), container)
 
 
+def _lacks_program(session: Session, name: str) -> bool:
+    look = script(f'[ -e "$1" ] || exit {_MISSING}', str(INSIDE / _PROGRAM))
+    return session.container(name).run(look, _STATE_SECONDS).status == _MISSING
+
+
 def _refuse_older(said: Mapping[str, Said]) -> None:
     """Refuse to take a toolkit that cannot look for a host that does not answer."""
     for name, one in said.items():
-        error = one.seen.error or ""
-        if _PROGRAM in error and "No such file" in error:
+        if one.is_older:
             raise NotReady(
                 f"{_PROGRAM} is not there: the cluster was made by an older toolkit", "toolkit up", name
             )
@@ -256,7 +257,7 @@ def _evidence(job: JobStatus, said: Mapping[str, tuple[Inspected, str]]) -> Evid
     slots = slots or [(name, len(taken)) for name, taken in job.hosts]
     hosts = [parse_host(name, seen, addresses, container) for name, (seen, container) in said.items()]
     placed = tuple(name for name, count in slots for _ in range(count))
-    return Evidence(job.id, job.state, job.reason, placed, tuple(hosts))
+    return Evidence(job.id, job.state, job.reason, placed, tuple(hosts), job.failed_rank, job.lost_host)
 
 
 def _lines(job: JobStatus, said: Mapping[str, Said]) -> list[str]:
@@ -265,15 +266,6 @@ def _lines(job: JobStatus, said: Mapping[str, Said]) -> list[str]:
     for one in said.values():
         texts += [one.seen.output or "", *(rank.tail for rank in one.seen.ranks)]
     return [line for text in texts for line in text.splitlines()]
-
-
-def _known(lines: list[str]) -> tuple[Known, ...]:
-    """The errors of the catalogue that stand in the output."""
-    try:
-        match: Callable[[Iterable[str]], Iterable[Any]] = importlib.import_module(_KNOWN).match
-    except ModuleNotFoundError:
-        return ()
-    return tuple(Known(one.name, one.what, one.fix) for one in match(lines))
 
 
 def bundle_files(answer: Answer, report: str, result: Mapping[str, Any]) -> dict[str, bytes]:

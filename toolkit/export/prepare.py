@@ -27,8 +27,8 @@ _LABEL = rf"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{_WORD}"
 
 
 @dataclass(frozen=True)
-class Away:
-    """What a person asks to run elsewhere.
+class BatchRequest:
+    """A request for a job of Slurm or Kubernetes.
 
     Args:
         request: what is run, and on which of the hosts.
@@ -52,48 +52,51 @@ class Away:
     host_network: bool = False
 
 
-def open_hosts(inventory: Inventory, away: Away) -> tuple[str, ...]:
+def open_hosts(inventory: Inventory, batch: BatchRequest) -> tuple[str, ...]:
     """Return the hosts that must be asked, because nothing says how many GPUs they have.
 
     Raises:
-        BadInput: see ``check_away``.
+        BadInput: see ``check_batch``.
     """
-    if away.gpus is not None:
+    if batch.gpus is not None:
         return ()
-    chosen = (inventory.host(name) for name in chosen_hosts(inventory, away.request))
+    chosen = (inventory.host(name) for name in chosen_hosts(inventory, batch.request))
     return tuple(host.name for host in chosen if _declared(host) is None and host.slots != 0)
 
 
-def check_away(inventory: Inventory, away: Away, target: str) -> None:
+def check_batch(inventory: Inventory, batch: BatchRequest, target: str) -> None:
     """Refuse what can be seen to be wrong before anybody is asked anything, all of it at once.
 
     Raises:
         BadInput: as ``toolkit.jobs.request.check_request``; the target has no means for a part of the file.
     """
-    check_request(inventory, replace(away.request, secrets=False))
+    check_request(inventory, replace(batch.request, secrets=False))
     problems = []
-    launcher = start_of(inventory, away.request).launcher
+    launcher = start_of(inventory, batch.request).launcher
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
         problems.append(Problem("--launcher", f"{launcher} is not rendered for {_CALLED[target]}: {known}"))
-    if target == KUBERNETES and away.host_network and KIND_OF.get(launcher) == "TrainJob":
+    if target == KUBERNETES and batch.host_network and KIND_OF.get(launcher) == "TrainJob":
         what = "a TrainJob cannot ask for its node's network; its TrainingRuntime can"
         problems.append(Problem("--host-network", what))
-    for word in away.request.words:
+    for word in batch.request.words:
         if any("\udc80" <= letter <= "\udcff" for letter in word):
             problems.append(Problem(shown(word), "is not UTF-8, and what is written for others to start is"))
-    found = _hindrances(inventory, away, target)
-    for path in away.leave_out:
+    found = _hindrances(inventory, batch, target)
+    for path in batch.leave_out:
         if not any(_below(each.path, path) for each in found):
             problems.append(Problem(f"--leave-out {path}", "nothing of that name is in the way"))
-    problems += [each for each in found if not any(_below(each.path, path) for path in away.leave_out)]
+    problems += [each for each in found if not any(_below(each.path, path) for path in batch.leave_out)]
     if problems:
         fix = "--leave-out PATH, for what may be missing there" if found else ""
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
 
 
-def job_elsewhere(
-    inventory: Inventory, away: Away, target: str, ask: Callable[[tuple[str, ...]], Mapping[str, Facts]]
+def prepare_batch_job(
+    inventory: Inventory,
+    batch: BatchRequest,
+    target: str,
+    ask: Callable[[tuple[str, ...]], Mapping[str, Facts]],
 ) -> BatchJob:
     """Return the job as it leaves; hosts are asked only where nothing says how many GPUs they have.
 
@@ -103,50 +106,50 @@ def job_elsewhere(
     Raises:
         BadInput: see ``batch_job``.
     """
-    check_away(inventory, away, target)
-    unknown = open_hosts(inventory, away)
-    return batch_job(inventory, away, target, ask(unknown) if unknown else {})
+    check_batch(inventory, batch, target)
+    unknown = open_hosts(inventory, batch)
+    return batch_job(inventory, batch, target, ask(unknown) if unknown else {})
 
 
-def batch_job(inventory: Inventory, away: Away, target: str, facts: Mapping[str, Facts]) -> BatchJob:
+def batch_job(inventory: Inventory, batch: BatchRequest, target: str, facts: Mapping[str, Facts]) -> BatchJob:
     """Return the job.
 
     Args:
         facts: of the hosts that ``open_hosts`` names.
 
     Raises:
-        BadInput: see ``check_away``; or nodes differ where the target wants them alike.
+        BadInput: see ``check_batch``; or nodes differ where the target wants them alike.
     """
-    check_away(inventory, away, target)
-    start = start_of(inventory, away.request)
-    plain = target == SLURM and away.runtime == "docker"
+    check_batch(inventory, batch, target)
+    start = start_of(inventory, batch.request)
+    plain = target == SLURM and batch.runtime == "docker"
     nodes = tuple(
         made
-        for name in chosen_hosts(inventory, away.request)
-        if (made := _node(inventory.host(name), away, facts, target)).slots
+        for name in chosen_hosts(inventory, batch.request)
+        if (made := _node(inventory.host(name), batch, facts, target)).slots
     )
     if not nodes:
         raise BadInput("command line", (Problem("", "none of the hosts has a slot"),))
     if not plain:
-        _refuse_unlike(inventory, nodes, _CALLED[target] if target == KUBERNETES else away.runtime)
+        _refuse_unlike(inventory, nodes, _CALLED[target] if target == KUBERNETES else batch.runtime)
     command = start.command
     if start.local_rank_word:
         script = next(number for number, word in enumerate(command) if word.endswith(".py")) + 1
         before, after = shlex.join(command[:script]), shlex.join(command[script:])
         command = ("sh", "-c", f'exec {before} --local_rank="$LOCAL_RANK" {after}'.rstrip())
-    request = away.request
+    request = batch.request
     # All that is in the way has been left out by now.
-    left = {each.path for each in _hindrances(inventory, away, target)}
+    left = {each.path for each in _hindrances(inventory, batch, target)}
     return BatchJob(
         name=_name(inventory.cluster, request.words),
         cluster=inventory.cluster,
-        image=away.image or inventory.image,
+        image=batch.image or inventory.image,
         pull=inventory.pull,
         launcher=start.launcher,
         command=command,
         nodes=nodes,
         env=tuple(sorted({**dict(inventory.env), **dict(request.env)}.items())),
-        passed=tuple(sorted({*(name for name, _ in inventory.secrets), *away.passed})),
+        passed=tuple(sorted({*(name for name, _ in inventory.secrets), *batch.passed})),
         mounts=tuple(each for each in inventory.all_mounts if f"mounts/{each.target}" not in left),
         labels=tuple(pair for pair in inventory.labels if f"labels/{pair[0]}" not in left),
         ulimits=tuple(each for each in inventory.ulimits if f"ulimits/{each.name}" not in left),
@@ -157,13 +160,13 @@ def batch_job(inventory: Inventory, away: Away, target: str, facts: Mapping[str,
     )
 
 
-def _node(host: Host, away: Away, facts: Mapping[str, Facts], target: str) -> BatchNode:
-    gpus = _declared(host) if away.gpus is None else away.gpus
+def _node(host: Host, batch: BatchRequest, facts: Mapping[str, Facts], target: str) -> BatchNode:
+    gpus = _declared(host) if batch.gpus is None else batch.gpus
     if gpus is None:
         gpus = len(facts[host.name].gpus) if host.name in facts else 0
     slots = host.slots
-    if slots is None or (away.slots is not None and slots):
-        slots = away.slots if away.slots is not None else gpus or 1
+    if slots is None or (batch.slots is not None and slots):
+        slots = batch.slots if batch.slots is not None else gpus or 1
     return BatchNode(host.name, slots, gpus, host.data_address, host.env if target == SLURM else ())
 
 
@@ -187,10 +190,10 @@ def _refuse_unlike(inventory: Inventory, nodes: Sequence[BatchNode], called: str
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
 
 
-def _hindrances(inventory: Inventory, away: Away, target: str) -> list[Problem]:
+def _hindrances(inventory: Inventory, batch: BatchRequest, target: str) -> list[Problem]:
     """Return what the hosts file says and the target has no means for."""
-    called = _CALLED[target] if target == KUBERNETES or away.runtime == "docker" else away.runtime
-    chosen = [inventory.host(name) for name in chosen_hosts(inventory, away.request)]
+    called = _CALLED[target] if target == KUBERNETES or batch.runtime == "docker" else batch.runtime
+    chosen = [inventory.host(name) for name in chosen_hosts(inventory, batch.request)]
     found = [
         Problem(f"services/{each.name}", "is a container of its own, and what is rendered is one job")
         for each in inventory.services
@@ -207,7 +210,7 @@ def _hindrances(inventory: Inventory, away: Away, target: str) -> list[Problem]:
         found += [
             Problem(f"hosts/{host.name}/env", "all workers are alike there") for host in chosen if host.env
         ]
-        if inventory.network in ("infiniband", "efa") and not away.resources:
+        if inventory.network in ("infiniband", "efa") and not batch.resources:
             what = f"{inventory.network} wants the resource of your device plugin: --resource NAME=N"
             found.append(Problem("network", what))
         found += [
@@ -215,9 +218,9 @@ def _hindrances(inventory: Inventory, away: Away, target: str) -> list[Problem]:
             for name, value in inventory.labels
             if not re.fullmatch(_LABEL, name) or not re.fullmatch(f"({_WORD})?", value)
         ]
-    if target == KUBERNETES or away.runtime != "docker":
+    if target == KUBERNETES or batch.runtime != "docker":
         found += [Problem(f"ulimits/{each.name}", f"{called} sets no limits") for each in inventory.ulimits]
-    if target == SLURM and away.runtime != "docker":
+    if target == SLURM and batch.runtime != "docker":
         found += [Problem(f"labels/{name}", f"{called} has no labels") for name, _ in inventory.labels]
         found += [
             Problem(f"mounts/{mount.target}", f"{called} takes no path with ',' or ':'")

@@ -33,6 +33,7 @@ from toolkit.image.source import ImageSource
 from toolkit.plan.context import Advance, Context, Verdict, counted, failure, room_fix
 from toolkit.plan.steps import PullImage, SendImage
 from toolkit.protocol.engine import ImageInspect
+from toolkit.transfer.host import Declined
 from toolkit.transfer.host_programs import load_program, relay_program
 from toolkit.transfer.relay import LEAST, Relay
 
@@ -209,8 +210,8 @@ class Sending:
         relay, cargo = self.shared.relay, self.shared.cargo
         program = relay_program(self.step.cluster, self.step.identity, self.step.address)
         brought = relay.bring(self.runner, program, first, self.step.address, self.step.mbit, self.advance)
-        if isinstance(brought, str):
-            self.way = f", not over other hosts: {brought}"
+        if isinstance(brought, Declined):
+            self.way = f", not over other hosts: {brought.reason}"
             return ""
         # Refused ones as well: the containerd store keeps the name of what it did not take.
         self.made |= dict.fromkeys(one.name for one in cargo.archives if one.group.start >= first)

@@ -13,7 +13,7 @@ from toolkit.checks.machine import memory, processors
 from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.finding import Finding
-from toolkit.errors import ToolkitError
+from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
 
 # Asked only where docker cannot be used: Podman's first answer makes folders in the user's home.
 PODMAN_INFO = Probe(
@@ -132,13 +132,12 @@ def without_file(error: ToolkitError, scene: Scene) -> ToolkitError:
     """Return the error with a fix for a person who has no hosts file yet."""
     host = error.host.partition(" ")[0]
     address = next((h.address for h in scene.inventory.hosts if h.name == host), host)
-    fix = error.fix
-    if fix.startswith("toolkit trust"):
-        fix = (
-            f"ssh {address}: it shows the fingerprint and asks; or toolkit init on a terminal, which asks too"
-        )
-    elif "toolkit trust --replace" in fix:
-        fix = f"if the host was reinstalled: ssh-keygen -R {address}; if not, suspect an intruder"
-    elif "hosts.yaml" in fix:
-        fix = "correct the name, or HostName in ~/.ssh/config"
-    return ToolkitError(error.what, fix, error.host)
+    fixes = {
+        UnreachableCause.UNKNOWN_KEY: f"ssh {address}: it shows the fingerprint and asks; "
+        "or toolkit init on a terminal, which asks too",
+        UnreachableCause.CHANGED_KEY: f"if the host was reinstalled: ssh-keygen -R {address}; "
+        "if not, suspect an intruder",
+        UnreachableCause.UNKNOWN_NAME: "correct the name, or HostName in ~/.ssh/config",
+    }
+    cause = error.cause if isinstance(error, Unreachable) else UnreachableCause.OTHER
+    return ToolkitError(error.what, fixes.get(cause, error.fix), error.host)

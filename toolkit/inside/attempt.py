@@ -202,7 +202,9 @@ class Attempt:
 
     def _lost(self) -> End | None:
         lost = self.leases.lost(self._regroup.names if self._regroup else ())
-        return End("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}", lost[0]) if lost else None
+        if not lost:
+            return None
+        return End("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}", lost[0], lost_host=lost[0])
 
     def _died(self) -> End | None:
         """A rank has failed; launchers see that late, or never when another one hangs."""

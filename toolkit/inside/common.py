@@ -128,6 +128,7 @@ class Status(TypedDict):
     restarts: list[dict[str, Any]]  # what each attempt before this one ended by: at, reason, host, hosts
     cause: dict[str, Any]  # the record of the rank that failed first; empty where none did
     asked: float | None  # when somebody asked for the end; None where nobody did
+    lost_host: str  # the host whose loss ended the job; empty if it ended for another reason
 
 
 def fail(code: int, message: str) -> NoReturn:

@@ -79,7 +79,7 @@ def early_status(folder: Path) -> dict[str, Any] | None:
         return None
     status: dict[str, Any] = {"state": "starting", "exit_code": None, "started": started, "ended": None}
     status |= {"pid": pid, "reason": "", "unswept": [], "hosts": {}, "restarts": []}
-    return status | {"cause": {}, "asked": None}
+    return status | {"cause": {}, "asked": None, "lost_host": ""}
 
 
 def list_jobs(jobs: str | Path) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ others listen, tries them all, says what came of it, and ends when its input doe
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hmac
 import importlib.util
@@ -172,12 +173,14 @@ def main() -> None:
     # Whatever becomes of the command that sent us, nothing of us stays longer than this.
     signal.alarm(config["limit"])
     server = Server(config["host"], config["token"])
-    ports, faults = {}, {}
+    ports, faults, taken = {}, {}, []
     for kind, port in config["ports"].items():
         try:
             ports[kind] = server.listen(config["address"], port)
         except OSError as error:
             faults[kind] = error.strerror or str(error)
+            if error.errno == errno.EADDRINUSE:
+                taken.append(kind)
     mounts = Mounts(config["mounts"], config["host"], config["token"])
     try:
         mounts.write()
@@ -198,7 +201,8 @@ def main() -> None:
         line = sys.stdin.buffer.readline()
         if line:
             found["pairs"] = try_all(json.loads(line)["targets"], config["token"])
-            found |= {"shared": mounts.seen(), "mounts": mounts.faults, "faults": faults}
+            found |= {"shared": mounts.seen(), "mounts": mounts.faults}
+            found |= {"faults": faults, "taken": taken}
             others.join()
             if failed:
                 raise failed[0]

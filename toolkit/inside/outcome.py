@@ -15,6 +15,7 @@ class End(NamedTuple):
         host: where the cause lies, empty where it lies nowhere or is not known.
         record: of the rank that failed first.
         wanted: somebody asked for it, so ranks have the whole of their grace.
+        lost_host: the host whose loss ended it, empty if it ended for another reason.
     """
 
     state: str
@@ -23,3 +24,4 @@ class End(NamedTuple):
     host: str = ""
     record: Record = {}  # noqa: RUF012 - nobody writes into it
     wanted: bool = False
+    lost_host: str = ""

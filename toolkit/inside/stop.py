@@ -64,6 +64,7 @@ def main() -> int:
     parser.add_argument("--interrupt", action="store_true", help="a person's Ctrl-C: the job ends with 130")
     parser.add_argument("--failed", action="store_true", help="as it has failed on another host")
     parser.add_argument("--why", default="", help="with --failed: what is to be written down as the reason")
+    parser.add_argument("--lost", default="", help="with --why: the host whose loss has ended the job")
     parser.add_argument("--ranks", action="store_true", help="until the ranks here have ended, and no longer")
     parser.add_argument("--grace", type=float, help="seconds between TERM and KILL, in place of the job's")
     args = parser.parse_args()
@@ -77,7 +78,7 @@ def main() -> int:
     # On a full disk the job is stopped all the same, in the last case without the reason.
     if args.why:
         with suppress(OSError):
-            write_text(folder / PEER, args.why + "\n")
+            write_text(folder / PEER, f"{args.lost}\n{args.why}\n")
     if not args.ranks and job["transport"] == EXEC:
         with suppress(OSError):
             (folder / ALL_ENDED).touch()

@@ -74,6 +74,7 @@ class Supervisor:
             "restarts": self.restarts.done,
             "cause": {},
             "asked": None,
+            "lost_host": "",
         }
 
     def on_signal(self, signum: int, _frame: FrameType | None) -> None:
@@ -111,7 +112,7 @@ class Supervisor:
             end.reason,
         )
         self.status["ended"], self.status["unswept"] = time.time(), sorted(self.unswept)
-        self.status["cause"] = end.record
+        self.status["cause"], self.status["lost_host"] = end.record, end.lost_host
         self.save()
 
     def run(self) -> None:
@@ -277,12 +278,12 @@ class Supervisor:
 
     def _peer_failed(self) -> End:
         try:
-            why = (self.folder / PEER).read_text().strip()
+            host, _, why = (self.folder / PEER).read_text().partition("\n")
         except OSError:
             what = "ended, as the job has failed on another host"
             return End("stopped", 128 + signal.SIGTERM, what)
         # Before all that follows from it, whatever the ranks' own records say of that.
-        return End("failed", EXIT_LOST, why, record={"ended": 0.0})
+        return End("failed", EXIT_LOST, why.strip(), record={"ended": 0.0}, lost_host=host)
 
     def _take_output(self, data: bytes) -> None:
         if data:

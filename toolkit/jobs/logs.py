@@ -181,7 +181,8 @@ def follow_parts(
         parts.statuses[host] = end if isinstance(end, Status) else _without(host, end)
         if left and not ending and parts.statuses[host].state in FAULTS:
             ending = True
-            why = () if isinstance(end, Status) else ("--why", parts.statuses[host].reason)
+            reason = parts.statuses[host].reason
+            why = () if isinstance(end, Status) else ("--why", reason, "--lost", host)
             _, errors = end_parts(session, job, tuple(left), ("--failed", *why), 60)
             for error in errors.values():
                 if sink is not None:
@@ -258,6 +259,7 @@ def _without(host: str, error: Exception) -> Status:
         unswept=(host,),
         # Before all that follows from it, whatever the ranks' own records say of that.
         cause=Cause(ended=0.0),
+        lost_host=host,
     )
 
 

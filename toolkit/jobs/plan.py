@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from toolkit.cluster.container_status import UP, fix_of, why_not_running
+from toolkit.cluster.container_status import UP, lacks_sshd, why_not_running
 from toolkit.cluster.gpus import ordered_uuids
 from toolkit.cluster.layout import Layout, ours
 from toolkit.core.code import CodeTree
 from toolkit.core.names import container_name
 from toolkit.core.text import counted
-from toolkit.core.transport import EXEC
+from toolkit.core.transport import EXEC, WITHOUT_SSHD
 from toolkit.errors import NotReady
 from toolkit.image.build_plan import OWN
 from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job, starts_from_main
@@ -41,7 +41,7 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
     missing = [found for name in hosts if (found := _missing(layout, name))]
     if missing:
         what = f"no running container on {', '.join(words for words, _ in missing)}"
-        fix = next((fix for _, fix in missing if fix != UP), UP)
+        fix = WITHOUT_SSHD if any(no_sshd for _, no_sshd in missing) else UP
         raise NotReady(what, f"{fix} (or leave a host out: --exclude HOST)")
 
 
@@ -66,17 +66,17 @@ def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> No
     raise NotReady(what, f"toolkit image build --with {launcher}; toolkit up")
 
 
-def _missing(layout: Layout, host: str) -> tuple[str, str] | None:
-    """Return the host with why its container does not run, and the fix; None if it does."""
+def _missing(layout: Layout, host: str) -> tuple[str, bool] | None:
+    """Return why a host's container does not run, and whether its image has no sshd; None if it runs."""
     place = layout.place(host)
     if place is None:
-        return host, UP
+        return host, False
     name = container_name(layout.inventory.cluster, place.role)
     found = next((c for c in ours(layout.inventory.cluster, place.facts) if c.name == name), None)
     if found is None:
-        return host, UP
+        return host, False
     why = why_not_running(found, place.facts)
-    return (f"{host} ({why})", fix_of(found)) if why else None
+    return (f"{host} ({why})", lacks_sshd(found)) if why else None
 
 
 def job_file(job: Job) -> str:

@@ -12,14 +12,14 @@ from typing import Any
 
 from toolkit.errors import NotReady
 from toolkit.plan.show import table
-from toolkit.protocol.jobs import Cause, Record, Status
+from toolkit.protocol.jobs import ENDED, Cause, Record, Status
 
 # What PyTorch puts before a traceback, and the last line of one.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 
 # lost: nobody was left to write how it ended. unknown: some host of it does not say.
-FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
+FINAL = (*ENDED, "lost", "unknown")
 # What has kept a job from its end outweighs what has followed from that.
 FAULTS = ("failed", "timeout", "lost")
 _ENDED_BY_OTHERS = 128 + 15
@@ -42,6 +42,8 @@ class JobStatus:
         hosts: names of its hosts in rank order, each with the slots that it has there.
         restarts: why each attempt before this one ended.
         last_lines: what the rank that failed first said last.
+        failed_rank: the rank that failed first, None if no rank did or if it is not known.
+        lost_host: the host whose loss ended the job, empty if it ended for another reason.
     """
 
     id: str
@@ -57,6 +59,8 @@ class JobStatus:
     hosts: tuple[tuple[str, tuple[int, ...]], ...] = ()
     restarts: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
+    failed_rank: int | None = None
+    lost_host: str = ""
 
     @property
     def error(self) -> str:
@@ -90,7 +94,7 @@ class JobStatus:
 
 def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
     """Return a job from status.json and record.json, see toolkit/inside/common.py."""
-    record = record or Record()
+    record, cause = record or Record(), status.cause or Cause()
     # What `run` asked for, unless a restart has made it others since.
     asked = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
     return JobStatus(
@@ -107,7 +111,9 @@ def parse_status(job: str, status: Status, alive: bool = True, record: Record | 
         command=record.command or (),
         hosts=tuple((status.hosts or asked).items()),
         restarts=tuple(one.reason for one in status.restarts or ()),
-        last_lines=(status.cause or Cause()).last or (),
+        last_lines=cause.last or (),
+        failed_rank=cause.rank,
+        lost_host=status.lost_host or "",
     )
 
 
@@ -128,7 +134,7 @@ def together(parts: Mapping[str, Status]) -> Status:
     if any(one.state not in FINAL for one in statuses):
         started = any(one.state != "starting" for one in statuses)
         state = "running" if started else "starting"
-        merged = replace(merged, state=state, exit_code=None, reason="", ended=None, cause=None)
+        merged = replace(merged, state=state, exit_code=None, reason="", ended=None, cause=None, lost_host="")
     return merged
 
 
@@ -182,7 +188,9 @@ def jobs_table(jobs: Sequence[JobStatus]) -> str:
 
 def job_json(job: JobStatus) -> dict[str, Any]:
     """Return a job as JSON has it."""
-    return asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
+    found = asdict(job) | {"ranks": job.ranks, "hosts": {name: list(slots) for name, slots in job.hosts}}
+    del found["failed_rank"], found["lost_host"]  # `reason` has them, for people
+    return found
 
 
 def _row(job: JobStatus) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from toolkit.cluster.ownership import OWN_PROCESSES, ours
+from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES, ours
 from toolkit.core.command import Command, quoted, script
 from toolkit.core.container import CONFINED
 from toolkit.core.facts import Facts
@@ -34,27 +34,21 @@ ids=$(own "$1" "$2")
 
 _NO_CONTAINER = f'{_OWN}test -z "$(own "$1" "$2")"'
 
-# By their mark, which is read anew before each signal, and never by a name. Its containers are gone by now:
+# By their mark and never by a name. Its containers are gone by now:
 # what is left ran outside of them, or is the receiver of an image whose sender died with the line open.
 _MARKED = (
     OWN_PROCESSES
     + r"""
+cluster=$1
 left() {
-  with_variable "TOOLKIT_CLUSTER=$1" | while read -r file; do
-    ! grep -qsz '^TOOLKIT_\(JOB\|RELAY\)=' "$file" || echo "${file%/environ}"
+  with_variable "TOOLKIT_CLUSTER=$cluster" | while read -r file; do
+    ! grep -qsz '^TOOLKIT_\(JOB\|RELAY\)=' "$file" || echo "$file"
   done
 }
 """
 )
-_END = f"""{_MARKED}
-for signal in TERM 0 0 0 0 KILL KILL; do
-  for p in $(left "$1"); do kill -$signal "${{p#/proc/}}" 2>/dev/null; done
-  [ -n "$(left "$1")" ] || exit 0
-  sleep 1
-done
-[ -z "$(left "$1")" ] || {{ echo "still alive:" $(left "$1") >&2; exit 1; }}
-"""
-_NONE_MARKED = f'{_MARKED}test -z "$(left "$1")"'
+_END = f"{_MARKED}{END_LEFT}"
+_NONE_MARKED = f'{_MARKED}test -z "$(left)"'
 
 # Arguments: identities.
 _IDLE_PARTS = f"""{PARTS}
@@ -69,14 +63,14 @@ for name in $idle; do docker rmi "$name" >/dev/null || exit; done
 _NO_PARTS = f'{_IDLE_PARTS}test -z "$idle"'
 
 # The kernel writes blanks in its table of mounts as numbers.
-MOUNTS = r"""
+_MOUNTS = r"""
 mounts() {
   at=$(printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g; s/\t/\\011/g')
   while read -r _ on _; do case $on/ in "$at"/*) printf '%s\n' "$on" ;; esac; done </proc/self/mounts
 }
 """
-# The parents go too when this was the last cluster; rmdir leaves them when it was not.
-_REMOVE_FILES = f"""{MOUNTS}
+# The folder of a cluster, $1. The parents go too if this was the last cluster; otherwise rmdir leaves them.
+REMOVE_STATE = f"""{_MOUNTS}
 on=$(mounts "$1")
 [ -z "$on" ] || {{ echo "what is mounted at $on is not ours to remove" >&2; exit 1; }}
 rm -rf "$1" || exit 1
@@ -87,7 +81,7 @@ exit 0
 # Every process of a cluster's container has TOOLKIT_CLUSTER in its environment and runs as the SSH user, who
 # also owns the listener. Arguments: cluster, user, folder, port, identities.
 _PROOF = (
-    f"""{_OWN}{MOUNTS}{PARTS}"""
+    f"""{_OWN}{_MOUNTS}{PARTS}"""
     + r"""
 left=''
 docker version >/dev/null || exit 1
@@ -202,7 +196,7 @@ def _files_step(facts: Facts) -> Step:
     return Run(
         facts.host,
         "remove keys, configuration and jobs",
-        script(_REMOVE_FILES, facts.state_dir),
+        script(REMOVE_STATE, facts.state_dir),
         unless=script('[ ! -e "$1" ]', facts.state_dir),
         fix=f"on {facts.host}: umount what is mounted below {quoted(facts.state_dir)}, or ls -la it",
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from toolkit.core.causes import cause_of, is_full, named_paths, words_of
+from toolkit.core.causes import Unwritable, cause_of, named_paths, why_unwritable, words_of
 from toolkit.core.command import Ref, Result, quoted
 from toolkit.core.disk_space import Room, ask_room, parse_room, tightest
 from toolkit.core.engines import DOCKER
@@ -119,21 +119,21 @@ def failure(
                 own = line.strip() if len(line) <= 200 else f"…{line[-160:].rstrip()}"
                 return KnownFailure(f"{way.what} ({own})", way.fix, host, way.cause)
     words = reason(result)
-    if is_full(said):
-        return _full(said, words, runner, (*named_paths(said), *paths))
+    if unwritable := why_unwritable(said):
+        return _full(unwritable, words, runner, (*named_paths(said), *paths))
     if cause := cause_of(said, host):
         return ToolkitError(f"{cause.what}: {words}", cause.fix, host)
     return ToolkitError(words, fix, host)
 
 
-def _full(said: str, words: str, runner: Runner, paths: Sequence[str]) -> ToolkitError:
-    host, low = runner.name, said.lower()
+def _full(unwritable: Unwritable, words: str, runner: Runner, paths: Sequence[str]) -> ToolkitError:
+    host = runner.name
     rooms = rooms_of(runner, *paths)
     room = tightest(rooms, paths)
     where = room.mount if room else "/"
-    if "quota" in low:
+    if unwritable is Unwritable.QUOTA:
         return ToolkitError(f"over the disk quota: {words}", f"on {host}: quota -s; make room", host)
-    if "read-only" in low:
+    if unwritable is Unwritable.READ_ONLY:
         what = f"what is to be written to is read-only: {words}"
         return ToolkitError(
             what, f"on {host}: {quoted('findmnt', where)}; dmesg tells of disks that failed", host

@@ -113,7 +113,7 @@ class AboutJob:
 
 @dataclass(frozen=True)
 class Inspected:
-    """What one host saw, or its ``error``."""
+    """What one host saw, or its ``error``; see ``HostSeen`` for ``is_predicate``."""
 
     host: str = ""
     error: Line | None = ""
@@ -126,6 +126,7 @@ class Inspected:
     py_spy: bool | None = False
     output: Output | None = ""
     lease: Output | None = ""
+    is_predicate: bool | None = False
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ Line = Annotated[str, Text(most=1 << 20, any=True)]  # what a rank printed, or a
 Lines = tuple[Line, ...]
 Moment = Annotated[float, Number(-1e12, 1e12)]  # seconds since the epoch
 ExitCode = Annotated[int, Number(-(2**31), 2**31)]
+# The states of a job that its supervisor writes when the job has ended.
+ENDED = ("succeeded", "failed", "stopped", "timeout")
 Count = Annotated[int, Number(0, 1 << 16)]  # of slots, and the number of one
 
 
@@ -40,6 +42,7 @@ class Record:
 class Cause:
     """The record of the rank that failed first; without values if no rank did."""
 
+    rank: Annotated[int | None, Number(0, 1 << 24)] = None
     last: Lines | None = ()
     ended: Moment | None = None
     exit_code: ExitCode | None = None
@@ -57,7 +60,11 @@ class Restart:
 
 @dataclass(frozen=True)
 class Status:
-    """status.json, see ``Status`` in toolkit/inside/common.py."""
+    """status.json, see ``Status`` in toolkit/inside/common.py.
+
+    Args:
+        lost_host: the host whose loss ended the job; empty if it ended for another reason.
+    """
 
     state: Annotated[str, Text(most=40)] = ""
     exit_code: ExitCode | None = None
@@ -69,6 +76,7 @@ class Status:
     restarts: tuple[Restart, ...] | None = ()
     cause: Cause | None = field(default_factory=Cause)
     asked: Moment | None = None
+    lost_host: str | None = ""
 
 
 @dataclass(frozen=True)

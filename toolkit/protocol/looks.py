@@ -53,6 +53,7 @@ class LookReport:
         lacks: programs that the image does not have.
         shared: hosts whose files are on a mount.
         faults: why it cannot listen, by kind of port.
+        taken: the kinds of these ports that another socket has.
         now: its clock.
     """
 
@@ -66,5 +67,6 @@ class LookReport:
     shared: dict[str, tuple[str, ...]] = field(default_factory=dict)
     mounts: dict[str, Line] = field(default_factory=dict)
     faults: dict[str, Line] = field(default_factory=dict)
+    taken: tuple[str, ...] = ()
     logins: dict[str, Login] = field(default_factory=dict)
     now: Moment = 0.0

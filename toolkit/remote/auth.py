@@ -27,12 +27,19 @@ class NotLetIn(paramiko.AuthenticationException):
         locked: key files whose passphrase is missing.
         refused: whether the host has refused at least one key.
         more: further proofs that the host asks for after a right key, such as ``keyboard-interactive``.
+        hung_up: whether the host closed the connection after a number of keys.
     """
 
     def __init__(
-        self, tried: list[str], locked: list[str], refused: bool, more: tuple[str, ...] = ()
+        self,
+        tried: list[str],
+        locked: list[str],
+        refused: bool,
+        more: tuple[str, ...] = (),
+        hung_up: bool = False,
     ) -> None:
         self.tried, self.locked, self.refused, self.more = tried, locked, refused, more
+        self.hung_up = hung_up
         super().__init__("; ".join(tried))
 
 
@@ -91,8 +98,8 @@ class KeyLogin:
             self._tried.append(agent.silent)
         raise self._failure()
 
-    def _failure(self, more: tuple[str, ...] = ()) -> NotLetIn:
-        return NotLetIn(self._tried, self._locked, self._refused, more)
+    def _failure(self, more: tuple[str, ...] = (), hung_up: bool = False) -> NotLetIn:
+        return NotLetIn(self._tried, self._locked, self._refused, more, hung_up)
 
     def _try(self, transport: paramiko.Transport, label: str, key: Any) -> bool:
         try:
@@ -115,7 +122,7 @@ class KeyLogin:
             raise self._failure(tuple(more))
         if not transport.is_active():
             self._tried.append("then it hung up: too many keys were offered")
-            raise self._failure()
+            raise self._failure(hung_up=True)
         return False
 
     def _offers(self, agent: Agent) -> Iterator[tuple[str, Any]]:

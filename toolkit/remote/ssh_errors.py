@@ -8,7 +8,7 @@ import socket
 
 import paramiko
 
-from toolkit.errors import ToolkitError, Unreachable
+from toolkit.errors import ToolkitError, Unreachable, UnreachableCause
 from toolkit.remote.auth import NotLetIn
 from toolkit.remote.known_hosts import Record, Verdict
 from toolkit.remote.ssh_config import Target
@@ -40,7 +40,8 @@ def explain(target: Target, error: Exception, proxy_said: str = "") -> ToolkitEr
         words = proxy_said or str(error) or type(error).__name__
         return Unreachable(f"the ProxyCommand does not lead to an sshd: {words}", target.proxy, name)
     if isinstance(error, socket.gaierror):
-        return Unreachable(f"the name {host} is not known here", "set address: in hosts.yaml", name)
+        what = f"the name {host} is not known here"
+        return Unreachable(what, "set address: in hosts.yaml", name, UnreachableCause.UNKNOWN_NAME)
     inner = getattr(error, "errors", None)  # paramiko's, one for each address of the name
     causes = list(inner.values()) if isinstance(inner, dict) else [error]
     if any(getattr(e, "errno", 0) == errno.ECONNREFUSED for e in causes):
@@ -81,7 +82,7 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
         was = ", ".join(f"{e.fingerprint} ({e.where})" for e in known.keys if e.kind == kind)
         what = f"its ssh host key has CHANGED: recorded {was}, shown now {shown}"
         fix = f"if the host was reinstalled: toolkit trust --replace {host}; if not, suspect an intruder"
-        return Unreachable(what, fix, target.name)
+        return Unreachable(what, fix, target.name, UnreachableCause.CHANGED_KEY)
     what = f"its ssh host key is not known yet ({kind} {shown})"
     if known.keys:
         others = ", ".join(f"{e.kind} {e.fingerprint}" for e in known.keys)
@@ -90,7 +91,7 @@ def _host_key(target: Target, error: RefusedHostKey) -> ToolkitError:
         what += f"; {known.authorities[0].where} leaves it to a @cert-authority, which is not supported here"
     if "KnownHostsCommand" in target.unsupported:
         what += "; ssh's KnownHostsCommand is not supported here"
-    return Unreachable(what, f"toolkit trust {host}", target.name)
+    return Unreachable(what, f"toolkit trust {host}", target.name, UnreachableCause.UNKNOWN_KEY)
 
 
 def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitError:
@@ -105,7 +106,7 @@ def _login(target: Target, error: paramiko.AuthenticationException) -> ToolkitEr
             fix = f"ssh-add {error.locked[0]}" + (f"; or {fix}" if error.refused else "")
         elif error.more:
             fix = f"let {target.user} in by key alone on that host: AuthenticationMethods in its sshd_config"
-        elif tried[-1].startswith("then it hung up"):
+        elif error.hung_up:
             fix = "set identity_file in the hosts file: then that key alone is offered"
     asked = [name for name in target.unsupported if name != "KnownHostsCommand"]
     if asked:

@@ -9,6 +9,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.causes import words_of
 from toolkit.core.command import script
 from toolkit.core.names import service_container
+from toolkit.core.runner import until_stdin_ends
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Service
 from toolkit.remote.fanout import fan_out
@@ -23,15 +24,8 @@ from toolkit.services.status import (
 
 _HEALTH_SECONDS = 20.0
 _BEAT_S = 1.0
-# Ended by the end of what it is fed: alone it would wait for a silent service's next line when we are gone.
-_LOGS = r"""
-exec 3<&0
-docker logs "$@" 2>&1 & logs=$!
-{ cat <&3 >/dev/null; kill $logs; } >/dev/null 2>&1 & left=$!
-wait $logs; status=$?
-kill $left 2>/dev/null
-exit $status
-"""
+# Both streams as one, in the order in which the service has written.
+_LOGS = 'exec docker logs "$@" 2>&1'
 
 
 def states(session: Session) -> list[ServiceState]:
@@ -71,7 +65,9 @@ def show_log(session: Session, service: Service, sink: Callable[[bytes], None], 
 
     name = service_container(session.inventory.cluster, service.name)
     try:
-        result = session.runners[service.host].stream(script(_LOGS, *words, name), sink, beats())
+        result = session.runners[service.host].stream(
+            until_stdin_ends(script(_LOGS, *words, name)), sink, beats()
+        )
     finally:
         over.set()
     if not result.ok:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.command import Command
@@ -52,6 +53,22 @@ class Brought:
     seconds: float = 0.0
     giver: str = HERE
     note: str = ""
+
+
+class Obstacle(Enum):
+    """An obstacle that keeps a host from a transfer."""
+
+    LATE = "the others had begun"
+    NO_PYTHON = "no Python can run its program"
+    FAILED = "its program did not start"
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A host that cannot take part, with the reason for people."""
+
+    obstacle: Obstacle
+    reason: str
 
 
 @dataclass
@@ -103,15 +120,18 @@ class Member:
 
     # The program over there
 
-    def start(self, program: Command) -> str:
-        """Start the program on the host; return why it does not run, empty when it does."""
+    def start(self, program: Command) -> Declined | None:
+        """Start the program on the host; return why it does not run, None if it does."""
         threading.Thread(target=self._run, args=(program,), daemon=True, name=f"relay {self.host}").start()
         self._ready.wait(ANSWER)
         if isinstance(self.error, Unreachable):
             raise self.error
-        if self._missing or self.ended.is_set():
-            return self._missing or self._stderr.strip().rpartition("\n")[2] or "its relay did not start"
-        return "" if self._ready.is_set() else "its relay did not answer"
+        if self._missing:
+            return Declined(Obstacle.NO_PYTHON, self._missing)
+        if self.ended.is_set():
+            reason = self._stderr.strip().rpartition("\n")[2] or "its relay did not start"
+            return Declined(Obstacle.FAILED, reason)
+        return None if self._ready.is_set() else Declined(Obstacle.FAILED, "its relay did not answer")
 
     def _run(self, command: Command) -> None:
         try:

@@ -16,16 +16,13 @@ from toolkit.core.command import Command
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError
 from toolkit.transfer.feeder import Supply
-from toolkit.transfer.host import ANSWER, Advance, Brought, Member
+from toolkit.transfer.host import ANSWER, Advance, Brought, Declined, Member, Obstacle
 from toolkit.transfer.keys import RelayKeys
 from toolkit.transfer.payload import Cargo
 from toolkit.transfer.schedule import GIVEN_UP, Drop, Feed, Give, Line, Order, Take, slow_links
 
 # Fewer bytes than these go to each host from here: until the hosts have met they would be there.
 LEAST = 2**20
-
-# Why a host that comes late takes no part.
-BEGUN = "the others had begun"
 
 # Seconds that the first host waits for the others, and between two looks at the line; and over which a
 # host's rate is taken to choose how much may be on its way to it.
@@ -70,7 +67,7 @@ class Relay:
         address: str,
         mbit: float,
         advance: Advance,
-    ) -> Brought | str:
+    ) -> Brought | Declined:
         """Let a host take what it needs, from others or from here, and put it away.
 
         Args:
@@ -88,11 +85,11 @@ class Relay:
         """
         self._cargo.prime(need)
         member = Member(runner, address, need, advance, self._tell)
-        reason = member.start(program)
-        if reason or not self._join(member, mbit):
+        declined = member.start(program)
+        if declined or not self._join(member, mbit):
             member.close()
             self.absent(member.host)
-            return reason or BEGUN
+            return declined or Declined(Obstacle.LATE, Obstacle.LATE.value)
         member.finished.wait()
         if member.error is not None:
             raise member.error

@@ -37,7 +37,7 @@ from toolkit.core.code import CodeTree
 from toolkit.core.finding import Finding
 from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed
 from toolkit.errors import BadInput, NotReady, ToolkitError
-from toolkit.export.prepare import Away
+from toolkit.export.prepare import BatchRequest
 from toolkit.jobs.code import read_tree
 from toolkit.jobs.request import Request
 from toolkit.predict.ask import Options
@@ -153,16 +153,16 @@ def test_a_prediction_is_that_of_the_verb(hosts: Path, run: Run) -> None:
 def test_what_leaves_is_that_of_the_verb(hosts: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     request = Request(words=("train.py",), workdir=tmp_path, launcher="torchrun", secrets=False)
-    away = Away(request, gpus=2, slots=2)
+    batch = BatchRequest(request, gpus=2, slots=2)
     words = ("--hosts", str(hosts), "--workdir", str(tmp_path), "--launcher", "torchrun", "--json")
     for target, made in (
-        ("slurm", Cluster(hosts).render_slurm(away)),
-        ("kubernetes", Cluster(hosts).render_kubernetes(away)),
+        ("slurm", Cluster(hosts).render_slurm(batch)),
+        ("kubernetes", Cluster(hosts).render_kubernetes(batch)),
     ):
         _, out, _ = run("render", target, *words, "--gpus", "2", "--slots", "2", "train.py")
         assert json.loads(out)["files"] == made
     with pytest.raises(BadInput, match="ray is not rendered"):
-        Cluster(hosts).render_slurm(Away(replace(request, launcher="ray"), gpus=0))
+        Cluster(hosts).render_slurm(BatchRequest(replace(request, launcher="ray"), gpus=0))
 
 
 def test_a_first_file_is_refused_before_anybody_is_contacted(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_number_that_fails_does_not_keep_the_others_from_it_and_ctrl_c_ends_al
     failing, error = 1, ToolkitError("no room")
     found = toolkit.bench.scaling.measure_all(*everything)  # type: ignore[arg-type]
     assert [point.hosts for point in found.points] == [2] and found.faults == ("1 host: no room",)
-    error = Interrupted("interrupted")
+    error = Interrupted()
     with pytest.raises(Interrupted):
         toolkit.bench.scaling.measure_all(*everything)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="hosts with slots"):

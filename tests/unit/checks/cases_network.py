@@ -280,7 +280,7 @@ NETWORK_CASES = (
     Case(
         "in-listen",
         "warning",
-        net.with_inside(GOOD, "gpu2", faults={"master": "Address already in use"}),
+        net.with_inside(GOOD, "gpu2", faults={"master": "Address already in use"}, taken=["master"]),
         "cannot listen at 10.77.0.3, MASTER_PORT: Address already in use",
     ),
     Case(

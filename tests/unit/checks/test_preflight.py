@@ -13,14 +13,13 @@ from typer.testing import CliRunner
 import toolkit.checks.preflight
 import toolkit.cleanup.gc
 from tests.unit import cluster_world as world
-from tests.unit.checks.recorded import card, gpus, marks, place, places
+from tests.unit.checks.recorded import card, gpus, marks, place, places, process
 from tests.unit.checks.scenes import scene, with_host
 from tests.unit.test_invariants import Recorder
 from tests.unit.test_invariants import recorder as recorder
 from toolkit.checks.model import Scene
 from toolkit.checks.preflight import preflight, questions, refuse_faults
-from toolkit.checks.registry import CHECKS
-from toolkit.cleanup.gc import leftovers_plan
+from toolkit.checks.registry import CHECKS, judge
 from toolkit.cli.app import app
 from toolkit.cluster.session import Session
 from toolkit.core.finding import Finding
@@ -142,12 +141,31 @@ def test_every_probe_is_among_the_questions() -> None:
     assert {name for name, _ in questions()} == {p.name for c in CHECKS for p in c.probes if p.text}
 
 
-def test_a_plan_without_leftovers_has_no_steps(saw: Any) -> None:
+@pytest.mark.parametrize("words", [("gc",), ("check", "--fix")], ids=lambda words: words[0])
+def test_gc_and_its_hidden_alias_remove_the_same(
+    recorder: Recorder, saw: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("toolkit.api.cluster.Cluster.check", lambda *_: ())
     saw(scene())
-    assert leftovers_plan(session()).steps == ()
+    assert call(*words)[0] == 0 and recorder.ran.pop().steps == ()
     stopped = replace(world.running("old", "gpu2", "worker"), state="exited")
     saw(with_host(scene(marks=marks("gpu2")), "gpu2", {"containers": (stopped,)}))
-    assert [step.title for step in leftovers_plan(session()).steps] == ["remove container toolkit-old-worker"]
+    status, out, _ = call(*words, "--dry-run")
+    assert status == 0 and "\ngc\n\nphase containers\n" in f"\n{out}" and recorder.ran == []
+    status, _, err = call(*words)
+    assert status == 0 and "gc: 1 change" in err
+    assert [step.title for step in recorder.ran[0].steps] == ["remove container toolkit-old-worker"]
+    told = json.loads(call(*words, "--json")[1])
+    told = told if words == ("gc",) else told["fix"]
+    assert [row["step"] for row in told["outcomes"]] == ["remove container toolkit-old-worker"]
+    assert told["kept"] == []
+
+
+def test_findings_name_gc_and_check_shows_no_second_door() -> None:
+    found = scene(marks=marks("gpu2", process(811, "over")))
+    fixes = {finding.fix for finding in judge(found, ("host",)) if finding.check == "left-processes"}
+    assert fixes == {"toolkit gc ends them"}
+    assert "--fix" not in call("check", "--help")[1]
 
 
 # Restarts and checkpoints

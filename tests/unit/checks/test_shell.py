@@ -1,4 +1,4 @@
-"""The shell of the questions, run by the shells that hosts have, and of what `check --fix` does."""
+"""The shell of the questions, run by the shells that hosts have, and of what `gc` does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from toolkit.checks.model import Probe, Seen
 from toolkit.checks.mounts import SEES
 from toolkit.checks.places import PLACES, places
 from toolkit.checks.registry import host_probes
-from toolkit.cleanup.plan import Leftovers, plan_fix
+from toolkit.cleanup.plan import Leftovers, plan_gc
 from toolkit.cluster.probe import probe_command
 from toolkit.plan.execute import execute
 from toolkit.protocol.frames import read_frames
@@ -255,7 +255,7 @@ def test_names_and_targets_of_links_are_data(tmp_path: Path) -> None:
 
 def test_processes_of_a_job_that_is_over_are_ended(stray: tuple[str, subprocess.Popen[bytes]]) -> None:
     job, process = stray
-    plan = plan_fix("fix demo", Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
+    plan = plan_gc(Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
     report = execute(plan, hosts("main", "gpu1"))
     assert report.ok and process.wait(PATIENCE_S) == -15
     again = execute(plan, hosts("main", "gpu1"))
@@ -267,7 +267,7 @@ def test_processes_stay_unless_main_has_just_said_that_the_job_is_over(
     stray: tuple[str, subprocess.Popen[bytes]], reason: str
 ) -> None:
     job, process = stray
-    plan = plan_fix("fix demo", Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
+    plan = plan_gc(Leftovers({}, (Stray("gpu1", job, (process.pid,), "main", "demo"),)))
     env = {**os.environ, "TOOLKIT_SUPERVISOR": job if reason == "runs" else ""}
     supervisor = subprocess.Popen(["sleep", "300"], env=env)
     until_seen(supervisor)

@@ -22,7 +22,7 @@ from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
 from toolkit.checks.leftovers import Stray
 from toolkit.checks.model import Scene, Seen
 from toolkit.cleanup.gc import Collection
-from toolkit.cleanup.plan import Leftovers, OldJob, State, plan_fix
+from toolkit.cleanup.plan import Leftovers, OldJob, State, plan_gc
 from toolkit.cleanup.remains import STATES, Remains, removable, told
 from toolkit.cluster.session import Session
 from toolkit.core.facts import ContainerFacts
@@ -149,9 +149,22 @@ def test_processes_of_jobs_that_are_over_by_the_word_of_their_own_main() -> None
         assert left(unknown).strays == ()
         (kept,) = unknown.kept(())
         assert (kept.host, JOB in kept.what, "cluster demo" in kept.why) == ("gpu2", True, True)
+        assert kept.fix == "toolkit up, then toolkit gc"
     # A cluster without a container on the host has no job there.
     alone = remains(seen("gpu1"), seen("gpu2", ranks=rank))
     assert left(alone).strays == (Stray("gpu2", JOB, (811,), "", "demo"),)
+
+
+def test_without_ssh_each_host_knows_its_own_processes() -> None:
+    """With ``transport: exec`` a supervisor runs on each host."""
+    there = seen("gpu2", ranks=process(811, JOB), containers=(container("demo", "gpu2", "worker"),))
+    inventory = world.inventory(f"{world.HOSTS}{world.EXEC}")
+    found = Remains(Scene(inventory, {one.host: one for one in (seen("gpu1"), there)}))
+    assert left(found).strays == (Stray("gpu2", JOB, (811,), "gpu2", "demo"),)
+    others = seen(
+        "gpu2", ranks=process(811, JOB), containers=(container("demo", "gpu2", "worker", owner="bob"),)
+    )
+    assert left(replace(found, scene=Scene(inventory, {"gpu2": others}))).strays == ()
 
 
 @pytest.mark.parametrize(("cluster", "liar"), [("other", "gpu1"), ("other", "cpu3"), ("demo", "cpu3")])
@@ -277,7 +290,7 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def carried_out(found: Leftovers) -> list[tuple[str, str]]:
-    report = execute(plan_fix("gc", found), hosts("gpu1", "gpu2"))
+    report = execute(plan_gc(found), hosts("gpu1", "gpu2"))
     return [(o.status, o.detail) for o in report.outcomes]
 
 
@@ -300,7 +313,7 @@ def test_a_job_that_runs_by_mains_word_keeps_its_processes(
     with sleeping(TOOLKIT_SUPERVISOR=MARKED):
         assert [status for status, _ in carried_out(found)] == ["ok", "failed"] and rank.poll() is None
         # Main is gone since: nobody says that the job is over.
-        report = execute(plan_fix("gc", found), hosts("gpu2"))
+        report = execute(plan_gc(found), hosts("gpu2"))
         assert not report.ok and rank.poll() is None
 
 
@@ -322,7 +335,7 @@ def test_processes_of_another_user_neither_end_nor_keep_anything(tmp_path: Path,
         {}, (Stray("gpu2", MARKED, (1,), "", GONE),), jobs=(job,), states=(state(keys),), at_once=True
     )
     with sleeping(user=OTHER, TOOLKIT_CLUSTER=GONE, TOOLKIT_JOB=MARKED) as stranger:
-        report = execute(plan_fix("gc", found), hosts("gpu1", "gpu2"))
+        report = execute(plan_gc(found), hosts("gpu1", "gpu2"))
         assert report.ok, report
         assert stranger.poll() is None
     assert {o.phase: o.status for o in report.outcomes}["processes"] == "skipped"
@@ -334,7 +347,7 @@ def test_parts_of_an_image_that_this_user_receives_stay(tmp_path: Path, engine: 
     image = HeldImage("sha256:1", MARKED, (name,), 1, 0.0, (), part_of=MARKED)
     found = Leftovers({}, parts={"gpu1": (image,)})
     with sleeping(TOOLKIT_RELAY=MARKED) as relay:
-        (stays,) = execute(plan_fix("gc", found), hosts("gpu1")).outcomes
+        (stays,) = execute(plan_gc(found), hosts("gpu1")).outcomes
     assert stays.status == "not run" and stays.detail.endswith(f"runs as pid {relay.pid}")
     assert stays.fix == "toolkit gc, once that transfer has ended"
     assert [status for status, _ in carried_out(found)] == ["ok"]
@@ -405,10 +418,10 @@ def test_every_step_can_be_asked_whether_there_is_anything_to_do() -> None:
         (State("gpu1", "old", "/z"),),
         halves={"gpu1": "/h"},
     )
-    plan = plan_fix("gc", found)
+    plan = plan_gc(found)
     assert [p.title for p in plan.phases] == ["containers", "jobs", "processes", "folders", "files"]
     assert all(isinstance(s, Run) and (s.unless or s.saves) for s in plan.steps)
-    assert plan_fix("gc", Leftovers({})).phases == ()
+    assert plan_gc(Leftovers({})).phases == ()
 
 
 @pytest.mark.parametrize(
@@ -428,7 +441,7 @@ def test_a_person_at_a_terminal_is_asked_unless_nothing_is_removed_or_a_program_
 
     def collected(session: object, days: object, state: bool, ask: Callable[[State], bool]) -> Collection:
         ask(State("gpu1", "old", "/z"))
-        return Collection(plan_fix("gc", Leftovers({})), ())
+        return Collection(plan_gc(Leftovers({})), ())
 
     monkeypatch.setattr(toolkit.cli.gc, "connect", lambda *_, **__: nullcontext(Session(world.inventory())))
     monkeypatch.setattr(Session, "require_some", lambda session: None)

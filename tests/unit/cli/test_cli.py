@@ -26,6 +26,13 @@ VERBS |= {
 }  # type: ignore[union-attr]
 
 
+def test_each_batch_scheduler_has_a_file_of_its_own() -> None:
+    made = {c.name: c.callback for c in cli.render.app.registered_commands}
+    for name in ("slurm", "kubernetes"):
+        verb = made[name]
+        assert verb is not None and verb.__module__ == f"toolkit.cli.render_{name}"
+
+
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:
     path = tmp_path / "hosts.yaml"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.each import for_each
 from tests.unit.hosts_here import HostHere
-from toolkit.core.causes import cause_of, is_full, named_paths, words_of
+from toolkit.core.causes import cause_of, named_paths, why_unwritable, words_of
 from toolkit.core.command import Result, command
 from toolkit.core.disk_space import Room, parse_room, size, tightest
 from toolkit.plan.context import failure, rooms_of
@@ -152,7 +152,7 @@ INODES = "tmpfs 100 100 0 100% /mnt/my disk"
     ],
 )
 def test_words_of_a_disk_that_takes_no_more(said: str, paths: tuple[str, ...]) -> None:
-    assert is_full(said) and named_paths(f"about /something else\n{said}") == paths
+    assert why_unwritable(said) and named_paths(f"about /something else\n{said}") == paths
 
 
 def test_what_df_says() -> None:

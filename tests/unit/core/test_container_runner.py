@@ -8,6 +8,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from tests.unit.hosts_here import HostHere
 from toolkit.core.command import TIMED_OUT, Command, Result, command, script
-from toolkit.core.runner import ContainerRunner, Sink, _Announced
+from toolkit.core.runner import ContainerRunner, Sink, _Announced, until_stdin_ends
 from toolkit.remote.ssh import wire
 
 ACCIDENT = (
@@ -192,6 +193,28 @@ class Asked(Host):
         self.asked.append(command)
         self.limits.append(timeout or 0.0)
         return super().run(command, timeout)
+
+
+def test_a_command_ends_with_its_standard_input(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    held = until_stdin_ends(script('echo $$ >"$1"; echo begun; exec sleep 30', str(file)))
+    with subprocess.Popen(held.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.stdin.close()
+        assert process.wait(5) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
+
+
+def test_a_command_may_end_before_its_standard_input() -> None:
+    held = until_stdin_ends(script("echo out; echo err >&2; cat; exit 7"))
+    with subprocess.Popen(
+        held.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.wait(5) == 7
+        assert process.stdout is not None and process.stderr is not None
+        assert (process.stdout.read(), process.stderr.read()) == (b"out\n", b"err\n")
 
 
 def test_little_is_kept_of_a_command_that_does_not_begin() -> None:

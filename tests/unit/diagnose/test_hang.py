@@ -223,12 +223,16 @@ def test_the_end_of_a_job() -> None:
         others(seen(1, exit_code=137, lines=("Killed",))),
         state="failed",
         reason="rank 1 on box2 ended with exit code 137",
+        failed_rank=1,
     )
     assert "its last line: Killed" in judge(ended).what and judge(ended).ranks == (1,)
     killed = replace(ended, hosts=tuple(replace(host, oom_kills=1) for host in ended.hosts))
     assert "the kernel killed it: box2 was out of memory" in judge(killed).what
-    lost = replace(ended, reason="box3 is lost: has not answered for 8 s")
+    lost = replace(ended, reason="box3 is lost: has not answered for 8 s", failed_rank=None, lost_host="box3")
     assert judge(lost).hosts == ("box3",) and "box3 is lost" in judge(lost).what
+    # The words of the reason decide on nothing.
+    translated = replace(lost, reason="rank 1 on box2: box1 is lost")
+    assert (judge(translated).hosts, judge(translated).ranks) == (("box3",), ())
     assert judge(replace(ended, state="succeeded", reason="")).kind == "end"
 
 

@@ -6,10 +6,13 @@ import re
 import time
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
 from tests.unit.docs_check import command_faults, verbs
 from tests.unit.each import for_each
+from toolkit.core.templates import package_text
 from toolkit.diagnose.known_errors import CHUNK, GAP, KNOWN_ERRORS, LONGEST_LINE, OR, KnownError, match
 from toolkit.hostsfile.parse import json_schema
 
@@ -42,6 +45,36 @@ def keys_of_hosts_yaml() -> set[str]:
     schema = json_schema()
     models = [schema, *schema["$defs"].values()]
     return {key for model in models for key in model.get("properties", ())}
+
+
+ENTRY = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$"},
+        "says": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 4, "not": {"pattern": r" \| "}},
+            "minItems": 1,
+            "uniqueItems": True,
+        },
+        "what": {"type": "string", "pattern": r"^\S.*\.$"},
+        "fix": {"type": "string", "pattern": r"^\S.*[^.\s]$"},
+    },
+    "required": ["name", "says", "what", "fix"],
+    "additionalProperties": False,
+}
+SCHEMA = {"type": "object", "additionalProperties": {"type": "array", "items": ENTRY, "minItems": 1}}
+
+
+def test_the_file_has_the_form_that_it_describes() -> None:
+    value = yaml.safe_load(package_text("diagnose/known_errors.yaml"))
+    jsonschema.validate(value, SCHEMA)
+    rows = [row for group in value.values() for row in group]
+    assert [row["name"] for row in rows] == [error.name for error in KNOWN_ERRORS]
+    assert [OR.join(row["says"]) for row in rows] == [error.pattern for error in KNOWN_ERRORS]
+    for key, wrong in (("says", []), ("name", "A b"), ("cause", "x"), ("what", "no full stop")):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"group": [{**rows[0], key: wrong}]}, SCHEMA)
 
 
 def test_every_entry_has_its_lines() -> None:

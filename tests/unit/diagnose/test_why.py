@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -63,12 +61,15 @@ class Host:
     def __init__(self, name: str, said: Any, state: dict[str, Any], rows: list[Any]) -> None:
         self.name, self.said, self.state, self.rows = name, said, state, rows
         self.asked: list[str] = []
+        self.is_older = False
 
     def run(self, asked: Command, timeout: float | None = None) -> Result:
         words = [str(token) for token in asked.argv]
         self.asked.append(" ".join(words))
         if words[0] == "docker":
             return Result(0, json.dumps(self.state), "", 0.0)
+        if words[0] == "sh":
+            return Result(66 if self.is_older else 0, "", "", 0.0)
         if words[1] == "-":
             return Result(0, json.dumps(self.rows), "", 0.0)
         if isinstance(self.said, Exception):
@@ -152,7 +153,10 @@ def test_a_host_that_fails_is_evidence() -> None:
     assert (
         "its container toolkit-demo-worker has ended with exit code 137, killed for want of memory" in words
     )
-    paper.runners["gpu2"].said = "python3: can't open 'inspect_ranks.py': [Errno 2] No such file or directory"
+    # The program's own words decide nothing: its data may lack a file as well.
+    paper.runners["gpu2"].said = "inspect_ranks.py: No such file or directory"
+    assert "gpu2 does not answer: inspect_ranks.py: No such file" in ask(paper).verdict.what
+    paper.runners["gpu2"].is_older = True
     with pytest.raises(NotReady, match="made by an older toolkit"):
         ask(paper)
 
@@ -209,24 +213,17 @@ def test_what_one_watchdog_kept_speaks_for_no_other_host() -> None:
     assert _kept({"gpu2": told["gpu2"]}, "gpu1") is None
 
 
-def test_known_errors_come_with_their_cures(monkeypatch: pytest.MonkeyPatch) -> None:
-    catalogue = ModuleType("toolkit.diagnose.known_errors")
-
-    def match(lines: Any) -> Any:
-        hits = [line for line in lines if "Connection reset" in line]
-        return tuple(
-            SimpleNamespace(name="reset", pattern="", what="a peer died", fix="look there") for _ in hits
-        )
-
-    monkeypatch.setattr(catalogue, "match", match, raising=False)
-    monkeypatch.setitem(sys.modules, "toolkit.diagnose.known_errors", catalogue)
+def test_known_errors_come_with_their_fixes() -> None:
     paper = hang()
-    paper.runners["gpu2"].said["ranks"][0]["tail"] = "RuntimeError: Connection reset by peer\n"
+    assert ask(paper).known == ()
+    paper.runners["gpu2"].said["ranks"][0]["tail"] = "gpu2: NCCL WARN no socket interface found\n"
     answer = ask(paper)
     text = why_text(answer.job, answer.evidence, answer.verdict, answer.known)
-    assert "\nknown error reset: a peer died\n  fix: look there\n" in text
-    monkeypatch.setitem(sys.modules, "toolkit.diagnose.known_errors", None)
-    assert ask(paper).known == ()
+    (known,) = answer.known
+    assert known.name == "nccl-no-interface"
+    assert f"\nknown error nccl-no-interface: {known.what}\n  fix: {known.fix}\n" in text
+    told = why_json(answer.job, answer.evidence, answer.verdict, answer.known)["known"]
+    assert told == [{"name": known.name, "what": known.what, "fix": known.fix}]
 
 
 def test_the_table_says_what_is_missing() -> None:

@@ -25,7 +25,7 @@ from toolkit.core.facts import Facts
 from toolkit.errors import BadInput
 from toolkit.export.job import BatchJob, BatchNode
 from toolkit.export.kubernetes import KIND_OF, Pods, literal, manifest, manifest_text
-from toolkit.export.prepare import KUBERNETES, SLURM, Away, batch_job, check_away, open_hosts
+from toolkit.export.prepare import KUBERNETES, SLURM, BatchRequest, batch_job, check_batch, open_hosts
 from toolkit.export.slurm import RUNTIMES, SLURM_LAUNCHES, as_lines, joined, quoted, script, var
 from toolkit.export.verify import manifest_problems, rehearse_slurm
 from toolkit.hostsfile.inventory import Inventory
@@ -251,35 +251,35 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def away(folder: Path, *words: str, **changes: Any) -> Away:
+def batch(folder: Path, *words: str, **changes: Any) -> BatchRequest:
     request = Request(words=words or ("train.py",), workdir=folder, secrets=False)
     own = {each.name for each in dataclasses.fields(Request)}
     request = dataclasses.replace(request, **{k: v for k, v in changes.items() if k in own})
-    return Away(request, **{k: v for k, v in changes.items() if k not in own})
+    return BatchRequest(request, **{k: v for k, v in changes.items() if k not in own})
 
 
 def inventory(text: str = HOSTS, **changes: Any) -> Inventory:
     return dataclasses.replace(parse_inventory(text, "hosts.yaml"), **changes)
 
 
-def refused(made: Inventory, asked: Away, target: str) -> list[str]:
+def refused(made: Inventory, asked: BatchRequest, target: str) -> list[str]:
     with pytest.raises(BadInput) as error:
-        check_away(made, asked, target)
+        check_batch(made, asked, target)
     return [str(problem) for problem in error.value.problems]
 
 
 @pytest.mark.parametrize("target", [SLURM, KUBERNETES])
 def test_a_word_that_no_file_can_hold_is_refused(folder: Path, target: str) -> None:
-    found = refused(inventory(), away(folder, "train.py", "a\udcff"), target)
+    found = refused(inventory(), batch(folder, "train.py", "a\udcff"), target)
     assert any("is not UTF-8" in problem for problem in found)
 
 
 def test_only_hosts_of_which_nothing_is_known_are_asked(folder: Path) -> None:
-    assert open_hosts(inventory(), away(folder)) == ("gpu3",)
-    assert open_hosts(inventory(), away(folder, gpus=1)) == ()
-    assert open_hosts(inventory(), away(folder, exclude=("gpu3",))) == ()
+    assert open_hosts(inventory(), batch(folder)) == ("gpu3",)
+    assert open_hosts(inventory(), batch(folder, gpus=1)) == ()
+    assert open_hosts(inventory(), batch(folder, exclude=("gpu3",))) == ()
     facts = {"gpu3": facts_with(3)}
-    job = batch_job(inventory(), away(folder), SLURM, facts)
+    job = batch_job(inventory(), batch(folder), SLURM, facts)
     assert [(node.slots, node.gpus) for node in job.nodes] == [(2, 2), (2, 2), (3, 3)]
     assert (job.world_size, job.slots, job.name) == (7, 0, "demo-train")
 
@@ -295,13 +295,13 @@ def facts_with(gpus: int) -> Facts:
 def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None:
     text = HOSTS + "services: {board: {image: x, ports: [6006]}}\nulimits: {nofile: 9}\nlabels: {a/b/c: x}\n"
     made = inventory(text.replace("gpus: 2}", "gpus: [0, 1]}", 1))
-    for_slurm = refused(made, away(folder), SLURM)
+    for_slurm = refused(made, batch(folder), SLURM)
     assert [line.split(":")[0] for line in for_slurm] == ["services/board", "hosts/gpu1/gpus"]
-    for_kubernetes = [line.split(":")[0] for line in refused(made, away(folder), KUBERNETES)]
+    for_kubernetes = [line.split(":")[0] for line in refused(made, batch(folder), KUBERNETES)]
     assert for_kubernetes == [
         *("services/board", "hosts/gpu1/gpus", "hosts/gpu2/env", "labels/a/b/c", "ulimits/nofile")
     ]
-    left = away(
+    left = batch(
         folder, gpus=2, leave_out=("services", "hosts/gpu1/gpus", "hosts/gpu2/env", "labels", "ulimits")
     )
     job = batch_job(made, left, KUBERNETES, {})
@@ -325,11 +325,11 @@ def test_what_a_target_has_no_means_for_is_refused_by_name(folder: Path) -> None
 def test_refusals(
     folder: Path, changes: dict[str, Any], asked: dict[str, Any], target: str, message: str
 ) -> None:
-    assert any(message in line for line in refused(inventory(**changes), away(folder, **asked), target))
+    assert any(message in line for line in refused(inventory(**changes), batch(folder, **asked), target))
 
 
 def test_nodes_that_differ_are_for_docker_alone(folder: Path) -> None:
-    asked = away(folder, exclude=("gpu2",))
+    asked = batch(folder, exclude=("gpu2",))
     assert batch_job(inventory(), asked, SLURM, {"gpu3": facts_with(1)}).slots == 0
     for target, runtime in ((KUBERNETES, "docker"), (SLURM, "pyxis")):
         with pytest.raises(BadInput, match="hosts/gpu3: has 1 slots and 1 GPUs, and gpu1 2 and 2"):
@@ -343,7 +343,7 @@ def test_deepspeed_s_word_for_the_local_rank(folder: Path) -> None:
     (folder / "train.py").write_text(
         "import argparse\nargparse.ArgumentParser().add_argument('--local_rank')\n"
     )
-    made = batch_job(inventory(), away(folder, "train.py", "it's", launcher="deepspeed", gpus=1), SLURM, {})
+    made = batch_job(inventory(), batch(folder, "train.py", "it's", launcher="deepspeed", gpus=1), SLURM, {})
     assert made.command == ("sh", "-c", """exec python train.py --local_rank="$LOCAL_RANK" 'it'"'"'s'""")
 
 
@@ -360,7 +360,7 @@ def test_names_are_names_of_services_too(folder: Path, cluster: str, word: str, 
         (folder / "a").mkdir()
         (folder / word).touch()
     made = inventory(HOSTS.replace("demo", cluster))
-    assert batch_job(made, away(folder, word, gpus=1), SLURM, {}).name == name
+    assert batch_job(made, batch(folder, word, gpus=1), SLURM, {}).name == name
 
 
 def example(name: str, to: Path) -> Path:

@@ -24,7 +24,7 @@ from toolkit.checks.registry import judge
 from toolkit.cluster.trust import ShownKey
 from toolkit.core.container import Mount
 from toolkit.core.facts import ContainerFacts
-from toolkit.errors import NotReady, ToolkitError, Unreachable
+from toolkit.errors import NotReady, ToolkitError, Unreachable, UnreachableCause
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.init.answers import cluster_name, free_name, read_choice, read_hosts, read_some
@@ -162,12 +162,18 @@ def test_hosts_that_can_be_used() -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Unreachable("its key is not known yet", "toolkit trust gpu2", "gpu2"), "ssh 10.77.0.3: it shows"),
         (
-            Unreachable("it has CHANGED", "if reinstalled: toolkit trust --replace gpu2; if not, x", "gpu2"),
+            Unreachable("unknown", "toolkit trust gpu2", "gpu2", UnreachableCause.UNKNOWN_KEY),
+            "ssh 10.77.0.3: it shows",
+        ),
+        (
+            Unreachable("changed", "toolkit trust --replace gpu2", "gpu2", UnreachableCause.CHANGED_KEY),
             "ssh-keygen -R 10.77.0.3",
         ),
-        (Unreachable("the name is not known here", "set address: in hosts.yaml", "gpu2"), "~/.ssh/config"),
+        (
+            Unreachable("no such name", "set address: in hosts.yaml", "gpu2", UnreachableCause.UNKNOWN_NAME),
+            "~/.ssh/config",
+        ),
         (Unreachable("no answer", "ssh -p 22 gpu2", "gpu2"), "fix: ssh -p 22 gpu2"),
     ],
 )
@@ -481,8 +487,8 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
     shown = [
         ShownKey("gate", target, "ssh-ed25519", "SHA256:gate"),
         ShownKey("gpu1", target, verdict="good"),
-        ShownKey("gpu2", behind, error="behind gate; fix: x"),
-        ShownKey("cpu3", None, error="off; fix: on"),
+        ShownKey("gpu2", behind, failure=ToolkitError("behind gate", "x")),
+        ShownKey("cpu3", None, failure=Unreachable("off; fix: no", "on", "", UnreachableCause.UNKNOWN_NAME)),
     ]
     again = [ShownKey("gate", target, verdict="good"), ShownKey("gpu2", behind, "ssh-rsa", "SHA256:gpu2")]
     rounds = [shown, again]
@@ -509,7 +515,9 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
     status, _, err = talk("gpu1", "gpu2", "cpu3", "--try")
     assert status == 0 and "gate: ssh-ed25519 SHA256:gate (new)" in err and "gpu1: " not in err
     assert asked == [("gpu1", "gpu2", "cpu3"), ("gpu2",)] and recorded == ["gate", "gpu2"]
-    assert [(host, e.what, e.fix) for host, e in met[0].items()] == [("cpu3", "off", "on")]
+    (error,) = met[0].values()
+    assert isinstance(error, Unreachable) and error.cause is UnreachableCause.UNKNOWN_NAME
+    assert (error.host, error.what, error.fix) == ("cpu3", "off; fix: no", "on")
     asked.clear()
     status, _, err = talk("gpu1", "gpu2", "cpu3", "--yes", "--force")
     assert status == 0 and len(asked) == 1 and recorded == ["gate", "gpu2"] and "SHA256" not in err

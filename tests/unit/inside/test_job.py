@@ -549,7 +549,7 @@ def test_a_job_that_loses_a_host_fails_and_says_which(world: World) -> None:
     os.kill(leases(world)[0], signal.SIGKILL)
     status = finish(world)
     assert (status["state"], status["exit_code"]) == ("failed", 69)
-    assert status["reason"].startswith("gpu1 is lost: ")
+    assert status["reason"].startswith("gpu1 is lost: ") and status["lost_host"] == "gpu1"
     wait_for(lambda: not world.lease().exists())
 
 

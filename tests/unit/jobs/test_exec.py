@@ -602,13 +602,14 @@ def test_a_host_that_was_lost_is_what_the_others_write_down(here: World) -> None
     here.start("supervisor.py", JOB)
     wait_for(lambda: here.status()["state"] == "running")
     why = "gpu2 is lost: no answer"
-    assert here.call("stop.py", "--failed", "--why", why, JOB)[0] == 0
+    assert here.call("stop.py", "--failed", "--why", why, "--lost", "gpu2", JOB)[0] == 0
     status = here.status()
     assert (status["state"], status["exit_code"], status["reason"]) == (
         "failed",
         69,
         "gpu2 is lost: no answer",
     )
+    assert status["lost_host"] == "gpu2"
 
 
 def test_a_launcher_is_not_told_before_the_ranks_on_all_hosts_are_over(here: World) -> None:

@@ -13,7 +13,7 @@ import pytest
 import toolkit.cli.jobs
 import toolkit.jobs.records
 from tests.unit import cluster_world as world
-from tests.unit.conftest import Run
+from tests.unit.conftest import Load, Run
 from toolkit.cli.moments import since
 from toolkit.cluster.session import Session
 from toolkit.core.names import job_word
@@ -22,7 +22,7 @@ from toolkit.jobs.records import find_job, taken_slots
 from toolkit.jobs.status import JobStatus, job_json, jobs_table, length, parse_status
 from toolkit.launchers.slots import Taken
 from toolkit.protocol.decode import decode
-from toolkit.protocol.jobs import Record, Status
+from toolkit.protocol.jobs import ENDED, Record, Status
 
 RECORD = {
     "owner": "alice",
@@ -63,6 +63,19 @@ def test_only_jobs_that_run_hold_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [job(), job(alive=False)])
     session = Session(world.inventory())
     assert taken_slots(session) == (Taken(world.JOB_ID, "alice", {"gpu1": (0, 2), "gpu2": (3,)}),)
+
+
+def test_the_final_states_are_those_that_hosts_write(inside: Load) -> None:
+    assert set(ENDED) == inside("common").FINAL_STATES == set(inside("asks")._FINAL)
+
+
+def test_the_cause_of_the_end_is_known_without_its_words() -> None:
+    failed = {"state": "failed", "cause": {"rank": 3, "exit_code": 7, "ended": 5.0}}
+    found = parse_status("x", decode(Status, failed))
+    assert (found.failed_rank, found.lost_host) == (3, "")
+    found = parse_status("x", decode(Status, {"state": "failed", "cause": {}, "lost_host": "gpu2"}))
+    assert (found.failed_rank, found.lost_host) == (None, "gpu2")
+    assert {"failed_rank", "lost_host"}.isdisjoint(job_json(found))
 
 
 def test_jobs_as_a_table_and_as_json() -> None:

@@ -218,7 +218,7 @@ def test_what_is_mounted_below_its_folder_is_not_removed(
     (state / "jobs" / "data" / "precious").write_text("x")
     table = engine / "mounts"
     table.write_text(f"server:/data {str(state).replace(' ', chr(92) + '040')}/jobs/data nfs rw 0 0\n")
-    for name in ("_REMOVE_FILES", "_PROOF"):
+    for name in ("REMOVE_STATE", "_PROOF"):
         text = getattr(plan_module, name).replace("/proc/self/mounts", str(table))
         monkeypatch.setattr(plan_module, name, text)
     (failed,) = run(engine).failures

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +21,7 @@ from toolkit.cli.line import CommandLine
 from toolkit.cluster.layout import make_layout
 from toolkit.cluster.ownership import ours, services_of
 from toolkit.cluster.session import Session
-from toolkit.core.command import Result
+from toolkit.core.command import Command, Result
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.names import service_container
 from toolkit.errors import NotReady, Unreachable
@@ -26,6 +29,7 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.lifecycle.renderings import TARGETS
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
+from toolkit.services import control
 from toolkit.services.control import address_of
 from toolkit.services.plan import service_of
 from toolkit.services.status import service_states, services_text, to_ask
@@ -175,6 +179,32 @@ def test_the_address_of_a_service_that_runs() -> None:
 def test_a_service_that_does_not_run_has_no_address(status: int, output: str, message: str) -> None:
     with pytest.raises(NotReady, match=message):
         address(status, output)
+
+
+def test_the_log_of_a_service_is_followed_until_the_connection_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho "$@"; echo error >&2; exec sleep 30\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    seen: list[bytes] = []
+
+    def stream(command: Command, sink: Callable[[bytes], None], source: Iterable[bytes]) -> Result:
+        with subprocess.Popen(command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(next(iter(source)))
+            sink(process.stdout.readline() + process.stdout.readline())
+            process.stdin.close()
+            seen.append(str(process.wait(5)).encode())
+        return Result(0)
+
+    session = Session(inventory())
+    session.facts = facts(board=service("board", "gpu1"))
+    session.runners = {"gpu1": SimpleNamespace(stream=stream)}  # type: ignore[dict-item]
+    monkeypatch.setattr(control, "_BEAT_S", 0.01)
+    control.show_log(session, session.inventory.service("board"), seen.append, ["--follow"])
+    assert seen == [b"logs --follow toolkit-demo-service-board\nerror\n", b"143"]
 
 
 @pytest.mark.parametrize(

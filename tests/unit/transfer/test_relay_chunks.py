@@ -18,7 +18,7 @@ from tests.unit.inside_world import INSIDE, PATIENCE_S
 from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
-from toolkit.transfer.host import Member
+from toolkit.transfer.host import Declined, Member, Obstacle
 from toolkit.transfer.relay import Relay
 from toolkit.transfer.schedule import Drop, Line
 
@@ -145,6 +145,33 @@ def test_what_feeds_a_relay_ends_with_its_connection() -> None:
     assert host.feeder is not None
     host.feeder.join(PATIENCE_S)
     assert not host.feeder.is_alive()
+
+
+class Prints(Lost):
+    """A host whose program prints a line, and an error when it ends."""
+
+    def __init__(self, line: bytes, error: str = "") -> None:
+        super().__init__()
+        self.line, self.error = line, error
+
+    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        sink(self.line)
+        return Result(1, "", self.error)
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "obstacle", "reason"),
+    [
+        (b'{"missing": "it is called snake here"}\n', "", Obstacle.NO_PYTHON, "it is called snake here"),
+        (b"", "mkdir: no python3 here\n", Obstacle.FAILED, "mkdir: no python3 here"),
+        (b"", "", Obstacle.FAILED, "its relay did not start"),
+    ],
+)
+def test_what_keeps_a_host_out_is_known_without_its_words(
+    line: bytes, error: str, obstacle: Obstacle, reason: str
+) -> None:
+    member = Member(Prints(line, error), "10.0.0.1", 0, lambda done, whole: None, lambda event: None)
+    assert member.start(command("relay")) == Declined(obstacle, reason)
 
 
 def reports(relay, monkeypatch, made, *every) -> list[tuple[float, dict[str, object]]]:  # type: ignore[no-untyped-def]

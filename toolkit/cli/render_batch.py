@@ -1,4 +1,4 @@
-"""What `render slurm` and `render kubernetes` share: their options, their job, what they print."""
+"""Options, job and output that `render slurm` and `render kubernetes` share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
     from toolkit.core.facts import Facts
     from toolkit.export.job import BatchJob
-    from toolkit.export.prepare import Away
+    from toolkit.export.prepare import BatchRequest
     from toolkit.hostsfile.inventory import Inventory
 
 Words = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")]
@@ -111,14 +111,16 @@ def pairs_of(line: CommandLine, option: str, words: list[str] | None) -> tuple[t
     return tuple(pairs)
 
 
-def job_of(line: CommandLine, hosts: str, away: Away, target: str, output: str, verbose: bool) -> BatchJob:
+def job_of(
+    line: CommandLine, hosts: str, batch: BatchRequest, target: str, output: str, verbose: bool
+) -> BatchJob:
     """Return the job as it leaves; asks the hosts only where nothing says how many GPUs they have."""
-    from toolkit.export.prepare import check_away, job_elsewhere
+    from toolkit.export.prepare import check_batch, prepare_batch_job
 
     check_folder(line, output)
     inventory: Inventory | None = line.hosts(hosts)
     if inventory is not None:
-        line.read(check_away, inventory, away, target)
+        line.read(check_batch, inventory, batch, target)
     inventory = line.accept(inventory)
 
     def ask(hosts: tuple[str, ...]) -> Mapping[str, Facts]:
@@ -126,7 +128,7 @@ def job_of(line: CommandLine, hosts: str, away: Away, target: str, output: str, 
         with connect(inventory, verbose, hosts) as session:
             return session.all_facts()
 
-    return job_elsewhere(inventory, away, target, ask)
+    return prepare_batch_job(inventory, batch, target, ask)
 
 
 def definition_of(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""toolkit render slurm, kubernetes: the same job for those who schedule by themselves."""
+"""toolkit render kubernetes: the same job as an MPIJob or a TrainJob."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from toolkit.cli import complete
-from toolkit.cli.away import (
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose
+from toolkit.cli.render import Output
+from toolkit.cli.render_batch import (
     Check,
     Env,
     Exclude,
@@ -29,72 +30,6 @@ from toolkit.cli.away import (
     put,
     request_of,
 )
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, say
-from toolkit.cli.render import Output
-
-
-def slurm(
-    words: Words,
-    hosts: HostsFile = DEFAULT_HOSTS,
-    runtime: Annotated[
-        str,
-        typer.Option(
-            metavar="docker|pyxis|apptainer",
-            help="What runs containers on the nodes.",
-            autocompletion=complete.one_of("docker", "pyxis", "apptainer"),
-        ),
-    ] = "docker",
-    sbatch: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OPTION", help="One more of sbatch's, as --partition=gpu; repeatable."),
-    ] = None,
-    launcher: Launcher = "",
-    env: Env = None,
-    workdir: Workdir = ".",
-    only: Only = None,
-    exclude: Exclude = None,
-    timeout: Timeout = None,
-    grace: Grace = "10",
-    image: Image = "",
-    slots: Slots = None,
-    gpus: Gpus = None,
-    leave_out: LeaveOut = None,
-    output: Output = "",
-    check: Check = False,
-    as_json: Json = False,
-    verbose: Verbose = False,
-) -> None:
-    """Print a script for sbatch that runs SCRIPT, or a COMMAND, on as many nodes with the same image.
-
-    Asks the hosts only where nothing says how many GPUs they have.
-    """
-    from toolkit.cli.line import CommandLine
-    from toolkit.export.prepare import SLURM, Away
-    from toolkit.export.slurm import RUNTIMES, script
-
-    line = CommandLine()
-    line.one_of("--runtime", runtime, RUNTIMES)
-    for option in sbatch or ():
-        if not option.startswith("--") or not option.isprintable():
-            line.refuse("--sbatch", f"should be an option as --partition=gpu, found {option!r}")
-    request, passed = request_of(line, words, launcher, env, workdir, only, exclude, timeout, grace)
-    away = Away(
-        request,
-        passed,
-        image_of(line, image),
-        line.whole("--slots", slots),
-        line.whole("--gpus", gpus, least=0),
-        tuple(leave_out or ()),
-        runtime,
-    )
-    job = job_of(line, hosts, away, SLURM, output, verbose)
-    name, text = f"{job.name}.sh", script(job, runtime, sbatch or ())
-    result: dict[str, Any] = {}
-    if check:
-        from toolkit.export.verify import rehearse_slurm
-
-        result = checked(rehearse_slurm(job, text, lambda two: script(two, runtime, sbatch or ()), say))
-    put(name, text, result, output, as_json)
 
 
 def kubernetes(
@@ -141,7 +76,7 @@ def kubernetes(
     """
     from toolkit.cli.line import CommandLine
     from toolkit.export.kubernetes import Pods, manifest, manifest_text
-    from toolkit.export.prepare import KUBERNETES, Away
+    from toolkit.export.prepare import KUBERNETES, BatchRequest
 
     line = CommandLine()
     request, passed = request_of(line, words, launcher, env, workdir, only, exclude, timeout, grace)
@@ -152,7 +87,7 @@ def kubernetes(
         node_selector=pairs_of(line, "--node-selector", node_selector),
         runtime=runtime,
     )
-    away = Away(
+    batch = BatchRequest(
         request,
         passed,
         image_of(line, image),
@@ -165,7 +100,7 @@ def kubernetes(
     if crd and not check:
         line.refuse("--crd", "is for --check")
     given = line.read(definition_of, crd) if crd else None
-    job = job_of(line, hosts, away, KUBERNETES, output, verbose)
+    job = job_of(line, hosts, batch, KUBERNETES, output, verbose)
     made = manifest(job, pods)
     result: dict[str, Any] = {}
     if check:

@@ -1,0 +1,95 @@
+"""toolkit render slurm: the same job as a script for sbatch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from toolkit.cli import complete
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, say
+from toolkit.cli.render import Output
+from toolkit.cli.render_batch import (
+    Check,
+    Env,
+    Exclude,
+    Gpus,
+    Grace,
+    Image,
+    Launcher,
+    LeaveOut,
+    Only,
+    Slots,
+    Timeout,
+    Words,
+    Workdir,
+    checked,
+    image_of,
+    job_of,
+    put,
+    request_of,
+)
+
+
+def slurm(
+    words: Words,
+    hosts: HostsFile = DEFAULT_HOSTS,
+    runtime: Annotated[
+        str,
+        typer.Option(
+            metavar="docker|pyxis|apptainer",
+            help="What runs containers on the nodes.",
+            autocompletion=complete.one_of("docker", "pyxis", "apptainer"),
+        ),
+    ] = "docker",
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="One more of sbatch's, as --partition=gpu; repeatable."),
+    ] = None,
+    launcher: Launcher = "",
+    env: Env = None,
+    workdir: Workdir = ".",
+    only: Only = None,
+    exclude: Exclude = None,
+    timeout: Timeout = None,
+    grace: Grace = "10",
+    image: Image = "",
+    slots: Slots = None,
+    gpus: Gpus = None,
+    leave_out: LeaveOut = None,
+    output: Output = "",
+    check: Check = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Print a script for sbatch that runs SCRIPT, or a COMMAND, on as many nodes with the same image.
+
+    Asks the hosts only where nothing says how many GPUs they have.
+    """
+    from toolkit.cli.line import CommandLine
+    from toolkit.export.prepare import SLURM, BatchRequest
+    from toolkit.export.slurm import RUNTIMES, script
+
+    line = CommandLine()
+    line.one_of("--runtime", runtime, RUNTIMES)
+    for option in sbatch or ():
+        if not option.startswith("--") or not option.isprintable():
+            line.refuse("--sbatch", f"should be an option as --partition=gpu, found {option!r}")
+    request, passed = request_of(line, words, launcher, env, workdir, only, exclude, timeout, grace)
+    batch = BatchRequest(
+        request,
+        passed,
+        image_of(line, image),
+        line.whole("--slots", slots),
+        line.whole("--gpus", gpus, least=0),
+        tuple(leave_out or ()),
+        runtime,
+    )
+    job = job_of(line, hosts, batch, SLURM, output, verbose)
+    name, text = f"{job.name}.sh", script(job, runtime, sbatch or ())
+    result: dict[str, Any] = {}
+    if check:
+        from toolkit.export.verify import rehearse_slurm
+
+        result = checked(rehearse_slurm(job, text, lambda two: script(two, runtime, sbatch or ()), say))
+    put(name, text, result, output, as_json)

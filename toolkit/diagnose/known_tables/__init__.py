@@ -1,1 +1,0 @@
-"""What training jobs print when something is wrong: rows of name, words, cause and cure."""
