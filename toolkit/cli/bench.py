@@ -25,15 +25,7 @@ from toolkit.cli.progress import Progress
 if TYPE_CHECKING:
     from toolkit.network.measured import Measured
 
-app = typer.Typer(no_args_is_help=True, help="Measure a cluster that is up.")
 
-
-@app.callback()
-def group() -> None:
-    """Measure a cluster that is up."""
-
-
-@app.command("network")
 def network(
     hosts: HostsFile = DEFAULT_HOSTS,
     seconds: Annotated[float, typer.Option(help="Of sending per direction of a pair; 0 for no pairs.")] = 0.5,

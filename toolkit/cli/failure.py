@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from toolkit.cli.common import put_json, say
+from toolkit.cli.lazy import loaded
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def asks_for_json(command: Any, words: Sequence[str]) -> bool:
         if name is None or name not in command.commands:
             return False
         rest = rest[rest.index(name) + 1 :]
-        command = command.commands[name]
+        command = loaded(command.commands[name])
     passes_on = not command.context_settings.get("allow_interspersed_args", True)
     valued = {o for p in command.params if not getattr(p, "is_flag", True) for o in p.opts}
     while rest:

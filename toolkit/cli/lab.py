@@ -12,14 +12,9 @@ from toolkit.cli import complete
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
 from toolkit.core.text import counted
 
-app = typer.Typer(
-    no_args_is_help=True, help="A practice cluster on one machine: containers that behave as hosts."
-)
-
 Name = Annotated[str, typer.Option(metavar="NAME", help="The lab's name; several may run side by side.")]
 
 
-@app.command("up")
 def up(
     name: Name = "lab",
     hosts: Annotated[str, typer.Option(metavar="N", help="How many hosts.")] = "2",
@@ -93,7 +88,6 @@ def up(
     put_text(f"export TOOLKIT_HOSTS={spec.folder}/hosts.yaml")
 
 
-@app.command("down")
 def down(
     name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
     everything: Annotated[
@@ -138,7 +132,6 @@ def down(
         put_json(reports)
 
 
-@app.command("status")
 def status(
     name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab", as_json: Json = False
 ) -> None:

@@ -20,15 +20,7 @@ from toolkit.cli.common import (
     put_text,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Which network ranks use, and how.")
 
-
-@app.callback()
-def _group() -> None:
-    """Which network ranks use, and how."""
-
-
-@app.command("explain")
 def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show what was chosen for each host, why, why nothing else, and the settings that ranks get by it.
 
@@ -48,7 +40,6 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
         raise typer.Exit(3)
 
 
-@app.command("tune")
 def tune(
     hosts: HostsFile = DEFAULT_HOSTS,
     engine: Annotated[

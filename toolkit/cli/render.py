@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Print the cluster for docker, compose or OpenSSH, or a job for Slurm or Kubernetes.",
-)
 
-
-@app.command("compose")
 def compose(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
@@ -33,7 +27,6 @@ def compose(
     _cluster("compose", hosts, output, as_json, verbose)
 
 
-@app.command("docker")
 def docker(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
@@ -44,7 +37,6 @@ def docker(
     _cluster("docker", hosts, output, as_json, verbose)
 
 
-@app.command("ssh")
 def ssh(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:

@@ -13,13 +13,6 @@ from toolkit.cli.common import Json, put_json, put_text
 _ENGINE_SECONDS = 2.0
 
 
-def show(asked: bool) -> None:
-    """Print the version alone and end: ``toolkit --version``."""
-    if asked:
-        put_text(f"toolkit {__version__}")
-        raise typer.Exit
-
-
 def version(
     as_json: Json = False,
     engine: Annotated[bool, typer.Option(help="Ask this machine's Docker engine too.")] = True,
