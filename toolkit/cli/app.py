@@ -15,7 +15,6 @@ import typer
 
 from toolkit import __version__
 from toolkit.cli.common import put_text
-from toolkit.cli.failure import as_bad_input, asks_for_json, tell
 from toolkit.cli.lazy import Verb, VerbGroup, group
 from toolkit.cli.signals import Signals
 from toolkit.errors import Interrupted, ToolkitError
@@ -23,7 +22,7 @@ from toolkit.errors import Interrupted, ToolkitError
 # click's, which typer has inside or beside it, by its age.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-_SCRIPT = "run:ScriptCommand"
+_SCRIPT = "script_command:ScriptCommand"
 
 # The order is that of `toolkit --help`.
 VERBS: tuple[Verb | VerbGroup, ...] = (
@@ -211,16 +210,23 @@ def main() -> None:
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             sys.exit(2)  # typer has printed the help
-        fail(as_bad_input(error), words)
+        fail(error, words)
 
 
-def fail(error: ToolkitError, words: list[str]) -> NoReturn:
-    """Say what went wrong, in JSON too if the command line asks for it, and exit."""
-    end_at_once(error.exit_code)
-    if isinstance(error, Interrupted) and hasattr(error, "report"):
-        error.fix = f"{shlex.join(('toolkit', *words))}    # continues from what is there"
-    tell(error, asks_for_json(typer.main.get_command(app), words))
-    sys.exit(error.exit_code)
+def fail(error: Exception, words: list[str]) -> NoReturn:
+    """Say what went wrong, in JSON too if the command line asks for it, and exit.
+
+    Args:
+        error: ours, or click's refusal of the command line.
+    """
+    end_at_once(getattr(error, "exit_code", 1))
+    from toolkit.cli.failure import as_bad_input, asks_for_json, tell
+
+    told = error if isinstance(error, ToolkitError) else as_bad_input(error)
+    if isinstance(told, Interrupted) and hasattr(told, "report"):
+        told.fix = f"{shlex.join(('toolkit', *words))}    # continues from what is there"
+    tell(told, asks_for_json(typer.main.get_command(app), words))
+    sys.exit(told.exit_code)
 
 
 def end_at_once(exit_code: int) -> None:

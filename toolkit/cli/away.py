@@ -11,8 +11,8 @@ import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import connect, put_json, say
+from toolkit.cli.line import variable
 from toolkit.cli.render import check_folder, put_files
-from toolkit.cli.run import variable
 
 if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_file, put_json, say
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
+from toolkit.cli.line import CommandLine
+from toolkit.core.files import write_file
+from toolkit.hostsfile.load import is_folder
+from toolkit.lifecycle.renderings import TARGETS
 
 Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")]
 
@@ -48,9 +49,6 @@ def ssh(
 
 
 def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool) -> None:
-    from toolkit.cli.line import CommandLine
-    from toolkit.lifecycle.renderings import TARGETS
-
     line = CommandLine()
     check_folder(line, output)
     inventory = line.accept(line.hosts(hosts))
@@ -66,16 +64,12 @@ def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool)
 
 def check_folder(line: CommandLine, output: str) -> None:
     """Note it when files cannot go there."""
-    from toolkit.hostsfile.load import is_folder
-
     if output and os.path.lexists(output) and not is_folder(output):
         line.refuse("--output", f"{output} is not a folder")
 
 
 def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
     """Write files to a folder, or print them; a single one is printed as it is."""
-    from toolkit.core.files import write_file
-
     if output:
         for name, text in files.items():
             Path(output, name).parent.mkdir(parents=True, exist_ok=True)

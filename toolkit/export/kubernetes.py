@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import yaml
+
 from toolkit.core.templates import render_template
 from toolkit.export.job import BY_MPI, BatchJob, network_lines, rank_text
 from toolkit.export.pods import (
@@ -44,7 +46,6 @@ def manifest(job: BatchJob, pods: Pods) -> dict[str, Any]:
 
 def manifest_text(made: dict[str, Any]) -> str:
     """Return the object as YAML, scripts in it as people write them."""
-    import yaml
 
     class Dumper(yaml.SafeDumper):
         """Writes text of several lines as a block."""

@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import os
+import tarfile
 from pathlib import Path
 
 from toolkit.core.command import Command, script
@@ -90,8 +91,6 @@ def _differing(step: Upload, context: Context, said: str) -> list[tuple[File, by
 
 def _written(files: list[tuple[File, bytes]]) -> Command:
     """Return the command that writes files, with their contents on its standard input: no argv has them."""
-    import tarfile  # only where there is something to write: it takes as long as to ask a host
-
     groups = [list(each) for _, each in itertools.groupby(files, key=lambda pair: _group(pair[0]))]
     words: list[str] = []
     packed = io.BytesIO()

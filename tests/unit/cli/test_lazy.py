@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit import layers
 from tests.unit.conftest import Run
 from tests.unit.each import for_each
 from toolkit.cli import app as cli
@@ -27,6 +28,7 @@ def every_verb(group: Any = cli.VERBS, name: str = "") -> Iterator[tuple[str, Ve
 
 
 TABLE = dict(every_verb())
+MODULE_TEXTS = layers.texts()
 MODULES = {f"toolkit.cli.{verb.place.partition(':')[0]}" for verb in TABLE.values()}
 
 
@@ -37,6 +39,46 @@ def test_the_table_says_what_the_verb_says(name: str) -> None:
     assert verb.loaded.help.split("\n\n")[0] == verb.help
     assert getdoc(verb.loaded.callback) == verb.loaded.help
     assert verb.loaded.name == verb.name
+
+
+# Packages that take long to import. A verb that talks to hosts imports those for SSH when it connects.
+HEAVY = {"docker", "fabric", "jinja2", "jsonschema", "paramiko", "pydantic", "requests", "rich", "yaml"}
+ENGINE = {"docker", "requests"}
+SSH = {"fabric", "paramiko"}
+# What importing the module of a verb may bring in of them; the hosts file is YAML.
+BRINGS = {
+    "version": set(),
+    "forward": {"yaml", *SSH},
+    "init": {"yaml", *SSH},
+    "trust": {"yaml", *SSH},
+    "top": {"yaml", "rich"},
+    "up": {"yaml", *ENGINE},
+    "run": {"yaml", *ENGINE},
+    "image build": {"yaml", *ENGINE},
+    "image send": {"yaml", *ENGINE},
+    "image ls": {"yaml", *ENGINE},
+    "image prune": {"yaml", *ENGINE},
+    "lab up": {"yaml", "paramiko", *ENGINE},
+    "lab down": {"yaml", "paramiko", *ENGINE},
+    "lab status": {"yaml", "paramiko", *ENGINE},
+}
+
+
+@for_each("name", TABLE)
+def test_a_verb_imports_only_the_heavy_packages_that_it_uses(name: str) -> None:
+    module = f"toolkit.cli.{TABLE[name].place.partition(':')[0]}"
+    assert layers.brought(module, MODULE_TEXTS) & HEAVY <= BRINGS.get(name, {"yaml"})
+
+
+def test_what_a_module_brings_in_is_found_through_others() -> None:
+    made = {
+        "toolkit.cli.x": "import typer\nfrom toolkit.jobs.a import b\ndef f():\n    import fabric",
+        "toolkit.jobs": "if 1:\n    import docker.errors",
+        "toolkit.jobs.a": "import json\nfrom toolkit.core import c\nif TYPE_CHECKING:\n    import paramiko",
+        "toolkit.core": "",
+    }
+    assert layers.brought("toolkit.cli.x", made) == {"typer", "docker"}
+    assert layers.brought("toolkit.cli.app", MODULE_TEXTS) & HEAVY == set()
 
 
 def imported(*words: str) -> set[str]:
