@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from api_page import api_page
 
 from toolkit.cli.app import app
+from toolkit.cli.lazy import loaded
 from toolkit.diagnose.known_errors import GAP, KNOWN_ERRORS, OR, KnownError
 from toolkit.errors import EXIT_CODES
 from toolkit.hostsfile.parse import json_schema
@@ -162,7 +163,7 @@ def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         if hasattr(sub, "commands"):
             yield from _verbs(sub, f"{name} {word}")
         else:
-            yield f"{name} {word}", sub
+            yield f"{name} {word}", loaded(sub)
 
 
 def _params(verb: Any, kind: str) -> list[Any]:

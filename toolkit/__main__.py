@@ -9,7 +9,7 @@ def main() -> None:
     """Import the command line and run it."""
     try:
         from toolkit.cli.app import main as run
-        from toolkit.cli.failure import escape_tracebacks
+        from toolkit.cli.tracebacks import escape_tracebacks
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         sys.exit(130)

@@ -631,9 +631,6 @@ def sandbox(folder: Path) -> Box:
     # Made again for every command, the tree of commands would take most of the time.
     commands: Any = typer.main
     commands.get_command = functools.cache(typer.main.get_command)
-    whole: Any = cli
-    only, known = cli.only_verb, {}
-    whole.only_verb = lambda words: known.setdefault(words[0], only(words))
     for host in NAMES:
         sections(host, True)  # made before a command asks, which would take an error for that of a host
     box = Box(folder)

@@ -20,14 +20,16 @@ import typer.main
 from tests.fuzz import hosts_files
 from tests.fuzz.sandbox import Contact, Sandbox
 from tests.fuzz.words import COMPLETION, FILES, NASTY, REPEATABLE, RIGHT, SPOILERS, Spoiler, verb_of
+from tests.unit import docs_check
 from toolkit.cli import app as cli
 from toolkit.cli.failure import asks_for_json
 
 # Made anew for every call, the tree of commands would take most of the time.
 typer.main.get_command = functools.cache(typer.main.get_command)  # type: ignore[assignment]
 COMMAND = typer.main.get_command(cli.app)
-# What verbs import late: some packages open a socket at that moment, only to see whether there is IPv6.
-for _name in ("image.manage", "lab.manage", "bench.smoke", "cluster.trust"):
+# What is imported late: some packages open a socket at that moment, only to see whether there is IPv6.
+docs_check.verbs()
+for _name in ("image.manage", "bench.smoke"):
     importlib.import_module(f"toolkit.{_name}")
 SECONDS = 10
 

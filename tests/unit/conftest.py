@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 import toolkit.cluster.session
+from tests.unit import docs_check
 from tests.unit.inside_world import Load, World, by_bare_name
 from toolkit.cli import app as cli
 
 Run = Callable[..., tuple[int, str, str]]
+# Imports all verbs, which a command does when it is called: in a test that takes its time, and some libraries
+# open a socket when they are imported, or make modules that have no file.
+docs_check.verbs()
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,6 +12,7 @@ from typing import Any
 import typer.main
 
 from toolkit.cli.app import app
+from toolkit.cli.lazy import loaded
 
 _FOLDERS = r"docs|toolkit|tests|examples|compose|ssh|image|scripts|bench|\.ci"
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -48,7 +49,7 @@ def verbs() -> dict[str, Verb]:
 
     def visit(command: object, name: str) -> None:
         for word, sub in getattr(command, "commands", {}).items():
-            visit(sub, f"{name} {word}".strip())
+            visit(loaded(sub), f"{name} {word}".strip())
         if not hasattr(command, "commands"):
             params = _options(command)
             every = {o for p in params for o in (*p.opts, *p.secondary_opts)} | {"-h", "--help"}

@@ -87,6 +87,39 @@ READS_WORDS = {
     "plan.executors": "ways to fail that a step declares: sshd's words about a port",
     "remote.ssh_errors": "paramiko's words about a handshake",
 }
+# Imports inside functions that stay there, each with the reason: module and what it imports. All others stand
+# at the top of the file.
+LATE = {
+    ("toolkit", "toolkit.api.cluster"): "importing any module of the package would import the whole API",
+    ("__main__", "toolkit.cli.app"): "Ctrl-C during this import is told in words",
+    ("__main__", "toolkit.cli.tracebacks"): "Ctrl-C during this import is told in words",
+    ("cli.app", "toolkit.cli.failure"): "only an error needs it",
+    (
+        "cli.complete",
+        "toolkit.hostsfile.yaml",
+    ): "PyYAML; all verbs have completers, only TAB calls them",
+    ("cli.init", "toolkit.remote.engine"): "Docker SDK; only the hint after hosts were tried asks the engine",
+    ("cli.predict", "toolkit.bench.step_time"): "only --probe runs a job",
+    ("cli.progress", "rich.console"): "only bars on a terminal need it",
+    ("cli.progress", "rich.progress"): "only bars on a terminal need it",
+    ("cli.version", "toolkit.remote.engine"): "Docker SDK; --no-engine does without it",
+    (
+        "cluster.connect",
+        "toolkit.remote.ssh",
+    ): "paramiko and fabric; help, TAB and refused input do without",
+    ("core.templates", "jinja2"): "only renderings need it; most verbs look at hosts",
+    ("export.verify", "jsonschema"): "only --check against a definition needs it",
+    ("hostsfile.parse", "toolkit.hostsfile.models"): "pydantic; only a hosts file that is read needs it",
+}
+# Modules with other imports inside functions. The list may only become shorter.
+_LATE_LEFT = (
+    "api.cluster api.connection api.elsewhere api.job api.meanwhile api.parts api.runs "
+    "cli.common cli.complete cli.data cli.down cli.image cli.plans "
+    "cli.run cli.smoke cli.up cluster.session jobs.build plan.execute"
+)
+LATE_LEFT = frozenset(_LATE_LEFT.split())
+# Modules that import others by name: `cli.lazy` the verbs. The list of the others may only become shorter.
+BY_NAME = frozenset(("cli.lazy", "api.executors", "api.meanwhile"))
 # Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
 MEASURED = {
     "toolkit.inside.accelerated": {"accelerate"},
@@ -150,6 +183,10 @@ def violations(module: str, text: str, acting: Iterable[str] = ACTING) -> list[s
     if folder == "inside":
         return _inside(module, tree)
     found = []
+    if _short(module) not in LATE_LEFT:
+        found += [f"imports {name} inside a function" for _, name in late({module: text}) - LATE.keys()]
+    if _short(module) not in BY_NAME and any(_calls(tree, "import_module")):
+        found.append("imports by name")
     for target in targets(module, tree):
         if not target:
             found.append("imports relatively, which hides the folder")
@@ -319,6 +356,61 @@ def against(modules: Mapping[str, str]) -> set[tuple[str, str]]:
                 if target and not _may_see(folder, folder_of(f"toolkit.{target}")):
                     found.add((_short(module), target))
     return found
+
+
+def late(modules: Mapping[str, str]) -> set[tuple[str, str]]:
+    """Return the imports inside functions, inside programs aside: module and what it imports."""
+    found = set()
+    for module, text in modules.items():
+        if folder_of(module) == "inside":
+            continue
+        for function in ast.walk(parsed(text)):
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                found |= {(_short(module), name) for name, _ in _imports(function)}
+    return found
+
+
+def brought(module: str, modules: Mapping[str, str]) -> set[str]:
+    """Return the third-party packages that importing a module imports, at the top of files only."""
+    found: set[str] = set()
+    seen, left = set(), [module]
+    while left:
+        name = left.pop()
+        if name in seen or name not in modules:
+            continue
+        seen.add(name)
+        top = _at_top(parsed(modules[name]))
+        found |= {outside.split(".")[0] for outside, _ in _imports(top)}
+        left += [f"toolkit.{target}" for target in targets(name, top)]
+        left.append(name.rpartition(".")[0])  # the folder's __init__
+    return found - {"toolkit", ""} - sys.stdlib_module_names
+
+
+def _at_top(tree: ast.Module) -> ast.Module:
+    """Return what runs when a module is imported, as far as that imports others."""
+
+    def run(statements: list[ast.stmt]) -> Iterator[ast.stmt]:
+        for one in statements:
+            if isinstance(one, (ast.Import, ast.ImportFrom)):
+                yield one
+            elif isinstance(one, ast.If) and not _only_typed(one):
+                yield from run([*one.body, *one.orelse])
+
+    return ast.Module(list(run(tree.body)), [])
+
+
+def by_name(modules: Mapping[str, str]) -> set[str]:
+    """Return the modules that import others by name."""
+    return {_short(module) for module, text in modules.items() if any(_calls(parsed(text), "import_module"))}
+
+
+def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name in (
+            getattr(node.func, "id", ""),
+            getattr(node.func, "attr", ""),
+        ):
+            yield node
 
 
 def circles(modules: Mapping[str, str]) -> set[frozenset[str]]:

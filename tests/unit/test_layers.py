@@ -12,7 +12,10 @@ from tests.unit.layers import (
     ACTING,
     ACTING_FOLDERS,
     AGAINST,
+    BY_NAME,
     CIRCLES,
+    LATE,
+    LATE_LEFT,
     ORDER,
     READS_WORDS,
     SHARED_NAMES,
@@ -41,6 +44,10 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
     assert layers.shared_names(MODULES) == SHARED_NAMES
     assert layers.acting(MODULES) == ACTING
     assert layers.reads_words(MODULES) == set(READS_WORDS)
+    late = layers.late(MODULES)
+    assert LATE.keys() - late == set()
+    assert {module for module, _ in late - LATE.keys()} == LATE_LEFT
+    assert layers.by_name(MODULES) == BY_NAME
 
 
 @for_each(
@@ -51,7 +58,7 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
         ("toolkit.errors", "from toolkit.core.names import MAIN"),
         ("toolkit.protocol.x", "from toolkit.core.names import MAIN"),
         ("toolkit.network.x", "from toolkit import cluster"),
-        ("toolkit.plan.x", "def f():\n    from toolkit.cluster.layout import Layout"),
+        ("toolkit.plan.x", "class X:\n    from toolkit.cluster.layout import Layout"),
         ("toolkit.image.x", "if 1:\n    from toolkit.jobs.status import JobStatus"),
         ("toolkit.cluster.x", "from toolkit.image.inventory import HeldImage"),
         ("toolkit.checks.x", "from toolkit.cleanup.plan import Stray"),
@@ -66,6 +73,11 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
         ("toolkit.helpers", ""),
         ("toolkit.cli.x", "from toolkit.helpers import x"),
         ("toolkit", "from toolkit.cluster.session import Session"),
+        ("toolkit.cli.x", "def f():\n    from toolkit.core.names import JOBS"),
+        ("toolkit.remote.x", "def f():\n    def g():\n        import time"),
+        ("toolkit.core.templates", "def f():\n    import json"),
+        ("toolkit.cli.x", "from importlib import import_module\nimport_module('toolkit.cli.up')"),
+        ("toolkit.remote.x", "import importlib\nimportlib.import_module('docker')"),
         ("toolkit.inside.rank", "from toolkit.core.names import JOBS"),
         ("toolkit.inside.rank", "import yaml"),
         ("toolkit.inside.rank", "from .common import fail"),
@@ -122,7 +134,7 @@ def test_what_is_no_decision_on_words_is_not_taken_for_one(text: str) -> None:
         "import os.path",
         "from pathlib import Path",
         "from pathlib import PurePosixPath, Path",
-        "def f():\n    import time",
+        "class X:\n    import time",
         "from datetime import datetime\nstart = datetime.now()",
         "import datetime\nday = datetime.date.today",
         "text = open('x')",
@@ -152,6 +164,7 @@ def test_the_checker_sees_a_pure_module_that_imports_one_that_acts() -> None:
         ("toolkit.core.x", "from datetime import datetime\nfrom pathlib import PurePosixPath"),
         ("toolkit.core.templates", "from pathlib import Path"),
         ("toolkit.remote.x", "import time, socket\nfrom toolkit.core.names import MAIN"),
+        ("toolkit.core.templates", "def f():\n    import jinja2"),
         ("toolkit.lab.x", "from toolkit.remote.ssh import wire\nimport toolkit.cluster.session"),
         ("toolkit.cli.x", "from toolkit import __version__\nfrom toolkit.lab.files import claim"),
         ("toolkit.inside.allreduce", "def f():\n    import torch"),

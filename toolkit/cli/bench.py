@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from toolkit.bench.network import NetworkBench, bench_plan, check_bench, run_bench
+from toolkit.bench.network_html import network_html
 from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -19,21 +22,15 @@ from toolkit.cli.common import (
     put_text,
     say,
 )
+from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
-
-if TYPE_CHECKING:
-    from toolkit.network.measured import Measured
-
-app = typer.Typer(no_args_is_help=True, help="Measure a cluster that is up.")
-
-
-@app.callback()
-def group() -> None:
-    """Measure a cluster that is up."""
+from toolkit.core.files import write_file
+from toolkit.jobs.request import Request, check_request
+from toolkit.network.measured import Measured, shown_bytes, shown_rate, shown_share, shown_time
+from toolkit.plan.show import table
 
 
-@app.command("network")
 def network(
     hosts: HostsFile = DEFAULT_HOSTS,
     seconds: Annotated[float, typer.Option(help="Of sending per direction of a pair; 0 for no pairs.")] = 0.5,
@@ -57,14 +54,6 @@ def network(
     verbose: Verbose = False,
 ) -> None:
     """Bandwidth and latency of every ordered pair of hosts, then all-reduce from 1 KiB up over all slots."""
-    from datetime import datetime
-
-    from toolkit.bench.network import NetworkBench, bench_plan, check_bench, run_bench
-    from toolkit.bench.network_html import network_html
-    from toolkit.cli.line import CommandLine, listed
-    from toolkit.core.files import write_file
-    from toolkit.jobs.request import Request, check_request
-
     line = CommandLine()
     bench = NetworkBench(seconds, streams, engine, most * 1024**2, budget)
     line.read(check_bench, bench)
@@ -92,9 +81,6 @@ def network(
 
 
 def _text(measured: Measured) -> str:
-    from toolkit.network.measured import shown_bytes, shown_rate, shown_share, shown_time
-    from toolkit.plan.show import table
-
     links = {(k.source, k.target): k for k in measured.pairs}
 
     def cell(a: str, b: str) -> str:

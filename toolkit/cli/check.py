@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
+from toolkit.cleanup.gc import Collection, questions
 from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -19,11 +21,12 @@ from toolkit.cli.common import (
     put_text,
     say,
 )
-
-if TYPE_CHECKING:
-    from toolkit.cleanup.gc import Collection
-    from toolkit.core.report import Report
-    from toolkit.hostsfile.inventory import Inventory
+from toolkit.cli.gc import remove_leftovers
+from toolkit.cli.line import listed
+from toolkit.core.finding import worst
+from toolkit.core.report import Report
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.plan.show import findings_text, plan_text, report_text
 
 
 def check(
@@ -49,12 +52,6 @@ def check(
     verbose: Verbose = False,
 ) -> None:
     """Look for what would stop, spoil or slow a job, and change nothing; 1 means an error."""
-    from dataclasses import asdict
-
-    from toolkit.cli.line import listed
-    from toolkit.core.finding import worst
-    from toolkit.plan.show import findings_text, plan_text, report_text
-
     inventory = load(hosts)
     findings = cluster_of(inventory, verbose).check(listed(only), quick)
     verdict = worst(findings)
@@ -82,8 +79,5 @@ def _gc(
     inventory: Inventory, dry_run: bool, as_json: bool, verbose: bool
 ) -> tuple[Collection, Report | None]:
     """Do what `toolkit gc` does without options."""
-    from toolkit.cleanup.gc import questions
-    from toolkit.cli.gc import remove_leftovers
-
     with connect(inventory, verbose, questions=questions()) as session:
         return remove_leftovers(session, None, False, dry_run, as_json, verbose)

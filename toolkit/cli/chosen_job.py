@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import say
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
-    from toolkit.cluster.session import Session
-    from toolkit.jobs.status import JobStatus
+from toolkit.cli.line import CommandLine
+from toolkit.cluster.session import Session
+from toolkit.core.names import job_word
+from toolkit.jobs.records import job_status, newest_job
+from toolkit.jobs.status import JobStatus
 
 Job = Annotated[
     str,
@@ -26,16 +26,12 @@ Job = Annotated[
 
 def read_job(line: CommandLine, job: str) -> None:
     """Note what is wrong with the word for a job."""
-    from toolkit.core.names import job_word
-
     if job:
         line.value("JOB", job_word, job)
 
 
 def wanted_job(session: Session, job: str, running: bool = False) -> JobStatus:
     """The job of that id, or the one that started last, ``running`` ones first."""
-    from toolkit.jobs.records import job_status, newest_job
-
     session.require_some()
     return job_status(session, job) if job else newest_job(session, running)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from toolkit.hostsfile.fields import LAUNCHERS
+from toolkit.jobs.id_cache import knows_jobs, recall_jobs
 
 Completer = Callable[[str], list[str]]
 
@@ -27,8 +31,6 @@ def services(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def jobs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of jobs of the same file's cluster that this machine has started or listed, newest first."""
-    from toolkit.jobs.id_cache import knows_jobs, recall_jobs
-
     if not knows_jobs():
         return []
     cluster = _read(str(ctx.params.get("hosts") or "")).get("cluster")
@@ -47,8 +49,6 @@ def rates(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def launchers(incomplete: str) -> list[str]:
     """Launchers that a job can be started by."""
-    from toolkit.hostsfile.fields import LAUNCHERS
-
     return _matching(LAUNCHERS, incomplete)
 
 
@@ -66,13 +66,6 @@ def extras(incomplete: str) -> list[str]:
     return _last(EXTRAS, incomplete)
 
 
-def engines(incomplete: str) -> list[str]:
-    """Kinds of engine, alone or behind others and a comma."""
-    from toolkit.lab.spec import ENGINES
-
-    return _last(ENGINES, incomplete)
-
-
 def check_list(incomplete: str) -> list[str]:
     """Checks of hosts, alone or behind others and a comma."""
     from toolkit.checks.registry import CHECKS
@@ -80,25 +73,20 @@ def check_list(incomplete: str) -> list[str]:
     return _last((check.id for check in CHECKS), incomplete)
 
 
-def models(incomplete: str) -> list[str]:
-    """Models whose size and step are known."""
-    from toolkit.predict.model import MODELS
-
-    return _matching(MODELS, incomplete)
-
-
-def lab_users(incomplete: str) -> list[str]:
-    """Users that a practice host lets in."""
-    from toolkit.lab.spec import SSH_USERS
-
-    return _matching(SSH_USERS, incomplete)
-
-
 def one_of(*words: str) -> Completer:
     """Return a completer for these words."""
 
     def complete(incomplete: str) -> list[str]:
         return _matching(words, incomplete)
+
+    return complete
+
+
+def list_of(*words: str) -> Completer:
+    """Return a completer for these words, alone or behind others and a comma."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _last(words, incomplete)
 
     return complete
 
@@ -121,8 +109,6 @@ def _names(path: str, key: str = "hosts") -> list[str]:
 
 def _read(path: str) -> dict[Any, Any]:
     """What a hosts file says, nothing when it cannot be read: no errors while typing."""
-    from pathlib import Path
-
     from toolkit.hostsfile.yaml import MAX_BYTES, read_yaml
 
     try:

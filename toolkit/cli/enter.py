@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -22,11 +22,11 @@ from toolkit.cli.common import (
     to_stderr,
     to_stdout,
 )
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
-    from toolkit.core.command import Result
-    from toolkit.hostsfile.inventory import Inventory
+from toolkit.cli.line import CommandLine
+from toolkit.cluster.session import choose_hosts
+from toolkit.core.command import Result, command
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.remote.fanout import fan_out
 
 CONTEXT = {"allow_interspersed_args": False}
 
@@ -48,9 +48,6 @@ def execute(
     the end, each up to 4 MiB of each output of a host. Ends with the command's own status; with --all with 1
     when it failed anywhere. The command reads nothing; for one that does: toolkit shell HOST < FILE.
     """
-    from toolkit.cli.line import CommandLine
-    from toolkit.remote.fanout import fan_out
-
     line = CommandLine()
     seconds = line.seconds("--timeout", timeout)
     inventory = line.hosts(hosts)
@@ -111,10 +108,6 @@ def shell(
     verbose: Verbose = False,
 ) -> None:
     """Open a shell in the container of main or of HOST; without a terminal it runs what it reads."""
-    from toolkit.cli.line import CommandLine
-    from toolkit.cluster.session import choose_hosts
-    from toolkit.core.command import command
-
     line = CommandLine()
     inventory = line.hosts(hosts)
     if inventory and host:

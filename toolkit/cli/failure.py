@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-import threading
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.cli.common import put_json, say
+from toolkit.cli.lazy import loaded
+from toolkit.cli.troubleshooting import section_of
+from toolkit.core.report import Report
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
-
-if TYPE_CHECKING:
-    from toolkit.core.report import Report
+from toolkit.plan.show import report_text
 
 
 def as_bad_input(error: Any) -> BadInput:
@@ -30,8 +28,6 @@ def tell(error: ToolkitError, as_json: bool) -> None:
     """Print the error for people and, if asked for, for programs."""
     report = _report(error)
     if report is not None:
-        from toolkit.plan.show import report_text
-
         say("\n" + report_text(report))
     more = explained_at(str(error))
     text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
@@ -40,34 +36,12 @@ def tell(error: ToolkitError, as_json: bool) -> None:
         put_json(error_json(error))
 
 
-def escape_tracebacks() -> None:
-    """Let the tracebacks of unexpected exceptions be printed by ``say``, those of threads as well.
-
-    An exception's message can hold text of a host.
-    """
-    sys.excepthook = _tell_unexpected
-    threading.excepthook = sys.unraisablehook = _tell_ignored
-
-
-def _tell_unexpected(
-    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
-) -> None:
-    say("".join(traceback.format_exception(kind, error, trace)))
-
-
-def _tell_ignored(of: threading.ExceptHookArgs | sys.UnraisableHookArgs) -> None:
-    if of.exc_type is not SystemExit:  # which ends a thread, and is no error
-        _tell_unexpected(of.exc_type, of.exc_value, of.exc_traceback)
-
-
 def explained_at(text: str) -> str:
     """Return where the text of an error is explained, empty when it is nowhere.
 
     In a checkout that is a section of a page, as a path that can be opened from here; else an address of the
     project's documentation, if the installed package names one.
     """
-    from toolkit.cli.troubleshooting import section_of
-
     section = section_of(text)
     if not section:
         return ""
@@ -83,8 +57,6 @@ def explained_at(text: str) -> str:
 
 def _documentation() -> str:
     """The address that the installed package gives for its documentation, empty without one."""
-    from importlib.metadata import PackageNotFoundError, metadata
-
     try:
         addresses = metadata("gpu-boxes-toolkit").get_all("Project-URL") or []
     except PackageNotFoundError:
@@ -128,7 +100,7 @@ def asks_for_json(command: Any, words: Sequence[str]) -> bool:
         if name is None or name not in command.commands:
             return False
         rest = rest[rest.index(name) + 1 :]
-        command = command.commands[name]
+        command = loaded(command.commands[name])
     passes_on = not command.context_settings.get("allow_interspersed_args", True)
     valued = {o for p in command.params if not getattr(p, "is_flag", True) for o in p.opts}
     while rest:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Annotated
+import webbrowser
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, say
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
-    from toolkit.hostsfile.inventory import Inventory, Service
+from toolkit.cli.line import CommandLine
+from toolkit.errors import ToolkitError
+from toolkit.hostsfile.inventory import Inventory, Service
+from toolkit.services.forward import Door, Doors
 
 
 def forward(
@@ -30,12 +32,6 @@ def forward(
     verbose: Verbose = False,
 ) -> None:
     """Open services at 127.0.0.1 of this machine, through ssh, until Ctrl-C."""
-    from dataclasses import asdict
-
-    from toolkit.cli.line import CommandLine
-    from toolkit.errors import ToolkitError
-    from toolkit.services.forward import Door, Doors
-
     line = CommandLine()
     number = line.whole("--port", port, least=1, most=65535) or 0
     inventory = line.hosts(hosts)
@@ -64,8 +60,6 @@ def forward(
                 say(f"{door.service} on {door.host}, port {door.leads_to}: http://{door.address}/")
             say("Ctrl-C closes " + ("it" if len(opened) == 1 else "them"))
             if browser:
-                import webbrowser
-
                 webbrowser.open(f"http://{opened[0].address}/")
             threading.Event().wait()
         except KeyboardInterrupt:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
+from toolkit.cleanup.gc import Collection, collect, questions
+from toolkit.cleanup.plan import State
+from toolkit.cleanup.remains import jobs_text
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -18,14 +22,12 @@ from toolkit.cli.common import (
     put_json,
     say,
 )
+from toolkit.cli.line import CommandLine
 from toolkit.cli.plans import exit_with, show_plans
 from toolkit.cli.progress import Progress
-
-if TYPE_CHECKING:
-    from toolkit.cleanup.gc import Collection
-    from toolkit.cleanup.plan import State
-    from toolkit.cluster.session import Session
-    from toolkit.core.report import Report
+from toolkit.cluster.session import Session
+from toolkit.core.report import Report
+from toolkit.plan.show import report_text
 
 
 def gc(
@@ -43,12 +45,6 @@ def gc(
     verbose: Verbose = False,
 ) -> None:
     """Remove what dead runs of yours left on the hosts, of whatever cluster; running jobs stay."""
-    from dataclasses import asdict
-
-    from toolkit.cleanup.gc import questions
-    from toolkit.cli.line import CommandLine
-    from toolkit.plan.show import report_text
-
     line = CommandLine()
     days = line.whole("--older-than", older_than, least=0)
     inventory = line.accept(line.hosts(hosts))
@@ -75,8 +71,6 @@ def remove_leftovers(
         session: opened with ``toolkit.cleanup.gc.questions()``.
         days, state: see ``toolkit.cleanup.gc.collect``.
     """
-    from toolkit.cleanup.gc import collect
-
     asking = sys.stdin.isatty() and sys.stderr.isatty() and not (dry_run or as_json)
     found = collect(session, days, state, _ask if asking else lambda state: False)
     if not as_json:
@@ -92,8 +86,6 @@ def remove_leftovers(
 
 def _ask(state: State) -> bool:
     """A person says whether a cluster's folder goes; no is what Enter means."""
-    from toolkit.cleanup.remains import jobs_text
-
     holds = f"its keys and {jobs_text(state.records)}" if state.records else "its keys"
     what = f"{state.host}: cluster {state.cluster} has no container there. Remove {holds} ({state.path})?"
     return confirm(what)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,18 +21,32 @@ from toolkit.cli.common import (
     put_text,
     say,
 )
+from toolkit.cli.line import CommandLine
 from toolkit.cli.progress import Progress
+from toolkit.cluster.session import Session, choose_hosts
+from toolkit.core.disk_space import size
+from toolkit.core.local_writer import Destination, destination
+from toolkit.core.names import JOBS, job_word
 from toolkit.core.printable import printable_line
 from toolkit.core.text import counted
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
-    from toolkit.cluster.session import Session
-    from toolkit.core.local_writer import Destination
-    from toolkit.errors import ToolkitError
-    from toolkit.hostsfile.inventory import Inventory
-    from toolkit.jobs.files import Found, Got, Skipped
-    from toolkit.jobs.status import JobStatus
+from toolkit.errors import ToolkitError
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import is_file
+from toolkit.jobs.files import (
+    Found,
+    Got,
+    NoFolder,
+    NoSuchFile,
+    Skipped,
+    bring,
+    check_local,
+    default_folder,
+    find_files,
+)
+from toolkit.jobs.records import job_status, newest_job
+from toolkit.jobs.status import JobStatus
+from toolkit.plan.execute import StepProgress
+from toolkit.remote.fanout import fan_out
 
 
 def get(
@@ -70,10 +85,6 @@ def get(
     ./runs is never sent as code. Files in another folder of the project are sent with the next job.
     A link is created only if it leads to a file or folder below the local folder.
     """
-    from toolkit.cli.line import CommandLine
-    from toolkit.core.local_writer import destination
-    from toolkit.jobs.files import default_folder
-
     line = CommandLine()
     inventory = line.hosts(hosts)
     _check(line, inventory, paths, job, host, everywhere, output)
@@ -106,11 +117,6 @@ def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: boo
     Raises:
         ToolkitError: no host gave any.
     """
-    from toolkit.core.names import JOBS
-    from toolkit.errors import ToolkitError
-    from toolkit.jobs.files import find_files
-    from toolkit.remote.fanout import fan_out
-
     folder = JOBS / job.id
     known = session.inventory.names
     names = dict.fromkeys((session.inventory.main, *(name for name, _ in job.hosts)))
@@ -143,10 +149,6 @@ def _check(
     everywhere: bool,
     output: str,
 ) -> None:
-    from toolkit.cluster.session import choose_hosts
-    from toolkit.core.names import job_word
-    from toolkit.hostsfile.load import is_file
-
     if host and everywhere:
         line.refuse("--host", "names one host; --all-hosts means every host")
     if inventory and host:
@@ -161,8 +163,6 @@ def _check(
 
 def _wanted(session: Session, job: str) -> str:
     """The id of the job that is meant. A host's files are there also when main, which knows it, is not."""
-    from toolkit.jobs.records import job_status, newest_job
-
     if job and not any(name in session.facts for name in session.inventory.answering):
         return job
     return (job_status(session, job) if job else newest_job(session)).id
@@ -171,9 +171,6 @@ def _wanted(session: Session, job: str) -> str:
 def _find(
     session: Session, job: str, paths: list[str], places: dict[str, Destination]
 ) -> tuple[dict[str, Found], dict[str, ToolkitError]]:
-    from toolkit.jobs.files import find_files
-    from toolkit.remote.fanout import fan_out
-
     found, errors = fan_out(places, lambda name: find_files(session, name, job, paths, places[name]))
     if not found:
         raise next(iter(errors.values()))
@@ -181,18 +178,12 @@ def _find(
 
 
 def _is_absence(error: ToolkitError) -> bool:
-    from toolkit.jobs.files import NoFolder, NoSuchFile
-
     return isinstance(error, (NoFolder, NoSuchFile))
 
 
 def _bring(
     session: Session, found: dict[str, Found], force: bool, verbose: bool, keep_modes: bool = False
 ) -> tuple[dict[str, Got], dict[str, ToolkitError]]:
-    from toolkit.jobs.files import bring, check_local
-    from toolkit.plan.execute import StepProgress
-    from toolkit.remote.fanout import fan_out
-
     check_local(tuple(found.values()), force)
     with Progress(verbose) as listener:
 
@@ -212,10 +203,6 @@ def _bring(
 
 
 def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitError], as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from toolkit.core.disk_space import size
-
     if as_json:
         rows = [
             {"host": name, "into": str(one.into.path), "files": [f.name for f in one.new], "bytes": one.size}
@@ -239,10 +226,6 @@ def _show_found(job: str, found: dict[str, Found], errors: dict[str, ToolkitErro
 
 
 def _show_got(job: str, got: dict[str, Got], errors: dict[str, ToolkitError], as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from toolkit.core.disk_space import size
-
     if as_json:
         rows: list[dict[str, Any]] = [asdict(one) for one in got.values()]
         put_json({"job": job, "ok": not errors, "hosts": rows + _failed(errors)})

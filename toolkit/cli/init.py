@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from toolkit.cli.asking import Person, on_terminal, undone_if_interrupted
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
+from toolkit.cli.failure import error_json
+from toolkit.cli.line import CommandLine
+from toolkit.cli.meeting import meet_hosts, pick_cluster, pick_hosts, pick_mounts
+from toolkit.core.files import refuse_file, write_file
 from toolkit.core.text import counted
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
-    from toolkit.init.draft import Draft, DraftHost
-    from toolkit.init.meet import Meeting
+from toolkit.errors import ToolkitError
+from toolkit.hostsfile import fields
+from toolkit.init.answers import cluster_name, read_choice
+from toolkit.init.draft import Draft, DraftHost, faults_between, hosts_file, named, read_host
+from toolkit.init.filling import CPU_IMAGE, GPU_IMAGE
+from toolkit.init.meet import Meeting, fill, read_hostfile
+from toolkit.init.show import essence
+from toolkit.init.ssh_aliases import find_aliases
 
 _NOTHING = "no hosts file was written"
 
@@ -62,10 +69,6 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Write a commented hosts.yaml: in a short conversation, or for the hosts that are named or found."""
-    from toolkit.cli.line import CommandLine
-    from toolkit.cli.meeting import meet_hosts
-    from toolkit.core.files import refuse_file
-
     line = CommandLine()
     named_here = bool(words or from_hostfile)
     if find and named_here:
@@ -95,10 +98,6 @@ def _draft(
     line: CommandLine, words: list[str], hostfile: str, cluster: str | None, image: str | None, user: str
 ) -> Draft | None:
     """What the command line knows of the hosts; any other way to learn of them gives a Draft as well."""
-    from toolkit.hostsfile import fields
-    from toolkit.init.draft import Draft, faults_between, read_host
-    from toolkit.init.meet import read_hostfile
-
     if cluster is not None:
         line.value("--cluster", fields.cluster, cluster)
     if image is not None:
@@ -119,9 +118,6 @@ def _draft(
 
 
 def _found(person: Person, user: str) -> tuple[DraftHost, ...]:
-    from toolkit.cli.meeting import pick_hosts
-    from toolkit.init.ssh_aliases import find_aliases
-
     return pick_hosts(person, find_aliases(), user)
 
 
@@ -131,14 +127,10 @@ def _require_some(meeting: Meeting, as_json: bool) -> None:
     Raises:
         ToolkitError: says so; in JSON, what came of every host is printed in its place.
     """
-    from toolkit.errors import ToolkitError
-
     if any(met.usable for met in meeting.met.values()):
         return
     error = ToolkitError(f"no host can be used, and {_NOTHING}", next(iter(meeting.met.values())).fix)
     if as_json:
-        from toolkit.cli.failure import error_json
-
         put_json({**error_json(error), "found": [met.as_json() for met in meeting.met.values()]})
         raise typer.Exit(error.exit_code)
     raise error
@@ -148,11 +140,6 @@ def _filled(
     person: Person, draft: Draft, meeting: Meeting, cluster: str | None, image: str | None, output: str
 ) -> tuple[Draft, dict[str, Any]]:
     """Return the draft with what its hosts said, and the same as JSON; what the command line says wins."""
-    from toolkit.cli.meeting import pick_cluster, pick_mounts
-    from toolkit.init.answers import cluster_name
-    from toolkit.init.draft import named
-    from toolkit.init.meet import fill
-
     met = meeting.met
     usable = [host.name for host in named(draft.hosts) if met[host.name].usable]
     mounts = pick_mounts(person, meeting, usable)
@@ -178,10 +165,6 @@ def _filled(
 
 def _show(person: Person, draft: Draft, file: str) -> None:
     """Show what would be written, and ask whether it may be."""
-    from toolkit.init.answers import read_choice
-    from toolkit.init.draft import hosts_file
-    from toolkit.init.show import essence
-
     say(essence(hosts_file(draft)))
     if file and person.ask(f"write {file}?", "yes", lambda text: read_choice(text, ("yes", "no"))) == "no":
         say(_NOTHING)
@@ -190,9 +173,6 @@ def _show(person: Person, draft: Draft, file: str) -> None:
 
 def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force: bool, as_json: bool) -> None:
     """Write the file, or print it where ``file`` is empty, and say what comes next."""
-    from toolkit.core.files import write_file
-    from toolkit.init.draft import hosts_file, named
-
     text, hosts = hosts_file(draft), named(draft.hosts)
     result = {"file": file, "hosts": [host.name for host in hosts], **found}
     if not file:
@@ -210,7 +190,6 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
 
 
 def _next(draft: Draft, file: str) -> str:
-    from toolkit.init.filling import CPU_IMAGE, GPU_IMAGE
     from toolkit.remote.engine import Engine
 
     engine = Engine.find()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from toolkit.api.job import ClusterJob
 from toolkit.cli.chosen_job import Job, read_job, say_lost, wanted_job
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -24,9 +25,14 @@ from toolkit.cli.common import (
     rank_output,
     say,
 )
-
-if TYPE_CHECKING:
-    from toolkit.jobs.status import JobStatus
+from toolkit.cli.line import CommandLine
+from toolkit.cli.signals import Signals
+from toolkit.cli.watch import ON_INTERRUPT, watch
+from toolkit.jobs.control import stop as stop_job
+from toolkit.jobs.id_cache import remember_jobs
+from toolkit.jobs.logs import Excerpt
+from toolkit.jobs.records import known_jobs
+from toolkit.jobs.status import JobStatus, job_json, jobs_table
 
 _SHOWN = 20
 
@@ -38,10 +44,6 @@ def jobs(
     verbose: Verbose = False,
 ) -> None:
     """List the cluster's jobs, newest last: whose, how they stand, where, since when, how they ended."""
-    from toolkit.jobs.id_cache import remember_jobs
-    from toolkit.jobs.records import known_jobs
-    from toolkit.jobs.status import job_json, jobs_table
-
     inventory = load(hosts)
     with connect(inventory, verbose, inventory.answering) as session:
         session.require_some()
@@ -67,11 +69,6 @@ def attach(
     verbose: Verbose = False,
 ) -> None:
     """Watch a running job as if `run` had never been left; ends with the job's exit code."""
-    from toolkit.cli.line import CommandLine
-    from toolkit.cli.signals import Signals
-    from toolkit.cli.watch import ON_INTERRUPT, watch
-    from toolkit.jobs.logs import Excerpt
-
     line = CommandLine()
     read_job(line, job)
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
@@ -97,9 +94,6 @@ def wait(
     verbose: Verbose = False,
 ) -> None:
     """Wait in silence until a job has ended; ends with the job's exit code."""
-    from toolkit.api.job import ClusterJob
-    from toolkit.cli.line import CommandLine
-
     line = CommandLine()
     read_job(line, job)
     seconds = line.seconds("--timeout", timeout)
@@ -122,10 +116,6 @@ def stop(
     verbose: Verbose = False,
 ) -> None:
     """End a job on every host, and only that job."""
-    from toolkit.cli.line import CommandLine
-    from toolkit.jobs.control import stop as stop_job
-    from toolkit.jobs.status import job_json
-
     line = CommandLine()
     read_job(line, job)
     seconds = line.seconds("--grace", grace, least=0)

@@ -10,16 +10,17 @@ import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import DryRun, Json, put_json, put_text, say
+from toolkit.cli.line import CommandLine
 from toolkit.core.text import counted
-
-app = typer.Typer(
-    no_args_is_help=True, help="A practice cluster on one machine: containers that behave as hosts."
-)
+from toolkit.errors import NotReady
+from toolkit.lab.manage import lab_down, lab_names, lab_up, preview_down, preview_up
+from toolkit.lab.spec import ENGINES, SSH_USERS, LabSpec, lab_name
+from toolkit.lab.status import lab_status
+from toolkit.plan.show import table
 
 Name = Annotated[str, typer.Option(metavar="NAME", help="The lab's name; several may run side by side.")]
 
 
-@app.command("up")
 def up(
     name: Name = "lab",
     hosts: Annotated[str, typer.Option(metavar="N", help="How many hosts.")] = "2",
@@ -28,7 +29,7 @@ def up(
         typer.Option(
             metavar="KIND",
             help="old, new, containerd or podman; a list such as old,new goes round.",
-            autocompletion=complete.engines,
+            autocompletion=complete.list_of(*ENGINES),
         ),
     ] = "new",
     rate: Annotated[
@@ -51,7 +52,7 @@ def up(
         typer.Option(
             metavar="trainer|root",
             help="Whom ssh logs in as; trainer is in group docker, and no root.",
-            autocompletion=complete.lab_users,
+            autocompletion=complete.one_of(*SSH_USERS),
         ),
     ] = "trainer",
     slots: Annotated[str, typer.Option(metavar="N", help="Slots per host, written to hosts.yaml.")] = "1",
@@ -68,9 +69,6 @@ def up(
 
     A hosts.yaml that you edited is kept; the new one is then written to hosts.new.yaml beside it.
     """
-    from toolkit.cli.line import CommandLine
-    from toolkit.lab.spec import LabSpec
-
     line = CommandLine()
     count, per_host = line.whole("--hosts", hosts), line.whole("--slots", slots)
     kinds = tuple(part.strip() for part in engine.split(","))
@@ -78,11 +76,8 @@ def up(
     made = (name, where, count or 1, kinds, rate, interfaces, user, per_host or 1, image, management)
     spec = line.accept(line.read(LabSpec, *made))
     if dry_run:
-        from toolkit.lab.manage import preview_up
-
         _show(f"lab up {name}", preview_up(spec), as_json)
         return
-    from toolkit.lab.manage import lab_up
 
     report = lab_up(spec, say)
     if as_json:
@@ -93,7 +88,6 @@ def up(
     put_text(f"export TOOLKIT_HOSTS={spec.folder}/hosts.yaml")
 
 
-@app.command("down")
 def down(
     name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
     everything: Annotated[
@@ -110,13 +104,9 @@ def down(
     as_json: Json = False,
 ) -> None:
     """Remove the lab and everything that it made."""
-    from toolkit.cli.line import CommandLine
-    from toolkit.lab.spec import lab_name
-
     line = CommandLine()
     line.value("--name", lab_name, name)
     line.end()
-    from toolkit.lab.manage import lab_down, lab_names, preview_down
 
     names = lab_names() if everything else (name,)
     if dry_run:
@@ -137,20 +127,13 @@ def down(
         put_json(reports)
 
 
-@app.command("status")
 def status(
     name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab", as_json: Json = False
 ) -> None:
     """Show the lab's hosts: state, engine, image store, and whether ssh lets us in."""
-    from toolkit.cli.line import CommandLine
-    from toolkit.lab.spec import lab_name
-
     line = CommandLine()
     line.value("--name", lab_name, name)
     line.end()
-    from toolkit.errors import NotReady
-    from toolkit.lab.status import lab_status
-    from toolkit.plan.show import table
 
     lab = lab_status(name)
     if as_json:

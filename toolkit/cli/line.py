@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from toolkit.errors import BadInput, Problem
-
-if TYPE_CHECKING:
-    from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.fields import env_name
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import load_inventory
 
 Value = TypeVar("Value")
 Given = ParamSpec("Given")
@@ -93,8 +93,6 @@ class CommandLine:
 
     def hosts(self, path: str) -> Inventory | None:
         """Return the hosts file's inventory, None when it is wrong."""
-        from toolkit.hostsfile.load import load_inventory
-
         return self.read(load_inventory, path)
 
     def accept(self, value: Value | None) -> Value:
@@ -122,3 +120,11 @@ class CommandLine:
         ]
         if problems:
             raise BadInput(" and ".join(self._faults), tuple(dict.fromkeys(problems)), self._fix)
+
+
+def variable(line: CommandLine, word: str) -> tuple[str, str | None]:
+    """Return the name and the value of NAME[=VALUE], None without one; an empty name for one that is none."""
+    name, equals, value = word.partition("=")
+    # The value may be a secret: no message repeats it.
+    good = line.value(f"--env {name}", env_name, name)
+    return (good or "", value if equals else None)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import re
+from datetime import datetime
+from typing import Annotated
 
 import typer
 
 from toolkit.cli import complete
 from toolkit.cli.chosen_job import Job, read_job, say_lost, wanted_job
 from toolkit.cli.common import DEFAULT_HOSTS, Fold, HostsFile, Raw, Verbose, connect, rank_output, say
+from toolkit.cli.get import bring_logs
+from toolkit.cli.line import CommandLine
+from toolkit.core.local_writer import destination
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import is_file
+from toolkit.jobs.logs import Excerpt, show_log
+from toolkit.services.control import show_log as show_service_log
 
-if TYPE_CHECKING:
-    from toolkit.hostsfile.inventory import Inventory
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LENGTH = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+_MOST = 1e9
 
 
 def logs(
@@ -41,13 +51,6 @@ def logs(
     verbose: Verbose = False,
 ) -> None:
     """Print a job's output, merged of all ranks or of one, or a service's; Ctrl-C leaves it alone."""
-    from toolkit.cli.get import bring_logs
-    from toolkit.cli.line import CommandLine
-    from toolkit.cli.moments import since as moment
-    from toolkit.core.local_writer import destination
-    from toolkit.hostsfile.load import is_file
-    from toolkit.jobs.logs import Excerpt, show_log
-
     line = CommandLine()
     read_job(line, job)
     number = line.whole("--rank", rank, least=0)
@@ -88,11 +91,34 @@ def logs(
 
 
 def _service_log(inventory: Inventory, name: str, words: list[str], raw: bool, verbose: bool) -> None:
-    from toolkit.services.control import show_log
-
     service = inventory.service(name)
     with connect(inventory, verbose, [service.host]) as session:
         try:
-            show_log(session, service, rank_output(raw), words)
+            show_service_log(session, service, rank_output(raw), words)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+
+
+def moment(text: str) -> tuple[float | None, float | None]:
+    """Return seconds ago, or seconds since the epoch, of what ``--since`` names; the other is None.
+
+    A length counts back on the clock of the host that has the log, a moment is one of this machine's zone.
+
+    >>> moment("1h30m"), moment("1970-01-02T00:00:00Z")
+    ((5400.0, None), (None, 86400.0))
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if _LENGTH.fullmatch(text):
+        seconds = sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)([smhd])", text))
+        if seconds <= _MOST:
+            return seconds, None
+    try:
+        at = datetime.fromisoformat(re.sub("Z$", "+00:00", text))
+        return None, at.timestamp()
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise ValueError(
+        f"should be a length such as 90s, 10m or 1h30m, or a moment as 2026-11-21T09:30, found {text!r}"
+    )

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from toolkit.cli.asking import Person
+from toolkit.cli.asking import Person, on_terminal
 from toolkit.cli.common import say
-
-if TYPE_CHECKING:
-    from toolkit.core.container import Mount
-    from toolkit.errors import ToolkitError
-    from toolkit.hostsfile.inventory import Inventory
-    from toolkit.init.draft import Draft, DraftHost
-    from toolkit.init.meet import Meeting
-    from toolkit.init.ssh_aliases import Alias
+from toolkit.cli.trust import settle
+from toolkit.cluster.trust import look
+from toolkit.core.container import Mount
+from toolkit.errors import BadInput, Problem, ToolkitError, Unreachable, UnreachableCause
+from toolkit.hostsfile import fields
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.init.answers import ALL, NONE, free_name, read_choice, read_hosts, read_some
+from toolkit.init.draft import Draft, DraftHost, named
+from toolkit.init.meet import Meeting, inventory_of, leave_out, meet
+from toolkit.init.show import aliases_text, met_text, mixed_text, shares_text
+from toolkit.init.ssh_aliases import Alias
 
 LEAVE, AGAIN, KEEP = "leave", "try", "keep"
 
@@ -28,10 +30,6 @@ def pick_hosts(person: Person, aliases: Sequence[Alias], user: str) -> tuple[Dra
     Raises:
         BadInput: it names none, and nobody can be asked.
     """
-    from toolkit.errors import BadInput, Problem
-    from toolkit.init.answers import ALL, NONE, read_hosts
-    from toolkit.init.show import aliases_text
-
     listed = [alias for alias in aliases if not alias.bar]
     names = [alias.name for alias in listed]
     if listed:
@@ -57,11 +55,6 @@ def meet_hosts(person: Person, draft: Draft, yes: bool, dry_run: bool) -> tuple[
     Args:
         yes: ask about no host key; one that is not on record stays unknown.
     """
-    from toolkit.init.answers import read_choice
-    from toolkit.init.draft import named
-    from toolkit.init.meet import inventory_of, leave_out, meet
-    from toolkit.init.show import met_text, mixed_text
-
     while True:
         hosts = named(draft.hosts)
         say(f"trying {len(hosts)} hosts …" if len(hosts) > 1 else f"trying {hosts[0].name} …")
@@ -87,11 +80,6 @@ def _settle_keys(
     inventory: Inventory, names: Sequence[str], yes: bool, dry_run: bool
 ) -> dict[str, ToolkitError]:
     """Ask about every ssh key that is not on record; return the hosts that showed none, with the reason."""
-    from toolkit.cli.asking import on_terminal
-    from toolkit.cli.trust import settle
-    from toolkit.cluster.trust import look
-    from toolkit.errors import Unreachable, UnreachableCause
-
     shown = look(inventory, tuple(names))
     if not yes and on_terminal():
         asked: set[str] = set()
@@ -121,9 +109,6 @@ def _settle_keys(
 
 def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple[Mount, ...]:
     """Return the mounts of those file systems of all hosts that a person wants ranks to see; default: all."""
-    from toolkit.init.answers import ALL, read_some
-    from toolkit.init.show import shares_text
-
     shares = meeting.shares(hosts)
     if not shares:
         return ()
@@ -137,8 +122,6 @@ def pick_mounts(person: Person, meeting: Meeting, hosts: Sequence[str]) -> tuple
 
 def pick_cluster(person: Person, meeting: Meeting, default: str) -> str:
     """Return the cluster's name: no other user of these hosts has one of that name."""
-    from toolkit.hostsfile import fields
-    from toolkit.init.answers import free_name
 
     def read(text: str) -> str:
         name = fields.cluster(text)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from toolkit.bench.tune import check_tune, forget_plan, tune_plans
+from toolkit.bench.tune import forget as forget_tuned
+from toolkit.bench.tune import tune as tune_network
 from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -19,26 +23,20 @@ from toolkit.cli.common import (
     put_json,
     put_text,
 )
+from toolkit.cli.line import CommandLine, listed
+from toolkit.cli.plans import show_plans
+from toolkit.cli.progress import Progress
+from toolkit.jobs.request import Request, check_request
+from toolkit.network.show import explanation_text, tuning_text
+from toolkit.network.tuning import tuning_json
 
-app = typer.Typer(no_args_is_help=True, help="Which network ranks use, and how.")
 
-
-@app.callback()
-def _group() -> None:
-    """Which network ranks use, and how."""
-
-
-@app.command("explain")
 def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show what was chosen for each host, why, why nothing else, and the settings that ranks get by it.
 
     Asks the hosts, lets them try connections to each other, and changes nothing. Ends with 3 when no
     address can be told for a host.
     """
-    from dataclasses import asdict
-
-    from toolkit.network.show import explanation_text
-
     said = cluster_of(load(hosts), verbose).network.explain()
     if as_json:
         put_json(asdict(said))
@@ -48,7 +46,6 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
         raise typer.Exit(3)
 
 
-@app.command("tune")
 def tune(
     hosts: HostsFile = DEFAULT_HOSTS,
     engine: Annotated[
@@ -77,16 +74,6 @@ def tune(
     Takes some ten seconds in which nothing else should use the network. Kept until `toolkit down`; what the
     hosts file or --env says wins over it. Nothing is changed where it would harm any size of message.
     """
-    from toolkit.bench.tune import check_tune, forget_plan, tune_plans
-    from toolkit.bench.tune import forget as forget_tuned
-    from toolkit.bench.tune import tune as tune_network
-    from toolkit.cli.line import CommandLine, listed
-    from toolkit.cli.plans import show_plans
-    from toolkit.cli.progress import Progress
-    from toolkit.jobs.request import Request, check_request
-    from toolkit.network.show import tuning_text
-    from toolkit.network.tuning import tuning_json
-
     line = CommandLine()
     line.read(check_tune, engine, budget)
     inventory = line.hosts(hosts)

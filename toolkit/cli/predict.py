@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, load, put_json, put_text
+from toolkit.cli.predict_text import as_value, text
 from toolkit.cli.progress import Progress
-
-if TYPE_CHECKING:
-    from toolkit.hostsfile.inventory import Inventory
-    from toolkit.network.measured import Measured
-    from toolkit.predict.model import Probed
+from toolkit.errors import BadInput, Problem
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.network.measured import Measured, parse_measured
+from toolkit.predict.ask import Options, parse_options
+from toolkit.predict.model import MODELS, Probed
+from toolkit.predict.run import predict_training
 
 _NET, _LOAD = "Network", "Model"
 
@@ -56,7 +58,9 @@ def predict(
     model: Annotated[
         str,
         typer.Option(
-            help="A known model, such as resnet50.", rich_help_panel=_LOAD, autocompletion=complete.models
+            help="A known model, such as resnet50.",
+            rich_help_panel=_LOAD,
+            autocompletion=complete.one_of(*MODELS),
         ),
     ] = "",
     params: Annotated[
@@ -106,11 +110,6 @@ def predict(
 
     Contacts nobody, unless --probe asks for a run of a few steps. Formulas: docs/predict.md.
     """
-    from toolkit.cli.predict_text import as_value, text
-    from toolkit.errors import BadInput, Problem
-    from toolkit.predict.ask import Options, parse_options
-    from toolkit.predict.run import predict_training
-
     if arguments and not probe:
         problem = Problem(arguments[0], "is not an option; arguments of a script need --probe SCRIPT")
         raise BadInput("command line", (problem,))
@@ -150,9 +149,6 @@ def predict(
 
 
 def _read(path: Path) -> Measured:
-    from toolkit.errors import BadInput, Problem
-    from toolkit.network.measured import parse_measured
-
     try:
         data = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

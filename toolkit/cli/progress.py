@@ -6,14 +6,13 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toolkit.cli.common import say
 from toolkit.core.printable import printable_line
-
-if TYPE_CHECKING:
-    from toolkit.core.report import Outcome
-    from toolkit.plan.execute import Event, StepProgress
+from toolkit.core.report import Outcome
+from toolkit.plan.execute import Event, StepEnded, StepProgress
+from toolkit.plan.show import outcome_line
 
 
 class Progress:
@@ -43,8 +42,6 @@ class Progress:
             self._bars.stop()
 
     def __call__(self, event: Event) -> None:
-        from toolkit.plan.execute import StepEnded, StepProgress
-
         with self._lock:
             if isinstance(event, StepEnded):
                 self._end_bar(event.outcome.host, event.outcome.step)
@@ -54,8 +51,6 @@ class Progress:
 
     def outcome(self, outcome: Outcome) -> None:
         """Print how a step ended; that there was nothing to do is for ``--verbose``."""
-        from toolkit.plan.show import outcome_line
-
         if outcome.status != "skipped" or self._verbose:
             say(outcome_line(outcome))
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_file, put_json, say
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
+from toolkit.cli.line import CommandLine
+from toolkit.core.files import write_file
+from toolkit.hostsfile.load import is_folder
+from toolkit.lifecycle.renderings import TARGETS
 
 Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Print the cluster for docker, compose or OpenSSH, or a job for Slurm or Kubernetes.",
-)
 
-
-@app.command("compose")
 def compose(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
@@ -33,7 +28,6 @@ def compose(
     _cluster("compose", hosts, output, as_json, verbose)
 
 
-@app.command("docker")
 def docker(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
@@ -44,7 +38,6 @@ def docker(
     _cluster("docker", hosts, output, as_json, verbose)
 
 
-@app.command("ssh")
 def ssh(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
@@ -56,9 +49,6 @@ def ssh(
 
 
 def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool) -> None:
-    from toolkit.cli.line import CommandLine
-    from toolkit.lifecycle.renderings import TARGETS
-
     line = CommandLine()
     check_folder(line, output)
     inventory = line.accept(line.hosts(hosts))
@@ -74,16 +64,12 @@ def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool)
 
 def check_folder(line: CommandLine, output: str) -> None:
     """Note it when files cannot go there."""
-    from toolkit.hostsfile.load import is_folder
-
     if output and os.path.lexists(output) and not is_folder(output):
         line.refuse("--output", f"{output} is not a folder")
 
 
 def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
     """Write files to a folder, or print them; a single one is printed as it is."""
-    from toolkit.core.files import write_file
-
     if output:
         for name, text in files.items():
             Path(output, name).parent.mkdir(parents=True, exist_ok=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import connect, put_json, say
+from toolkit.cli.line import CommandLine, listed, variable
 from toolkit.cli.render import check_folder, put_files
-from toolkit.cli.run import variable
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
-    from toolkit.core.facts import Facts
-    from toolkit.export.job import BatchJob
-    from toolkit.export.prepare import BatchRequest
-    from toolkit.hostsfile.inventory import Inventory
+from toolkit.core.facts import Facts
+from toolkit.export.job import BatchJob
+from toolkit.export.prepare import BatchRequest, check_batch, prepare_batch_job
+from toolkit.hostsfile.fields import image
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.hostsfile.load import read_yaml
+from toolkit.jobs.request import Request
 
 Words = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")]
 Launcher = Annotated[
@@ -75,9 +75,6 @@ def request_of(
     grace: str,
 ) -> tuple[Any, tuple[str, ...]]:
     """Return what is to run, and the variables whose values are given there; what is wrong goes to `line`."""
-    from toolkit.cli.line import listed
-    from toolkit.jobs.request import Request
-
     pairs = [variable(line, word) for word in env or ()]
     request = Request(
         words=tuple(words),
@@ -95,8 +92,6 @@ def request_of(
 
 def image_of(line: CommandLine, name: str) -> str:
     """Return the name of an image; empty for the file's."""
-    from toolkit.hostsfile.fields import image
-
     return line.value("--image", image, name) or "" if name else ""
 
 
@@ -115,8 +110,6 @@ def job_of(
     line: CommandLine, hosts: str, batch: BatchRequest, target: str, output: str, verbose: bool
 ) -> BatchJob:
     """Return the job as it leaves; asks the hosts only where nothing says how many GPUs they have."""
-    from toolkit.export.prepare import check_batch, prepare_batch_job
-
     check_folder(line, output)
     inventory: Inventory | None = line.hosts(hosts)
     if inventory is not None:
@@ -133,8 +126,6 @@ def job_of(
 
 def definition_of(path: str) -> dict[str, Any]:
     """Return what a file of YAML or JSON holds."""
-    from toolkit.hostsfile.load import read_yaml
-
     found: dict[str, Any] = read_yaml(path)
     return found
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose
+from toolkit.cli.line import CommandLine
 from toolkit.cli.render import Output
 from toolkit.cli.render_batch import (
     Check,
@@ -30,6 +31,9 @@ from toolkit.cli.render_batch import (
     put,
     request_of,
 )
+from toolkit.export.kubernetes import Pods, manifest, manifest_text
+from toolkit.export.prepare import KUBERNETES, BatchRequest
+from toolkit.export.verify import rehearse_kubernetes
 
 
 def kubernetes(
@@ -74,10 +78,6 @@ def kubernetes(
 
     Asks the hosts only where nothing says how many GPUs they have.
     """
-    from toolkit.cli.line import CommandLine
-    from toolkit.export.kubernetes import Pods, manifest, manifest_text
-    from toolkit.export.prepare import KUBERNETES, BatchRequest
-
     line = CommandLine()
     request, passed = request_of(line, words, launcher, env, workdir, only, exclude, timeout, grace)
     pods = Pods(
@@ -104,7 +104,5 @@ def kubernetes(
     made = manifest(job, pods)
     result: dict[str, Any] = {}
     if check:
-        from toolkit.export.verify import rehearse_kubernetes
-
         result = checked(rehearse_kubernetes(made, given))
     put(f"{job.name}.yaml", manifest_text(made), result, output, as_json)

@@ -8,6 +8,7 @@ import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, say
+from toolkit.cli.line import CommandLine
 from toolkit.cli.render import Output
 from toolkit.cli.render_batch import (
     Check,
@@ -29,6 +30,9 @@ from toolkit.cli.render_batch import (
     put,
     request_of,
 )
+from toolkit.export.prepare import SLURM, BatchRequest
+from toolkit.export.slurm import RUNTIMES, script
+from toolkit.export.verify import rehearse_slurm
 
 
 def slurm(
@@ -66,10 +70,6 @@ def slurm(
 
     Asks the hosts only where nothing says how many GPUs they have.
     """
-    from toolkit.cli.line import CommandLine
-    from toolkit.export.prepare import SLURM, BatchRequest
-    from toolkit.export.slurm import RUNTIMES, script
-
     line = CommandLine()
     line.one_of("--runtime", runtime, RUNTIMES)
     for option in sbatch or ():
@@ -89,7 +89,5 @@ def slurm(
     name, text = f"{job.name}.sh", script(job, runtime, sbatch or ())
     result: dict[str, Any] = {}
     if check:
-        from toolkit.export.verify import rehearse_slurm
-
         result = checked(rehearse_slurm(job, text, lambda two: script(two, runtime, sbatch or ()), say))
     put(name, text, result, output, as_json)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from toolkit.api.job import ClusterJob
+from toolkit.bench.scaling_report import parse_scaling
 from toolkit.cli import complete
 from toolkit.cli.chosen_job import Job, read_job
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, put_text, say
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
-    from toolkit.monitor.job_report import JobReport
-    from toolkit.network.measured import Measured
+from toolkit.cli.line import CommandLine
+from toolkit.core.files import write_file, write_page
+from toolkit.errors import BadInput, ToolkitError
+from toolkit.monitor.job_report import JobReport
+from toolkit.monitor.report_html import compare_html, comparison, report_html, verdict
+from toolkit.network.measured import Measured, parse_measured
 
 
 def report(
@@ -39,15 +44,6 @@ def report(
 
     The file needs nothing else. A job that runs is shown as far as it has come.
     """
-    from datetime import datetime
-
-    from toolkit.api.job import ClusterJob
-    from toolkit.bench.scaling_report import parse_scaling
-    from toolkit.cli.line import CommandLine
-    from toolkit.core.files import write_file, write_page
-    from toolkit.errors import ToolkitError
-    from toolkit.monitor.report_html import compare_html, comparison, report_html, verdict
-
     line = CommandLine()
     read_job(line, job)
     read_job(line, compare)
@@ -80,9 +76,6 @@ def report(
 
 def _measured(report: JobReport) -> Measured | None:
     """The network as it was measured; None where nobody has, or a toolkit that is not this one."""
-    from toolkit.errors import BadInput
-    from toolkit.network.measured import parse_measured
-
     job, text = report.network
     try:
         return parse_measured(text, job) if text else None
@@ -91,8 +84,6 @@ def _measured(report: JobReport) -> Measured | None:
 
 
 def _json_of(line: CommandLine, path: Path) -> object:
-    import json
-
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from toolkit.cli import complete
 from toolkit.cli.common import (
@@ -28,6 +27,7 @@ from toolkit.cli.common import (
     say_changes,
     warn,
 )
+from toolkit.cli.line import variable
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 from toolkit.cli.signals import Signals
@@ -38,33 +38,6 @@ if TYPE_CHECKING:
     from toolkit.cli.line import CommandLine
     from toolkit.cluster.session import Session
     from toolkit.core.finding import Finding
-
-# A script's own options come after it and are not ours.
-CONTEXT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
-
-
-class ScriptCommand(TyperCommand):
-    """A command that passes words after SCRIPT on, with a hint if its own options are among them."""
-
-    def invoke(self, ctx: Any) -> Any:
-        written = {
-            word: f"{word} {option.metavar or 'VALUE'}" if not getattr(option, "is_flag", False) else word
-            for option in self.params
-            if option.param_type_name == "option"
-            for word in (*option.opts, *option.secondary_opts)
-        }
-        words = ctx.params["words"]
-        if any(word.partition("=")[0] in written for word in words[1:]):
-            from toolkit.jobs.launcher import misplaced_options
-
-            script, found = misplaced_options(words, Path(ctx.params["workdir"]), written)
-            if found:
-                verb = " ".join(("toolkit", *ctx.command_path.split()[1:]))
-                # Without the values: one of --env can be a secret.
-                right = " ".join((verb, *(written[name] for name in found), script))
-                what = f"{script} receives {' and '.join(found)}, which its text does not mention"
-                say(f"hint: {what}; options of `{verb}` come before the script: {right} ...")
-        return super().invoke(ctx)
 
 
 def run(
@@ -245,13 +218,3 @@ def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ..
             line.refuse(f"--env {name}", "is not set here; write NAME=VALUE")
         pairs.append((name, os.environ.get(name, "") if value is None else value))
     return tuple(pairs)
-
-
-def variable(line: CommandLine, word: str) -> tuple[str, str | None]:
-    """Return the name and the value of NAME[=VALUE], None without one; an empty name for one that is none."""
-    from toolkit.hostsfile.fields import env_name
-
-    name, equals, value = word.partition("=")
-    # The value may be a secret: no message repeats it.
-    good = line.value(f"--env {name}", env_name, name)
-    return (good or "", value if equals else None)

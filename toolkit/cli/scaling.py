@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from toolkit.bench.scaling import measure_all
+from toolkit.bench.scaling_report import BATCHES, Scaling, parse_prediction, scaling_html
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, put_text, say
+from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.progress import Progress
-
-if TYPE_CHECKING:
-    from toolkit.bench.scaling_report import Scaling
-    from toolkit.cli.line import CommandLine
-    from toolkit.cluster.session import Session
-    from toolkit.jobs.request import Request
+from toolkit.cluster.session import Session
+from toolkit.core.files import write_file
+from toolkit.jobs.request import Request, check_request
+from toolkit.plan.show import table
 
 
 def scaling(
@@ -66,13 +68,6 @@ def scaling(
 
     The ranks have to print their steps, as in `toolkit top`. Each run is ended when it has been measured.
     """
-    from datetime import datetime
-
-    from toolkit.bench.scaling_report import BATCHES, parse_prediction, scaling_html
-    from toolkit.cli.line import CommandLine, listed
-    from toolkit.core.files import write_file
-    from toolkit.jobs.request import Request, check_request
-
     line = CommandLine()
     line.one_of("--batch", batch, BATCHES)
     times = tuple(
@@ -130,16 +125,12 @@ def _measure(
     times: tuple[float | None, ...],
     verbose: bool,
 ) -> Scaling:
-    from toolkit.bench.scaling import measure_all
-
     warm_up, seconds, patience = (time or 0.0 for time in times)
     with Progress(verbose) as listener:
         return measure_all(session, request, numbers, (warm_up, seconds, patience), listener, say)
 
 
 def _text(found: Scaling) -> str:
-    from toolkit.plan.show import table
-
     head, rows = found.rows()
     faults = "".join(f"not measured: {fault}\n" for fault in found.faults)
     return (table(head, rows) + "\n" if rows else "") + faults + f"{found.verdict}\n"

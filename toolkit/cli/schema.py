@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from toolkit.cli.common import put_file, say
+from toolkit.core.files import write_file
+from toolkit.hostsfile.parse import json_schema
 
 
 def schema(
@@ -16,9 +18,6 @@ def schema(
     ] = "",
 ) -> None:
     """Print the JSON Schema of hosts.yaml: editors that know it complete keys and mark what is wrong."""
-    from toolkit.core.files import write_file
-    from toolkit.hostsfile.parse import json_schema
-
     text = json.dumps(json_schema(), indent=2) + "\n"
     if output in ("", "-"):
         put_file(text)

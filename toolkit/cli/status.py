@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import Any
 
 import typer
 
@@ -18,10 +19,14 @@ from toolkit.cli.common import (
     put_text,
     say_changes,
 )
-
-if TYPE_CHECKING:
-    from toolkit.cluster.session import Session
-    from toolkit.jobs.status import JobStatus
+from toolkit.cluster.gpu_usage import gpus_json, gpus_text
+from toolkit.cluster.session import Session
+from toolkit.errors import ToolkitError
+from toolkit.jobs.records import job_statuses
+from toolkit.jobs.status import JobStatus, job_json, jobs_table
+from toolkit.plan.show import table
+from toolkit.services.control import states as service_states
+from toolkit.services.status import services_text
 
 # Beside those that run; `toolkit jobs` has the others.
 _SHOWN = 5
@@ -29,14 +34,6 @@ _SHOWN = 5
 
 def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show hosts, services, GPUs with their holders, and jobs; exits with 3 when the cluster is not up."""
-    from dataclasses import asdict
-
-    from toolkit.cluster.gpu_usage import gpus_json, gpus_text
-    from toolkit.jobs.status import job_json, jobs_table
-    from toolkit.plan.show import table
-    from toolkit.services.control import states as service_states
-    from toolkit.services.status import services_text
-
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
         rows = session.host_states()
@@ -72,9 +69,6 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
 
 def _jobs(session: Session) -> tuple[list[JobStatus], str]:
     """The jobs, or why they are not known: what the hosts have said is worth showing all the same."""
-    from toolkit.errors import ToolkitError
-    from toolkit.jobs.records import job_statuses
-
     try:
         return job_statuses(session), ""
     except ToolkitError as error:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_json, put_text, say
+from toolkit.cli.line import CommandLine
+from toolkit.cluster.gauges import Gauges
+from toolkit.core.files import write_whole
 from toolkit.core.printable import printable_line
-
-if TYPE_CHECKING:
-    from toolkit.cluster.gauges import Gauges
-    from toolkit.monitor.top import Cell
+from toolkit.monitor.prometheus import prometheus_text
+from toolkit.monitor.top import Cell, tables, top_json, top_text
 
 
 def top(
@@ -34,10 +39,6 @@ def top(
 
     On a terminal until Ctrl-C, elsewhere once. Needs the cluster's containers; changes nothing.
     """
-    from toolkit.cli.line import CommandLine
-    from toolkit.cluster.gauges import Gauges
-    from toolkit.monitor.top import top_json, top_text
-
     line = CommandLine()
     seconds = line.seconds("--interval", interval, least=0)
     if seconds is not None and seconds < 0.2:
@@ -67,9 +68,6 @@ def top(
 
 def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) -> None:
     """Show and write what comes until Ctrl-C, which is the way out and no failure."""
-    from toolkit.core.files import write_whole
-    from toolkit.monitor.prometheus import prometheus_text
-
     screen = _Screen(cluster) if live else None
     if file:
         say(f"writing to {file} at every reading; Ctrl-C ends it")
@@ -92,9 +90,6 @@ class _Screen:
     """The whole terminal, given back at the end."""
 
     def __init__(self, cluster: str) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         self._cluster = cluster
         self._live = Live(console=Console(), screen=True, auto_refresh=False)
         self._live.start()
@@ -108,18 +103,10 @@ class _Screen:
 
 def _text(cell: Cell) -> Any:
     """A cell as it is, and no markup: a rank may print brackets."""
-    from rich.text import Text
-
     return Text(printable_line(cell.text), style="bold red" if cell.alarm else "", no_wrap=True)
 
 
 def _screen(cluster: str, found: Any, silent: Any) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from toolkit.monitor.top import tables
-
     there = f"{len(found)} of {len(found) + len(silent)} hosts"
     head = f"{cluster}   {time.strftime('%H:%M:%S')}   {there}   Ctrl-C ends"
     parts: list[Any] = [Text(head, style="bold"), Text("")]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import sys
+from typing import Annotated
 
 import typer
 
 from toolkit.cli import complete
 from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, confirm, put_json, say
-
-if TYPE_CHECKING:
-    from toolkit.cluster.trust import ShownKey
+from toolkit.cli.line import CommandLine
+from toolkit.cluster.session import choose_hosts
+from toolkit.cluster.trust import ShownKey, look, record
 
 
 def trust(
@@ -28,10 +29,6 @@ def trust(
     verbose: Verbose = False,
 ) -> None:
     """Show the fingerprints of hosts' ssh keys and record them once you have compared them."""
-    from toolkit.cli.line import CommandLine
-    from toolkit.cluster.session import choose_hosts
-    from toolkit.cluster.trust import look
-
     line = CommandLine()
     inventory = line.hosts(hosts)
     chosen = line.read(choose_hosts, inventory, names or [], []) if inventory else None
@@ -51,10 +48,6 @@ def settle(
     Returns:
         Whether connections accept it from now on, or would but for the dry run.
     """
-    import sys
-
-    from toolkit.cluster.trust import record
-
     say(found.line())
     if verbose:
         say(f"    {found.place()}")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import platform
+import re
+import subprocess
+from importlib import metadata
 from typing import Annotated, Any
 
 import typer
 
 from toolkit import __version__
 from toolkit.cli.common import Json, put_json, put_text
+from toolkit.errors import MissingTool
 
 # Longer than a healthy engine takes, short enough that nobody waits for one that hangs.
 _ENGINE_SECONDS = 2.0
-
-
-def show(asked: bool) -> None:
-    """Print the version alone and end: ``toolkit --version``."""
-    if asked:
-        put_text(f"toolkit {__version__}")
-        raise typer.Exit
 
 
 def version(
@@ -40,8 +38,6 @@ def version(
 
 
 def _versions(engine: bool) -> dict[str, Any]:
-    import platform
-
     about = {
         "toolkit": __version__,
         "python": platform.python_version(),
@@ -53,9 +49,6 @@ def _versions(engine: bool) -> dict[str, Any]:
 
 def _libraries() -> dict[str, str]:
     """Name and version of each package that ours requires; empty in a checkout that nobody installed."""
-    import re
-    from importlib import metadata
-
     try:
         wanted = metadata.requires("gpu-boxes-toolkit") or []
     except metadata.PackageNotFoundError:
@@ -65,8 +58,6 @@ def _libraries() -> dict[str, str]:
 
 
 def _ssh() -> str:
-    import subprocess
-
     try:
         done = subprocess.run(["ssh", "-V"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -75,7 +66,6 @@ def _ssh() -> str:
 
 
 def _engine() -> str:
-    from toolkit.errors import MissingTool
     from toolkit.remote.engine import Engine, connect_client
 
     try:

@@ -7,16 +7,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from toolkit.cli.common import ask, say
 from toolkit.cli.signals import Signals
-from toolkit.errors import Detached
-
-if TYPE_CHECKING:
-    from toolkit.cluster.session import Session
-    from toolkit.jobs.logs import Excerpt
-    from toolkit.jobs.status import JobStatus
+from toolkit.cluster.session import Session
+from toolkit.diagnose.end import end_text
+from toolkit.errors import Detached, Unreachable
+from toolkit.jobs.control import kill, stop
+from toolkit.jobs.logs import Excerpt, follow
+from toolkit.jobs.records import job_status
+from toolkit.jobs.status import JobStatus
 
 # What the first Ctrl-C does. Without a terminal nobody can be asked, and it stops the job.
 ON_INTERRUPT = ("ask", "stop", "detach")
@@ -36,8 +36,6 @@ class _Follower(threading.Thread):
         self.ended: JobStatus | None = None
 
     def run(self) -> None:
-        from toolkit.jobs.logs import follow
-
         def put(data: bytes) -> None:
             with self.held:
                 self._sink(data)
@@ -69,8 +67,6 @@ def watch(
     Raises:
         Detached: the person, a signal or a broken connection took us away from the job; it goes on.
     """
-    from toolkit.jobs.records import job_status
-
     follower = _Follower(session, job, sink or (lambda data: None), what)
     follower.start()
     while not follower.done.is_set():
@@ -118,8 +114,6 @@ def _ask(job: str, follower: _Follower, signals: Signals) -> str:
 
 
 def _stop(session: Session, job: str, signals: Signals) -> None:
-    from toolkit.jobs.control import kill, stop
-
     try:
         # The offer itself is within: the next Ctrl-C may come before it has been written in full.
         say(f"\nstopping {job} on all hosts (Ctrl-C again: kill it at once)")
@@ -135,8 +129,6 @@ def _stop(session: Session, job: str, signals: Signals) -> None:
 
 
 def _raise(error: Exception | None, job: str, signals: Signals) -> None:
-    from toolkit.errors import Unreachable
-
     if isinstance(error, Unreachable):
         fix = f"it goes on without us; when main answers again: toolkit attach {job}"
         raise Unreachable(f"lost sight of {job}: {error.what}", fix, error.host) from error
@@ -150,8 +142,6 @@ def _raise(error: Exception | None, job: str, signals: Signals) -> None:
 
 
 def _tell(ended: JobStatus) -> JobStatus:
-    from toolkit.diagnose.end import end_text
-
     if ended.unswept:
         say(f"  could not look for leftovers on {', '.join(ended.unswept)}; toolkit down does")
     say(end_text(ended))

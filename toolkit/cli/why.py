@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from toolkit.api.job import ClusterJob
 from toolkit.cli.chosen_job import Job
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, put_text
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
+from toolkit.cli.line import CommandLine
+from toolkit.core.files import write_bundle
+from toolkit.core.names import job_word
+from toolkit.diagnose.show import why_json, why_text
+from toolkit.diagnose.why import bundle_files
+from toolkit.errors import ToolkitError
+from toolkit.hostsfile.load import is_file, is_folder
 
 _END = ".tar.gz"
 
@@ -27,14 +32,6 @@ def why(
     verbose: Verbose = False,
 ) -> None:
     """Say which rank holds a job up, or what ended it: asks all hosts at once, changes nothing there."""
-    from toolkit.api.job import ClusterJob
-    from toolkit.cli.line import CommandLine
-    from toolkit.core.files import write_bundle
-    from toolkit.core.names import job_word
-    from toolkit.diagnose.show import why_json, why_text
-    from toolkit.diagnose.why import bundle_files
-    from toolkit.errors import ToolkitError
-
     line = CommandLine()
     if job:
         line.value("JOB", job_word, job)
@@ -60,8 +57,6 @@ def why(
 
 
 def _read_save(line: CommandLine, save: str) -> None:
-    from toolkit.hostsfile.load import is_file, is_folder
-
     if "\0" in save or not save.endswith(_END) or Path(save).name == _END:
         line.refuse("--save", f"should be the name of a file that ends with {_END}, found {save!r}")
     elif is_file(save) or is_folder(save):

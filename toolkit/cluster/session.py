@@ -20,7 +20,6 @@ from toolkit.core.report import PlanFailed, Report
 from toolkit.core.runner import ContainerRunner, Sink
 from toolkit.errors import ImageError, NotReady
 from toolkit.hostsfile.load import choose_hosts, load_inventory
-from toolkit.remote.ssh import Trace
 
 # What makes plans and runs them is imported where it is used: to meet the hosts takes none of it, and while
 # they answer there is time, see ``meanwhile``.
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from toolkit.network.evidence import Evidence
     from toolkit.plan.execute import Listener
     from toolkit.plan.steps import Plan, Step
+    from toolkit.remote.ssh import Trace
 
 # Bytes of each output of a command that are kept in memory; all hosts can send theirs at the same time.
 MOST_OUTPUT = 4 << 20

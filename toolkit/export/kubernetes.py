@@ -7,6 +7,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from toolkit.core.templates import render_template
 from toolkit.export.job import BY_MPI, CODE, BatchJob, network_lines, rank_text
 from toolkit.launchers.mpirun import mpirun_words
@@ -53,7 +55,6 @@ def manifest(job: BatchJob, pods: Pods) -> dict[str, Any]:
 
 def manifest_text(made: dict[str, Any]) -> str:
     """Return the object as YAML, scripts in it as people write them."""
-    import yaml
 
     class Dumper(yaml.SafeDumper):
         """Writes text of several lines as a block."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from toolkit.core.command import command
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.inventory import Inventory
@@ -136,8 +138,6 @@ def read_yaml(path: str | Path) -> Any:
     Raises:
         BadInput: it cannot be read, or is neither.
     """
-    import yaml
-
     try:
         return yaml.load(Path(path).read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:

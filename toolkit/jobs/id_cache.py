@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
+from toolkit.core.files import write_whole
 from toolkit.core.names import JOB_ID
 from toolkit.errors import ToolkitError
 
@@ -27,8 +28,6 @@ def remember_jobs(cluster: str, jobs: Iterable[str]) -> None:
     Args:
         jobs: ids, newest first.
     """
-    from toolkit.core.files import write_whole  # the shell at TAB only reads
-
     with contextlib.suppress(OSError, RuntimeError, ToolkitError):
         if file := _file(cluster):
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

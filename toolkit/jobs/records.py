@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
@@ -11,13 +10,11 @@ from toolkit.core.command import Command
 from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import JOBS
 from toolkit.errors import NotReady, ToolkitError, Unreachable
+from toolkit.jobs.exec_mode import Parts, all_parts
 from toolkit.jobs.status import JobStatus, parse_status
 from toolkit.launchers.slots import Taken
 from toolkit.protocol.jobs import JobRow
 from toolkit.remote.fanout import fan_out
-
-if TYPE_CHECKING:
-    from toolkit.jobs.exec_mode import Parts
 
 
 def known_jobs(session: Session) -> list[JobStatus]:
@@ -37,8 +34,6 @@ def job_parts(session: Session, desks: bool = False) -> list[Parts]:
     Args:
         desks: ask those that are open already, where there are any.
     """
-    from toolkit.jobs.exec_mode import all_parts
-
     return all_parts(session, lambda host: _asked_at_desk(session, host) if desks else _ask(session, host))
 
 

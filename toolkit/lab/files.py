@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.hazmat.primitives import serialization as s
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from toolkit.errors import LabError
 from toolkit.lab.spec import LabSpec
 from toolkit.lab.topology import LabHost
@@ -42,9 +45,6 @@ def claim(folder: Path, name: str) -> bool:
 
 def ensure_key(folder: Path) -> tuple[str, bool]:
     """Make the ed25519 key pair unless it is there; return the public line and whether it is new."""
-    from cryptography.hazmat.primitives import serialization as s
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     private, public = folder / "id_ed25519", folder / "id_ed25519.pub"
     if private.exists() and public.exists():
         return public.read_text(), False

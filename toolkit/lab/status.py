@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import paramiko
 from docker.models.containers import Container
 
 from toolkit.lab import commands as cmd
@@ -111,8 +112,6 @@ def _address(container: Container) -> str:
 
 def _login(address: str, user: str, folder: Path) -> bool:
     """Log in as the toolkit would: this key only, known host keys only, one attempt."""
-    import paramiko
-
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     try:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shlex
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -256,8 +257,6 @@ def _differing(step: Upload, context: Context, said: str) -> list[tuple[File, by
 
 def _written(files: list[tuple[File, bytes]]) -> Command:
     """Return the command that writes files, with their contents on its standard input: no argv has them."""
-    import tarfile  # only where there is something to write: it takes as long as to ask a host
-
     groups = [list(each) for _, each in itertools.groupby(files, key=lambda pair: _group(pair[0]))]
     words: list[str] = []
     packed = io.BytesIO()

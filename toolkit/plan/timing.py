@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from toolkit.core.report import HERE, Span
-
-if TYPE_CHECKING:
-    from toolkit.plan.execute import Event, Listener
+from toolkit.plan.execute import Event, Listener, StepEnded
 
 
 class Stopwatch:
@@ -25,8 +22,6 @@ class Stopwatch:
 
     def heard_by(self, listen: Listener) -> Listener:
         """Return a listener that notes every step that was done, and passes all on."""
-
-        from toolkit.plan.execute import StepEnded
 
         def heard(event: Event) -> None:
             if isinstance(event, StepEnded) and event.outcome.status in ("ok", "failed"):

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import sys
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 # The quickest level that is worth its name: 300 to 450 MB/s on one core, more than most links carry.
 _LEVEL = 1
 _WORTH = 0.95
@@ -15,11 +20,6 @@ class Packer:
     """Compresses the chunks of one link, those that are worth it."""
 
     def __init__(self) -> None:
-        # Imported here: most commands send no image.
-        if sys.version_info >= (3, 14):
-            from compression import zstd
-        else:
-            from backports import zstd
         self._compress = zstd.compress
         self._skip, self._left = _SKIP, 0
 

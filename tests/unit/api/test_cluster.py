@@ -22,6 +22,7 @@ import toolkit.jobs.code
 import toolkit.jobs.control
 from scripts.api_page import PARTS
 from tests.unit import cluster_world as world
+from tests.unit import docs_check
 from tests.unit.cluster_world import facts as made_facts
 from tests.unit.conftest import Run
 from tests.unit.inside_world import PATIENCE_S
@@ -30,7 +31,6 @@ from toolkit.api.connection import ToolkitWarning
 from toolkit.api.job import ClusterJob
 from toolkit.api.meanwhile import BeforeRun
 from toolkit.bench.scaling import measure_all
-from toolkit.cli import app as cli
 from toolkit.cli.run import run as run_verb
 from toolkit.cluster.session import Session
 from toolkit.core.code import CodeTree
@@ -114,10 +114,7 @@ def test_a_job_shows_its_id(hosts: Path) -> None:
 
 def test_every_verb_is_named_by_the_page_about_it() -> None:
     """The table says where each verb is from Python, and what it says is there."""
-    verbs = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
-    for group in cli.app.registered_groups:
-        assert group.typer_instance is not None
-        verbs |= {f"{group.name} {c.name}" for c in group.typer_instance.registered_commands}
+    verbs = set(docs_check.verbs())
     page = (Path(toolkit.__file__).parents[1] / "docs/api.md").read_text()
     rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
     named: set[str] = set()

@@ -6,31 +6,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
 import toolkit.cluster.session
 from tests.unit import cluster_world as world
+from tests.unit import docs_check
 from tests.unit.conftest import Run
-from tests.unit.each import for_each
-from toolkit.cli import app as cli
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import EXIT_CODES, BadInput, MissingTool, NotReady, ToolkitError
 from toolkit.plan.execute import PlanInterrupted
 
-VERBS = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
-VERBS |= {
-    f"{g.name} {c.name}" for g in cli.app.registered_groups for c in g.typer_instance.registered_commands
-}  # type: ignore[union-attr]
-
-
-def test_each_batch_scheduler_has_a_file_of_its_own() -> None:
-    made = {c.name: c.callback for c in cli.render.app.registered_commands}
-    for name in ("slurm", "kubernetes"):
-        verb = made[name]
-        assert verb is not None and verb.__module__ == f"toolkit.cli.render_{name}"
+VERBS = set(docs_check.verbs())
 
 
 @pytest.fixture
@@ -298,36 +285,3 @@ def test_the_command_itself(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, cwd=root, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "missing.yaml: 1 problem" in done.stderr and "Traceback" not in done.stderr
-
-
-def names_below(command: Any) -> list[str]:
-    """Of a verb, or of all verbs of a group: their parameters."""
-    inner = getattr(command, "commands", {}).values()
-    return [*(p.name for p in command.params), *(name for each in inner for name in names_below(each))]
-
-
-def test_an_error_is_told_without_reading_the_other_verbs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-
-    def counted(app: Any) -> Any:
-        read.append(len(app.registered_commands))
-        return get_command(app)
-
-    monkeypatch.setattr("typer.main.get_command", counted)
-    assert run("up", "--hosts", "gone.yaml")[0] == 2
-    assert read and set(read) == {1}
-
-
-@for_each("verb", sorted({name.split()[0] for name in VERBS}))
-def test_a_verb_alone_is_the_same_as_among_all(verb: str) -> None:
-    """What is left out when a verb is named is the others, nothing of its own."""
-    alone: Any = get_command(cli.only_verb([verb, "x"]))
-    whole: Any = get_command(cli.app)
-    assert list(alone.commands) == [verb]
-    assert names_below(alone.commands[verb]) == names_below(whole.commands[verb])
-    assert (alone.epilog, alone.help) == (whole.epilog, whole.help)
-
-
-@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["upp"], ["-h", "up"]])
-def test_what_names_no_verb_has_all(words: list[str]) -> None:
-    assert cli.only_verb(words) is cli.app

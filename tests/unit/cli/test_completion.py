@@ -18,6 +18,7 @@ import typer.main
 
 from tests.unit.conftest import Run
 from toolkit.cli.app import app
+from toolkit.cli.lazy import loaded
 
 COMMAND = typer.main.get_command(app)
 
@@ -183,7 +184,7 @@ def test_without_remembered_jobs_no_hosts_file_is_read(folder: Path, monkeypatch
 
 def parameters(command: Any = COMMAND, name: str = "") -> Iterator[tuple[str, Any]]:
     for word, sub in getattr(command, "commands", {}).items():
-        yield from parameters(sub, f"{name} {word}".strip())
+        yield from parameters(loaded(sub), f"{name} {word}".strip())
     if not hasattr(command, "commands"):
         yield from ((name, param) for param in command.params)
 

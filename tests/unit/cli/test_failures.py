@@ -204,7 +204,7 @@ def test_trust_as_a_dry_run_records_nothing(
         toolkit.cluster.trust.ShownKey("gpu1", target, "ssh-ed25519", "SHA256:new"),
         toolkit.cluster.trust.ShownKey("gpu2", target, "ssh-ed25519", "SHA256:same", "SHA256:same", "good"),
     ]
-    monkeypatch.setattr(toolkit.cluster.trust, "look", lambda inventory, names: findings)
+    monkeypatch.setattr("toolkit.cli.trust.look", lambda inventory, names: findings)
     status, _, err = run("trust", "--dry-run", "--yes", "-v")
     assert status == 0 and f"would be recorded in {tmp_path / 'known'}" in err
     assert f"asked 10.0.0.1 port 22; keys on record are in {tmp_path / 'known'}" in err

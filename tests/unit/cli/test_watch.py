@@ -67,8 +67,8 @@ def test_a_ctrl_c_while_the_offer_to_kill_is_written_kills_the_job(monkeypatch: 
         done.append(("stop", job, grace))
 
     monkeypatch.setattr(watch, "say", say)
-    monkeypatch.setattr("toolkit.jobs.control.stop", stop)
-    monkeypatch.setattr("toolkit.jobs.control.kill", lambda session, job: done.append(("kill", job)))
+    monkeypatch.setattr("toolkit.cli.watch.stop", stop)
+    monkeypatch.setattr("toolkit.cli.watch.kill", lambda session, job: done.append(("kill", job)))
     try:
         watch._stop(cast(Any, None), "the-job", Signals())
     except KeyboardInterrupt:

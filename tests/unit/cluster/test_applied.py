@@ -71,6 +71,7 @@ def cluster(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
+    monkeypatch.setattr("toolkit.cli.status.job_statuses", lambda session: [])
 
 
 _RUN = ("run", "--detach", "--np", "3", "train.py")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import toolkit.cluster.trust
-import toolkit.init.meet
+import toolkit.cli.meeting
+import toolkit.cli.trust
 import toolkit.remote.engine
 from tests.golden import check_golden
 from tests.unit.checks import recorded, scenes
@@ -331,13 +331,13 @@ class Typed(io.StringIO):
 def talk(run: Run, monkeypatch: pytest.MonkeyPatch, ssh_config: Path) -> Iterator[Run]:
     """Call init on a terminal that types the answers; the hosts are those of the recorded scene."""
     ssh_config.write_text("Host gpu1 gpu2 cpu3\n  User alice\n")
-    monkeypatch.setattr(toolkit.cluster.trust, "look", lambda inventory, names: [])
-    monkeypatch.setattr(toolkit.init.meet, "meet", lambda draft, away: meeting_of(met_scene()))
+    monkeypatch.setattr(toolkit.cli.meeting, "look", lambda inventory, names: [])
+    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(met_scene()))
     monkeypatch.setattr(toolkit.remote.engine.Engine, "find", lambda: None)
 
     def call(*words: str, typed: Sequence[str | BaseException] = ()) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", Typed(typed))
-        monkeypatch.setattr("toolkit.cli.asking.on_terminal", lambda: True)
+        monkeypatch.setattr("toolkit.cli.meeting.on_terminal", lambda: True)
         monkeypatch.setattr("toolkit.cli.init.on_terminal", lambda: True)
         return run("init", *words)
 
@@ -397,7 +397,7 @@ def test_a_host_that_cannot_be_used_is_left_out_kept_or_tried_again(
 ) -> None:
     lost = away(met_scene(), "gpu2", Unreachable("no answer from it", "look at it", "gpu2"))
     told = [lost, met_scene(), lost, lost]
-    monkeypatch.setattr(toolkit.init.meet, "meet", lambda draft, away: meeting_of(told.pop(0)))
+    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(told.pop(0)))
     assert talk(typed=["", "try", "", "a", ""])[0] == 0
     text = (tmp_path / "hosts.yaml").read_text()
     assert parse_inventory(text, "x").names == ("gpu1", "gpu2", "cpu3") and "no answer" not in text
@@ -419,7 +419,7 @@ def test_without_questions(talk: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     assert said["mounts"] == ["/data"] and [one["usable"] for one in said["found"]] == [True] * 3
     assert said["found"][0]["data_address"] and "[all]" not in err
     lost = away(met_scene(), "gpu2", Unreachable("no answer from it", "look at it", "gpu2"))
-    monkeypatch.setattr(toolkit.init.meet, "meet", lambda draft, away: meeting_of(lost))
+    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(lost))
     named = ("gpu1", "gpu2", "cpu3", "--try", "--cluster", "x", "--image", "a:b")
     status, out, _ = talk(*named, "--json", "--force")
     assert status == 1 and json.loads(out)["left_out"] == [{"host": "gpu2", "what": "no answer from it"}]
@@ -435,7 +435,7 @@ def test_when_no_host_can_be_used_nothing_is_written(
     scene = met_scene()
     for name in scene.seen:
         scene = away(scene, name, Unreachable("no answer", f"look at {name}", name))
-    monkeypatch.setattr(toolkit.init.meet, "meet", lambda draft, away: meeting_of(scene))
+    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(scene))
     status, out, err = talk(typed=["", ""])
     assert status == 1 and "no host can be used, and no hosts file was written" in err
     status, out, err = talk("--yes", "--json")
@@ -451,7 +451,7 @@ def test_a_name_that_another_user_of_the_hosts_has(
     labels = {"toolkit.cluster": "mine", "toolkit.owner": "bob"}
     theirs = ContainerFacts("1", "toolkit-mine-main", "running", labels)
     scene = scenes.with_host(met_scene(), "gpu2", {"containers": (theirs,)})
-    monkeypatch.setattr(toolkit.init.meet, "meet", lambda draft, away: meeting_of(scene))
+    monkeypatch.setattr(toolkit.cli.meeting, "meet", lambda draft, away: meeting_of(scene))
     status, _, err = talk("-o", "mine.yaml", typed=["", "", "mine", "", ""])
     assert status == 0 and "user bob has a cluster of that name on gpu2" in err and "[mine-2]" in err
     status, _, err = talk("-o", "x.yaml", "--yes", "--cluster", "mine")
@@ -472,7 +472,7 @@ def test_nothing_found_and_none_named_gives_a_file_to_fill_in(
         seen.append(draft)
         return meeting_of(met_scene())
 
-    monkeypatch.setattr(toolkit.init.meet, "meet", meet)
+    monkeypatch.setattr(toolkit.cli.meeting, "meet", meet)
     words = ("--force", "--user", "carol", "--cluster", "x")
     assert talk(*words, typed=["gpu1 bob@gpu2 cpu3", "", ""])[0] == 0
     assert [host.user for host in seen[0].hosts] == ["carol", "bob", "carol"]
@@ -508,9 +508,9 @@ def test_unknown_ssh_keys_are_asked_about_and_those_behind_a_jump_host_after_it(
         met.append(away)
         return meeting_of(met_scene())
 
-    monkeypatch.setattr(toolkit.cluster.trust, "look", look)
-    monkeypatch.setattr(toolkit.cluster.trust, "record", record)
-    monkeypatch.setattr(toolkit.init.meet, "meet", meet)
+    monkeypatch.setattr(toolkit.cli.meeting, "look", look)
+    monkeypatch.setattr(toolkit.cli.trust, "record", record)
+    monkeypatch.setattr(toolkit.cli.meeting, "meet", meet)
     monkeypatch.setattr("typer.confirm", lambda text, err: True)
     status, _, err = talk("gpu1", "gpu2", "cpu3", "--try")
     assert status == 0 and "gate: ssh-ed25519 SHA256:gate (new)" in err and "gpu1: " not in err

@@ -12,7 +12,6 @@ import pytest
 
 import toolkit.cli.down
 import toolkit.cli.jobs
-import toolkit.jobs.records
 from tests.unit.conftest import Run
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import ToolkitError
@@ -136,8 +135,8 @@ def test_toolkit_jobs_remembers_what_it_lists(
     listed = [SimpleNamespace(id=name, final=True) for name in ("old", "new")]
     here = nullcontext(SimpleNamespace(require_some=lambda: None))
     monkeypatch.setattr(toolkit.cli.jobs, "connect", lambda *_: here)
-    monkeypatch.setattr(toolkit.jobs.records, "known_jobs", lambda _: listed)
-    monkeypatch.setattr("toolkit.jobs.status.job_json", lambda job: job.id)
+    monkeypatch.setattr(toolkit.cli.jobs, "known_jobs", lambda _: listed)
+    monkeypatch.setattr("toolkit.cli.jobs.job_json", lambda job: job.id)
     assert run("jobs", "--json")[0] == 0
     assert recall_jobs("demo") == ["new", "old"]
 

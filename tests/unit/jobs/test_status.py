@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 import toolkit.cli.jobs
-import toolkit.jobs.records
 from tests.unit import cluster_world as world
 from tests.unit.conftest import Load, Run
-from toolkit.cli.moments import since
+from toolkit.cli.logs import moment
 from toolkit.cluster.session import Session
 from toolkit.core.names import job_word
 from toolkit.errors import NotReady
@@ -110,13 +109,13 @@ def test_lengths(seconds: float, text: str) -> None:
     ],
 )
 def test_moments(text: str, ago: float | None, epoch: float | None) -> None:
-    assert since(text) == (ago, epoch)
+    assert moment(text) == (ago, epoch)
 
 
 @pytest.mark.parametrize("text", ["", "10", "yesterday", "5m ago", "-5m", "9" * 400 + "h", "2026-13-01"])
 def test_what_is_no_moment(text: str) -> None:
     with pytest.raises(ValueError, match="should be a length such as 90s"):
-        since(text)
+        moment(text)
 
 
 @pytest.mark.parametrize("text", ["a1b2", world.JOB_ID])
@@ -153,7 +152,7 @@ def test_toolkit_jobs_lists_the_last_ones_and_all_that_run(
     known[1] = replace(job(), id="job-01")
     here = nullcontext(SimpleNamespace(require_some=lambda: None))
     monkeypatch.setattr(toolkit.cli.jobs, "connect", lambda *_: here)
-    monkeypatch.setattr(toolkit.jobs.records, "known_jobs", lambda _: known)
+    monkeypatch.setattr(toolkit.cli.jobs, "known_jobs", lambda _: known)
 
     def listed(*words: str) -> tuple[list[str], str]:
         status, out, err = run("jobs", *words)

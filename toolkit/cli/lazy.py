@@ -1,0 +1,57 @@
+"""Verbs that are imported when they are called: `toolkit --help` lists all of them and imports none."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+
+class Verb(TyperCommand):
+    """A verb as its group lists it; ``loaded`` is the command itself, with options.
+
+    Args:
+        place: its function, ``module:name`` below ``toolkit.cli``.
+        line: the first paragraph of the function's docstring.
+        passes_on: words from its first argument on belong to another program.
+        cls: the class of the command, named like its function.
+    """
+
+    def __init__(self, name: str, place: str, line: str, passes_on: bool = False, cls: str = "") -> None:
+        super().__init__(name, help=line)
+        self.place, self._passes_on, self._cls = place, passes_on, cls
+
+    @cached_property
+    def loaded(self) -> Any:
+        """The command with its options; imports its module."""
+        alone = typer.Typer(add_completion=False)
+        settings = {"allow_interspersed_args": False} if self._passes_on else None
+        cls = _named(self._cls) if self._cls else None
+        alone.command(self.name, cls=cls, context_settings=settings)(_named(self.place))
+        return typer.main.get_command(alone)
+
+
+class VerbGroup(TyperGroup):
+    """Verbs below one name; only the one that is called is loaded."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, loaded(command), rest
+
+
+def group(name: str, line: str, *verbs: Verb) -> VerbGroup:
+    """Return a group with these verbs, which shows its help when it is called without any."""
+    return VerbGroup(name=name, help=line, no_args_is_help=True, commands={str(v.name): v for v in verbs})
+
+
+def loaded(command: Any) -> Any:
+    """Return a command with its options: a verb is imported, a group is returned as it is."""
+    return command.loaded if isinstance(command, Verb) else command
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"toolkit.cli.{module}"), name)

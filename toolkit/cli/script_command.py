@@ -1,0 +1,33 @@
+"""Verbs whose words from SCRIPT on are the script's own, such as `toolkit run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperCommand
+
+from toolkit.cli.common import say
+from toolkit.jobs.launcher import misplaced_options
+
+
+class ScriptCommand(TyperCommand):
+    """A command that passes words after SCRIPT on, with a hint if its own options are among them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        written = {
+            word: f"{word} {option.metavar or 'VALUE'}" if not getattr(option, "is_flag", False) else word
+            for option in self.params
+            if option.param_type_name == "option"
+            for word in (*option.opts, *option.secondary_opts)
+        }
+        words = ctx.params["words"]
+        if any(word.partition("=")[0] in written for word in words[1:]):
+            script, found = misplaced_options(words, Path(ctx.params["workdir"]), written)
+            if found:
+                verb = " ".join(("toolkit", *ctx.command_path.split()[1:]))
+                # Without the values: one of --env can be a secret.
+                right = " ".join((verb, *(written[name] for name in found), script))
+                what = f"{script} receives {' and '.join(found)}, which its text does not mention"
+                say(f"hint: {what}; options of `{verb}` come before the script: {right} ...")
+        return super().invoke(ctx)
