@@ -25,9 +25,9 @@ from pathlib import Path
 import yaml
 from lab_links import limited, links_of, payload
 
+from toolkit.api.connection import Connection
 from toolkit.bench.tune import tune
 from toolkit.cluster.session import Session
-from toolkit.hostsfile.load import load_inventory
 from toolkit.jobs.build import make_job, plan_run
 from toolkit.jobs.control import hear_out
 from toolkit.jobs.request import Request
@@ -71,13 +71,13 @@ def cell(hosts_file: str, names: tuple[str, ...], mbit: int, pairs: int) -> list
         return 2 * (count - 1) / count * size * 8 / payload(mbit)
 
     sizes = [size for size in SIZES if limit(size) < LONGEST]
-    with Session.open(load_inventory(hosts_file)) as session:
+    with Connection(hosts_file).connect() as session:
         start = time.monotonic()
         tuning = tune(session, "mpi", 8.0, lambda event: None, names)
         tuned_in = time.monotonic() - start
     times: dict[bool, dict[int, list[float]]] = {way: {size: [] for size in sizes} for way in (False, True)}
     # What is kept on main is read when a session begins.
-    with Session.open(load_inventory(hosts_file)) as session:
+    with Connection(hosts_file).connect() as session:
         for _ in range(pairs):
             for way in (False, True):
                 for size, seconds in measure(session, names, way, sizes).items():

@@ -25,7 +25,7 @@ from typing import Any
 
 import yaml
 
-from toolkit.cluster.session import Session, load_inventory
+from toolkit.api.connection import Connection
 from toolkit.core.command import script
 from toolkit.core.names import JOBS
 from toolkit.jobs.build import make_job, plan_run
@@ -51,8 +51,7 @@ class Hosts:
 
     def __init__(self, hosts_file: Path, stack: ExitStack) -> None:
         data: dict[str, Any] = yaml.safe_load(hosts_file.read_text())
-        inventory = load_inventory(hosts_file)
-        self.session = stack.enter_context(Session.open(inventory, desks=True))
+        self.session = stack.enter_context(Connection(hosts_file).connect(desks=True))
         self.session.require_some()
         lab = Path(next(iter(data["hosts"].values()))["identity_file"]).parent.name.lstrip(".")
         self.containers = [f"toolkit-lab-{lab}-{name}" for name in data["hosts"]]

@@ -27,8 +27,7 @@ from lab_links import limited, links_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.e2e import images
-from toolkit.cluster.session import Session
-from toolkit.hostsfile.load import load_inventory
+from toolkit.api.connection import Connection
 from toolkit.lifecycle.planning import image_send_plan
 from toolkit.transfer import feeder as relay_supply
 from toolkit.transfer.compress import Packer
@@ -69,7 +68,7 @@ def seconds(hosts: Path, links: Sequence[tuple[str, str]], way: str) -> tuple[fl
     """Send it; return the transfer's seconds and the bytes that each host got."""
     forget(links)
     relay_supply.Packer = WAYS[way]  # type: ignore[misc,assignment]
-    with Session.open(load_inventory(str(hosts))) as session:
+    with Connection(hosts).connect() as session:
         report = session.execute(image_send_plan(session))
     found = [dict(o.amounts) for o in report.outcomes if "transfer_ms" in dict(o.amounts)]
     assert report.ok and len(found) == len(links), report.outcomes

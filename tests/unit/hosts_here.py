@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import toolkit.plan.execute
+from toolkit.api.executors import EXECUTORS
 from toolkit.core.command import Command, Result
-from toolkit.core.runner import LocalRunner, Sink
+from toolkit.core.report import Report
+from toolkit.core.runner import LocalRunner, Runner, Sink
+from toolkit.plan.steps import Plan
 
 
 class HostHere(LocalRunner):
@@ -41,6 +46,11 @@ class Interrupting(HostHere):
         if self.word in command.line():
             raise KeyboardInterrupt
         return super().run(command, timeout)
+
+
+def execute(plan: Plan, runners: Mapping[str, Runner], *rest: Any, **more: Any) -> Report:
+    """Run a plan with the executors of all commands; arguments as in ``toolkit.plan.execute.execute``."""
+    return toolkit.plan.execute.execute(plan, runners, EXECUTORS, *rest, **more)
 
 
 def hosts(*names: str) -> dict[str, HostHere]:

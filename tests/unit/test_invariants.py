@@ -20,7 +20,7 @@ import toolkit.lifecycle.planning
 import toolkit.remote.engine
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from tests.unit.hosts_here import HostHere, hosts, tree
+from tests.unit.hosts_here import HostHere, execute, hosts, tree
 from toolkit.cli import plans
 from toolkit.cluster.session import Session
 from toolkit.core.code import CodeTree
@@ -28,7 +28,6 @@ from toolkit.core.command import Command, Ref, Result, command, script
 from toolkit.core.report import Outcome, Report
 from toolkit.core.typed import Kind
 from toolkit.launchers.job import Job
-from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import File, Phase, Plan, Run, Upload, WaitFor
 

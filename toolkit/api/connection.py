@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolkit.api.executors import EXECUTORS
 from toolkit.cluster.session import Questions, Session
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import load_inventory
@@ -83,7 +84,9 @@ class Connection:
             from toolkit.data.plan import question
 
             always = question(self.inventory)
-        session = Session.open(self.inventory, hosts, self.trace, questions, desks, meanwhile, always)
+        session = Session.open(
+            self.inventory, hosts, self.trace, questions, desks, meanwhile, always, EXECUTORS
+        )
         session.warn, session.started = self.warn, self._started
         self.met(session)
         return session

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from toolkit.cluster.probe import parse_facts, probe_command
@@ -19,6 +19,7 @@ from toolkit.core.names import container_name
 from toolkit.core.report import Outcome
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import target_of
+from toolkit.plan.context import Executors
 from toolkit.plan.timing import Stopwatch
 from toolkit.protocol.frames import FrameError, read_frames
 from toolkit.remote.container_session import Desks
@@ -34,6 +35,9 @@ _FILES_PER_HOST, _OTHER_FILES = 4, 256
 
 # As (name, shell text); see ``toolkit.cluster.probe``.
 Questions = Sequence[tuple[str, str]] | Callable[[], Sequence[tuple[str, str]]]
+
+# Of a session that runs no plan.
+NO_EXECUTORS: Executors = MappingProxyType({})
 
 Own = TypeVar("Own", bound="Connected")
 
@@ -54,9 +58,12 @@ class Reply:
 class Connected:
     """Connections to the hosts of one cluster, one per host, and what the hosts said."""
 
-    def __init__(self, inventory: Inventory, trace: Trace | None = None) -> None:
+    def __init__(
+        self, inventory: Inventory, trace: Trace | None = None, executors: Executors = NO_EXECUTORS
+    ) -> None:
         self.inventory = inventory
         self.trace = trace
+        self.executors = executors
         self.runners: dict[str, SshRunner] = {}
         self.facts: dict[str, Facts] = {}
         self.errors: dict[str, ToolkitError] = {}
@@ -77,6 +84,7 @@ class Connected:
         desks: bool = False,
         meanwhile: Callable[[Own], object] | None = None,
         always: tuple[tuple[str, str], ...] = (),
+        executors: Executors = NO_EXECUTORS,
     ) -> Own:
         """Connect to the hosts (all of them by default) at once and ask each what it is.
 
@@ -90,8 +98,9 @@ class Connected:
             meanwhile: done on this machine while the hosts answer: to import, and to read, what comes next.
                 What it fails at is met again where it is used.
             always: questions about the hosts file's own contents; ``ask_anew`` repeats them.
+            executors: run the steps of plans, see ``toolkit.api.executors``; without them no plan can run.
         """
-        session = cls(inventory, trace)
+        session = cls(inventory, trace, executors)
         session.always = always
         names = list(inventory.names if hosts is None else hosts)
         allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from toolkit.cluster.connect import Connected, Questions, Reply
+from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, Reply
 from toolkit.core.command import Command, Result
 from toolkit.core.disk_space import size
 from toolkit.core.host_programs import inside_programs
@@ -20,6 +20,7 @@ from toolkit.core.report import PlanFailed, Report
 from toolkit.core.runner import ContainerRunner, Sink
 from toolkit.errors import ImageError, NotReady
 from toolkit.hostsfile.load import choose_hosts, load_inventory
+from toolkit.plan.context import Executors
 from toolkit.remote.ssh import Trace
 
 # What makes plans and runs them is imported where it is used: to meet the hosts takes none of it, and while
@@ -56,8 +57,10 @@ class _Kept:
 class Session(Connected):
     """A cluster whose hosts have answered: what they are to be, as plans, and what is done about it."""
 
-    def __init__(self, inventory: Inventory, trace: Trace | None = None) -> None:
-        super().__init__(inventory, trace)
+    def __init__(
+        self, inventory: Inventory, trace: Trace | None = None, executors: Executors = NO_EXECUTORS
+    ) -> None:
+        super().__init__(inventory, trace, executors)
         self.lost_ports: set[int] = set()
         self._evidence: Evidence | None = None
         # The hosts of the jobs that were started from here, by job: see ``toolkit.jobs.exec_mode``.
@@ -184,7 +187,7 @@ class Session(Connected):
         runners = {name: runner for name, runner in self.runners_in_use().items() if name not in without}
         silent = Report(plan.title, self.connect_outcomes())
         with reported_after(silent):
-            report = execute(plan, runners, timed, self.close, self.desks, engine, foresee)
+            report = execute(plan, runners, self.executors, timed, self.close, self.desks, engine, foresee)
         return report.after(silent)
 
     def to_do(self, plan: Plan) -> tuple[Step, ...]:

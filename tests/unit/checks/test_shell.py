@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
-from tests.unit.hosts_here import hosts
+from tests.unit.hosts_here import execute, hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from toolkit.checks.gpu_answers import GPUS, answers
 from toolkit.checks.leftovers import MARKS, Stray, marked, state_folders
@@ -24,7 +24,6 @@ from toolkit.checks.registry import host_probes
 from toolkit.checks.sees import SEES
 from toolkit.cleanup.plan import Leftovers, plan_fix
 from toolkit.cluster.probe import probe_command
-from toolkit.plan.execute import execute
 from toolkit.protocol.frames import read_frames
 
 NONCE = "0123456789abcdef"

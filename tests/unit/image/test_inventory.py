@@ -14,7 +14,7 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.frames_here import NONCE
-from tests.unit.hosts_here import hosts
+from tests.unit.hosts_here import execute, hosts
 from tests.unit.inside_world import sleeping
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.session import Reply, Session
@@ -23,7 +23,6 @@ from toolkit.errors import Unreachable
 from toolkit.image.inventory import QUESTIONS, HeldImage, image_rows, parse_held, plan_prune
 from toolkit.image.manage import list_images, prune_plan
 from toolkit.image.show import images_text
-from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Run
 from toolkit.protocol.frames import read_frames

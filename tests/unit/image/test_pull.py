@@ -11,7 +11,8 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
-from tests.unit.hosts_here import HostHere, hosts
+from tests.unit.hosts_here import HostHere, execute, hosts
+from toolkit.api.executors import EXECUTORS
 from toolkit.cluster.layout import make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.facts import Facts
@@ -21,7 +22,6 @@ from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.pull import ask_registry, plan_pull, registry_of
 from toolkit.lifecycle.planning import pull_plan
 from toolkit.lifecycle.up import plan_up
-from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import SendImage
 from toolkit.protocol.decode import decode
@@ -201,7 +201,7 @@ def test_the_registry_of_an_image(image: str, registry: str) -> None:
 def test_a_host_whose_pull_failed_takes_no_further_part(
     registry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session(pulling("always"))
+    session = Session(pulling("always"), executors=EXECUTORS)
     session.facts = world.cluster_facts()
     session.runners = {name: HostHere(name) for name in session.facts}  # type: ignore[misc]
     plan = pull_plan(session)

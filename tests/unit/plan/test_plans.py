@@ -15,7 +15,7 @@ import toolkit
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from tests.unit.hosts_here import hosts
+from tests.unit.hosts_here import execute, hosts
 from toolkit.bench.smoke_plan import allreduce_line, plan_gpu_smoke
 from toolkit.cluster.container_status import host_states
 from toolkit.cluster.layout import make_layout
@@ -28,7 +28,6 @@ from toolkit.errors import NotReady
 from toolkit.jobs.plan import require_launcher, require_running, rooms
 from toolkit.lifecycle.down import plan_down
 from toolkit.lifecycle.up import plan_up
-from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import (
     Fetch,
