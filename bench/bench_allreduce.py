@@ -28,7 +28,7 @@ from lab_links import limited, links_of, payload
 from toolkit.api.connection import Connection
 from toolkit.bench.tune import tune
 from toolkit.cluster.session import Session
-from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.build import plan_request
 from toolkit.jobs.control import hear_out
 from toolkit.jobs.request import Request
 from toolkit.network.measured import shown_bytes, shown_time
@@ -55,8 +55,9 @@ def measure(
         (folder / ROUNDS.name).write_bytes(ROUNDS.read_bytes())
         words = (ROUNDS.name, engine, f"{each:g}", *map(str, sizes))
         request = Request(words=words, launcher=launcher, workdir=folder, only=only, tuned=tuned)
-        job = make_job(session, request)
-        text = hear_out(session, plan_run(session, job, folder), job.id, lambda event: None)
+        planned = plan_request(session, request)
+        job = planned.job
+        text = hear_out(session, planned.plan, job.id, lambda event: None)
     found = [line.partition("rounds ")[2] for line in text.splitlines() if "] rounds {" in line]
     if not found:
         sys.exit(f"job {job.id} failed:\n{text[-2000:]}")

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolkit.api.cluster import Cluster
+from toolkit.api.data import DataPart
+from toolkit.api.image import ImagePart
 from toolkit.api.job import ClusterJob
-from toolkit.api.parts import BenchPart, DataPart, ImagePart, KeysPart, NetworkPart, ServicesPart
+from toolkit.api.parts import BenchPart, KeysPart, NetworkPart, ServicesPart
+from toolkit.api.prepared import Prepared
 
 # What a person writes -> what it is.
 PARTS: dict[str, type] = {
@@ -21,6 +24,7 @@ PARTS: dict[str, type] = {
     "cluster.network": NetworkPart,
     "cluster.bench": BenchPart,
     "job": ClusterJob,
+    "prepared": Prepared,
 }
 
 

@@ -31,7 +31,7 @@ _ACTING = {
     "checks": "preflight run",
     "cleanup": "gc",
     "cluster": "connect container_probe gauges reachability session trust",
-    "core": "archive files here local_writer runner whole_file",
+    "core": "archive background files here local_writer runner whole_file",
     "data": "hashes manage payload send source",
     "diagnose": "why",
     "export": "prepare verify",

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from toolkit.api.runs import Runs
-
-if TYPE_CHECKING:
-    from toolkit.core.facts import Facts
-    from toolkit.export.job import BatchJob
-    from toolkit.export.pods import Pods
-    from toolkit.export.prepare import Away
-    from toolkit.hostsfile.inventory import Inventory
-    from toolkit.network.measured import Measured
-    from toolkit.predict.ask import Options
-    from toolkit.predict.probed import Probed
-    from toolkit.predict.run import Predicted
+from toolkit.bench.step_time import probe_request, probe_step
+from toolkit.cluster.session import observe_layout
+from toolkit.core.facts import Facts
+from toolkit.export.job import BatchJob
+from toolkit.export.kubernetes import manifest, manifest_text
+from toolkit.export.pods import Pods
+from toolkit.export.prepare import KUBERNETES, SLURM, Away, job_elsewhere
+from toolkit.export.slurm import script
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.lifecycle.renderings import TARGETS
+from toolkit.network.measured import Measured
+from toolkit.predict.ask import Options
+from toolkit.predict.probed import Probed
+from toolkit.predict.run import Predicted, predict_training
 
 
 class Elsewhere(Runs):
@@ -40,10 +43,6 @@ class Elsewhere(Runs):
         Raises:
             BadInput: names all that is wrong with the options.
         """
-        from dataclasses import replace
-
-        from toolkit.bench.step_time import probe_request, probe_step
-        from toolkit.predict.run import predict_training
 
         def probe(inventory: Inventory, script: str) -> Probed:
             request = probe_request(inventory, script, arguments, Path(workdir).resolve())
@@ -64,11 +63,9 @@ class Elsewhere(Runs):
             KeyError: another target.
             ToolkitError: a host of the file did not answer.
         """
-        from toolkit.lifecycle.renderings import TARGETS
-
         make = TARGETS[target]
         with self.connect() as session:
-            files = dict(make(session.layout()))
+            files = dict(make(observe_layout(session)))
             session.all_facts()
             return files
 
@@ -82,9 +79,6 @@ class Elsewhere(Runs):
         Raises:
             BadInput: names all that Slurm has no means for.
         """
-        from toolkit.export.prepare import SLURM
-        from toolkit.export.slurm import script
-
         job = self._job_elsewhere(away, SLURM)
         return {f"{job.name}.sh": script(job, away.runtime, sbatch)}
 
@@ -97,11 +91,6 @@ class Elsewhere(Runs):
         Raises:
             BadInput: names all that Kubernetes has no means for.
         """
-        from dataclasses import replace
-
-        from toolkit.export.kubernetes import manifest, manifest_text
-        from toolkit.export.pods import Pods
-        from toolkit.export.prepare import KUBERNETES
 
         pods = pods or Pods()
         away = replace(away, resources=bool(pods.resources), host_network=pods.host_network)
@@ -109,8 +98,6 @@ class Elsewhere(Runs):
         return {f"{job.name}.yaml": manifest_text(manifest(job, pods))}
 
     def _job_elsewhere(self, away: Away, target: str) -> BatchJob:
-        from toolkit.export.prepare import job_elsewhere
-
         def ask(hosts: tuple[str, ...]) -> Mapping[str, Facts]:
             with self.connect(hosts) as session:
                 return session.all_facts()

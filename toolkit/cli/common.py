@@ -17,6 +17,8 @@ from toolkit.core.printable import TerminalFilter, printable, printable_line
 
 if TYPE_CHECKING:
     from toolkit.api.cluster import Cluster
+    from toolkit.api.connection import Connection
+    from toolkit.api.notices import Notice
     from toolkit.cluster.session import Questions, Session
     from toolkit.core.finding import Finding
     from toolkit.hostsfile.inventory import Inventory
@@ -52,6 +54,8 @@ Raw = Annotated[
 ]
 
 DEFAULT_HOSTS = "hosts.yaml"
+# Of texts that go with lines of other topics.
+_INDENTS = {"CODE": " " * 2, "PULL": " " * 10}
 
 
 def say(text: str) -> None:
@@ -156,10 +160,36 @@ def connect(
     names: Iterable[str] | None = None,
     questions: Questions = (),
     desks: bool = False,
-    meanwhile: Callable[[Session], object] | None = None,
 ) -> Session:
     """Connect to the hosts and say who did not answer; arguments as in ``Session.open``."""
-    return cluster_of(inventory, verbose).connect(names, questions, desks, meanwhile)
+    return connection_of(inventory, verbose).connect(names, questions, desks)
+
+
+def connection_of(
+    inventory: Inventory, verbose: bool, notice: Callable[[Notice], None] | None = None
+) -> Connection:
+    """Return the way to a cluster; ``verbose`` prints each command that a host runs.
+
+    Args:
+        notice: shows the notices of a command, see ``show_notice``.
+    """
+    from toolkit.api.connection import Connection
+
+    if not verbose:
+        return Connection(inventory, warn=_warn_of, notice=notice)
+    return Connection(inventory, warn=_warn_of, trace=trace, met=_say_timings, notice=notice)
+
+
+def show_notice(notice: Notice) -> None:
+    """Print a notice; problems of hosts are for the verb, as commands differ in how many they print."""
+    from toolkit.api.notices import Topic
+
+    if notice.topic is Topic.CHANGES:
+        say_changes(notice.findings)
+    elif notice.topic is not Topic.HOSTS:
+        warn(notice.findings)
+    if notice.text:
+        say(f"{_INDENTS.get(notice.topic.name, '')}{notice.text}")
 
 
 def cluster_of(inventory: Inventory, verbose: bool) -> Cluster:

@@ -16,13 +16,14 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
-    connect,
+    connection_of,
     load,
     put_json,
     put_text,
     say,
+    show_notice,
 )
-from toolkit.cli.plans import carry_out, exit_with, pull_image
+from toolkit.cli.plans import carry_out, carry_out_after_pull, exit_with
 from toolkit.core.printable import without_color
 
 app = typer.Typer(
@@ -149,11 +150,10 @@ def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
     """Bring the image to every host: the layers that it lacks, or its own pull. `up` does this by itself."""
-    from toolkit.lifecycle.planning import image_send_plan
+    from toolkit.api.image import prepare_image_send
 
-    with connect(load(hosts), verbose) as session:
-        pulled = pull_image(session, dry_run, as_json, verbose)
-        report = carry_out(session, image_send_plan(session), dry_run, as_json, verbose, pulled)
+    with prepare_image_send(connection_of(load(hosts), verbose, show_notice)) as prepared:
+        report = carry_out_after_pull(prepared, dry_run, as_json, verbose)
     exit_with(report)
 
 
@@ -166,12 +166,11 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     """
     from dataclasses import asdict
 
-    from toolkit.image.manage import QUESTIONS, list_images
+    from toolkit.api.image import ImagePart
     from toolkit.image.show import images_text
 
     inventory = load(hosts)
-    with connect(inventory, verbose, questions=QUESTIONS) as session:
-        rows = list_images(session)
+    rows = ImagePart(connection_of(inventory, verbose)).rows()
     if as_json:
         put_json({"image": inventory.image, "rows": [asdict(row) for row in rows]})
     else:
@@ -188,8 +187,8 @@ def prune(
 
     Never one that a container is made from, running or not, and never one with a name that you gave it.
     """
-    from toolkit.image.manage import QUESTIONS, prune_plan
+    from toolkit.api.image import prepare_image_prune
 
-    with connect(load(hosts), verbose, questions=QUESTIONS) as session:
-        report = carry_out(session, prune_plan(session), dry_run, as_json, verbose)
+    with prepare_image_prune(connection_of(load(hosts), verbose, show_notice)) as prepared:
+        report = carry_out(prepared, dry_run, as_json, verbose)
     exit_with(report)

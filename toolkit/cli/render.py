@@ -57,13 +57,14 @@ def ssh(
 
 def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool) -> None:
     from toolkit.cli.line import CommandLine
+    from toolkit.cluster.session import observe_layout
     from toolkit.lifecycle.renderings import TARGETS
 
     line = CommandLine()
     check_folder(line, output)
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose) as session:
-        files = TARGETS[target](session.layout())
+        files = TARGETS[target](observe_layout(session))
         missing = dict(session.errors)
     put_files(files, output, as_json)
     for error in missing.values():

@@ -13,10 +13,11 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
-    connect,
+    connection_of,
     put_json,
     put_text,
     say,
+    show_notice,
 )
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
@@ -37,7 +38,7 @@ def smoke(
     verbose: Verbose = False,
 ) -> None:
     """Run nvidia-smi in a fresh container on every host, then one checked all-reduce across all slots."""
-    from toolkit.bench.smoke import choose_launcher, run_smoke, smoke_plans
+    from toolkit.api.smoke import prepare_smoke
     from toolkit.cli.line import CommandLine
     from toolkit.jobs.request import Request, check_request
     from toolkit.plan.show import table
@@ -45,16 +46,13 @@ def smoke(
     line = CommandLine()
     inventory = line.hosts(hosts)
     line.read(check_request, inventory, Request(words=("python3",), launcher=launcher, secrets=False))
-    with connect(line.accept(inventory), verbose) as session:
-        session.require_some()
-        launcher, instead = choose_launcher(session, launcher)
-        if instead:
-            say(f"smoke uses {launcher}: {instead}")
+    cluster = connection_of(line.accept(inventory), verbose, show_notice)
+    with prepare_smoke(cluster, launcher) as prepared:
         if dry_run:
-            show_plans(session, smoke_plans(session, launcher), as_json)
+            show_plans(prepared.session, prepared.plans, as_json)
             return
         with Progress(verbose) as listener:
-            result = run_smoke(session, launcher, listener, instead)
+            result = prepared.execute(listener)
     if as_json:
         put_json(result.as_json())
     else:

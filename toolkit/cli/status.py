@@ -31,7 +31,10 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """Show hosts, services, GPUs with their holders, and jobs; exits with 3 when the cluster is not up."""
     from dataclasses import asdict
 
+    from toolkit.cluster.applied import change_finding
+    from toolkit.cluster.container_status import host_states
     from toolkit.cluster.show_gpus import gpus_json, gpus_text
+    from toolkit.core.host_programs import inside_programs
     from toolkit.jobs.show import job_json, jobs_table
     from toolkit.plan.show import table
     from toolkit.services.control import states as service_states
@@ -39,8 +42,8 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
 
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
-        rows = session.host_states()
-        changes = session.changes()
+        rows = host_states(inventory, session.facts, session.errors, inside_programs())
+        changes = change_finding(inventory, session.facts)
         services = service_states(session)
         jobs, silent = _jobs(session)
         facts = tuple(session.facts.values())

@@ -207,7 +207,7 @@ def test_the_plan_and_the_list_in_words() -> None:
 
 def test_hosts_that_do_not_answer_have_their_row() -> None:
     session = Session(world.inventory())
-    session.local_image = world.IMAGE
+    session.find_local_image = lambda: world.IMAGE  # type: ignore[method-assign]
     session.facts = {"gpu1": world.facts()}
     session.replies = {"gpu1": Reply(answer([], ""), 0, 0)}
     session.errors = {"gpu2": Unreachable("off", "", "gpu2")}
