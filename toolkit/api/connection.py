@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.api.executors import EXECUTORS
 from toolkit.api.notices import Notice, Topic
@@ -14,7 +16,9 @@ from toolkit.data.plan import question
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import load_inventory
 from toolkit.plan.execute import Listener
-from toolkit.remote.ssh import Trace
+
+if TYPE_CHECKING:
+    from toolkit.remote.ssh import Trace
 
 Warn = Callable[[Finding], None]
 
@@ -26,7 +30,15 @@ class ToolkitWarning(UserWarning):
 def _warn(finding: Finding) -> None:
     host = f"{finding.host}: " if finding.host else ""
     text = f"{host}{finding.subject}: {finding.what}; fix: {finding.fix}"
-    warnings.warn(text, ToolkitWarning, stacklevel=4)
+    warnings.warn(text, ToolkitWarning, stacklevel=_depth_of_caller())
+
+
+def _depth_of_caller() -> int:
+    """Return the level of the first frame outside of toolkit, as ``_warn`` counts them."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("toolkit."):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 def _hear_nothing(event: object) -> None:

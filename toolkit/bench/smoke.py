@@ -118,19 +118,16 @@ class PlannedSmoke:
 
     Args:
         layout: of the cluster that runs, or why there is none.
+        gpus: asks containers for their GPUs; without a step if no host has any.
         job: the all-reduce, or why it cannot be started.
         launcher, instead: see ``choose_launcher``.
     """
 
     layout: Layout | ToolkitError
+    gpus: Plan
     job: PlannedJob | ToolkitError
     launcher: str
     instead: str
-
-    @property
-    def gpus(self) -> Plan:
-        """The plan that asks containers for their GPUs; without a step if no host has any."""
-        return plan_gpu_smoke(_or_raise(self.layout))
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -159,17 +156,21 @@ def plan_smoke(session: Session, asked: str) -> PlannedSmoke:
         asked: see ``choose_launcher``.
     """
     layout: Layout | ToolkitError
+    gpus = Plan("", ())
     try:
         layout = observe_layout(session, running=True)
+        gpus = plan_gpu_smoke(layout)
     except ToolkitError as error:
         layout = error
     known = None if isinstance(layout, ToolkitError) else layout
     launcher, instead = choose_launcher(session, known, asked)
     request = Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False, with_spares=True)
+    job: PlannedJob | ToolkitError
     try:
-        return PlannedSmoke(layout, plan_request(session, request, layout), launcher, instead)
+        job = plan_request(session, request, layout)
     except ToolkitError as error:
-        return PlannedSmoke(layout, error, launcher, instead)
+        job = error
+    return PlannedSmoke(layout, gpus, job, launcher, instead)
 
 
 def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smoke:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from toolkit.checks.clock import clock_offset
 from toolkit.checks.model import STAGES, Check, Scene, Seen
@@ -30,7 +31,9 @@ from toolkit.image.pull import ask_registry, pulling
 from toolkit.network.choose import choose
 from toolkit.network.evidence import Evidence
 from toolkit.remote.fanout import fan_out
-from toolkit.remote.ssh import Trace
+
+if TYPE_CHECKING:
+    from toolkit.remote.ssh import Trace
 
 _REGISTRY_SECONDS = 40.0
 _QUICK = "left out by --quick"

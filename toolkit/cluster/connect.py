@@ -22,10 +22,10 @@ from toolkit.plan.timing import Stopwatch
 from toolkit.protocol.frames import FrameError, read_frames
 from toolkit.remote.container_session import Desks
 from toolkit.remote.fanout import fan_out
-from toolkit.remote.ssh import SshRunner, Trace
 
 if TYPE_CHECKING:
     from toolkit.hostsfile.inventory import Inventory
+    from toolkit.remote.ssh import SshRunner, Trace
 
 _PROBE_SECONDS = 60.0
 # Of this process: a connection and what is begun over it, and everything else.
@@ -100,6 +100,8 @@ class Connected:
 
     def runner(self, name: str) -> SshRunner:
         """Return a runner for a host that is not connected yet."""
+        from toolkit.remote.ssh import SshRunner
+
         return SshRunner(target_of(self.inventory, name), trace=self.trace, engine=self.inventory.engine)
 
     def _ask(self, name: str, questions: Questions = ()) -> Facts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, Reply
 from toolkit.cluster.container_status import why_not_running
@@ -30,7 +31,9 @@ from toolkit.network.evidence import Evidence
 from toolkit.plan.context import Executors
 from toolkit.plan.execute import Listener, execute, reported_after
 from toolkit.plan.steps import Plan
-from toolkit.remote.ssh import Trace
+
+if TYPE_CHECKING:
+    from toolkit.remote.ssh import Trace
 
 # Bytes of each output of a command that are kept in memory; all hosts can send theirs at the same time.
 MOST_OUTPUT = 4 << 20
