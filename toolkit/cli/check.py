@@ -13,12 +13,12 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
-    cluster_of,
     connect,
     load,
     put_json,
     put_text,
     say,
+    trace,
 )
 from toolkit.cli.progress import Progress
 
@@ -53,12 +53,13 @@ def check(
     """Look for what would stop, spoil or slow a job, and change nothing (but see --fix); 1 means an error."""
     from dataclasses import asdict
 
+    from toolkit.checks.run import choose_checks, look
     from toolkit.cli.line import listed
     from toolkit.core.finding import worst
     from toolkit.plan.show import findings_text, plan_text, report_text
 
     inventory = load(hosts)
-    findings = cluster_of(inventory, verbose).check(listed(only), quick)
+    findings = look(inventory, choose_checks(listed(only)), trace if verbose else None, quick)
     verdict = worst(findings)
     if not as_json:
         put_text(findings_text(findings, inventory.names, everything=verbose))

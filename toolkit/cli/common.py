@@ -16,7 +16,6 @@ from toolkit.cli.complete import one_of
 from toolkit.core.printable import TerminalFilter, printable, printable_line
 
 if TYPE_CHECKING:
-    from toolkit.api.cluster import Cluster
     from toolkit.api.connection import Connection
     from toolkit.api.notices import Notice
     from toolkit.cluster.session import Questions, Session
@@ -190,15 +189,6 @@ def show_notice(notice: Notice) -> None:
         warn(notice.findings)
     if notice.text:
         say(f"{_INDENTS.get(notice.topic.name, '')}{notice.text}")
-
-
-def cluster_of(inventory: Inventory, verbose: bool) -> Cluster:
-    """Return the cluster as an object; ``verbose`` says what is run where."""
-    from toolkit.api.cluster import Cluster
-
-    if not verbose:
-        return Cluster(inventory, warn=_warn_of)
-    return Cluster(inventory, warn=_warn_of, trace=trace, met=_say_timings)
 
 
 def _warn_of(finding: Finding) -> None:

@@ -13,8 +13,8 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
-    cluster_of,
     connect,
+    connection_of,
     load,
     put_json,
     put_text,
@@ -37,9 +37,10 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
     """
     from dataclasses import asdict
 
+    from toolkit.api.parts import NetworkPart
     from toolkit.network.show import explanation_text
 
-    said = cluster_of(load(hosts), verbose).network.explain()
+    said = NetworkPart(connection_of(load(hosts), verbose)).explain()
     if as_json:
         put_json(asdict(said))
     else:

@@ -18,7 +18,7 @@ from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
 from toolkit.api.connection import Connection
-from toolkit.cli.common import cluster_of
+from toolkit.cli.common import connection_of
 from toolkit.cluster import session as api
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
@@ -427,7 +427,7 @@ def test_a_start_keeps_the_hosts_of_its_plan(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_command_prints_what_a_session_warns_of(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("jobs", "warning", "the report is ignored", "remove cpu3", "cpu3", JOB)
-    cluster_of(world.inventory(TEXT), False).warn(finding)
+    connection_of(world.inventory(TEXT), False).warn(finding)
     assert capsys.readouterr().err == f"warning: cpu3: {JOB}: the report is ignored\n  fix: remove cpu3\n"
 
 
