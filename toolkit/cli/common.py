@@ -1,6 +1,6 @@
 """What the verbs share: options, output, the way to the hosts.
 
-Heavy imports stay inside functions for a quick --help.
+What leads to the hosts is imported inside functions: help, completion and errors print without it.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from toolkit.api.notices import Notice, Topic
 from toolkit.cli.complete import one_of
 from toolkit.core.printable import TerminalFilter, printable, printable_line
 
 if TYPE_CHECKING:
     from toolkit.api.connection import Connection
-    from toolkit.api.notices import Notice
     from toolkit.cluster.session import Questions, Session
     from toolkit.core.finding import Finding
     from toolkit.hostsfile.inventory import Inventory
@@ -113,8 +114,6 @@ def say_changes(findings: Iterable[Finding]) -> None:
 
 def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
     """Return the part of a result's JSON that holds findings."""
-    from dataclasses import asdict
-
     return {"warnings": [asdict(finding) for finding in findings]}
 
 
@@ -181,8 +180,6 @@ def connection_of(
 
 def show_notice(notice: Notice) -> None:
     """Print a notice; problems of hosts are for the verb, as commands differ in how many they print."""
-    from toolkit.api.notices import Topic
-
     if notice.topic is Topic.CHANGES:
         say_changes(notice.findings)
     elif notice.topic is not Topic.HOSTS:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from toolkit.api.notices import Notice, Topic
 from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -34,7 +35,6 @@ from toolkit.cli.watch import ON_INTERRUPT
 from toolkit.core.text import counted
 
 if TYPE_CHECKING:
-    from toolkit.api.notices import Notice
     from toolkit.cli.line import CommandLine
 
 # A script's own options come after it and are not ours.
@@ -195,7 +195,6 @@ def run(
 
 def _show(notice: Notice) -> None:
     """Print a notice; of problems of hosts the errors, or else the first warnings."""
-    from toolkit.api.notices import Topic
     from toolkit.plan.show import alarms_text, warnings_text
 
     show_notice(notice)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from toolkit.api.notices import Notice, Topic
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -19,9 +20,6 @@ from toolkit.cli.common import (
     show_notice,
 )
 from toolkit.cli.plans import carry_out_after_pull, exit_with
-
-if TYPE_CHECKING:
-    from toolkit.api.notices import Notice
 
 
 def up(
@@ -44,7 +42,6 @@ def up(
     verbose: Verbose = False,
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
-    from toolkit.api.notices import Topic
     from toolkit.api.up import prepare_up
 
     inventory = load(hosts)
@@ -62,7 +59,6 @@ def up(
 
 
 def _show(notice: Notice) -> None:
-    from toolkit.api.notices import Topic
     from toolkit.plan.show import alarms_text
 
     show_notice(notice)
