@@ -37,7 +37,7 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
     """
     from dataclasses import asdict
 
-    from toolkit.api.parts import NetworkPart
+    from toolkit.api.network import NetworkPart
     from toolkit.network.show import explanation_text
 
     said = NetworkPart(connection_of(load(hosts), verbose)).explain()
