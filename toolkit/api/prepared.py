@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -140,15 +140,18 @@ class PreparedAfterPull(Prepared[Report]):
     """A command before which hosts pull the image, where the hosts file lets them.
 
     If they do, ``plan`` is the plan of the pull, and what follows is planned from what the pull brought.
-    Otherwise the hosts were observed already, and ``plan`` is made from that, without asking anything.
+    Otherwise the hosts were observed already, and ``plan`` is made from that, without asking anything. What
+    keeps the plan from being made is raised where the plan is looked at or executed.
     """
 
     def __init__(self, cluster: Connection, session: Session, notices: Notices) -> None:
         super().__init__(cluster, session, notices)
-        self._observed: Observed | None = None
-        with suppress(ToolkitError):  # raised again where the plan is looked at
+        self._observed: Observed | ToolkitError | None = None
+        try:
             if session.facts and not self._pull:
                 self._observed = session.observe()
+        except ToolkitError as error:
+            self._observed = error
 
     @cached_property
     def _pull(self) -> Plan | None:
@@ -163,11 +166,17 @@ class PreparedAfterPull(Prepared[Report]):
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
         self.session.require_some()
-        return (self._pull or self._made[1],)
+        return (self._pull or self._first[1],)
 
     @cached_property
-    def _made(self) -> tuple[Layout, Plan]:
-        observed = self._observed or self.session.observe()
+    def _first(self) -> tuple[Layout, Plan]:
+        """The layout and the plan of the command itself, if nothing is pulled before."""
+        if isinstance(self._observed, ToolkitError):
+            raise self._observed
+        assert self._observed is not None
+        return self._made(self._observed)
+
+    def _made(self, observed: Observed) -> tuple[Layout, Plan]:
         layout = make_layout(self.session.inventory, observed)
         return layout, self._plan(layout)
 
@@ -195,6 +204,6 @@ class PreparedAfterPull(Prepared[Report]):
             pulled = session.pull(self._pull, listen)
         session.require_some()
         with reported_after(pulled):
-            layout, plan = self._made
+            layout, plan = self._made(session.observe()) if self._pull else self._first
             session.leave_out(layout.refused)
             return self._run(layout, plan, listen).after(pulled)

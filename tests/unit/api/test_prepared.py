@@ -26,7 +26,7 @@ from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.finding import Finding
 from toolkit.core.image import ImageFacts
 from toolkit.core.report import Outcome, PlanFailed, Report
-from toolkit.errors import BadInput, NotReady, ToolkitError, Unreachable
+from toolkit.errors import BadInput, ImageError, NotReady, ToolkitError, Unreachable
 from toolkit.jobs.request import Request, check_request
 from toolkit.plan.execute import StepEnded
 from toolkit.plan.steps import Plan
@@ -167,6 +167,25 @@ def test_a_pull_is_the_plan_and_the_rest_is_planned_after_it(
         assert ran.plans[-2] is prepared.plan and ran.plans[-1].title.startswith(name)
         assert prepared.notes == (f"gpu1, gpu2, cpu3: {prepared.plan.title}",)
     assert [notice.topic for notice in told] == [Topic.PULL, Topic.PULL]
+
+
+def test_what_keeps_a_plan_from_being_made_is_raised_where_it_is_looked_at(
+    opened: list[Session], ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def fail(session: Session) -> None:
+        asked.append(session)
+        raise ImageError("the engine cannot say what it is", "docker images")
+
+    monkeypatch.setattr(Session, "find_local_image", fail)
+    with cluster().prepare_up(check=False) as prepared:
+        for _ in range(2):
+            with pytest.raises(ImageError):
+                _ = prepared.plan
+        with pytest.raises(ImageError):
+            prepared.execute(lambda event: None)
+    assert len(asked) == 1 and ran.plans == []
 
 
 # Problems of the hosts
