@@ -15,8 +15,7 @@ from toolkit.export.kubernetes import KIND_OF
 from toolkit.export.slurm_launches import SLURM_LAUNCHES
 from toolkit.hostsfile.inventory import Host, Inventory
 from toolkit.hostsfile.words import shown
-from toolkit.jobs.launcher import Start
-from toolkit.jobs.request import Request, check_request, chosen_hosts
+from toolkit.jobs.request import Request, check_request, chosen_hosts, start_of
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
 _CALLED = {SLURM: "Slurm", KUBERNETES: "Kubernetes"}
@@ -65,15 +64,15 @@ def open_hosts(inventory: Inventory, away: Away) -> tuple[str, ...]:
     return tuple(host.name for host in chosen if _declared(host) is None and host.slots != 0)
 
 
-def check_away(inventory: Inventory, away: Away, target: str) -> Start:
-    """Return how its ranks are started; refuse what is wrong before any host is asked, all of it at once.
+def check_away(inventory: Inventory, away: Away, target: str) -> None:
+    """Refuse what can be seen to be wrong before anybody is asked anything, all of it at once.
 
     Raises:
         BadInput: as ``toolkit.jobs.request.check_request``; the target has no means for a part of the file.
     """
-    start = check_request(inventory, replace(away.request, secrets=False)).start
+    check_request(inventory, replace(away.request, secrets=False))
     problems = []
-    launcher = start.launcher
+    launcher = start_of(inventory, away.request).launcher
     if launcher not in _LAUNCHERS[target]:
         known = ", ".join(_LAUNCHERS[target])
         problems.append(Problem("--launcher", f"{launcher} is not rendered for {_CALLED[target]}: {known}"))
@@ -91,7 +90,6 @@ def check_away(inventory: Inventory, away: Away, target: str) -> Start:
     if problems:
         fix = "--leave-out PATH, for what may be missing there" if found else ""
         raise BadInput(inventory.source or "hosts file", tuple(problems), fix)
-    return start
 
 
 def job_elsewhere(
@@ -119,7 +117,8 @@ def batch_job(inventory: Inventory, away: Away, target: str, facts: Mapping[str,
     Raises:
         BadInput: see ``check_away``; or nodes differ where the target wants them alike.
     """
-    start = check_away(inventory, away, target)
+    check_away(inventory, away, target)
+    start = start_of(inventory, away.request)
     plain = target == SLURM and away.runtime == "docker"
     nodes = tuple(
         made

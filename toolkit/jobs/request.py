@@ -102,7 +102,7 @@ def check_request(inventory: Inventory | None, request: Request) -> CheckedReque
         problems.append(Problem("--workdir", f"{request.workdir} is not a folder"))
     else:
         try:
-            start = _start_of(inventory, request)
+            start = start_of(inventory, request)
             launcher = start.launcher
         except BadInput as error:
             problems += error.problems
@@ -167,7 +167,7 @@ def environment_findings(inventory: Inventory, request: Request | None = None) -
     return graver_first(lint_inventory(inventory, request.env, hosts))
 
 
-def _start_of(inventory: Inventory | None, request: Request) -> Start:
+def start_of(inventory: Inventory | None, request: Request) -> Start:
     """Return how the request's ranks are started.
 
     Raises:
