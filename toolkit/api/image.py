@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.api.connection import Connection
 from toolkit.api.part import Part
-from toolkit.api.prepared import Notices, PreparedAfterPull, PreparedPlan, closed_on_error, tell_silent
+from toolkit.api.prepared import Notices, PreparedAfterPull, PreparedPlan, closed_on_error, report_silent
 from toolkit.cluster.layout import Layout
 from toolkit.core.report import Report, refuse_failed
 from toolkit.image.inventory import ImageRow
@@ -33,7 +33,7 @@ class PreparedImageSend(PreparedAfterPull):
         return plan_image_send(layout)
 
     def _run(self, layout: Layout, plan: Plan, listen: Listener) -> Report:
-        tell_silent(self.session, listen)
+        report_silent(self.session, listen)
         return self.session.execute(plan, listen)
 
 

@@ -114,8 +114,8 @@ def closed_on_error(session: Session) -> Iterator[Session]:
         raise
 
 
-def tell_silent(session: Session, listen: Listener) -> None:
-    """Tell the listener of the hosts that take no part, as of a step that failed."""
+def report_silent(session: Session, listen: Listener) -> None:
+    """Report the hosts that take no part to the listener, as failed steps."""
     for outcome in session.connect_outcomes():
         listen(StepEnded(outcome))
 
@@ -132,7 +132,7 @@ class PreparedPlan(Prepared[Report]):
         return (self._plan,)
 
     def execute(self, listen: Listener) -> Report:
-        tell_silent(self.session, listen)
+        report_silent(self.session, listen)
         return self.session.execute(self._plan, listen)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.api.connection import Connection
 from toolkit.api.notices import Topic
-from toolkit.api.prepared import Notices, PreparedAfterPull, closed_on_error, tell_silent
+from toolkit.api.prepared import Notices, PreparedAfterPull, closed_on_error, report_silent
 from toolkit.checks.preflight import preflight, questions, refuse_faults
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session
@@ -54,7 +54,7 @@ class PreparedUp(PreparedAfterPull):
         if not self._force:
             refuse_newer(session.inventory.cluster, session.facts.values())
             refuse_to_end_jobs(session, layout, self._prepare)
-        tell_silent(session, listen)
+        report_silent(session, listen)
         return bring_up(session, layout, plan, listen, self._prepare, self._force)
 
 

@@ -37,7 +37,7 @@ WARNING = Finding("clock", "warning", "is late", "set it", "gpu2", "clock")
 
 
 class Ran:
-    """Stands where plans are executed, and keeps them."""
+    """Replaces ``execute`` and keeps its plans."""
 
     def __init__(self) -> None:
         self.plans: list[Plan] = []
