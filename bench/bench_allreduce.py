@@ -25,10 +25,10 @@ from pathlib import Path
 import yaml
 from lab_links import limited, links_of, payload
 
+from toolkit.api.connection import Connection
 from toolkit.bench.tune import tune
 from toolkit.cluster.session import Session
-from toolkit.hostsfile.load import load_inventory
-from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.build import plan_request
 from toolkit.jobs.control import hear_out
 from toolkit.jobs.request import Request
 from toolkit.network.measured import shown_bytes, shown_time
@@ -55,8 +55,9 @@ def measure(
         (folder / ROUNDS.name).write_bytes(ROUNDS.read_bytes())
         words = (ROUNDS.name, engine, f"{each:g}", *map(str, sizes))
         request = Request(words=words, launcher=launcher, workdir=folder, only=only, tuned=tuned)
-        job = make_job(session, request)
-        text = hear_out(session, plan_run(session, job, folder), job.id, lambda event: None)
+        planned = plan_request(session, request)
+        job = planned.job
+        text = hear_out(session, planned.plan, job.id, lambda event: None)
     found = [line.partition("rounds ")[2] for line in text.splitlines() if "] rounds {" in line]
     if not found:
         sys.exit(f"job {job.id} failed:\n{text[-2000:]}")
@@ -71,13 +72,13 @@ def cell(hosts_file: str, names: tuple[str, ...], mbit: int, pairs: int) -> list
         return 2 * (count - 1) / count * size * 8 / payload(mbit)
 
     sizes = [size for size in SIZES if limit(size) < LONGEST]
-    with Session.open(load_inventory(hosts_file)) as session:
+    with Connection(hosts_file).connect() as session:
         start = time.monotonic()
         tuning = tune(session, "mpi", 8.0, lambda event: None, names)
         tuned_in = time.monotonic() - start
     times: dict[bool, dict[int, list[float]]] = {way: {size: [] for size in sizes} for way in (False, True)}
     # What is kept on main is read when a session begins.
-    with Session.open(load_inventory(hosts_file)) as session:
+    with Connection(hosts_file).connect() as session:
         for _ in range(pairs):
             for way in (False, True):
                 for size, seconds in measure(session, names, way, sizes).items():

@@ -25,10 +25,10 @@ from typing import Any
 
 import yaml
 
-from toolkit.cluster.session import Session, load_inventory
+from toolkit.api.connection import Connection
 from toolkit.core.command import script
 from toolkit.core.names import JOBS
-from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.build import plan_request, plan_run, read_code
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
 
@@ -51,12 +51,11 @@ class Hosts:
 
     def __init__(self, hosts_file: Path, stack: ExitStack) -> None:
         data: dict[str, Any] = yaml.safe_load(hosts_file.read_text())
-        inventory = load_inventory(hosts_file)
-        self.session = stack.enter_context(Session.open(inventory, desks=True))
+        self.session = stack.enter_context(Connection(hosts_file).connect(desks=True))
         self.session.require_some()
         lab = Path(next(iter(data["hosts"].values()))["identity_file"]).parent.name.lstrip(".")
         self.containers = [f"toolkit-lab-{lab}-{name}" for name in data["hosts"]]
-        self.job = make_job(self.session, Request(("true",), Path.cwd()))
+        self.planned = plan_request(self.session, Request(("true",), Path.cwd()))
         self.made: list[str] = []
         control = stack.enter_context(tempfile.TemporaryDirectory())
         self.ssh = {
@@ -82,9 +81,9 @@ class Hosts:
 
     def send(self, folder: Path) -> None:
         """What `run` does with the code."""
-        job: Job = replace(self.job, id=f"{self.job.id}-{len(self.made)}")
+        job: Job = replace(self.planned.job, id=f"{self.planned.job.id}-{len(self.made)}")
         self.made.append(job.id)
-        plan = plan_run(self.session, job, folder)
+        plan = plan_run(self.planned.layout, job, folder, read_code(self.session.inventory, folder))
         report = self.session.execute(replace(plan, phases=plan.phases[:1]))
         assert report.ok, report.failures
 

@@ -27,9 +27,9 @@ from lab_links import limited, links_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.e2e import images
-from toolkit.cluster.session import Session
-from toolkit.hostsfile.load import load_inventory
-from toolkit.lifecycle.planning import image_send_plan
+from toolkit.api.connection import Connection
+from toolkit.cluster.session import observe_layout
+from toolkit.lifecycle.up import plan_image_send
 from toolkit.transfer import feeder as relay_supply
 from toolkit.transfer.compress import Packer
 
@@ -69,8 +69,8 @@ def seconds(hosts: Path, links: Sequence[tuple[str, str]], way: str) -> tuple[fl
     """Send it; return the transfer's seconds and the bytes that each host got."""
     forget(links)
     relay_supply.Packer = WAYS[way]  # type: ignore[misc,assignment]
-    with Session.open(load_inventory(str(hosts))) as session:
-        report = session.execute(image_send_plan(session))
+    with Connection(hosts).connect() as session:
+        report = session.execute(plan_image_send(observe_layout(session)))
     found = [dict(o.amounts) for o in report.outcomes if "transfer_ms" in dict(o.amounts)]
     assert report.ok and len(found) == len(links), report.outcomes
     return max(a["transfer_ms"] for a in found) / 1000, max(a["bytes"] for a in found)

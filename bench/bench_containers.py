@@ -25,8 +25,7 @@ import yaml
 from bench_allreduce import ROUNDS, measure
 from lab_links import links_of
 
-from toolkit.cluster.session import Session
-from toolkit.hostsfile.load import load_inventory
+from toolkit.api.connection import Connection
 from toolkit.network.measured import shown_bytes, shown_time
 
 SIZES = (1024, 16_777_216)
@@ -88,7 +87,7 @@ def main() -> None:
     try:
         for container, _ in links:
             on(container, UNPACK, data["image"], text=ROUNDS.read_text())
-        with Session.open(load_inventory(hosts_file)) as session:
+        with Connection(hosts_file).connect() as session:
             env = image_env(links[0][0], data["image"])
             for _ in range(options.pairs):
                 for size, seconds in bare(links, env, list(SIZES)).items():

@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.unit.cluster_world import facts
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.core.host_programs import inside_programs
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lifecycle.up import plan_up
@@ -39,7 +39,7 @@ def timed(count: int) -> tuple[float, float, float]:
     start = time.perf_counter()
     inventory = parse_inventory(text, "hosts.yaml")
     read = time.perf_counter()
-    plan = plan_up(make_layout(inventory, said, None), programs)
+    plan = plan_up(make_layout(inventory, Observed(said)), programs)
     planned = time.perf_counter()
     plan_text(plan)
     return read - start, planned - read, time.perf_counter() - planned

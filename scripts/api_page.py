@@ -7,9 +7,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from toolkit.api.bench import BenchPart
 from toolkit.api.cluster import Cluster
+from toolkit.api.data import DataPart
+from toolkit.api.image import ImagePart
 from toolkit.api.job import ClusterJob
-from toolkit.api.parts import BenchPart, DataPart, ImagePart, KeysPart, NetworkPart, ServicesPart
+from toolkit.api.keys import KeysPart
+from toolkit.api.network import NetworkPart
+from toolkit.api.prepared import Prepared
+from toolkit.api.services import ServicesPart
 
 # What a person writes -> what it is.
 PARTS: dict[str, type] = {
@@ -21,6 +27,7 @@ PARTS: dict[str, type] = {
     "cluster.network": NetworkPart,
     "cluster.bench": BenchPart,
     "job": ClusterJob,
+    "prepared": Prepared,
 }
 
 

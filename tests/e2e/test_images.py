@@ -18,13 +18,14 @@ import yaml
 from tests.e2e import faults, images, waiting
 from tests.e2e.images import Made, is_whole, layer, make, parts_on, readers, received
 from tests.e2e.world import Toolkit, interrupt, on, sh
-from toolkit.cluster.session import Session, load_inventory
+from toolkit.api.connection import Connection
+from toolkit.cluster.session import observe_layout
 from toolkit.core.command import Command, Result
 from toolkit.core.names import identity_reference
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Sink
 from toolkit.image.layers import ImageParts
-from toolkit.lifecycle.planning import image_send_plan
+from toolkit.lifecycle.up import plan_image_send
 from toolkit.plan.steps import Phase, Plan, SendImage, Step
 from toolkit.remote.ssh import SshRunner
 
@@ -168,8 +169,8 @@ def alone(step: Step) -> Step:
 
 
 def send_altered(tool: Toolkit, alter: Alter, number: int = 1) -> list[Outcome]:
-    with Session.open(load_inventory(tool.hosts)) as session:
-        plan = image_send_plan(session)
+    with Connection(tool.hosts).connect() as session:
+        plan = plan_image_send(observe_layout(session))
         # Without an address no other host can give it anything: all of it comes from here.
         plan = Plan(plan.title, tuple(Phase(p.title, tuple(map(alone, p.steps))) for p in plan.phases))
         for name, runner in session.runners.items():
@@ -309,8 +310,8 @@ class Watched:
 
 
 def send_watched(tool: Toolkit, at: int, act: Callable[[], None]) -> dict[str, Outcome]:
-    with Session.open(load_inventory(tool.hosts)) as session:
-        plan = image_send_plan(session)
+    with Connection(tool.hosts).connect() as session:
+        plan = plan_image_send(observe_layout(session))
         for name, runner in session.runners.items():
             session.runners[name] = Watched(runner, at, act)  # type: ignore[arg-type,assignment]
         return {outcome.host: outcome for outcome in session.execute(plan).outcomes}

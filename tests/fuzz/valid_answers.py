@@ -22,7 +22,7 @@ from tests.unit.cluster.test_probe import BOOT, DISK, GPUS, IMAGE, ROUTES, TCP, 
 from tests.unit.cluster_world import public_key
 from toolkit import __version__
 from toolkit.cluster.containers import cluster_container
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.probe import parse_facts
 from toolkit.core.host_programs import inside_programs
 from toolkit.core.image import image_facts
@@ -106,7 +106,7 @@ def _digests() -> Mapping[str, Mapping[str, str]]:
     """Digests of the containers that `up` would make on each host, by role."""
     inventory = parse_inventory(HOSTS, "hosts.yaml")
     bare = {host: parse_facts(host, "demo", _sections(host, True, {})) for host in NAMES}
-    layout = make_layout(inventory, bare, None)
+    layout = make_layout(inventory, Observed(bare))
     found = {place.name: {place.role: cluster_container(layout, place).digest()} for place in layout.places}
     for place in layout.places:
         for service in inventory.services_on(place.name):

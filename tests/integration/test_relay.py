@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from tests.e2e import waiting
+from tests.unit.hosts_here import execute
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, use
 from toolkit.core.command import Command, Result
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.image.layers import digest
-from toolkit.plan.execute import execute
 from toolkit.plan.steps import Phase, Plan, SendImage
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from toolkit import __version__
 from toolkit.checks.leftovers import Stray
 from toolkit.cleanup.plan import Leftovers, plan_gc
-from toolkit.cluster.layout import Layout, make_layout
+from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.versions import programs_of
 from toolkit.core.code import CodeTree, Entry
 from toolkit.core.container import Container, Mount, Ulimit
@@ -129,7 +129,7 @@ def cluster_facts() -> dict[str, Facts]:
 
 
 def layout(text: str = HOSTS) -> Layout:
-    return make_layout(inventory(text), cluster_facts(), None)
+    return make_layout(inventory(text), Observed(cluster_facts()))
 
 
 def running(cluster: str, host: str, role: str, **labels: str) -> ContainerFacts:
@@ -211,7 +211,7 @@ def container(**changes: object) -> Container:
 def plans() -> dict[str, Plan]:
     """Every plan that is made of this cluster."""
     place = layout()
-    up = make_layout(inventory(), facts_when_up(), None)
+    up = make_layout(inventory(), Observed(facts_when_up()))
     files = [("lib/model.py", 1200), ("train.py", 800)]
     code = CodeTree(tuple(Entry(path, "f", 0o644, size, 0, "0" * 64) for path, size in files))
     return {

@@ -8,14 +8,13 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.unit.hosts_here import HostHere
+from tests.unit.hosts_here import HostHere, execute
 from tests.unit.inside_world import wait_for
 from toolkit.core.command import Command, Result
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Sink
 from toolkit.data.source import read_content
 from toolkit.errors import Unreachable
-from toolkit.plan.execute import execute
 from toolkit.plan.steps import Phase, Plan, RemoveData, SendData
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import toolkit.plan.execute
+from tests.unit import cluster_world as world
+from toolkit.api.connection import Connection
+from toolkit.api.executors import EXECUTORS
+from toolkit.api.prepared import Notices, PreparedPlan
+from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
-from toolkit.core.runner import LocalRunner, Sink
+from toolkit.core.report import Report
+from toolkit.core.runner import LocalRunner, Runner, Sink
+from toolkit.plan.execute import Listener
+from toolkit.plan.steps import Plan, Step
 
 
 class HostHere(LocalRunner):
@@ -43,6 +53,11 @@ class Interrupting(HostHere):
         return super().run(command, timeout)
 
 
+def execute(plan: Plan, runners: Mapping[str, Runner], *rest: Any, **more: Any) -> Report:
+    """Run a plan with the executors of all commands; arguments as in ``toolkit.plan.execute.execute``."""
+    return toolkit.plan.execute.execute(plan, runners, EXECUTORS, *rest, **more)
+
+
 def hosts(*names: str) -> dict[str, HostHere]:
     return {name: HostHere(name) for name in names}
 
@@ -59,3 +74,19 @@ def tree(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
         for p in sorted(folder.rglob("*"))
         if p.is_file()
     }
+
+
+class FakePrepared(PreparedPlan):
+    """Keeps the plans that it executes, and answers to ``to_do``."""
+
+    def __init__(self, plan: Plan) -> None:
+        cluster = Connection(world.inventory())
+        super().__init__(cluster, Session(world.inventory()), Notices(cluster), plan)
+        self.executed: list[Plan] = []
+
+    def execute(self, listen: Listener) -> Report:
+        self.executed.append(self.plan)
+        return Report(self.plan.title, ())
+
+    def to_do(self) -> tuple[Step, ...]:
+        return self.plan.steps[-1:]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit import fake_docker
-from tests.unit.hosts_here import HostHere
+from tests.unit.hosts_here import HostHere, execute
 from toolkit.core.command import Command, Result
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
@@ -26,7 +26,6 @@ from toolkit.image import source as image_source
 from toolkit.image.archive import archive
 from toolkit.image.layer_reader import Unreadable
 from toolkit.image.layers import ImageParts, Layer, digest, metadata
-from toolkit.plan.execute import execute
 from toolkit.plan.steps import Phase, Plan, SendImage
 
 STORES = ("overlay2", "containerd")

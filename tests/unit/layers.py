@@ -18,11 +18,7 @@ ORDER = (
     "predict", "bench", "monitor", "export", "init", "api", "lab", "cli",
 )  # fmt: skip
 # Imports against the order that are left: a module and what it imports. The list may only become shorter.
-AGAINST = frozenset(
-    (
-        ("plan.execute", "api.executors"),
-    )
-)  # fmt: skip
+AGAINST: frozenset[tuple[str, str]] = frozenset()
 # Modules that import each other in a circle, likewise.
 CIRCLES: tuple[frozenset[str], ...] = ()
 # Folders in which every module may act: talk to hosts, read files and clocks, start threads.
@@ -35,7 +31,7 @@ _ACTING = {
     "checks": "preflight run",
     "cleanup": "gc",
     "cluster": "connect container_probe gauges reachability session trust",
-    "core": "files here local_writer runner",
+    "core": "background files here local_writer runner",
     "data": "manage send source",
     "diagnose": "why",
     "export": "prepare verify",
@@ -93,6 +89,15 @@ LATE = {
     ("toolkit", "toolkit.api.cluster"): "importing any module of the package would import the whole API",
     ("__main__", "toolkit.cli.app"): "Ctrl-C during this import is told in words",
     ("__main__", "toolkit.cli.tracebacks"): "Ctrl-C during this import is told in words",
+    ("api.executors", "toolkit.data.send"): "only a plan with data needs it",
+    ("api.executors", "toolkit.image.send"): "Docker SDK; only a plan that sends an image needs it",
+    ("api.executors", "toolkit.jobs.send_code"): "only a plan that starts a job needs it",
+    ("api.executors", "toolkit.plan.fetch_files"): "only `down` needs it",
+    ("cli.common", "toolkit.api.connection"): "the output functions beside it serve `--help` too",
+    ("cli.common", "toolkit.hostsfile.load"): "PyYAML; the output functions beside it serve `--help` too",
+    ("cli.complete", "toolkit.checks.registry"): "all verbs have completers, only TAB calls them",
+    ("cli.complete", "toolkit.image.build_plan"): "all verbs have completers, only TAB calls them",
+    ("cluster.session", "toolkit.remote.engine"): "Docker SDK; most commands never ask this machine's engine",
     ("cli.app", "toolkit.cli.failure"): "only an error needs it",
     (
         "cli.complete",
@@ -111,15 +116,8 @@ LATE = {
     ("export.verify", "jsonschema"): "only --check against a definition needs it",
     ("hostsfile.parse", "toolkit.hostsfile.models"): "pydantic; only a hosts file that is read needs it",
 }
-# Modules with other imports inside functions. The list may only become shorter.
-_LATE_LEFT = (
-    "api.cluster api.connection api.elsewhere api.job api.meanwhile api.parts api.runs "
-    "cli.common cli.complete cli.data cli.down cli.image cli.plans "
-    "cli.run cli.smoke cli.up cluster.session jobs.build plan.execute"
-)
-LATE_LEFT = frozenset(_LATE_LEFT.split())
-# Modules that import others by name: `cli.lazy` the verbs. The list of the others may only become shorter.
-BY_NAME = frozenset(("cli.lazy", "api.executors", "api.meanwhile"))
+# Modules that import others by name: the table of verbs alone.
+BY_NAME = frozenset(("cli.lazy",))
 # Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
 MEASURED = {
     "toolkit.inside.accelerated": {"accelerate"},
@@ -183,8 +181,7 @@ def violations(module: str, text: str, acting: Iterable[str] = ACTING) -> list[s
     if folder == "inside":
         return _inside(module, tree)
     found = []
-    if _short(module) not in LATE_LEFT:
-        found += [f"imports {name} inside a function" for _, name in late({module: text}) - LATE.keys()]
+    found += [f"imports {name} inside a function" for _, name in late({module: text}) - LATE.keys()]
     if _short(module) not in BY_NAME and any(_calls(tree, "import_module")):
         found.append("imports by name")
     for target in targets(module, tree):

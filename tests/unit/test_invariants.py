@@ -6,21 +6,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import toolkit.api.up
 import toolkit.cluster.session
 import toolkit.jobs.build
 import toolkit.jobs.control
-import toolkit.lifecycle.planning
 import toolkit.remote.engine
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from tests.unit.hosts_here import HostHere, hosts, tree
+from tests.unit.hosts_here import FakePrepared, HostHere, execute, hosts, tree
 from toolkit.cli import plans
 from toolkit.cluster.session import Session
 from toolkit.core.code import CodeTree
@@ -28,7 +27,6 @@ from toolkit.core.command import Command, Ref, Result, command, script
 from toolkit.core.report import Outcome, Report
 from toolkit.core.typed import Kind
 from toolkit.launchers.job import Job
-from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import File, Phase, Plan, Run, Upload, WaitFor
 
@@ -138,7 +136,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
 
     monkeypatch.setattr(toolkit.cluster.session.Session, "open", opened)
     monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
-    monkeypatch.setattr("toolkit.plan.execute.execute", recorder)
+    monkeypatch.setattr("toolkit.cluster.session.execute", recorder)
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [])
     monkeypatch.setattr(toolkit.jobs.control, "running_jobs", lambda session: [])
     # A job's id is made of the clock and of chance; it is an argument of the plan like any other.
@@ -203,13 +201,12 @@ def test_a_plan_that_changes_between_print_and_run_is_caught(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Plan] = []
-    real = toolkit.lifecycle.planning.up_plan
 
-    def unsteady(session: Session, *words: Any) -> Plan:
-        made.append(real(session, *words))
+    def unsteady(*words: Any) -> Plan:
+        made.append(toolkit.lifecycle.up.plan_up(*words))
         return made[-1] if len(made) == 1 else replace(made[-1], phases=made[-1].phases[1:])
 
-    monkeypatch.setattr(toolkit.lifecycle.planning, "up_plan", unsteady)
+    monkeypatch.setattr(toolkit.api.up, "plan_up", unsteady)
     printed, ran = dry_run_and_run(("up",), recorder, 1)
     assert printed != ran
 
@@ -221,43 +218,27 @@ def test_the_json_of_run_has_the_warnings(recorder: Recorder) -> None:
     assert [w["subject"] for w in told["warnings"]] == ["--env NCCL_TIMEOUT"]
 
 
-class FakeSession:
-    """Gets a plan to execute from ``carry_out``, and keeps that very object."""
-
-    def __init__(self, change: Callable[[Plan], Plan] = lambda plan: plan) -> None:
-        self.change = change
-        self.inventory = world.inventory()
-        self.executed: list[Plan] = []
-
-    def connect_outcomes(self) -> tuple[Outcome, ...]:
-        return ()
-
-    def execute(self, plan: Plan, listen: object) -> Report:
-        self.executed.append(self.change(plan))
-        return Report(plan.title, ())
-
-
-def test_carry_out_hands_on_the_very_object(capsys: pytest.CaptureFixture[str]) -> None:
-    plan, session = world.plans()["up"], FakeSession()
-    assert plans.carry_out(session, plan, True, False, False) is None  # type: ignore[arg-type]
-    assert session.executed == []
-    assert capsys.readouterr().out == plan_text(plan)
-    plans.carry_out(session, plan, False, False, False)  # type: ignore[arg-type]
-    assert session.executed[0] is plan
+def test_carry_out_prints_a_plan_or_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    prepared = FakePrepared(world.plans()["up"])
+    assert plans.carry_out(prepared, True, False, False) is None
+    assert prepared.executed == []
+    assert capsys.readouterr().out == plan_text(prepared.plan)
+    plans.carry_out(prepared, False, False, False)
+    assert prepared.executed[0] is prepared.plan
 
 
 def test_dry_run_as_json_holds_the_same_text(capsys: pytest.CaptureFixture[str]) -> None:
-    plan, session = world.plans()["up"], FakeSession()
-    plans.carry_out(session, plan, True, True, False)  # type: ignore[arg-type]
+    prepared = FakePrepared(world.plans()["up"])
+    plan = prepared.plan
+    plans.carry_out(prepared, True, True, False)
     told = json.loads(capsys.readouterr().out)
     assert told["plan"] == plan_text(plan).splitlines()
     assert (told["title"], told["dry_run"]) == (plan.title, True)
     assert "to_do" not in told
-    last = plan.steps[-1:]
-    plans.carry_out(session, plan, True, True, False, to_do=last)  # type: ignore[arg-type]
+    plans.carry_out(prepared, True, True, False, to_do=prepared.to_do)
     told = json.loads(capsys.readouterr().out)
     assert told["to_do"] == [{"host": "cpu3", "step": "record the settings"}]
-    plans.carry_out(session, plan, True, False, False, to_do=last)  # type: ignore[arg-type]
+    plans.carry_out(prepared, True, False, False, to_do=prepared.to_do)
     said = capsys.readouterr()
     assert said.out == plan_text(plan) and said.err.endswith("\n  cpu3: record the settings\n")
 
@@ -375,7 +356,8 @@ def test_every_step_of_up_that_acts_can_be_asked_first() -> None:
     """`up` has no step that would act on an untouched cluster; images are known from the facts."""
     facts = {name: replace(f, images=(world.NAMED,)) for name, f in world.facts_when_up().items()}
     plan = toolkit.lifecycle.up.plan_up(
-        toolkit.cluster.layout.make_layout(world.inventory(), facts, None), world.INSIDE
+        toolkit.cluster.layout.make_layout(world.inventory(), toolkit.cluster.layout.Observed(facts)),
+        world.INSIDE,
     )
     for step in plan.steps:
         assert isinstance(step, (Upload, WaitFor)) or (isinstance(step, Run) and step.unless), step

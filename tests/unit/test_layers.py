@@ -15,7 +15,6 @@ from tests.unit.layers import (
     BY_NAME,
     CIRCLES,
     LATE,
-    LATE_LEFT,
     ORDER,
     READS_WORDS,
     SHARED_NAMES,
@@ -45,8 +44,7 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
     assert layers.acting(MODULES) == ACTING
     assert layers.reads_words(MODULES) == set(READS_WORDS)
     late = layers.late(MODULES)
-    assert LATE.keys() - late == set()
-    assert {module for module, _ in late - LATE.keys()} == LATE_LEFT
+    assert late == LATE.keys()
     assert layers.by_name(MODULES) == BY_NAME
 
 

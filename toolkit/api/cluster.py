@@ -17,23 +17,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from toolkit.api.bench import BenchPart
+from toolkit.api.data import DataPart
+from toolkit.api.down import PreparedDown, prepare_down
 from toolkit.api.elsewhere import Elsewhere
-from toolkit.api.parts import BenchPart, DataPart, ImagePart, KeysPart, NetworkPart, ServicesPart
+from toolkit.api.image import ImagePart
+from toolkit.api.keys import KeysPart
+from toolkit.api.network import NetworkPart
+from toolkit.api.services import ServicesPart
+from toolkit.api.smoke import PreparedSmoke, prepare_smoke
+from toolkit.api.up import PreparedUp, prepare_up
+from toolkit.bench.smoke import Smoke
+from toolkit.checks.run import choose_checks, look
+from toolkit.cleanup.gc import collect
+from toolkit.cleanup.gc import questions as leftover_questions
+from toolkit.cluster.applied import change_finding
+from toolkit.cluster.container_status import HostState, host_states
+from toolkit.cluster.gauges import Gauges
+from toolkit.core.command import Result
+from toolkit.core.finding import Finding
+from toolkit.core.gauges import HostGauges
+from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import RUNS
-from toolkit.core.report import refuse_failed
+from toolkit.core.report import Report, refuse_failed
 from toolkit.errors import ToolkitError
-
-# The rest is imported where it is used: the command line makes a Cluster for each of its verbs, most of which
-# need little.
-if TYPE_CHECKING:
-    from toolkit.bench.smoke import Smoke
-    from toolkit.cluster.container_status import HostState
-    from toolkit.core.command import Result
-    from toolkit.core.finding import Finding
-    from toolkit.core.gauges import HostGauges
-    from toolkit.core.report import Report
+from toolkit.hostsfile.load import choose_hosts
+from toolkit.init.meet import first_file
+from toolkit.remote.fanout import fan_out
 
 
 class Cluster(Elsewhere):
@@ -92,8 +103,6 @@ class Cluster(Elsewhere):
             BadInput: a host is not written so, or the file is there; nobody was contacted.
             ToolkitError: none of the hosts can be used.
         """
-        from toolkit.init.meet import first_file
-
         return cls(first_file(hosts, path, cluster, image, user, force))
 
     def check(self, only: Sequence[str] = (), quick: bool = False) -> tuple[Finding, ...]:
@@ -103,8 +112,6 @@ class Cluster(Elsewhere):
             only: ids of checks, all by default.
             quick: start no containers.
         """
-        from toolkit.checks.run import choose_checks, look
-
         return look(self.inventory, choose_checks(only), self.trace, quick)
 
     def up(self, data: bool = True, force: bool = False, check: bool = True) -> Report:
@@ -120,31 +127,19 @@ class Cluster(Elsewhere):
             NotReady: faults that would stop or spoil a job; says each.
             ToolkitError: something stands in its way on all of them.
         """
-        from toolkit.api.meanwhile import before_up
-        from toolkit.checks.preflight import preflight, questions, refuse_faults
-        from toolkit.data.manage import read_data
-        from toolkit.jobs.control import refuse_to_end_jobs
-        from toolkit.jobs.request import environment_findings
-        from toolkit.lifecycle.planning import pull_plan, up_plan
-        from toolkit.lifecycle.port_race import bring_up
-        from toolkit.plan.execute import reported_after
+        with self.prepare_up(data, force, check) as prepared:
+            return refuse_failed(prepared.execute(self.listen))
 
-        staged = read_data(self.inventory) if data else ()
-        self.warn_of(environment_findings(self.inventory))
-        asked = questions() if check else ()
-        with self.connect(questions=asked, meanwhile=before_up) as session:
-            found = preflight(session, session.inventory.names) if check else ()
-            self.warn_of(finding for finding in found if finding.verdict != "error")
-            refuse_faults(found, told=False)
-            pull = pull_plan(session)
-            pulled = session.pull(pull, self.listen) if pull.steps else None
-            session.require_some()
-            with reported_after(pulled):
-                plan = up_plan(session, data=staged)
-                if not force:
-                    session.refuse_newer()
-                    refuse_to_end_jobs(session)
-                return refuse_failed(bring_up(session, plan, self.listen, force=force).after(pulled))
+    def prepare_up(
+        self, data: bool = True, force: bool = False, check: bool = True, prepare: bool = False
+    ) -> PreparedUp:
+        """Plan what ``up`` does, to be looked at and then executed; see ``Prepared``.
+
+        Args:
+            data, force, check: as for ``up``.
+            prepare: keys and configs only: you start the containers yourself.
+        """
+        return prepare_up(self, data, force, check, prepare)
 
     def down(self, save_to: str | Path = "", save: bool = True) -> Report:
         """Remove containers, keys and files of this cluster from every host; images and data stay.
@@ -158,15 +153,13 @@ class Cluster(Elsewhere):
         Raises:
             PlanFailed: on some host; carries the report.
         """
-        from toolkit.jobs.control import end_jobs
-        from toolkit.lifecycle.planning import down_plan
+        with self.prepare_down(save_to, save) as prepared:
+            return refuse_failed(prepared.execute(self.listen))
 
+    def prepare_down(self, save_to: str | Path = "", save: bool = True) -> PreparedDown:
+        """Plan what ``down`` does, to be looked at and then executed; arguments as there."""
         folder = str(save_to or f"{RUNS}/{self.inventory.cluster}") if save else ""
-        with self.connect() as session:
-            session.require_some()
-            plan = down_plan(session, folder)
-            end_jobs(session)
-            return refuse_failed(session.execute(plan, self.listen))
+        return prepare_down(self, folder)
 
     def smoke(self, launcher: str = "") -> Smoke:
         """Look at the GPUs from containers on every host, then run one checked all-reduce over all slots.
@@ -174,18 +167,18 @@ class Cluster(Elsewhere):
         Args:
             launcher: of the all-reduce; by default the hosts file's, or another if the image is without it.
         """
-        from toolkit.bench.smoke import choose_launcher, run_smoke
+        with self.prepare_smoke(launcher) as prepared:
+            return prepared.execute(self.listen)
 
-        with self.connect() as session:
-            session.require_some()
-            chosen, instead = choose_launcher(session, launcher)
-            return run_smoke(session, chosen, self.listen, instead)
+    def prepare_smoke(self, launcher: str = "") -> PreparedSmoke:
+        """Plan what ``smoke`` does, to be looked at and then executed; arguments as there."""
+        return prepare_smoke(self, launcher)
 
     def status(self) -> list[HostState]:
         """Return what is on every host, those that do not answer included."""
         with self.connect() as session:
-            self.warn_of(session.changes())
-            return session.host_states()
+            self.warn_of(change_finding(self.inventory, session.facts))
+            return host_states(self.inventory, session.facts, session.errors, inside_programs())
 
     def gauges(self, seconds: float = 2.0) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
         """Return one reading of what hosts, GPUs and ranks do, and why other hosts say nothing.
@@ -193,8 +186,6 @@ class Cluster(Elsewhere):
         Args:
             seconds: over which rates are taken.
         """
-        from toolkit.cluster.gauges import Gauges
-
         with self.connect() as session:
             session.require_some()
             with Gauges(session, seconds) as gauges:
@@ -207,8 +198,6 @@ class Cluster(Elsewhere):
         Raises:
             NotReady: no container of the cluster runs there.
         """
-        from toolkit.hostsfile.load import choose_hosts
-
         (name,) = choose_hosts(self.inventory, (host,), ())
         with self.connect([name]) as session:
             session.require_own()
@@ -216,8 +205,6 @@ class Cluster(Elsewhere):
 
     def on_all(self, *command: str, timeout: float | None = 600.0) -> dict[str, Result | ToolkitError]:
         """Run a command in every host's container at once; a host that cannot has its error in the answer."""
-        from toolkit.remote.fanout import fan_out
-
         with self.connect() as session:
             session.require_own()
             done, errors = fan_out(
@@ -235,9 +222,6 @@ class Cluster(Elsewhere):
         Raises:
             PlanFailed: on some host; carries the report.
         """
-        from toolkit.cleanup.gc import collect
-        from toolkit.cleanup.gc import questions as asked
-
-        with self.connect(questions=asked()) as session:
+        with self.connect(questions=leftover_questions()) as session:
             session.require_some()
             return refuse_failed(session.execute(collect(session, days, state).plan, self.listen))

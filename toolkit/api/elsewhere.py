@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from toolkit.api.runs import Runs
-
-if TYPE_CHECKING:
-    from toolkit.core.facts import Facts
-    from toolkit.export.job import BatchJob
-    from toolkit.export.kubernetes import Pods
-    from toolkit.export.prepare import BatchRequest
-    from toolkit.hostsfile.inventory import Inventory
-    from toolkit.network.measured import Measured
-    from toolkit.predict.ask import Options
-    from toolkit.predict.model import Probed
-    from toolkit.predict.run import Predicted
+from toolkit.bench.step_time import probe_request, probe_step
+from toolkit.cluster.session import observe_layout
+from toolkit.core.facts import Facts
+from toolkit.export.job import BatchJob
+from toolkit.export.kubernetes import Pods, manifest, manifest_text
+from toolkit.export.prepare import KUBERNETES, SLURM, BatchRequest, prepare_batch_job
+from toolkit.export.slurm import script
+from toolkit.hostsfile.inventory import Inventory
+from toolkit.lifecycle.renderings import TARGETS
+from toolkit.network.measured import Measured
+from toolkit.predict.ask import Options
+from toolkit.predict.model import Probed
+from toolkit.predict.run import Predicted, predict_training
 
 
 class Elsewhere(Runs):
@@ -40,10 +42,6 @@ class Elsewhere(Runs):
         Raises:
             BadInput: names all that is wrong with the options.
         """
-        from dataclasses import replace
-
-        from toolkit.bench.step_time import probe_request, probe_step
-        from toolkit.predict.run import predict_training
 
         def probe(inventory: Inventory, script: str) -> Probed:
             request = probe_request(inventory, script, arguments, Path(workdir).resolve())
@@ -64,11 +62,9 @@ class Elsewhere(Runs):
             KeyError: another target.
             ToolkitError: a host of the file did not answer.
         """
-        from toolkit.lifecycle.renderings import TARGETS
-
         make = TARGETS[target]
         with self.connect() as session:
-            files = dict(make(session.layout()))
+            files = dict(make(observe_layout(session)))
             session.all_facts()
             return files
 
@@ -82,9 +78,6 @@ class Elsewhere(Runs):
         Raises:
             BadInput: names all that Slurm has no means for.
         """
-        from toolkit.export.prepare import SLURM
-        from toolkit.export.slurm import script
-
         job = self._batch_job(batch, SLURM)
         return {f"{job.name}.sh": script(job, batch.runtime, sbatch)}
 
@@ -97,10 +90,6 @@ class Elsewhere(Runs):
         Raises:
             BadInput: names all that Kubernetes has no means for.
         """
-        from dataclasses import replace
-
-        from toolkit.export.kubernetes import Pods, manifest, manifest_text
-        from toolkit.export.prepare import KUBERNETES
 
         pods = pods or Pods()
         batch = replace(batch, resources=bool(pods.resources), host_network=pods.host_network)
@@ -108,8 +97,6 @@ class Elsewhere(Runs):
         return {f"{job.name}.yaml": manifest_text(manifest(job, pods))}
 
     def _batch_job(self, batch: BatchRequest, target: str) -> BatchJob:
-        from toolkit.export.prepare import prepare_batch_job
-
         def ask(hosts: tuple[str, ...]) -> Mapping[str, Facts]:
             with self.connect(hosts) as session:
                 return session.all_facts()

@@ -1,10 +1,14 @@
-"""One executor per kind of step; each returns "ok" when it changed something and "skipped" when not."""
+"""The table of executors: one per kind of step; each returns "ok" if it changed something, else "skipped".
+
+``execute`` takes this table as an argument, so that the plan language does not depend on the features.
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from collections.abc import Mapping
 
+from toolkit.plan.context import Advance, Context, Executor, Verdict
+from toolkit.plan.executors import run, upload, wait
 from toolkit.plan.steps import (
     Fetch,
     PullImage,
@@ -19,24 +23,69 @@ from toolkit.plan.steps import (
     WaitFor,
 )
 
-# Each is called with its step, the plan's Context and a function that takes progress in bytes. By name,
-# because a command needs two or three of them, and to import all takes as long as to connect to a host.
-EXECUTORS: dict[type, tuple[str, str]] = {
-    Run: ("plan.executors", "run"),
-    Upload: ("plan.executors", "upload"),
-    WaitFor: ("plan.executors", "wait"),
-    SendImage: ("image.send", "send_image"),
-    PullImage: ("image.send", "pull_image"),
-    SendCode: ("jobs.send_code", "send_code"),
-    StartJob: ("jobs.send_code", "start_job"),
-    StartDaemons: ("jobs.send_code", "start_daemons"),
-    SendData: ("data.send", "send_data"),
-    RemoveData: ("data.send", "remove_data"),
-    Fetch: ("plan.fetch_files", "fetch"),
+# Almost every plan needs the three executors above. The others import what they need when the first step of
+# their kind runs: every command loads this table, and all of them together take about as long to import as
+# everything else that `toolkit status` needs (Docker's SDK and tarfile are the largest parts).
+
+
+def _send_image(step: SendImage, context: Context, advance: Advance) -> Verdict:
+    from toolkit.image.send import send_image
+
+    return send_image(step, context, advance)
+
+
+def _pull_image(step: PullImage, context: Context, advance: Advance) -> Verdict:
+    from toolkit.image.send import pull_image
+
+    return pull_image(step, context, advance)
+
+
+def _send_code(step: SendCode, context: Context, advance: Advance) -> Verdict:
+    from toolkit.jobs.send_code import send_code
+
+    return send_code(step, context, advance)
+
+
+def _start_job(step: StartJob, context: Context, advance: Advance) -> Verdict:
+    from toolkit.jobs.send_code import start_job
+
+    return start_job(step, context, advance)
+
+
+def _start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Verdict:
+    from toolkit.jobs.send_code import start_daemons
+
+    return start_daemons(step, context, advance)
+
+
+def _send_data(step: SendData, context: Context, advance: Advance) -> Verdict:
+    from toolkit.data.send import send_data
+
+    return send_data(step, context, advance)
+
+
+def _remove_data(step: RemoveData, context: Context, advance: Advance) -> Verdict:
+    from toolkit.data.send import remove_data
+
+    return remove_data(step, context, advance)
+
+
+def _fetch(step: Fetch, context: Context, advance: Advance) -> Verdict:
+    from toolkit.plan.fetch_files import fetch
+
+    return fetch(step, context, advance)
+
+
+EXECUTORS: Mapping[type, Executor] = {
+    Run: run,
+    Upload: upload,
+    WaitFor: wait,
+    SendImage: _send_image,
+    PullImage: _pull_image,
+    SendCode: _send_code,
+    StartJob: _start_job,
+    StartDaemons: _start_daemons,
+    SendData: _send_data,
+    RemoveData: _remove_data,
+    Fetch: _fetch,
 }
-
-
-def executor_of(kind: type) -> Any:
-    """Return the executor of a kind of step."""
-    module, name = EXECUTORS[kind]
-    return getattr(importlib.import_module(f"toolkit.{module}"), name)

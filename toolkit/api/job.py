@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING
 
+from toolkit.api.connection import Connection
 from toolkit.cluster.session import Session, choose_hosts
+from toolkit.core.local_writer import destination
+from toolkit.diagnose.why import Answer, ask_why
 from toolkit.errors import NotReady
+from toolkit.jobs.control import stop
+from toolkit.jobs.files import Got, bring, check_local, default_folder, find_files
+from toolkit.jobs.logs import Excerpt, follow, show_log, wait_for_end
 from toolkit.jobs.records import job_status, newest_job
 from toolkit.jobs.status import JobStatus
-
-if TYPE_CHECKING:
-    from toolkit.api.connection import Connection
-    from toolkit.diagnose.why import Answer
-    from toolkit.jobs.files import Got
-    from toolkit.monitor.job_report import JobReport
+from toolkit.monitor.job_report import JobReport
+from toolkit.monitor.report import job_report
 
 
 class ClusterJob:
@@ -56,8 +57,6 @@ class ClusterJob:
         Raises:
             NotReady: it still runs after so long; it goes on.
         """
-        from toolkit.jobs.logs import wait_for_end
-
         with self._connect() as session:
             found = self._status(session, running)
             if not found.final and not wait_for_end(session, found.id, timeout):
@@ -72,8 +71,6 @@ class ClusterJob:
             tail: how many lines of before; None for all.
             fold: a line that several ranks print comes once.
         """
-        from toolkit.jobs.logs import Excerpt, follow
-
         with self._connect() as session:
             return follow(session, self._status(session).id, sink, Excerpt(tail=tail, fold=fold))
 
@@ -83,8 +80,6 @@ class ClusterJob:
         Raises:
             ToolkitError: it cannot be followed any more.
         """
-        from toolkit.jobs.logs import Excerpt, follow
-
         told: SimpleQueue[bytes | BaseException | None] = SimpleQueue()
         # Closed also when the loop over the lines is left, which ends the thread.
         with self._connect() as session:
@@ -109,8 +104,6 @@ class ClusterJob:
 
     def log(self, rank: int | None = None, host: str = "", tail: int | None = None) -> str:
         """Return what it has printed so far: all ranks, one rank, or those on one host."""
-        from toolkit.jobs.logs import Excerpt, show_log
-
         pieces: list[bytes] = []
         with self.cluster.connect() as session:
             show_log(session, self._status(session), pieces.append, Excerpt(rank, host, tail=tail), False)
@@ -125,8 +118,6 @@ class ClusterJob:
         Raises:
             ToolkitError: it could not be ended on some host.
         """
-        from toolkit.jobs.control import stop
-
         with self._connect() as session:
             found = self._status(session, running)
             if found.final and found.state not in ("lost", "unknown"):
@@ -135,15 +126,11 @@ class ClusterJob:
 
     def why(self) -> Answer:
         """Return which rank holds it up, or what ended it: asks all its hosts at once, changes nothing."""
-        from toolkit.diagnose.why import ask_why
-
         with self.cluster.connect() as session:
             return ask_why(session, self.id)
 
     def report(self) -> JobReport:
         """Return what the hosts know of it: times, pace, gauges, restarts, versions."""
-        from toolkit.monitor.report import job_report
-
         with self.cluster.connect() as session:
             return job_report(session, self._status(session).id)
 
@@ -167,9 +154,6 @@ class ClusterJob:
             ToolkitError: nothing matches, a local file differs or a local folder on the way is a link; then
                 nothing was brought.
         """
-        from toolkit.core.local_writer import destination
-        from toolkit.jobs.files import bring, check_local, default_folder, find_files
-
         with self.cluster.connect() as session:
             found = self._status(session)
             name = choose_hosts(session.inventory, (host,), ())[0] if host else session.inventory.main

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from toolkit.api.connection import Connection
-
-if TYPE_CHECKING:
-    from toolkit.api.job import ClusterJob
+from toolkit.api.job import ClusterJob
+from toolkit.api.run import PreparedRun, prepare_run
+from toolkit.jobs.records import known_jobs
+from toolkit.jobs.request import Request, check_request
 
 
 class Runs(Connection):
@@ -45,15 +45,6 @@ class Runs(Connection):
             NotReady: the cluster is not up, others have the slots, or a host has a fault; says each.
             KeyboardInterrupt: Ctrl-C; where the start was under way the job runs, see ``jobs``.
         """
-        from toolkit.api.job import ClusterJob
-        from toolkit.api.meanwhile import BeforeRun
-        from toolkit.checks.preflight import preflight, questions, refuse_faults, restart_warnings
-        from toolkit.data.manage import refuse_lacking
-        from toolkit.jobs.build import code_findings, make_job, plan_run
-        from toolkit.jobs.control import start
-        from toolkit.jobs.launcher import launcher_findings
-        from toolkit.jobs.request import Request, check_request, environment_findings, start_of
-
         request = Request(
             words=words,
             workdir=Path(workdir).resolve(),
@@ -69,29 +60,22 @@ class Runs(Connection):
             stall_after=stall_after,
             share=share,
         )
-        check_request(self.inventory, request)
-        self.warn_of(environment_findings(self.inventory, request))
-        asked, ahead = questions() if check else (), BeforeRun(request.workdir, check)
-        with self.connect(questions=asked, desks=True, meanwhile=ahead) as session:
-            session.require_some()
-            self.warn_of(session.changes())
-            job = make_job(session, request)
-            plan = plan_run(session, job, request.workdir, ahead.tree)
-            how = start_of(self.inventory, request)
-            self.warn_of((*launcher_findings(job, how), *code_findings(plan)))
-            self.warn_of(restart_warnings(session, job))
-            if check:
-                refuse_lacking(session, {host.name for host in job.hosts})
-                found = preflight(session, {job.main, *(host.name for host in job.hosts)})
-                self.warn_of(finding for finding in found if finding.verdict != "error")
-                refuse_faults(found, told=False)
-            start(session, plan, self.listen)
-        return ClusterJob(self, job.id)
+        with self.prepare_run(request, check) as prepared:
+            return prepared.execute(self.listen)
+
+    def prepare_run(self, request: Request, check: bool = True) -> PreparedRun:
+        """Plan what ``run`` does, to be looked at and then executed; see ``Prepared``.
+
+        Args:
+            request: as the arguments of ``run``; check: as there.
+
+        Raises:
+            BadInput, NotReady: as ``run`` does, but for problems of the hosts.
+        """
+        return prepare_run(self, check_request(self.inventory, request), check)
 
     def jobs(self) -> list[ClusterJob]:
         """Return the cluster's jobs, the newest last."""
-        from toolkit.api.job import ClusterJob
-        from toolkit.jobs.records import known_jobs
 
         with self.connect(self.inventory.answering) as session:
             session.require_some()
@@ -103,6 +87,4 @@ class Runs(Connection):
         Raises:
             NotReady: there is none.
         """
-        from toolkit.api.job import ClusterJob
-
         return ClusterJob(self, ClusterJob(self, job).status().id)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from toolkit.cluster.session import Session
 from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, Problem, ToolkitError
-from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.control import hear_out
 from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request
-from toolkit.launchers.job import Job
 from toolkit.network.measured import Measured, parse_measured
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
@@ -74,7 +73,7 @@ def check_bench(bench: NetworkBench) -> None:
 
 def bench_plan(session: Session, bench: NetworkBench, only: tuple[str, ...] = ()) -> Plan:
     """Return the plan that ``run_bench`` begins with."""
-    return plan_run(session, make_job(session, _request(bench, only)), None)
+    return plan_request(session, _request(bench, only)).plan
 
 
 def run_bench(
@@ -85,17 +84,18 @@ def run_bench(
     Raises:
         ToolkitError: the cluster is not up, another job runs, or the job failed; its last lines are told.
     """
-    job = make_job(session, _request(bench, only))
-    return parse_measured(measured_text(session, job, _RESULT, listen), f"what {job.id} printed")
+    planned = plan_request(session, _request(bench, only))
+    return parse_measured(measured_text(session, planned, _RESULT, listen), f"what {planned.job.id} printed")
 
 
-def measured_text(session: Session, job: Job, mark: str, listen: Listener) -> str:
+def measured_text(session: Session, planned: PlannedJob, mark: str, listen: Listener) -> str:
     """Run a measuring job and return what it printed after ``mark``.
 
     Raises:
         ToolkitError: the job failed; its last lines are told.
     """
-    lines = hear_out(session, plan_run(session, job, None), job.id, listen).splitlines()
+    job = planned.job
+    lines = hear_out(session, planned.plan, job.id, listen).splitlines()
     ended = job_status(session, job.id)
     found = [line.partition(mark)[2] for line in lines if mark in line]
     if ended.exit_code != 0 or not found:

@@ -16,7 +16,7 @@ from toolkit.core.gauges import JobGauges, job_gauges
 from toolkit.core.text import counted
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.build import plan_request
 from toolkit.jobs.control import start, stop
 from toolkit.jobs.logs import Excerpt, follow, show_log
 from toolkit.jobs.records import job_status
@@ -102,10 +102,10 @@ def measure(
         ToolkitError: the job ended, or printed no steps, before enough was seen.
         KeyboardInterrupt: Ctrl-C; the job has been ended.
     """
-    job = make_job(session, request)
-    plan = plan_run(session, job, request.workdir)
+    planned = plan_request(session, request)
+    job = planned.job
     try:
-        start(session, plan, listen)
+        start(session, planned.plan, listen)
     except KeyboardInterrupt:  # it runs already
         stop(session, job.id, interrupt=True)
         raise

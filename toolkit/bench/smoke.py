@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from toolkit.bench.smoke_plan import (
     ALLREDUCE,
@@ -14,12 +14,13 @@ from toolkit.bench.smoke_plan import (
     judge_gpus,
     plan_gpu_smoke,
 )
-from toolkit.cluster.session import Session
+from toolkit.cluster.layout import Layout
+from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.command import script
 from toolkit.core.report import Report
 from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
 from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
-from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.control import hear_out
 from toolkit.jobs.launcher import AUTO
 from toolkit.jobs.plan import require_launcher
@@ -69,10 +70,11 @@ _MISSING = 'for name; do command -v "$name" >/dev/null || echo "$name"; done'
 _LOOK_SECONDS = 30.0
 
 
-def choose_launcher(session: Session, asked: str) -> tuple[str, str]:
+def choose_launcher(session: Session, layout: Layout | None, asked: str) -> tuple[str, str]:
     """Return the launcher of the all-reduce, and why it is not the hosts file's; the latter is often empty.
 
     Args:
+        layout: None if the cluster is not up: then nothing is known of its image.
         asked: launcher given on the command line, used without a check; empty for that of the hosts file.
     """
     if asked and asked != AUTO and asked not in WITH_TOKEN:
@@ -81,8 +83,10 @@ def choose_launcher(session: Session, asked: str) -> tuple[str, str]:
     wanted = asked or session.inventory.launcher
     wanted = "torchrun" if AUTO in (wanted, session.inventory.launcher) else wanted
     others = [name for name in _OTHERS if not session.inventory.in_parts or name in WITHOUT_SSH]
+    if layout is None:
+        return wanted, ""
     try:
-        absent = _absent(session, [wanted, *others])
+        absent = _absent(session, layout, [wanted, *others])
     except ToolkitError:
         return wanted, ""  # what keeps main from running is reported by the job's own checks
     if wanted in WITH_TOKEN:
@@ -91,9 +95,8 @@ def choose_launcher(session: Session, asked: str) -> tuple[str, str]:
     return found, "" if found == wanted else absent[wanted]
 
 
-def _absent(session: Session, launchers: Sequence[str]) -> dict[str, str]:
+def _absent(session: Session, layout: Layout, launchers: Sequence[str]) -> dict[str, str]:
     """Return the launchers that the image is without, each with the reason."""
-    layout = session.layout(local_image=False)
     programs = {name: _PROGRAMS.get(name, name) for name in launchers}
     looked = session.main.run(script(_MISSING, *programs.values()), _LOOK_SECONDS)
     missing = looked.stdout.split() if looked.ok else []
@@ -109,38 +112,86 @@ def _absent(session: Session, launchers: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def smoke_plans(session: Session, launcher: str) -> tuple[Plan, ...]:
-    """Return the plans that ``run_smoke`` runs."""
-    job = make_job(session, _request(launcher))
-    gpus = plan_gpu_smoke(session.layout(local_image=False))
-    return (*((gpus,) if gpus.steps else ()), plan_run(session, job, None))
-
-
-def _request(launcher: str) -> Request:
-    return Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False, with_spares=True)
-
-
-def run_smoke(session: Session, launcher: str, listen: Listener, instead: str = "") -> Smoke:
-    """Run both parts; a host that fails in the first does not hide the second.
+@dataclass(frozen=True)
+class PlannedSmoke:
+    """Both parts of the test, as they would run.
 
     Args:
+        layout: of the cluster that runs, or why there is none.
+        gpus: asks containers for their GPUs; without a step if no host has any.
+        job: the all-reduce, or why it cannot be started.
         launcher, instead: see ``choose_launcher``.
+    """
+
+    layout: Layout | ToolkitError
+    gpus: Plan
+    job: PlannedJob | ToolkitError
+    launcher: str
+    instead: str
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """All plans.
+
+        Raises:
+            ToolkitError: one of the parts cannot be started.
+        """
+        job = _or_raise(self.job)
+        return (*((self.gpus,) if self.gpus.steps else ()), job.plan)
+
+
+Value = TypeVar("Value")
+
+
+def _or_raise(value: Value | ToolkitError) -> Value:
+    if isinstance(value, ToolkitError):
+        raise value
+    return value
+
+
+def plan_smoke(session: Session, asked: str) -> PlannedSmoke:
+    """Return both parts of the test; what keeps one from being started is in the result.
+
+    Args:
+        asked: see ``choose_launcher``.
+    """
+    layout: Layout | ToolkitError
+    gpus = Plan("", ())
+    try:
+        layout = observe_layout(session, running=True)
+        gpus = plan_gpu_smoke(layout)
+    except ToolkitError as error:
+        layout = error
+    known = None if isinstance(layout, ToolkitError) else layout
+    launcher, instead = choose_launcher(session, known, asked)
+    request = Request(words=ALLREDUCE, launcher=launcher, timeout=300, secrets=False, with_spares=True)
+    job: PlannedJob | ToolkitError
+    try:
+        job = plan_request(session, request, layout)
+    except ToolkitError as error:
+        job = error
+    return PlannedSmoke(layout, gpus, job, launcher, instead)
+
+
+def run_smoke(session: Session, planned: PlannedSmoke, listen: Listener) -> Smoke:
+    """Run both parts; a host that fails in the first does not hide the second.
 
     Raises:
         ToolkitError: the cluster is not up, and no host has told anything about GPUs.
         Interrupted: Ctrl-C before the all-reduce was started; nothing of it runs.
     """
-    layout = session.layout(local_image=False)
+    layout, launcher, instead = _or_raise(planned.layout), planned.launcher, planned.instead
     problems = [Problem(name, error.what) for name, error in session.errors.items()]
     rows: tuple[GpuRow, ...] = ()
-    plan = plan_gpu_smoke(layout)
+    plan = planned.gpus
     report = session.execute(plan, listen) if plan.steps else Report(plan.title, ())
     rows, found = judge_gpus(layout, report)
     failed = (gpu_problem(o.host, o.detail, o.fix) for o in report.failures if o.phase != "connect")
     problems += [*found, *failed]
     try:
-        job = make_job(session, _request(launcher))
-        lines = hear_out(session, plan_run(session, job, None), job.id, listen).splitlines()
+        started = _or_raise(planned.job)
+        job = started.job
+        lines = hear_out(session, started.plan, job.id, listen).splitlines()
     except ToolkitError as error:
         # What was found out about GPUs is still worth a look; without it the error says all.
         if not rows or isinstance(error, Interrupted):

@@ -10,7 +10,7 @@ from toolkit.core.answers import answer_of
 from toolkit.core.names import INSIDE
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
-from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.build import plan_request
 from toolkit.jobs.control import hear_out
 from toolkit.jobs.launcher import rank_command
 from toolkit.jobs.records import job_status
@@ -50,8 +50,9 @@ def probe_step(session: Session, request: Request, listen: Listener) -> Probed:
     Raises:
         ToolkitError: the cluster is not up, or the script showed no steps; names the job to look at.
     """
-    job = make_job(session, request)
-    text = hear_out(session, plan_run(session, job, request.workdir), job.id, listen)
+    planned = plan_request(session, request)
+    job = planned.job
+    text = hear_out(session, planned.plan, job.id, listen)
     with answer_of(job.hosts[0].name, "the steps of the script"):
         probed = parse_probed(text)
     if probed is None:

@@ -8,14 +8,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from toolkit.bench.network import measured_text
-from toolkit.cluster.session import Session
+from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.answers import read_answer
 from toolkit.core.facts import Facts
 from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
-from toolkit.jobs.build import make_job, plan_run
+from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.request import Request
-from toolkit.launchers.job import Job
 from toolkit.network.tuning import (
     SIZES,
     Timing,
@@ -60,8 +59,7 @@ def tune_plans(session: Session, engine: str, budget: float, only: tuple[str, ..
     engine = _engine(session, engine, only)
     several = trials(engine)
     share = max(_LEAST_SECONDS, budget / len(several) - _START_SECONDS)
-    jobs = [_job(session, engine, trial, share, only) for trial in several]
-    return tuple(plan_run(session, job, None) for job in jobs)
+    return tuple(_planned(session, engine, trial, share, only).plan for trial in several)
 
 
 def tune(
@@ -91,12 +89,13 @@ def tune(
         weights = [1 + len(later.algorithms) for later in several[done:]]
         share = (end - clock()) * weights[0] / sum(weights)
         measuring = max(_LEAST_SECONDS, share - overhead)
-        job = _job(session, engine, trial, measuring, only)
+        planned = _planned(session, engine, trial, measuring, only)
+        job = planned.job
         places = tuple((host.name, host.address, host.slots) for host in job.hosts)
         if job.world_size < 2:
             raise NotReady("one rank alone has nobody to reduce with", "add hosts, or slots, or leave --only")
         begin = clock()
-        text = measured_text(session, job, _RESULT, listen)
+        text = measured_text(session, planned, _RESULT, listen)
         rows = read_answer(tuple[AlgorithmTime, ...], text, session.inventory.main, "its measurements")
         timings += parse_timings(trial.name, rows)
         overhead = max(0.0, clock() - begin - measuring)
@@ -161,11 +160,13 @@ def keep_plan(cluster: str, main: Facts, tunings: tuple[Tuning, ...]) -> Plan:
 def _engine(session: Session, engine: str, only: tuple[str, ...]) -> str:
     if engine != "auto":
         return engine
-    places = [p for p in session.layout(local_image=False).places if not only or p.name in only]
+    places = [p for p in observe_layout(session, running=True).places if not only or p.name in only]
     return "nccl" if places and all(len(p.gpus) >= p.slots for p in places) else "mpi"
 
 
-def _job(session: Session, engine: str, trial: Trial, seconds: float, only: tuple[str, ...]) -> Job:
+def _planned(
+    session: Session, engine: str, trial: Trial, seconds: float, only: tuple[str, ...]
+) -> PlannedJob:
     words = (
         *("python3", str(INSIDE / "bench_algorithms.py"), "--engine", engine, "--budget", f"{seconds:.2f}"),
         *("--algorithms", *(algorithm.word for algorithm in trial.algorithms)),
@@ -173,7 +174,7 @@ def _job(session: Session, engine: str, trial: Trial, seconds: float, only: tupl
     )
     # Open MPI reads at run time which algorithm it is to use only where rules may change.
     writable = (("OMPI_MCA_coll_tuned_use_dynamic_rules", "1"),) if engine == "mpi" else ()
-    return make_job(
+    return plan_request(
         session,
         Request(
             words=words,

@@ -6,12 +6,13 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from toolkit.checks.clock import clock_offset
 from toolkit.checks.model import STAGES, Check, Scene, Seen
 from toolkit.checks.registry import CHECKS, host_probes, judge
 from toolkit.cluster.container_probe import look_inside
-from toolkit.cluster.layout import Layout, make_layout
+from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.cluster.look import plan_looks
 from toolkit.cluster.pairs import path_ways, together
 from toolkit.cluster.probe import parse_facts
@@ -30,7 +31,9 @@ from toolkit.image.pull import ask_registry, pulling
 from toolkit.network.choose import choose
 from toolkit.network.evidence import Evidence
 from toolkit.remote.fanout import fan_out
-from toolkit.remote.ssh import Trace
+
+if TYPE_CHECKING:
+    from toolkit.remote.ssh import Trace
 
 _REGISTRY_SECONDS = 40.0
 _QUICK = "left out by --quick"
@@ -65,15 +68,11 @@ def look(
     checks = tuple(checks)
     questions = [(probe.name, probe.text) for probe in host_probes(checks)]
     stages = {check.stage for check in checks}
-    with Session.open(inventory, trace=trace, questions=questions, meanwhile=_own_image) as session:
+    with Session.open(inventory, trace=trace, questions=questions, local_image=True) as session:
         scene = first_look(session)
         if stages - {"host"}:
             scene = second_look(session, scene, quick)
     return graver_first(judge(scene, STAGES, checks))
-
-
-def _own_image(session: Session) -> ImageFacts | None:
-    return session.local_image
 
 
 def first_look(session: Session) -> Scene:
@@ -82,7 +81,7 @@ def first_look(session: Session) -> Scene:
     seen = {name: _seen(session, name) for name in inventory.names}
     facts = {name: one.facts for name, one in seen.items() if one.facts is not None}
     choice = choose(inventory, facts, session.settled)
-    local = session.local_image
+    local = session.find_local_image()
     return Scene(
         inventory,
         seen,
@@ -137,7 +136,7 @@ def _layout(session: Session, scene: Scene, evidence: Evidence) -> tuple[Layout 
     """The layout of the hosts whose engine can be used, or why there is none."""
     try:
         session.require_some()
-        return make_layout(scene.inventory, session.facts, scene.image, evidence=evidence), ""
+        return make_layout(scene.inventory, Observed(session.facts, scene.image, evidence=evidence)), ""
     except ToolkitError as error:
         return None, error.what
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toolkit.checks.run import choose_checks, look
 from toolkit.cleanup.gc import Collection, questions
 from toolkit.cli import complete
 from toolkit.cli.common import (
@@ -14,12 +15,12 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
-    cluster_of,
     connect,
     load,
     put_json,
     put_text,
     say,
+    trace,
 )
 from toolkit.cli.gc import remove_leftovers
 from toolkit.cli.line import listed
@@ -53,7 +54,7 @@ def check(
 ) -> None:
     """Look for what would stop, spoil or slow a job, and change nothing; 1 means an error."""
     inventory = load(hosts)
-    findings = cluster_of(inventory, verbose).check(listed(only), quick)
+    findings = look(inventory, choose_checks(listed(only)), trace if verbose else None, quick)
     verdict = worst(findings)
     if not as_json:
         put_text(findings_text(findings, inventory.names, everything=verbose))

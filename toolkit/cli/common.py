@@ -1,6 +1,6 @@
 """What the verbs share: options, output, the way to the hosts.
 
-Heavy imports stay inside functions for a quick --help.
+What leads to the hosts is imported inside functions: help, completion and errors print without it.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from toolkit.api.notices import Notice, Topic
 from toolkit.cli.complete import one_of
 from toolkit.core.printable import TerminalFilter, printable, printable_line
 
 if TYPE_CHECKING:
-    from toolkit.api.cluster import Cluster
+    from toolkit.api.connection import Connection
     from toolkit.cluster.session import Questions, Session
     from toolkit.core.finding import Finding
     from toolkit.hostsfile.inventory import Inventory
@@ -52,6 +54,8 @@ Raw = Annotated[
 ]
 
 DEFAULT_HOSTS = "hosts.yaml"
+# Of texts that go with lines of other topics.
+_INDENTS = {"CODE": " " * 2, "PULL": " " * 10}
 
 
 def say(text: str) -> None:
@@ -110,8 +114,6 @@ def say_changes(findings: Iterable[Finding]) -> None:
 
 def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
     """Return the part of a result's JSON that holds findings."""
-    from dataclasses import asdict
-
     return {"warnings": [asdict(finding) for finding in findings]}
 
 
@@ -156,19 +158,34 @@ def connect(
     names: Iterable[str] | None = None,
     questions: Questions = (),
     desks: bool = False,
-    meanwhile: Callable[[Session], object] | None = None,
 ) -> Session:
     """Connect to the hosts and say who did not answer; arguments as in ``Session.open``."""
-    return cluster_of(inventory, verbose).connect(names, questions, desks, meanwhile)
+    return connection_of(inventory, verbose).connect(names, questions, desks)
 
 
-def cluster_of(inventory: Inventory, verbose: bool) -> Cluster:
-    """Return the cluster as an object; ``verbose`` says what is run where."""
-    from toolkit.api.cluster import Cluster
+def connection_of(
+    inventory: Inventory, verbose: bool, notice: Callable[[Notice], None] | None = None
+) -> Connection:
+    """Return the way to a cluster; ``verbose`` prints each command that a host runs.
+
+    Args:
+        notice: shows the notices of a command, see ``show_notice``.
+    """
+    from toolkit.api.connection import Connection
 
     if not verbose:
-        return Cluster(inventory, warn=_warn_of)
-    return Cluster(inventory, warn=_warn_of, trace=trace, met=_say_timings)
+        return Connection(inventory, warn=_warn_of, notice=notice)
+    return Connection(inventory, warn=_warn_of, trace=trace, met=_say_timings, notice=notice)
+
+
+def show_notice(notice: Notice) -> None:
+    """Print a notice; problems of hosts are for the verb, as commands differ in how many they print."""
+    if notice.topic is Topic.CHANGES:
+        say_changes(notice.findings)
+    elif notice.topic is not Topic.HOSTS:
+        warn(notice.findings)
+    if notice.text:
+        say(f"{_INDENTS.get(notice.topic.name, '')}{notice.text}")
 
 
 def _warn_of(finding: Finding) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
+from toolkit.api.data import DataPart, prepare_data_remove, prepare_data_send
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
     HostsFile,
     Json,
     Verbose,
-    cluster_of,
-    connect,
+    connection_of,
     load,
     put_json,
     put_text,
+    show_notice,
 )
 from toolkit.cli.plans import carry_out, exit_with
+from toolkit.data.plan import data_text
 
 app = typer.Typer(
     no_args_is_help=True, help="Stage the data of the hosts file to the hosts, see who has what, remove it."
@@ -32,24 +36,15 @@ def send(
     What has changed here since is sent; what has gone here goes there, if it was sent from here. When it is
     cut off, what has come stays, and the next time only the rest travels.
     """
-    from toolkit.data.manage import read_data, require_data, send_plan
-
-    inventory = load(hosts)
-    require_data(inventory)
-    data = read_data(inventory)
-    with connect(inventory, verbose) as session:
-        report = carry_out(session, send_plan(session, data), dry_run, as_json, verbose)
+    with prepare_data_send(connection_of(load(hosts), verbose, show_notice)) as prepared:
+        report = carry_out(prepared, dry_run, as_json, verbose)
     exit_with(report)
 
 
 @app.command("ls")
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
     """Show which host has which data, and whether it is what this machine has now. Changes nothing."""
-    from dataclasses import asdict
-
-    from toolkit.data.plan import data_text
-
-    rows = cluster_of(load(hosts), verbose).data.rows()
+    rows = DataPart(connection_of(load(hosts), verbose)).rows()
     if as_json:
         put_json({"rows": [asdict(row) for row in rows]})
     else:
@@ -66,10 +61,6 @@ def remove(
 
     Files that came there in another way stay.
     """
-    from toolkit.data.manage import remove_plan, require_data
-
-    inventory = load(hosts)
-    require_data(inventory)
-    with connect(inventory, verbose) as session:
-        report = carry_out(session, remove_plan(session), dry_run, as_json, verbose)
+    with prepare_data_remove(connection_of(load(hosts), verbose, show_notice)) as prepared:
+        report = carry_out(prepared, dry_run, as_json, verbose)
     exit_with(report)

@@ -6,8 +6,20 @@ from typing import Annotated
 
 import typer
 
-from toolkit.cli.common import DEFAULT_HOSTS, DryRun, HostsFile, Json, Verbose, connect, load, say
+from toolkit.api.down import prepare_down
+from toolkit.cli.common import (
+    DEFAULT_HOSTS,
+    DryRun,
+    HostsFile,
+    Json,
+    Verbose,
+    connection_of,
+    load,
+    say,
+    show_notice,
+)
 from toolkit.cli.plans import carry_out, exit_with
+from toolkit.core.names import RUNS
 
 
 def down(
@@ -20,25 +32,10 @@ def down(
     verbose: Verbose = False,
 ) -> None:
     """End the cluster's jobs and remove its containers, keys and files from every host; images stay."""
-    from toolkit.core.names import RUNS
-    from toolkit.jobs.control import end_jobs
-    from toolkit.jobs.records import running_jobs
-    from toolkit.lifecycle.planning import down_plan
-
     inventory = load(hosts)
-    with connect(inventory, verbose) as session:
-        session.require_some()
-        for host, version in session.newer_hosts().items():
-            say(f"{host}: made by toolkit {version}, newer than this; what only that one knows may stay")
-        plan = down_plan(session, f"{RUNS}/{inventory.cluster}" if save else "")
-        if dry_run:
-            for job in running_jobs(session):
-                say(f"job {job} is running, and would be ended")
-        else:
-            end_jobs(session, lambda job: say(f"job {job} is running: it is ended first"))
-        report = carry_out(session, plan, dry_run, as_json, verbose)
-    if report is not None and report.ok:
-        from toolkit.jobs.id_cache import remember_jobs
-
-        remember_jobs(inventory.cluster, ())
+    save_to = f"{RUNS}/{inventory.cluster}" if save else ""
+    with prepare_down(connection_of(inventory, verbose, show_notice), save_to) as prepared:
+        for job in prepared.running_jobs() if dry_run else ():
+            say(f"job {job} is running, and would be ended")
+        report = carry_out(prepared, dry_run, as_json, verbose)
     exit_with(report)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from toolkit.api.image import ImagePart, prepare_image_prune, prepare_image_send
 from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -16,14 +18,23 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
-    connect,
+    connection_of,
     load,
     put_json,
     put_text,
     say,
+    show_notice,
 )
-from toolkit.cli.plans import carry_out, exit_with, pull_image
+from toolkit.cli.line import CommandLine, listed
+from toolkit.cli.plans import carry_out, carry_out_after_pull, exit_with
 from toolkit.core.printable import without_color
+from toolkit.hostsfile.fields import image as image_name
+from toolkit.hostsfile.load import is_file
+from toolkit.image.build_plan import FLAVOURS
+from toolkit.image.build_values import build_progress
+from toolkit.image.inventory import images_text
+from toolkit.image.manage import ImageRecipe, known_flavour, make_build, own_arch
+from toolkit.image.manage import build as build_now
 
 app = typer.Typer(
     no_args_is_help=True, help="Build the image on this machine, send it to the hosts, see who has what."
@@ -72,13 +83,6 @@ def build(
     verbose: Verbose = False,
 ) -> None:
     """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
-    from toolkit.cli.line import CommandLine, listed
-    from toolkit.hostsfile.fields import image as image_name
-    from toolkit.hostsfile.load import is_file
-    from toolkit.image.build_plan import FLAVOURS
-    from toolkit.image.manage import ImageRecipe, known_flavour, make_build, own_arch
-    from toolkit.image.manage import build as build_now
-
     line = CommandLine()
     if flavour:
         line.one_of("--flavour", flavour, FLAVOURS)
@@ -126,8 +130,6 @@ def build(
 
 
 def _notifier(verbose: bool) -> Callable[[str, str], None]:
-    from toolkit.image.build_values import build_progress
-
     start = time.monotonic()
     last = ""
 
@@ -149,11 +151,8 @@ def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
     """Bring the image to every host: the layers that it lacks, or its own pull. `up` does this by itself."""
-    from toolkit.lifecycle.planning import image_send_plan
-
-    with connect(load(hosts), verbose) as session:
-        pulled = pull_image(session, dry_run, as_json, verbose)
-        report = carry_out(session, image_send_plan(session), dry_run, as_json, verbose, pulled)
+    with prepare_image_send(connection_of(load(hosts), verbose, show_notice)) as prepared:
+        report = carry_out_after_pull(prepared, dry_run, as_json, verbose)
     exit_with(report)
 
 
@@ -164,14 +163,8 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
     Other images of ours carry a tag made of their identity; parts are layers of one that is on its way, or
     that a broken connection left there: the next try needs not send them again. Changes nothing.
     """
-    from dataclasses import asdict
-
-    from toolkit.image.inventory import images_text
-    from toolkit.image.manage import QUESTIONS, list_images
-
     inventory = load(hosts)
-    with connect(inventory, verbose, questions=QUESTIONS) as session:
-        rows = list_images(session)
+    rows = ImagePart(connection_of(inventory, verbose)).rows()
     if as_json:
         put_json({"image": inventory.image, "rows": [asdict(row) for row in rows]})
     else:
@@ -188,8 +181,6 @@ def prune(
 
     Never one that a container is made from, running or not, and never one with a name that you gave it.
     """
-    from toolkit.image.manage import QUESTIONS, prune_plan
-
-    with connect(load(hosts), verbose, questions=QUESTIONS) as session:
-        report = carry_out(session, prune_plan(session), dry_run, as_json, verbose)
+    with prepare_image_prune(connection_of(load(hosts), verbose, show_notice)) as prepared:
+        report = carry_out(prepared, dry_run, as_json, verbose)
     exit_with(report)

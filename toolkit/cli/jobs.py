@@ -17,8 +17,8 @@ from toolkit.cli.common import (
     OnInterrupt,
     Raw,
     Verbose,
-    cluster_of,
     connect,
+    connection_of,
     load,
     put_json,
     put_text,
@@ -98,7 +98,7 @@ def wait(
     read_job(line, job)
     seconds = line.seconds("--timeout", timeout)
     inventory = line.accept(line.hosts(hosts))
-    ended = ClusterJob(cluster_of(inventory, verbose), job).wait(seconds, running=True)
+    ended = ClusterJob(connection_of(inventory, verbose), job).wait(seconds, running=True)
     if not as_json:
         say(f"job {ended.id}: {ended.state}" + (f": {ended.reason}" if ended.reason else ""))
     _exit(ended, as_json)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.api.network import NetworkPart
 from toolkit.bench.tune import check_tune, forget_plan, tune_plans
 from toolkit.bench.tune import forget as forget_tuned
 from toolkit.bench.tune import tune as tune_network
@@ -17,8 +18,8 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
-    cluster_of,
     connect,
+    connection_of,
     load,
     put_json,
     put_text,
@@ -37,7 +38,7 @@ def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ve
     Asks the hosts, lets them try connections to each other, and changes nothing. Ends with 3 when no
     address can be told for a host.
     """
-    said = cluster_of(load(hosts), verbose).network.explain()
+    said = NetworkPart(connection_of(load(hosts), verbose)).explain()
     if as_json:
         put_json(asdict(said))
     else:

@@ -9,11 +9,13 @@ import typer
 
 from toolkit.cli.common import as_warnings, put_json, put_text, say
 from toolkit.cli.progress import Progress
+from toolkit.core.report import PlanFailed, Report
+from toolkit.plan.show import plan_text, report_text, to_do_text
 
 if TYPE_CHECKING:
+    from toolkit.api.prepared import Prepared, PreparedAfterPull
     from toolkit.cluster.session import Session
     from toolkit.core.finding import Finding
-    from toolkit.core.report import Report
     from toolkit.plan.steps import Plan, Step
 
 
@@ -21,8 +23,6 @@ def show_plans(
     session: Session, plans: Sequence[Plan], as_json: bool, more: Mapping[str, Any] | None = None
 ) -> None:
     """Print what would be done, for ``--dry-run``; ``more`` goes into the JSON."""
-    from toolkit.plan.show import plan_text
-
     texts = [plan_text(plan, session.inventory.engine) for plan in plans]
     if as_json:
         lines = [line for text in texts for line in text.splitlines()]
@@ -31,75 +31,56 @@ def show_plans(
         put_text("".join(texts))
 
 
-def pull_image(session: Session, dry_run: bool, as_json: bool, verbose: bool) -> Report | None:
-    """Let the hosts pull the image where the file says so; what comes next is planned by what it brought.
-
-    Ends the command after a dry run, and when no host is left to go on with.
-    """
-    from toolkit.core.report import PlanFailed
-    from toolkit.lifecycle.planning import pull_plan
-    from toolkit.plan.show import report_text
-
-    plan = pull_plan(session)
-    if not plan.steps:
-        return None
-    if dry_run:
-        carry_out(session, plan, dry_run, as_json, verbose)
-        say("what follows is planned when it is known what this brings")
-        raise typer.Exit
-    say(f"          {', '.join(step.host for step in plan.steps)}: {plan.title}")
-    with Progress(verbose) as listener:
-        try:
-            return session.pull(plan, listener)
-        except PlanFailed as error:
-            report = error.report
-    if as_json:
-        put_json(report.as_json())
-    else:
-        say(report_text(report))
-    raise typer.Exit(1)
-
-
 def carry_out(
-    session: Session,
-    plan: Plan,
+    prepared: Prepared[Report],
     dry_run: bool,
     as_json: bool,
     verbose: bool,
-    before: Report | None = None,
     warnings: Sequence[Finding] | None = None,
-    execute: Callable[[Plan, Progress], Report] | None = None,
-    to_do: Sequence[Step] | None = None,
+    to_do: Callable[[], Sequence[Step]] | None = None,
 ) -> Report | None:
     """Print the plan, or run it and print how each host fared; the exit status is the caller's.
 
     Args:
-        before: of a plan that was run in preparation of this one; both are reported as one.
         warnings: findings for the JSON, by whoever looks for any; None leaves the key out.
-        execute: runs the plan in place of the session.
-        to_do: of a plan that is printed, what has something to do as things are; None for not known.
+        to_do: asks which steps of a plan that is printed have something to do; None for not asked.
     """
-    from toolkit.plan.execute import reported_after
-    from toolkit.plan.show import report_text, to_do_text
-
     found = {} if warnings is None else as_warnings(warnings)
     if dry_run:
-        if to_do is not None:
-            found["to_do"] = [{"host": step.host, "step": step.title} for step in to_do]
-        show_plans(session, (plan,), as_json, found)
-        if to_do is not None and not as_json:
-            say(to_do_text(plan, to_do))
+        plan = prepared.plan
+        steps = to_do() if to_do is not None else None
+        if steps is not None:
+            found["to_do"] = [{"host": step.host, "step": step.title} for step in steps]
+        show_plans(prepared.session, (plan,), as_json, found)
+        if steps is not None and not as_json:
+            say(to_do_text(plan, steps))
         return None
     with Progress(verbose) as listener:
-        for outcome in session.connect_outcomes():
-            listener.outcome(outcome)
-        with reported_after(before):
-            report = (execute or session.execute)(plan, listener).after(before)
+        try:
+            report = prepared.execute(listener)
+        except PlanFailed as error:  # no host is left after the first of two plans
+            report, found = error.report, {}
     if as_json:
         put_json({**report.as_json(), **found})
     else:
         say(report_text(report))
     return report
+
+
+def carry_out_after_pull(
+    prepared: PreparedAfterPull,
+    dry_run: bool,
+    as_json: bool,
+    verbose: bool,
+    warnings: Sequence[Finding] | None = None,
+    to_do: Callable[[], Sequence[Step]] | None = None,
+) -> Report | None:
+    """Do the same for a command before which hosts may pull the image; see ``PreparedAfterPull``."""
+    if not (dry_run and prepared.planned_later):
+        return carry_out(prepared, dry_run, as_json, verbose, warnings, to_do)
+    carry_out(prepared, dry_run, as_json, verbose)
+    say("what follows is planned when it is known what this brings")
+    return None
 
 
 def exit_with(report: Report | None) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connect, put_file, put_json, say
 from toolkit.cli.line import CommandLine
+from toolkit.cluster.session import observe_layout
 from toolkit.core.files import write_file
 from toolkit.hostsfile.load import is_folder
 from toolkit.lifecycle.renderings import TARGETS
@@ -53,7 +54,7 @@ def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool)
     check_folder(line, output)
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose) as session:
-        files = TARGETS[target](session.layout())
+        files = TARGETS[target](observe_layout(session))
         missing = dict(session.errors)
     put_files(files, output, as_json)
     for error in missing.values():

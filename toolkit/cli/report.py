@@ -13,7 +13,7 @@ from toolkit.api.job import ClusterJob
 from toolkit.bench.scaling_report import parse_scaling
 from toolkit.cli import complete
 from toolkit.cli.chosen_job import Job, read_job
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, put_text, say
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connection_of, put_json, put_text, say
 from toolkit.cli.line import CommandLine
 from toolkit.core.files import write_file, write_page
 from toolkit.errors import BadInput, ToolkitError
@@ -51,7 +51,7 @@ def report(
         line.refuse("--scaling", "goes with one job; leave it or --compare out")
     grown = line.read(parse_scaling, _json_of(line, scaling), str(scaling)) if scaling else None
     inventory = line.accept(line.hosts(hosts))
-    cluster = cluster_of(inventory, verbose)
+    cluster = connection_of(inventory, verbose)
     one = ClusterJob(cluster, job).report()
     other = ClusterJob(cluster, compare).report() if compare else None
     when = datetime.now().strftime("%Y-%m-%d %H:%M")

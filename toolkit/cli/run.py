@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from toolkit.api.notices import Notice, Topic
+from toolkit.api.run import prepare_run
 from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -20,24 +22,21 @@ from toolkit.cli.common import (
     Raw,
     Verbose,
     as_warnings,
-    connect,
+    connection_of,
     put_json,
     rank_output,
     say,
-    say_changes,
-    warn,
+    show_notice,
 )
-from toolkit.cli.line import variable
+from toolkit.cli.line import CommandLine, listed, variable
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
 from toolkit.cli.signals import Signals
-from toolkit.cli.watch import ON_INTERRUPT
+from toolkit.cli.watch import ON_INTERRUPT, watch
 from toolkit.core.text import counted
-
-if TYPE_CHECKING:
-    from toolkit.cli.line import CommandLine
-    from toolkit.cluster.session import Session
-    from toolkit.core.finding import Finding
+from toolkit.jobs.logs import Excerpt
+from toolkit.jobs.request import Request, check_request
+from toolkit.plan.show import alarms_text, warnings_text
 
 
 def run(
@@ -113,11 +112,6 @@ def run(
 
     The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
     """
-    from toolkit.api.meanwhile import BeforeRun, fault_questions
-    from toolkit.cli.line import CommandLine, listed
-    from toolkit.jobs.launcher import launcher_findings
-    from toolkit.jobs.request import Request, check_request, environment_findings, start_of
-
     line = CommandLine()
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
     request = Request(
@@ -136,76 +130,43 @@ def run(
         share=share,
     )
     inventory = line.hosts(hosts)
-    line.read(check_request, inventory, request)
-    inventory = line.accept(inventory)
-    findings = environment_findings(inventory, request)
-    warn(findings)
-    asked, ahead = () if no_check else fault_questions, BeforeRun(request.workdir, not no_check)
-    with (
-        Signals() as signals,
-        connect(inventory, verbose, None, asked, desks=True, meanwhile=ahead) as session,
-    ):
-        from toolkit.checks.preflight import restart_warnings
-        from toolkit.cli.watch import watch
-        from toolkit.data.manage import refuse_lacking
-        from toolkit.jobs.build import code_findings, make_job, plan_run, private_code
-        from toolkit.jobs.control import start
-        from toolkit.jobs.logs import Excerpt
-
-        session.require_some()
-        say_changes(changes := session.changes())
-        findings = (*findings, *changes)
-        job = make_job(session, request)
-        how = start_of(inventory, request)
-        if how.why:
-            say(f"launcher {how.launcher}: {how.why}")
-        plan = plan_run(session, job, request.workdir, ahead.tree)
-        if private := private_code(plan):
-            say(f"  stays on this machine, and is not sent with the code: {', '.join(private)}")
-        about_job = (*launcher_findings(job, how), *code_findings(plan), *restart_warnings(session, job))
-        warn(about_job)
-        findings = (*findings, *about_job)
+    checked = line.read(check_request, inventory, request)
+    cluster = connection_of(line.accept(inventory), verbose, _show)
+    checked = line.accept(checked)
+    with Signals() as signals, prepare_run(cluster, checked, not no_check) as prepared:
+        session, job = prepared.session, prepared.job
         if dry_run:
-            show_plans(session, (plan,), as_json, as_warnings(findings))
+            show_plans(session, prepared.plans, as_json, as_warnings(prepared.findings))
             return
-        if not no_check:
-            refuse_lacking(session, {host.name for host in job.hosts})
-            about_hosts = _refuse_faults(session, {job.main, *(host.name for host in job.hosts)})
-            findings = (*findings, *about_hosts)
         pressed = False
         with Progress(verbose) as listener:
             try:
-                start(session, plan, listener)
+                prepared.execute(listener)
             except KeyboardInterrupt:
+                if not prepared.begun:
+                    raise
                 pressed = True  # it runs already: to be ended like any other
         places = ", ".join(f"{h.name} x {h.slots}" for h in job.hosts)
         say(f"job {job.id}: {counted(job.world_size, 'rank')} ({places}), {job.launcher}")
         if detach and not pressed:
             say(f"  watch it: toolkit attach {job.id}    end it: toolkit stop {job.id}")
             if as_json:
-                put_json({"job": job.id, "state": "starting", **as_warnings(findings)})
+                put_json({"job": job.id, "state": "starting", **as_warnings(prepared.findings)})
             return
         sink = None if as_json else rank_output(raw)
         status = watch(session, job.id, signals, Excerpt(fold=fold), on_interrupt, sink, pressed)
     if as_json:
         result = {"job": job.id, "state": status.state, "exit_code": status.exit_code, "from": "job"}
-        put_json(result | as_warnings(findings))
+        put_json(result | as_warnings(prepared.findings))
     raise typer.Exit(status.exit_code if status.exit_code is not None else 1)
 
 
-def _refuse_faults(session: Session, hosts: set[str]) -> tuple[Finding, ...]:
-    """Stop at errors; print the first warnings and return all of them."""
-    from toolkit.checks.preflight import preflight, refuse_faults
-    from toolkit.plan.show import alarms_text, warnings_text
-
-    found = preflight(session, hosts)
-    errors = [finding for finding in found if finding.verdict == "error"]
-    if errors:
-        say(alarms_text(errors))
-    refuse_faults(found)
-    if found:
-        say(warnings_text(found, "toolkit check"))
-    return found
+def _show(notice: Notice) -> None:
+    """Print a notice; of problems of hosts the errors, or else the first warnings."""
+    show_notice(notice)
+    if notice.topic is Topic.HOSTS:
+        errors = [finding for finding in notice.findings if finding.verdict == "error"]
+        say(alarms_text(errors) if errors else warnings_text(notice.findings, "toolkit check"))
 
 
 def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from toolkit.api.smoke import prepare_smoke
 from toolkit.cli import complete
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
@@ -13,13 +14,17 @@ from toolkit.cli.common import (
     HostsFile,
     Json,
     Verbose,
-    connect,
+    connection_of,
     put_json,
     put_text,
     say,
+    show_notice,
 )
+from toolkit.cli.line import CommandLine
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
+from toolkit.jobs.request import Request, check_request
+from toolkit.plan.show import table
 
 
 def smoke(
@@ -37,24 +42,16 @@ def smoke(
     verbose: Verbose = False,
 ) -> None:
     """Run nvidia-smi in a fresh container on every host, then one checked all-reduce across all slots."""
-    from toolkit.bench.smoke import choose_launcher, run_smoke, smoke_plans
-    from toolkit.cli.line import CommandLine
-    from toolkit.jobs.request import Request, check_request
-    from toolkit.plan.show import table
-
     line = CommandLine()
     inventory = line.hosts(hosts)
     line.read(check_request, inventory, Request(words=("python3",), launcher=launcher, secrets=False))
-    with connect(line.accept(inventory), verbose) as session:
-        session.require_some()
-        launcher, instead = choose_launcher(session, launcher)
-        if instead:
-            say(f"smoke uses {launcher}: {instead}")
+    cluster = connection_of(line.accept(inventory), verbose, show_notice)
+    with prepare_smoke(cluster, launcher) as prepared:
         if dry_run:
-            show_plans(session, smoke_plans(session, launcher), as_json)
+            show_plans(prepared.session, prepared.plans, as_json)
             return
         with Progress(verbose) as listener:
-            result = run_smoke(session, launcher, listener, instead)
+            result = prepared.execute(listener)
     if as_json:
         put_json(result.as_json())
     else:

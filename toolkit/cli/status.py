@@ -19,8 +19,11 @@ from toolkit.cli.common import (
     put_text,
     say_changes,
 )
+from toolkit.cluster.applied import change_finding
+from toolkit.cluster.container_status import host_states
 from toolkit.cluster.gpu_usage import gpus_json, gpus_text
 from toolkit.cluster.session import Session
+from toolkit.core.host_programs import inside_programs
 from toolkit.errors import ToolkitError
 from toolkit.jobs.records import job_statuses
 from toolkit.jobs.status import JobStatus, job_json, jobs_table
@@ -36,8 +39,8 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """Show hosts, services, GPUs with their holders, and jobs; exits with 3 when the cluster is not up."""
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
-        rows = session.host_states()
-        changes = session.changes()
+        rows = host_states(inventory, session.facts, session.errors, inside_programs())
+        changes = change_finding(inventory, session.facts)
         services = service_states(session)
         jobs, silent = _jobs(session)
         facts = tuple(session.facts.values())

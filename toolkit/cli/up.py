@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from toolkit.api.notices import Notice, Topic
+from toolkit.api.up import prepare_up
 from toolkit.cli.common import (
     DEFAULT_HOSTS,
     DryRun,
@@ -14,15 +15,13 @@ from toolkit.cli.common import (
     Json,
     NoCheck,
     Verbose,
-    connect,
+    connection_of,
     load,
     say,
-    warn,
+    show_notice,
 )
-from toolkit.cli.plans import carry_out, exit_with, pull_image
-
-if TYPE_CHECKING:
-    from toolkit.data.manage import Staged
+from toolkit.cli.plans import carry_out_after_pull, exit_with
+from toolkit.plan.show import alarms_text
 
 
 def up(
@@ -45,39 +44,21 @@ def up(
     verbose: Verbose = False,
 ) -> None:
     """Bring image, keys and containers to every host, and prove that main reaches all workers."""
-    from toolkit.api.meanwhile import before_up, fault_questions
-    from toolkit.core.finding import graver_first
-    from toolkit.env_lint.lint import lint_inventory
-
     inventory = load(hosts)
-    data: Staged = ()
-    if inventory.data and not no_data:
-        from toolkit.data.manage import read_data
-
-        data = read_data(inventory)
-    findings = graver_first(lint_inventory(inventory))
-    warn(findings)
-    asked = () if no_check else fault_questions
-    with connect(inventory, verbose, questions=asked, meanwhile=before_up) as session:
-        from toolkit.checks.preflight import preflight, refuse_faults
-        from toolkit.jobs.control import refuse_to_end_jobs
-        from toolkit.lifecycle.planning import up_plan
-        from toolkit.lifecycle.port_race import bring_up
-        from toolkit.plan.execute import reported_after
-        from toolkit.plan.show import alarms_text
-
-        found = () if no_check else preflight(session, session.inventory.names)
-        if found:
-            say(alarms_text(found))
-        if not dry_run:
-            refuse_faults(found)
-        pulled = pull_image(session, dry_run, as_json, verbose)
-        with reported_after(pulled):
-            plan = up_plan(session, prepare, data)
-            if not (force or dry_run):
-                session.refuse_newer()
-                refuse_to_end_jobs(session, prepare)
-        execute = partial(bring_up, session, prepare=prepare, force=force)
-        to_do = session.to_do(plan) if dry_run else None
-        report = carry_out(session, plan, dry_run, as_json, verbose, pulled, findings, execute, to_do)
+    cluster = connection_of(inventory, verbose, _show)
+    with prepare_up(cluster, not no_data, force, not no_check, prepare) as prepared:
+        report = carry_out_after_pull(
+            prepared,
+            dry_run,
+            as_json,
+            verbose,
+            prepared.findings_about(Topic.ENVIRONMENT),
+            prepared.to_do,
+        )
     exit_with(report)
+
+
+def _show(notice: Notice) -> None:
+    show_notice(notice)
+    if notice.topic is Topic.HOSTS:
+        say(alarms_text(notice.findings))

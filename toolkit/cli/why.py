@@ -10,7 +10,7 @@ import typer
 
 from toolkit.api.job import ClusterJob
 from toolkit.cli.chosen_job import Job
-from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, cluster_of, put_json, put_text
+from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connection_of, put_json, put_text
 from toolkit.cli.line import CommandLine
 from toolkit.core.files import write_bundle
 from toolkit.core.names import job_word
@@ -38,7 +38,7 @@ def why(
     if save:
         _read_save(line, save)
     inventory = line.accept(line.hosts(hosts))
-    answer = ClusterJob(cluster_of(inventory, verbose), job).why()
+    answer = ClusterJob(connection_of(inventory, verbose), job).why()
     found = (answer.job, answer.evidence, answer.verdict, answer.known)
     text, result = why_text(*found), why_json(*found)
     if not as_json:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from toolkit.cluster.probe import parse_facts, probe_command
@@ -19,6 +17,7 @@ from toolkit.core.names import container_name
 from toolkit.core.report import Outcome
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import target_of
+from toolkit.plan.context import Executors
 from toolkit.plan.timing import Stopwatch
 from toolkit.protocol.frames import FrameError, read_frames
 from toolkit.remote.container_session import Desks
@@ -33,7 +32,10 @@ _PROBE_SECONDS = 60.0
 _FILES_PER_HOST, _OTHER_FILES = 4, 256
 
 # As (name, shell text); see ``toolkit.cluster.probe``.
-Questions = Sequence[tuple[str, str]] | Callable[[], Sequence[tuple[str, str]]]
+Questions = Sequence[tuple[str, str]]
+
+# Of a session that runs no plan.
+NO_EXECUTORS: Executors = MappingProxyType({})
 
 Own = TypeVar("Own", bound="Connected")
 
@@ -54,9 +56,12 @@ class Reply:
 class Connected:
     """Connections to the hosts of one cluster, one per host, and what the hosts said."""
 
-    def __init__(self, inventory: Inventory, trace: Trace | None = None) -> None:
+    def __init__(
+        self, inventory: Inventory, trace: Trace | None = None, executors: Executors = NO_EXECUTORS
+    ) -> None:
         self.inventory = inventory
         self.trace = trace
+        self.executors = executors
         self.runners: dict[str, SshRunner] = {}
         self.facts: dict[str, Facts] = {}
         self.errors: dict[str, ToolkitError] = {}
@@ -67,52 +72,19 @@ class Connected:
         self.closed = False
         self.always: tuple[tuple[str, str], ...] = ()
 
-    @classmethod
-    def open(
-        cls: type[Own],
-        inventory: Inventory,
-        hosts: Iterable[str] | None = None,
-        trace: Trace | None = None,
-        questions: Questions = (),
-        desks: bool = False,
-        meanwhile: Callable[[Own], object] | None = None,
-        always: tuple[tuple[str, str], ...] = (),
-    ) -> Own:
-        """Connect to the hosts (all of them by default) at once and ask each what it is.
+    def meet(self, hosts: Iterable[str], questions: Questions = (), desks: bool = False) -> None:
+        """Connect to hosts at once and ask each what it is.
 
-        Hosts that cannot be reached are in ``errors``; the others go on.
+        Hosts that cannot be reached are in ``errors`` afterwards; the others are in ``facts``.
 
         Args:
-            trace: called with host and line for each command, before it is run.
-            questions: further ones, see ``toolkit.cluster.probe``, or what returns them once a host is there;
-                what was said to them is in ``replies``.
+            questions: further ones, see ``toolkit.cluster.probe``; their answers are in ``replies``.
             desks: begin a talk with each host's container as well: the command is going to run a job.
-            meanwhile: done on this machine while the hosts answer: to import, and to read, what comes next.
-                What it fails at is met again where it is used.
-            always: questions about the hosts file's own contents; ``ask_anew`` repeats them.
         """
-        session = cls(inventory, trace)
-        session.always = always
-        names = list(inventory.names if hosts is None else hosts)
+        names = list(hosts)
         allow_open_files(_OTHER_FILES + _FILES_PER_HOST * len(names))
-
-        def prepare() -> None:
-            # Whatever it is: a thread has nobody to tell, and a person would see a trace.
-            with suppress(BaseException):
-                if meanwhile is not None:
-                    meanwhile(session)
-
-        preparing = threading.Thread(target=prepare, name="meanwhile", daemon=True)
-        try:
-            preparing.start()
-            facts, session.errors = fan_out(names, lambda name: session._meet(name, questions, desks))
-            if facts:  # else there is nothing to get ready for
-                preparing.join()
-        except BaseException:
-            session.close()
-            raise
-        session.facts = {name: facts[name] for name in names if name in facts}
-        return session
+        facts, self.errors = fan_out(names, lambda name: self._meet(name, questions, desks))
+        self.facts = {name: facts[name] for name in names if name in facts}
 
     def _meet(self, name: str, questions: Questions, desk: bool) -> Facts:
         start = time.monotonic()
@@ -135,10 +107,9 @@ class Connected:
     def _ask(self, name: str, questions: Questions = ()) -> Facts:
         sources = [mount.source for mount in self.inventory.mounts]
         file = self.inventory
-        asked = questions() if callable(questions) else questions
         nonce = secrets.token_hex(8)
         asking = probe_command(
-            file.image, file.cluster, name, nonce, (*asked, *self.always), sources, file.state_dir
+            file.image, file.cluster, name, nonce, (*questions, *self.always), sources, file.state_dir
         )
         sent = time.time()
         result = self.runners[name].run(asking, _PROBE_SECONDS)
@@ -206,6 +177,10 @@ class Connected:
     def runners_in_use(self) -> dict[str, SshRunner]:
         """Return the runners of the hosts that answered."""
         return {name: self.runners[name] for name in self.facts}
+
+    def leave_out(self, refused: Iterable[ToolkitError]) -> None:
+        """Take hosts for unusable from now on; the report of each plan has their outcome."""
+        self.errors |= {error.host: error for error in refused}
 
     def connect_outcomes(self) -> tuple[Outcome, ...]:
         """Return one failed outcome for each host that did not answer, or that was refused."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from toolkit.cluster.gpus import share_gpus
@@ -13,7 +13,7 @@ from toolkit.cluster.ports import worker_port
 from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts, image_arch
 from toolkit.core.names import container_user, identity_reference
-from toolkit.errors import ImageError, NotReady
+from toolkit.errors import ImageError, NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, absent, choose_paths, cidrs
 from toolkit.network.evidence import Evidence
@@ -122,35 +122,42 @@ class Layout:
         return tuple(p for p in self.places if p.name != self.inventory.main)
 
 
-_NOTHING = Evidence()
-
-
-def make_layout(
-    inventory: Inventory,
-    facts: Mapping[str, Facts],
-    local: ImageFacts | None,
-    by_name: bool = False,
-    evidence: Evidence = _NOTHING,
-    lost_ports: Collection[int] = (),
-) -> Layout:
-    """Return the layout.
+@dataclass(frozen=True)
+class Observed:
+    """What is known of the hosts when a layout is made; ``Session.observe`` returns it.
 
     Args:
         facts: of the hosts that answered; at least one.
-        local: the image as this machine's engine knows it, None when it does not.
-        by_name: what the hosts have under the file's name is meant, even while they run another.
+        local_image: the image as this machine's engine knows it, None when it does not or was not asked.
+        by_name: what the hosts have under the file's name is meant, even while they run another image.
         evidence: what connections between the hosts came to, where the choice of addresses is open.
         lost_ports: see ``worker_port``.
+        running: the cluster that runs is meant: it is not up if no host has the image nor a container.
+        errors: of the hosts that did not answer.
+    """
+
+    facts: Mapping[str, Facts]
+    local_image: ImageFacts | None = None
+    by_name: bool = False
+    evidence: Evidence = field(default_factory=Evidence)
+    lost_ports: frozenset[int] = frozenset()
+    running: bool = False
+    errors: Mapping[str, ToolkitError] = field(default_factory=dict)
+
+
+def make_layout(inventory: Inventory, observed: Observed) -> Layout:
+    """Return the layout.
 
     Raises:
         NotReady: no data address can be told, the port is taken, a cluster of that name is another's,
-            no host has the GPUs that the file says.
+            no host has the GPUs that the file says, the cluster that is meant is not up.
         ImageError: nobody has the image, or hosts hold different ones and this machine none.
     """
-    paths = choose_paths(inventory, facts, evidence)
+    facts = observed.facts
+    paths = choose_paths(inventory, facts, observed.evidence)
     for f in facts.values():
         refuse_foreign(inventory.cluster, f)
-    image = reference_image(inventory, facts, local, by_name)
+    image = _image(inventory, observed)
     _refuse_other_processors(image, inventory.image, facts)
     given, refused = share_gpus(inventory, facts)
     places = tuple(
@@ -165,10 +172,21 @@ def make_layout(
         places=places,
         paths=tuple(paths[n] for n in inventory.names if n in paths),
         user=_user(inventory, facts),
-        port=worker_port(inventory, facts, paths, lost_ports),
+        port=worker_port(inventory, facts, paths, observed.lost_ports),
         image=image,
         refused=refused,
     )
+
+
+def _image(inventory: Inventory, observed: Observed) -> ImageFacts:
+    try:
+        return reference_image(inventory, observed.facts, observed.local_image, observed.by_name)
+    except ImageError as error:
+        own = (c for facts in observed.facts.values() for c in ours(inventory.cluster, facts))
+        if not observed.running or any(own):
+            raise
+        # This machine, which was not asked, may have it.
+        raise NotReady("the cluster is not up", "toolkit up") from error
 
 
 def _refuse_other_processors(image: ImageFacts, name: str, facts: Mapping[str, Facts]) -> None:

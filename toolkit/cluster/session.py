@@ -1,37 +1,38 @@
-"""What the commands do, as a typed Python API; the command line is built on it.
+"""The session of a command: connections to the hosts, and what the hosts said.
 
-with Session.open(load_inventory("hosts.yaml")) as session:
-    report = session.execute(up_plan(session))  # toolkit.lifecycle.planning
+with Connection("hosts.yaml").connect() as session:  # toolkit.api.connection
+    layout = observe_layout(session)
+    report = session.execute(plan_up(layout, inside_programs()))  # toolkit.lifecycle.up
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from toolkit.cluster.connect import Connected, Questions, Reply
+from toolkit.cluster.connect import NO_EXECUTORS, Connected, Questions, Reply
+from toolkit.cluster.container_status import why_not_running
+from toolkit.cluster.layout import Layout, Observed, make_layout
+from toolkit.cluster.ownership import refuse_foreign
+from toolkit.cluster.reachability import settle_network
+from toolkit.core.background import Background
 from toolkit.core.command import Command, Result
 from toolkit.core.disk_space import size
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.finding import Finding
+from toolkit.core.image import ImageFacts
 from toolkit.core.names import container_name
 from toolkit.core.report import PlanFailed, Report
 from toolkit.core.runner import ContainerRunner, Sink
-from toolkit.errors import ImageError, NotReady
+from toolkit.errors import NotReady
+from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import choose_hosts, load_inventory
+from toolkit.network.evidence import Evidence
+from toolkit.plan.context import Executors
+from toolkit.plan.execute import Listener, execute, reported_after
+from toolkit.plan.steps import Plan
 
-# What makes plans and runs them is imported where it is used: to meet the hosts takes none of it, and while
-# they answer there is time, see ``meanwhile``.
 if TYPE_CHECKING:
-    from toolkit.cluster.container_status import HostState
-    from toolkit.cluster.layout import Layout
-    from toolkit.core.finding import Finding
-    from toolkit.core.image import ImageFacts
-    from toolkit.hostsfile.inventory import Inventory
-    from toolkit.network.evidence import Evidence
-    from toolkit.plan.execute import Listener
-    from toolkit.plan.steps import Plan, Step
     from toolkit.remote.ssh import Trace
 
 # Bytes of each output of a command that are kept in memory; all hosts can send theirs at the same time.
@@ -54,70 +55,100 @@ class _Kept:
 
 
 class Session(Connected):
-    """A cluster whose hosts have answered: what they are to be, as plans, and what is done about it."""
+    """A cluster whose hosts have answered: connections, facts, and plans that run over them."""
 
-    def __init__(self, inventory: Inventory, trace: Trace | None = None) -> None:
-        super().__init__(inventory, trace)
-        self.lost_ports: set[int] = set()
+    def __init__(
+        self, inventory: Inventory, trace: Trace | None = None, executors: Executors = NO_EXECUTORS
+    ) -> None:
+        super().__init__(inventory, trace, executors)
         self._evidence: Evidence | None = None
+        self._local_image: Background[ImageFacts | None] | None = None
         # The hosts of the jobs that were started from here, by job: see ``toolkit.jobs.exec_mode``.
         self.started: dict[str, tuple[str, ...]] = {}
         self.warn: Callable[[Finding], None] = lambda finding: None
         self._warned: set[tuple[str, str]] = set()
 
-    # What is and what is to be
+    @classmethod
+    def open(
+        cls,
+        inventory: Inventory,
+        hosts: Iterable[str] | None = None,
+        trace: Trace | None = None,
+        questions: Questions = (),
+        desks: bool = False,
+        always: tuple[tuple[str, str], ...] = (),
+        executors: Executors = NO_EXECUTORS,
+        local_image: bool = False,
+    ) -> Session:
+        """Connect to the hosts (all of them by default) at once and ask each what it is.
 
-    def layout(self, local_image: bool = True) -> Layout:
-        """Return what the hosts file and the facts say together; hosts it refuses are in ``errors`` then.
+        Hosts that cannot be reached are in ``errors``; the others go on.
 
         Args:
-            local_image: let the name in the hosts file say which image is meant, as this machine's engine
-                understands it if it has it, or as the hosts do where they pull it themselves.
+            trace: called with host and line for each command, before it is run.
+            questions, desks: see ``Connected.meet``.
+            always: questions about the hosts file's own contents; ``ask_anew`` repeats them.
+            executors: run the steps of plans, see ``toolkit.api.executors``; without them no plan can run.
+            local_image: ask this machine's engine for the image meanwhile, see ``find_local_image``.
+        """
+        session = cls(inventory, trace, executors)
+        session.always = always
+        try:
+            if local_image:
+                session._begin_local_image()
+            session.meet(inventory.names if hosts is None else hosts, questions, desks)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    # What is and what is to be
+
+    def observe(self, running: bool = False) -> Observed:
+        """Return what a layout is made of; hosts try connections to each other where the choice is open.
+
+        Args:
+            running: the cluster that runs is meant. Otherwise the name in the hosts file says which image is
+                meant: as this machine's engine understands it if it has it, or as the hosts do where they
+                pull it themselves.
 
         Raises:
-            ToolkitError: no host answered, or see ``make_layout``.
+            ToolkitError: no host answered, or this machine's engine does not say what the image is.
         """
-        from toolkit.cluster.layout import make_layout
-        from toolkit.cluster.ownership import ours
-
         self.require_some()
         pulled = self.inventory.pull != "never"
-        local = self.local_image if local_image and not pulled else None
-        by_name = local_image and pulled
-        try:
-            layout = make_layout(self.inventory, self.facts, local, by_name, self.evidence, self.lost_ports)
-        except ImageError as error:
-            mine = (c for facts in self.facts.values() for c in ours(self.inventory.cluster, facts))
-            if local_image or any(mine):
-                raise
-            # Nobody has asked this machine, which may have it.
-            raise NotReady("the cluster is not up", "toolkit up") from error
-        self.errors |= {error.host: error for error in layout.refused}
-        return layout
+        return Observed(
+            dict(self.facts),
+            None if running or pulled else self.find_local_image(),
+            by_name=pulled and not running,
+            evidence=self.settle_network(),
+            running=running,
+            errors=dict(self.errors),
+        )
 
-    @cached_property
-    def local_image(self) -> ImageFacts | None:
-        """The image as this machine's engine knows it, None when it does not, or when there is none."""
-        # Docker's SDK takes a tenth of a second to import, and most commands never ask this machine.
-        from toolkit.remote.engine import Engine
+    def find_local_image(self) -> ImageFacts | None:
+        """Return the image as this machine's engine knows it, None when it does not, or when there is none.
 
-        engine = Engine.find()
-        return engine.image(self.inventory.image, self.inventory.engine) if engine else None
+        Raises:
+            ImageError: the engine does not answer properly.
+        """
+        return self._begin_local_image().result()
 
-    @property
-    def evidence(self) -> Evidence:
-        """What connections between the hosts say where the choice of a network is open; tried once."""
-        from toolkit.cluster.reachability import settle_network
+    def _begin_local_image(self) -> Background[ImageFacts | None]:
+        """Ask this machine's engine once; its client limits how long that takes."""
+        if self._local_image is None:
+            self._local_image = Background("local image", lambda: _local_image(self.inventory))
+        return self._local_image
 
+    def settle_network(self) -> Evidence:
+        """Let hosts try connections to each other where the choice of a network is open; tried once."""
         if self._evidence is None:
             self._evidence = settle_network(self.inventory, self.facts, self.runners)
         return self._evidence
 
     @property
     def settled(self) -> Evidence:
-        """The same as far as it was tried already."""
-        from toolkit.network.evidence import Evidence
-
+        """What came of it, as far as it was tried already."""
         return self._evidence or Evidence()
 
     def require_own(self) -> None:
@@ -126,8 +157,6 @@ class Session(Connected):
         Raises:
             NotReady: names that user.
         """
-        from toolkit.cluster.ownership import refuse_foreign
-
         for facts in self.facts.values():
             refuse_foreign(self.inventory.cluster, facts)
 
@@ -137,18 +166,6 @@ class Session(Connected):
         if key not in self._warned:
             self._warned.add(key)
             self.warn(finding)
-
-    def refuse_newer(self) -> None:
-        """Refuse to go on where a later toolkit was at work; see ``toolkit.cluster.versions``."""
-        from toolkit.cluster.versions import refuse_newer
-
-        refuse_newer(self.inventory.cluster, self.facts.values())
-
-    def newer_hosts(self) -> dict[str, str]:
-        """Return the hosts on which a later toolkit was at work, with its version."""
-        from toolkit.cluster.versions import newer_hosts
-
-        return newer_hosts(self.inventory.cluster, self.facts.values())
 
     @property
     def is_up(self) -> bool:
@@ -178,20 +195,12 @@ class Session(Connected):
         Raises:
             PlanInterrupted: Ctrl-C; its report has the hosts that did not answer as well.
         """
-        from toolkit.plan.execute import execute, reported_after
-
         timed, engine = self.stopwatch.heard_by(listen), self.inventory.engine
         runners = {name: runner for name, runner in self.runners_in_use().items() if name not in without}
         silent = Report(plan.title, self.connect_outcomes())
         with reported_after(silent):
-            report = execute(plan, runners, timed, self.close, self.desks, engine, foresee)
+            report = execute(plan, runners, self.executors, timed, self.close, self.desks, engine, foresee)
         return report.after(silent)
-
-    def to_do(self, plan: Plan) -> tuple[Step, ...]:
-        """Return the steps that have something to do as things are now; asks the hosts, changes nothing."""
-        from toolkit.plan.execute import to_do
-
-        return to_do(plan, self.runners_in_use(), self.inventory.engine)
 
     def pull(self, plan: Plan, listen: Listener = lambda event: None) -> Report:
         """Run a plan of ``toolkit.image.pull`` and ask the hosts anew; one that failed takes no further part.
@@ -211,18 +220,6 @@ class Session(Connected):
 
     # Containers
 
-    def changes(self) -> tuple[Finding, ...]:
-        """Return a warning that names the keys of hosts.yaml which changed since `up`; none if none did."""
-        from toolkit.cluster.applied import change_finding
-
-        return change_finding(self.inventory, self.facts)
-
-    def host_states(self) -> list[HostState]:
-        """Return what is on every host of the file, those that did not answer included."""
-        from toolkit.cluster.container_status import host_states
-
-        return host_states(self.inventory, self.facts, self.errors, inside_programs())
-
     def container(self, host: str, user: str = "") -> ContainerRunner:
         """Return a runner inside a host's container.
 
@@ -230,8 +227,6 @@ class Session(Connected):
             NotReady: the host is not in the hosts file or did not answer, or no container of the cluster
                 runs there.
         """
-        from toolkit.cluster.container_status import why_not_running
-
         if host in self.errors:
             raise self.errors[host]
         if host not in self.inventory.names:  # a job's record can name any host
@@ -270,3 +265,22 @@ class Session(Connected):
     def main(self) -> ContainerRunner:
         """The runner inside main's container."""
         return self.container(self.inventory.main)
+
+
+def observe_layout(session: Session, running: bool = False) -> Layout:
+    """Observe the hosts, return their layout, and leave out the hosts that it refuses.
+
+    Args:
+        running: see ``Session.observe``.
+    """
+    layout = make_layout(session.inventory, session.observe(running))
+    session.leave_out(layout.refused)
+    return layout
+
+
+def _local_image(inventory: Inventory) -> ImageFacts | None:
+    # Not at the top: this imports Docker's SDK, which takes 60 ms; most commands never ask the engine here.
+    from toolkit.remote.engine import Engine
+
+    engine = Engine.find()
+    return engine.image(inventory.image, inventory.engine) if engine else None

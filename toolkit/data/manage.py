@@ -82,7 +82,7 @@ def send_plan(session: Session, data: Staged) -> Plan:
     inventory = session.inventory
     for facts in session.facts.values():
         refuse_foreign(inventory.cluster, facts)
-    paths = choose_paths(inventory, session.facts, session.evidence)
+    paths = choose_paths(inventory, session.facts, session.settle_network())
     return plan_data(inventory, session.facts, paths, data, inventory.image)
 
 

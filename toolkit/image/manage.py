@@ -166,7 +166,7 @@ def _wanted(session: Session) -> ImageFacts | None:
     """The image that the hosts file means, None where that cannot be told."""
     pulled = session.inventory.pull != "never"
     try:
-        local = None if pulled else session.local_image
+        local = None if pulled else session.find_local_image()
         return reference_image(session.inventory, session.facts, local, by_name=pulled)
     except ImageError:
         return None

@@ -6,24 +6,26 @@ import contextlib
 import getpass
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.cluster.gpu_usage import refuse_held
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.ports import master_port
-from toolkit.cluster.session import Session
+from toolkit.cluster.session import Session, observe_layout
 from toolkit.cluster.versions import require_programs
 from toolkit.core.code import CodeTree, size_findings
 from toolkit.core.finding import Finding
 from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import job_id
-from toolkit.errors import BadInput, NotReady, Problem
+from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import private_files, read_secrets
+from toolkit.jobs.code import read_tree
 from toolkit.jobs.plan import plan_job, require_launcher, require_running, rooms
 from toolkit.jobs.records import taken_slots
-from toolkit.jobs.request import Request, check_request, chosen_hosts, start_of
+from toolkit.jobs.request import CheckedRequest, Request, check_request, chosen_hosts
 from toolkit.launchers import WITH_TOKEN, starts_from_main
 from toolkit.launchers.job import Job, JobHost
 from toolkit.launchers.slots import Room, Taken, take_slots
@@ -32,24 +34,76 @@ from toolkit.network.tuning import parse_tunings, rules_text, tuned_for
 from toolkit.plan.steps import Plan, SendCode
 
 
-def make_job(session: Session, request: Request) -> Job:
-    """Return the job that the request makes on this cluster as it is now.
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job and the plan that starts it; ``layout`` is that of the cluster that runs."""
+
+    job: Job
+    plan: Plan
+    layout: Layout
+
+
+def plan_request(
+    session: Session, request: Request, known: Layout | ToolkitError | None = None
+) -> PlannedJob:
+    """Return the job that the request makes on this cluster as it is now, and its plan.
+
+    Args:
+        known: the layout of the cluster that runs, or why there is none, where that is known already.
 
     Raises:
-        BadInput: see ``check_request``; also more ranks than the slots found on the hosts.
+        BadInput: see ``check_request`` and ``make_job``.
+        NotReady: see ``job_layout`` and ``make_job``.
+    """
+    checked = check_request(session.inventory, request)
+    layout = job_layout(session, checked, known)
+    job = make_job(session, checked, layout)
+    plan = plan_run(layout, job, request.workdir, read_code(session.inventory, request.workdir))
+    return PlannedJob(job, plan, layout)
+
+
+def job_layout(
+    session: Session, checked: CheckedRequest, known: Layout | ToolkitError | None = None
+) -> Layout:
+    """Return the layout of the cluster that runs, on which the hosts of a job can be used.
+
+    Args:
+        known: see ``plan_request``.
+
+    Raises:
+        ToolkitError: a host of the job did not answer, or lacks what the hosts file says.
+        NotReady: the cluster is not up.
+    """
+    needed = _needed(session.inventory, checked)
+    _refuse_lost(session, needed)
+    if isinstance(known, ToolkitError):
+        raise known
+    layout = known or observe_layout(session, running=True)
+    _refuse_lost(session, needed)
+    return layout
+
+
+def _needed(inventory: Inventory, checked: CheckedRequest) -> tuple[str, ...]:
+    """The hosts without which a job does not start: that of its launcher, and those of its ranks."""
+    from_main = starts_from_main(checked.start.launcher, inventory.transport)
+    return (*((inventory.main,) if from_main else ()), *chosen_hosts(inventory, checked.request))
+
+
+def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
+    """Return the job that a request makes on this cluster as it is now.
+
+    Args:
+        layout: from ``job_layout``.
+
+    Raises:
+        BadInput: more ranks than the slots found on the hosts.
         NotReady: a container does not run, other jobs have the slots, or somebody else holds a GPU.
     """
-    inventory = session.inventory
-    check_request(inventory, request)
-    start = start_of(inventory, request)
+    inventory, request, start = session.inventory, checked.request, checked.start
     chosen = chosen_hosts(inventory, request)
-    main = (inventory.main,) if starts_from_main(start.launcher, inventory.transport) else ()
-    _refuse_lost(session, (*main, *chosen))
-    layout = session.layout(local_image=False)
-    _refuse_lost(session, (*main, *chosen))
     left_out = (*chosen, *request.exclude)
     spare = _usable_spares(session, layout, left_out) if request.max_restarts else ()
-    concerned = list(dict.fromkeys((*main, *chosen, *spare)))
+    concerned = list(dict.fromkeys((*_needed(inventory, checked), *spare)))
     require_launcher(layout, start.launcher, request.elastic)
     require_running(layout, concerned)
     require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
@@ -128,21 +182,17 @@ def _refuse_lost(session: Session, names: Sequence[str]) -> None:
             raise session.errors[name]
 
 
-def plan_run(session: Session, job: Job, workdir: Path | None, tree: CodeTree | None = None) -> Plan:
+def plan_run(layout: Layout, job: Job, workdir: Path | None, tree: CodeTree) -> Plan:
     """Return the plan that starts the job.
 
     Args:
-        tree: what ``read_tree`` has returned for ``workdir``, where it was read already.
+        tree: the code of ``workdir``, from ``read_code``.
     """
-    if tree is None:
-        tree = read_code(session.inventory, workdir)
-    return plan_job(session.layout(local_image=False), job, str(workdir or ""), tree)
+    return plan_job(layout, job, str(workdir or ""), tree)
 
 
 def read_code(inventory: Inventory, workdir: Path | None) -> CodeTree:
     """Return what is sent of a local folder: all but what is ignored and what must stay on this machine."""
-    from toolkit.jobs.code import read_tree  # its rules for what is ignored take a while to import
-
     return CodeTree() if workdir is None else read_tree(workdir, private=private_files(inventory))
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session
 from toolkit.cluster.versions import taken_from_jobs
 from toolkit.core.command import command
@@ -158,16 +159,17 @@ def end_jobs(session: Session, tell: Callable[[str], None] = lambda job: None) -
             stop(session, job)
 
 
-def refuse_to_end_jobs(session: Session, prepare: bool = False) -> None:
+def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) -> None:
     """Refuse an `up` that would pull a container or its programs from under a running job.
 
     Args:
+        layout: of the cluster as it is to be.
         prepare: the containers are left alone.
 
     Raises:
         NotReady: names the job and the hosts.
     """
-    taken = taken_from_jobs(session.layout(), inside_programs(), prepare)
+    taken = taken_from_jobs(layout, inside_programs(), prepare)
     running = running_jobs(session) if taken else []
     if running:
         what = f"job {running[-1]} is running, and {' and '.join(taken)}"

@@ -57,7 +57,19 @@ class Request:
     tuned: bool = True
 
 
-def check_request(inventory: Inventory | None, request: Request) -> None:
+@dataclass(frozen=True)
+class CheckedRequest:
+    """A request in which nothing is wrong as far as this machine can tell.
+
+    Args:
+        start: how its ranks are started, which was decided once, by the sources as they were then.
+    """
+
+    request: Request
+    start: Start
+
+
+def check_request(inventory: Inventory | None, request: Request) -> CheckedRequest:
     """Refuse what is known to be wrong before any host is contacted, all of it at once.
 
     Args:
@@ -78,6 +90,7 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
         many = f"{request.min_hosts} hosts asked for at least, but the job has {len(chosen)}"
         problems.append(Problem("--min-hosts", many))
     launcher = request.launcher or (inventory.launcher if inventory is not None else "")
+    start: Start | None = None
     if request.launcher:
         problems += launcher_problems(request.launcher)
     declared = [inventory.host(name).slots for name in chosen] if inventory is not None else []
@@ -89,7 +102,8 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
         problems.append(Problem("--workdir", f"{request.workdir} is not a folder"))
     else:
         try:
-            launcher = start_of(inventory, request).launcher
+            start = start_of(inventory, request)
+            launcher = start.launcher
         except BadInput as error:
             problems += error.problems
     if request.elastic:
@@ -103,8 +117,9 @@ def check_request(inventory: Inventory | None, request: Request) -> None:
         except BadInput as error:
             problems += error.problems
             sources.insert(0, error.source)
-    if problems:
+    if problems or start is None:
         raise BadInput(" and ".join(sources), tuple(problems))
+    return CheckedRequest(request, start)
 
 
 def _number_problems(request: Request) -> list[Problem]:

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from toolkit.cluster.layout import Layout, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command
+from toolkit.core.host_programs import inside_programs
 from toolkit.core.names import UP_TIMES
 from toolkit.core.report import FailureCause, Outcome, Report, spans_json
 from toolkit.errors import ToolkitError
 from toolkit.jobs.control import refuse_to_end_jobs
-from toolkit.lifecycle.planning import up_plan
+from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import Listener, reported_after, step_key
 from toolkit.plan.steps import Plan
 
@@ -23,18 +25,24 @@ TRIES = 4
 
 
 def bring_up(
-    session: Session, plan: Plan, listen: Listener, prepare: bool = False, force: bool = False
+    session: Session,
+    layout: Layout,
+    plan: Plan,
+    listen: Listener,
+    prepare: bool = False,
+    force: bool = False,
 ) -> Report:
-    """Run a plan of ``up_plan``; where its port was lost to somebody, plan and run it anew.
+    """Run a plan of ``plan_up``; where its port was lost to somebody, plan and run it anew.
 
     All hosts of the cluster go to the new port together. A port that the hosts file names stays: then the
     report says who has it.
 
     Args:
+        layout: the plan was made for it.
         prepare: as the plan was made.
         force: although another port ends a running job.
     """
-    report = _bring_up(session, plan, listen, prepare, force)
+    report = _bring_up(session, layout, plan, listen, prepare, force)
     if report.changes:
         _keep_times(session)
     return report
@@ -54,19 +62,25 @@ def _keep_times(session: Session) -> None:
             session.runners[main.host].run(keep, 30)
 
 
-def _bring_up(session: Session, plan: Plan, listen: Listener, prepare: bool, force: bool) -> Report:
+def _bring_up(
+    session: Session, layout: Layout, plan: Plan, listen: Listener, prepare: bool, force: bool
+) -> Report:
+    lost_ports: frozenset[int] = frozenset()
     report = latest = session.execute(plan, listen, foresee=session.is_up)
     for _ in range(TRIES):
         lost = _lost(latest)
         if not lost:
             break
         with reported_after(report):
-            session.lost_ports.add(session.layout().port)
+            lost_ports |= {layout.port}
             session.ask_anew(list(session.facts))
             try:
-                again = up_plan(session, prepare)
+                observed = replace(session.observe(), lost_ports=lost_ports)
+                layout = make_layout(session.inventory, observed)
+                session.leave_out(layout.refused)
+                again = plan_up(layout, inside_programs(), prepare)
                 if not force:
-                    refuse_to_end_jobs(session, prepare)
+                    refuse_to_end_jobs(session, layout, prepare)
             except ToolkitError as error:
                 return _blamed(report, lost, error)
             # The data, for one, is in the first plan only. A host without it must not be started.

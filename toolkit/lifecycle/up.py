@@ -144,6 +144,12 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
     return (Run(place.name, "name the image by its identity", name, unless=there, known=known),)
 
 
+def plan_image_send(layout: Layout) -> Plan:
+    """Return the plan that brings the image to every host."""
+    steps = tuple(step for place in layout.places for step in image_steps(layout, place))
+    return Plan(f"image send {layout.inventory.image}", (Phase("image", steps),))
+
+
 _Text = tuple[str]
 
 

@@ -81,6 +81,11 @@ class Context:
             shared.close()
 
 
+# Carries out a step; the step is of the kind under which the table of executors has this function.
+Executor = Callable[[Any, Context, Advance], Verdict]
+Executors = Mapping[type, Executor]
+
+
 def text_of(content: Iterable[str | Ref], context: Context) -> str:
     """Return a text whose pieces may name what earlier steps have saved; pieces that name nothing go."""
     parts = (p.resolve(context.outputs) if isinstance(p, Ref) else p for p in content)

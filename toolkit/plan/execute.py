@@ -1,4 +1,4 @@
-"""Plan x Runners -> Report: with the executors of its steps the only place where plans and the world meet."""
+"""Plan x Runners x Executors -> Report: the only place where plans and hosts meet."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from toolkit.api.executors import executor_of
 from toolkit.core.engines import DOCKER
 from toolkit.core.report import FailureCause, Outcome, Report
 from toolkit.core.runner import Runner
 from toolkit.errors import Interrupted, ToolkitError, Unreachable
-from toolkit.plan.context import Context, KnownFailure, Verdict
+from toolkit.plan.context import Context, Executors, KnownFailure, Verdict
+from toolkit.plan.precheck import forecast, settled
 from toolkit.plan.steps import Phase, Plan, Run, Step, WaitFor
 from toolkit.remote.container_session import Desks
 from toolkit.remote.fanout import fan_out
@@ -94,6 +94,7 @@ class _Progress:
     """What has come of the steps so far, shared by the threads of a plan."""
 
     runners: Mapping[str, Runner]
+    executors: Executors
     listen: Listener
     interrupted: threading.Event = field(default_factory=threading.Event)
     begun: set[int] = field(default_factory=set)
@@ -108,6 +109,7 @@ class _Progress:
 def execute(
     plan: Plan,
     runners: Mapping[str, Runner],
+    executors: Executors,
     listen: Listener = lambda event: None,
     close: Callable[[], None] = lambda: None,
     desks: Desks | None = None,
@@ -121,6 +123,7 @@ def execute(
 
     Args:
         runners: by host name; a step for a host without one is "not run".
+        executors: function for each kind of step, see ``toolkit.api.executors``.
         listen: called with events, from several threads.
         close: ends what still runs when the person presses Ctrl-C.
         desks: those that are open already and stay so; by default the plan's own, which end with it.
@@ -131,7 +134,7 @@ def execute(
         PlanInterrupted: Ctrl-C; carries the report.
     """
     start = time.monotonic()
-    progress = _Progress(runners, listen)
+    progress = _Progress(runners, executors, listen)
     own = Desks()
     context = Context(runners, plan.steps, desks=desks or own, engine=engine)
     number = 0
@@ -193,7 +196,7 @@ def to_do(plan: Plan, runners: Mapping[str, Runner], engine: str = DOCKER) -> tu
     What a step does may give later ones something to do as well.
     """
     context = Context(runners, plan.steps, engine=engine)
-    progress = _Progress(runners, lambda event: None, foreseen=_foresee(plan, context))
+    progress = _Progress(runners, {}, lambda event: None, foreseen=_foresee(plan, context))
     return tuple(
         step for number, step in enumerate(plan.steps) if _foreseen(number, step, context, progress) is None
     )
@@ -227,8 +230,6 @@ def _run_phase(phase: Phase, steps: list[tuple[int, Step]], context: Context, pr
 
 def _foresee(plan: Plan, context: Context) -> dict[int, str]:
     """Ask every host for all its steps; one that fails at it says why at its first step."""
-    from toolkit.plan.precheck import forecast
-
     by_host: dict[str, dict[int, Step]] = {}
     for number, step in enumerate(plan.steps):
         if step.host in context.runners:
@@ -242,8 +243,6 @@ def _foreseen(number: int, step: Step, context: Context, progress: _Progress) ->
     said = progress.foreseen.get(number)
     if said is None:
         return None
-    from toolkit.plan.precheck import settled
-
     return settled(step, context, said)
 
 
@@ -257,9 +256,9 @@ def _run_step(phase: Phase, number: int, step: Step, context: Context, progress:
 
     cause = FailureCause.OTHER
     try:
-        verdict = _foreseen(number, step, context, progress) or executor_of(type(step))(
-            step, context, advance
-        )
+        verdict = _foreseen(number, step, context, progress)
+        if verdict is None:
+            verdict = progress.executors[type(step)](step, context, advance)
     except ToolkitError as error:
         lost = isinstance(error, Unreachable)
         if progress.interrupted.wait(_INTERRUPT_S if lost else 0):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,22 +23,18 @@ import toolkit.jobs.control
 from scripts.api_page import PARTS
 from tests.unit import cluster_world as world
 from tests.unit import docs_check
-from tests.unit.cluster_world import facts as made_facts
 from tests.unit.conftest import Run
 from tests.unit.inside_world import PATIENCE_S
 from toolkit.api.cluster import Cluster
 from toolkit.api.connection import ToolkitWarning
 from toolkit.api.job import ClusterJob
-from toolkit.api.meanwhile import BeforeRun
 from toolkit.bench.scaling import measure_all
 from toolkit.cli.run import run as run_verb
-from toolkit.cluster.session import Session
-from toolkit.core.code import CodeTree
+from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.finding import Finding
 from toolkit.core.report import Outcome, PlanFailed, Report, refuse_failed
 from toolkit.errors import BadInput, NotReady, ToolkitError
 from toolkit.export.prepare import BatchRequest
-from toolkit.jobs.code import read_tree
 from toolkit.jobs.request import Request
 from toolkit.predict.ask import Options
 
@@ -179,41 +175,6 @@ def test_a_flavour_that_nobody_knows(hosts: Path) -> None:
         Cluster(hosts).image.build("tpu")
 
 
-@pytest.mark.parametrize("error", [OSError("no engine"), KeyboardInterrupt()])
-def test_what_is_got_ready_meanwhile_may_fail(
-    error: BaseException, hosts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is tried once more where it is used, and said there."""
-    monkeypatch.setattr(Session, "_meet", lambda *words: made_facts("gpu1", "10.9.8.7"))
-    unheard: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", unheard.append)
-
-    def fail(session: Session) -> None:
-        raise error
-
-    with Cluster(hosts).connect(meanwhile=fail) as session:
-        assert list(session.facts) == ["gpu1"]
-    assert unheard == [] and capsys.readouterr().err == ""
-
-
-def test_code_that_is_long_to_read_is_waited_for_where_it_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "train.py").write_text("print(1)\n")
-    going = threading.Event()
-
-    def slow(folder: Path, private: Iterable[Path]) -> CodeTree:
-        assert going.wait(PATIENCE_S)
-        return read_tree(folder, private=private)
-
-    monkeypatch.setattr(toolkit.jobs.code, "read_tree", slow)
-    ahead = BeforeRun(tmp_path, looks=False)
-    ahead(Session(world.inventory()))
-    going.set()
-    assert ahead.tree is not None and [entry.path for entry in ahead.tree.entries] == ["train.py"]
-    assert BeforeRun(None).tree is None
-
-
 @pytest.mark.parametrize("leave", ["break", "interrupt"])
 def test_to_leave_the_lines_of_a_job_closes_its_connections(
     leave: str, hosts: Path, monkeypatch: pytest.MonkeyPatch
@@ -226,7 +187,7 @@ def test_to_leave_the_lines_of_a_job_closes_its_connections(
             time.sleep(0.01)
         ended.set()
 
-    monkeypatch.setattr("toolkit.jobs.logs.follow", endless)
+    monkeypatch.setattr("toolkit.api.job.follow", endless)
     monkeypatch.setattr(ClusterJob, "_connect", lambda job: session)
     monkeypatch.setattr(ClusterJob, "_status", lambda job, session: SimpleNamespace(id="j1"))
     lines = ClusterJob(Cluster(hosts), "j1").lines()
@@ -257,7 +218,7 @@ def test_before_up_nobody_says_that_this_machine_lacks_the_image() -> None:
     session = Session(world.inventory())
     session.facts = {name: replace(facts, images=()) for name, facts in world.cluster_facts().items()}
     with pytest.raises(NotReady, match="the cluster is not up") as caught:
-        session.layout(local_image=False)
+        observe_layout(session, running=True)
     assert (caught.value.fix, caught.value.exit_code) == ("toolkit up", 3)
 
 

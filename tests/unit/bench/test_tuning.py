@@ -21,7 +21,7 @@ from tests.unit.test_invariants import recorder as recorder
 from toolkit.bench.tune import check_tune, forget, forget_plan, keep_plan, tune
 from toolkit.cluster.session import Session, load_inventory
 from toolkit.errors import BadInput, NotReady, Unreachable
-from toolkit.jobs.build import make_job
+from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.plan import job_file
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
@@ -376,7 +376,8 @@ class Measuring:
     def __init__(self, faster: float) -> None:
         self.now, self.faster, self.jobs = 100.0, faster, list[Job]()
 
-    def __call__(self, session: Session, job: Job, mark: str, listen: object) -> str:
+    def __call__(self, session: Session, planned: PlannedJob, mark: str, listen: object) -> str:
+        job = planned.job
         self.jobs.append(job)
         self.now += self.budgets[-1] + 1.5
         factor = self.faster if dict(job.override).keys() & dict(STREAMED).keys() else 1.0
@@ -440,13 +441,13 @@ def test_a_session_knows_at_once_what_it_has_tuned(
     session: Session, recorder: Recorder, measuring: Measuring
 ) -> None:
     whole = tune(session, "mpi", 8.0, unheard, clock=measuring.clock)
-    assert make_job(session, Request(words=("true",))).tuned == STREAMED
+    assert plan_request(session, Request(words=("true",))).job.tuned == STREAMED
     part = tune(session, "mpi", 8.0, unheard, ("gpu1", "gpu2"), clock=measuring.clock)
     assert part.hosts == HOSTS[:2]
     assert kept_by(recorder.ran[-1]) == (whole, part)
     assert forget(session, unheard) == (whole, part)
     assert kept_by(recorder.ran[-1]) == ()
-    assert make_job(session, Request(words=("true",))).tuned == ()
+    assert plan_request(session, Request(words=("true",))).job.tuned == ()
 
 
 def test_auto_is_nccl_where_every_rank_has_a_gpu(session: Session, measuring: Measuring) -> None:
@@ -525,7 +526,7 @@ def test_a_job_on_the_same_ranks_gets_what_was_tuned(
     main = session.facts["gpu1"]
     nccl = a_tuning(engine="nccl", env=(("NCCL_SOCKET_NTHREADS", "4"),), rules=())
     session.facts["gpu1"] = replace(main, tuned=tunings_text((a_tuning(), nccl)))
-    job = make_job(session, Request(**{"words": ("true",), **changes}))
+    job = plan_request(session, Request(**{"words": ("true",), **changes})).job
     expected = ((*a_tuning().env, *nccl.env), rules_text(a_tuning())) if tuned else ((), "")
     assert (job.tuned, job.rules) == expected
 
@@ -533,6 +534,6 @@ def test_a_job_on_the_same_ranks_gets_what_was_tuned(
 def test_a_host_with_another_address_gets_nothing(session: Session) -> None:
     moved = a_tuning(hosts=(("gpu1", "10.78.0.2", 2), *HOSTS[1:]))
     session.facts["gpu1"] = replace(session.facts["gpu1"], tuned=tunings_text((moved,)))
-    assert make_job(session, Request(words=("true",))).tuned == ()
+    assert plan_request(session, Request(words=("true",))).job.tuned == ()
     session.facts["gpu1"] = replace(session.facts["gpu1"], tuned="not JSON")
-    assert make_job(session, Request(words=("true",))).tuned == ()
+    assert plan_request(session, Request(words=("true",))).job.tuned == ()

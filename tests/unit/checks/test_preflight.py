@@ -90,7 +90,7 @@ def test_run_prints_five_warnings_once_each_and_counts_the_others(
 ) -> None:
     several = [Finding(f"check-{n}", "warning", f"fault {n}", f"cure {n}", "gpu1") for n in range(7)]
     several.append(replace(several[0], host="gpu2"))
-    monkeypatch.setattr(toolkit.checks.preflight, "preflight", lambda session, hosts: tuple(several))
+    monkeypatch.setattr("toolkit.api.run.preflight", lambda session, hosts: tuple(several))
     words = ("run", "--detach", "--json", "--np", "3", "train.py")
     status, out, err = call(*words)
     assert status == 0

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
-from tests.unit.hosts_here import hosts
+from tests.unit.hosts_here import execute, hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from toolkit.checks.gpu import GPUS, answers
 from toolkit.checks.leftovers import MARKS, Stray, marked, state_folders
@@ -24,7 +24,6 @@ from toolkit.checks.places import PLACES, places
 from toolkit.checks.registry import host_probes
 from toolkit.cleanup.plan import Leftovers, plan_gc
 from toolkit.cluster.probe import probe_command
-from toolkit.plan.execute import execute
 from toolkit.protocol.frames import read_frames
 
 NONCE = "0123456789abcdef"

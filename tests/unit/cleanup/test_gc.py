@@ -17,7 +17,7 @@ import toolkit.cli.gc
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import marks, process
 from tests.unit.conftest import Run as RunToolkit
-from tests.unit.hosts_here import hosts
+from tests.unit.hosts_here import execute, hosts
 from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
 from toolkit.checks.leftovers import Stray
 from toolkit.checks.model import Scene, Seen
@@ -27,7 +27,6 @@ from toolkit.cleanup.remains import STATES, Remains, removable, told
 from toolkit.cluster.session import Session
 from toolkit.core.facts import ContainerFacts
 from toolkit.image.inventory import HeldImage
-from toolkit.plan.execute import execute
 from toolkit.plan.steps import Run
 
 JOB = world.JOB_ID

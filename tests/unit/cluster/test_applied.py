@@ -18,7 +18,7 @@ from tests.unit.test_invariants import recorder as recorder
 from toolkit.api.cluster import Cluster
 from toolkit.cli.app import app
 from toolkit.cluster.applied import applied_text, changed_keys, parse_applied
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.facts import Facts
@@ -32,7 +32,7 @@ _HEAD, _TAIL = "hosts.yaml changed since `up`: ", "; run `toolkit up`"
 
 
 def _up(inventory: Inventory) -> Plan:
-    return plan_up(make_layout(inventory, world.facts_when_up(), None), world.INSIDE)
+    return plan_up(make_layout(inventory, Observed(world.facts_when_up())), world.INSIDE)
 
 
 def records(inventory: Inventory) -> dict[str, str]:

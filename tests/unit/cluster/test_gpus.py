@@ -14,7 +14,7 @@ from tests.unit.each import for_each
 from toolkit.bench.smoke_plan import judge_gpus, plan_gpu_smoke
 from toolkit.cluster.containers import cluster_container, worker_sshd_config
 from toolkit.cluster.gpus import SMI, explain, given_gpus, gpu_access, gpu_failures, parse_smi, usable_uuids
-from toolkit.cluster.layout import Layout, make_layout
+from toolkit.cluster.layout import Layout, Observed, make_layout
 from toolkit.core.container import Container
 from toolkit.core.facts import Facts, Gpu, Mig
 from toolkit.core.report import Outcome, Report
@@ -130,7 +130,7 @@ def lacking(*hosts: str) -> str:
 
 
 def test_a_host_that_lacks_gpus_is_refused_and_the_others_go_on() -> None:
-    made = make_layout(world.inventory(lacking("gpu1", "cpu3")), world.cluster_facts(), None)
+    made = make_layout(world.inventory(lacking("gpu1", "cpu3")), Observed(world.cluster_facts()))
     assert [place.name for place in made.places] == ["gpu2"]
     assert [error.host for error in made.refused] == ["gpu1", "cpu3"]
     # It keeps its place in the files of the others, like a host that is away.
@@ -139,7 +139,7 @@ def test_a_host_that_lacks_gpus_is_refused_and_the_others_go_on() -> None:
 
 def test_when_every_host_lacks_gpus_all_are_named_at_once() -> None:
     with pytest.raises(NotReady) as caught:
-        make_layout(world.inventory(lacking("gpu1", "gpu2", "cpu3")), world.cluster_facts(), None)
+        make_layout(world.inventory(lacking("gpu1", "gpu2", "cpu3")), Observed(world.cluster_facts()))
     assert "3 hosts are not ready" in caught.value.what
     assert "gpu1: gpus: names 9" in caught.value.what and "cpu3: gpus: names 9" in caught.value.what
 
@@ -192,7 +192,7 @@ def containers(text: str = "", **changes: object) -> dict[str, Container]:
     written = (
         world.HOSTS.replace("address: 10.77.0.2", f"{text}\n    address: 10.77.0.2") if text else world.HOSTS
     )
-    made = make_layout(world.inventory(written), hosts, None)
+    made = make_layout(world.inventory(written), Observed(hosts))
     return {place.name: cluster_container(made, place) for place in made.places}
 
 
@@ -249,7 +249,7 @@ def test_what_engines_say_when_they_cannot_give_gpus(words: str, what: str, fix:
 def asked(facts_up: bool = True, **changes: object) -> Layout:
     hosts = world.facts_when_up() if facts_up else world.cluster_facts()
     hosts["gpu1"] = replace(hosts["gpu1"], gpus=PLAIN, **changes)  # type: ignore[arg-type]
-    return make_layout(world.inventory(), hosts, None)
+    return make_layout(world.inventory(), Observed(hosts))
 
 
 def test_a_fresh_container_and_the_clusters_own_are_asked() -> None:
@@ -309,12 +309,12 @@ def test_a_driver_in_trouble_is_told_where_nobody_declared_gpus() -> None:
     hosts = world.facts_when_up()
     hosts["gpu1"] = replace(hosts["gpu1"], gpus=(), gpu_trouble=said("no-driver")[1])
     hosts["cpu3"] = replace(hosts["cpu3"], gpu_trouble=said("absent")[1])
-    made = make_layout(world.inventory(), hosts, None)
+    made = make_layout(world.inventory(), Observed(hosts))
     _, problems = judge_gpus(made, Report("smoke", ()))
     (text,) = map(str, problems)
     assert text.startswith("gpu1: no GPU is used: the NVIDIA driver is not loaded") and "gpus: 0" in text
     quiet = world.inventory(world.HOSTS.replace("address: 10.77.0.2", "gpus: 0\n    address: 10.77.0.2"))
-    assert judge_gpus(make_layout(quiet, hosts, None), Report("smoke", ())) == ((), ())
+    assert judge_gpus(make_layout(quiet, Observed(hosts)), Report("smoke", ())) == ((), ())
 
 
 def test_a_mig_is_a_part() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.cluster.containers import cluster_container
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.ports import free_port
 from toolkit.core.container import Ulimit
 from toolkit.core.facts import ContainerFacts, Facts
@@ -25,7 +25,7 @@ def with_port(text: str = "") -> str:
 
 
 def place(said: dict[str, Facts], text: str = world.HOSTS, local: ImageFacts | None = None) -> Any:
-    return make_layout(world.inventory(text), said, local)
+    return make_layout(world.inventory(text), Observed(said, local))
 
 
 def test_slots_are_gpus_or_one_unless_declared() -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.inside_world import PATIENCE_S, Load
 from toolkit.cluster.container_probe import look_inside
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.look import PIECES, Look, Looked, last_words, parse_line, plan_looks
 from toolkit.cluster.pairs import (
     Ways,
@@ -165,7 +165,7 @@ def test_a_container_like_those_of_ranks_is_started_where_the_image_is_and_leave
 
 
 def test_where_the_cluster_is_up_its_own_containers_are_used_and_main_logs_in() -> None:
-    layout = make_layout(world.inventory(), world.facts_when_up(), None)
+    layout = make_layout(world.inventory(), Observed(world.facts_when_up()))
     looks = plan_looks(layout, inside_programs(), "0" * 32)
     assert "docker exec --interactive toolkit-demo-main python3" in " ".join(map(str, looks[0].command.argv))
     said = [told(look) for look in looks]

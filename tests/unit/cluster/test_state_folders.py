@@ -13,13 +13,16 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.cluster import test_probe
+from toolkit.cluster.container_status import host_states
 from toolkit.cluster.probe import parse_facts
 from toolkit.cluster.session import Session
 from toolkit.cluster.state_folders import QUESTION, parse_state_folders, refuse_unsafe_state
 from toolkit.core.command import Command, Result
 from toolkit.core.facts import Facts, StateFolder
+from toolkit.core.host_programs import inside_programs
 from toolkit.errors import ToolkitError, UnsafeState
-from toolkit.lifecycle.planning import down_plan, pull_plan
+from toolkit.image.pull import plan_pull
+from toolkit.lifecycle.down import plan_down
 
 DIR, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
 STATE = "/scratch/alice/toolkit/demo/gpu1"
@@ -178,18 +181,18 @@ def test_every_command_refuses_such_a_host_and_goes_on_with_the_others() -> None
     safe, unsafe = f"{OWN}\n{OWN}\n{OWN}", f"{OWN}\n{OWN}\n{FOREIGN}"
     answers = {"gpu1": safe, "gpu2": unsafe, "cpu3": safe}
     session.runners = {name: Answering(name, lines) for name, lines in answers.items()}  # type: ignore[misc]
-    session.__dict__["local_image"] = None  # this machine's engine is not asked
     session.facts = dict(world.cluster_facts())
     session.ask_anew(list(answers))
     assert list(session.facts) == ["gpu1", "cpu3"] and list(session.errors) == ["gpu2"]
     assert isinstance(session.errors["gpu2"], UnsafeState)
-    for plan in (down_plan(session), pull_plan(session)):
+    for plan in (plan_down(session.inventory, session.facts), plan_pull(session.inventory, session.facts)):
         assert "gpu2" not in {step.host for step in plan.steps}
     assert "gpu2" not in session.runners_in_use()
     (outcome,) = session.connect_outcomes()
     assert (outcome.host, outcome.status) == ("gpu2", "failed")
     assert "belongs to user ID 2000" in outcome.detail and "sudo mv" in outcome.fix
-    state = next(s for s in session.host_states() if s.host == "gpu2")
+    states = host_states(session.inventory, session.facts, session.errors, inside_programs())
+    state = next(s for s in states if s.host == "gpu2")
     assert not state.ok and "state directory is not safe" in state.note and "sudo mv" in state.fix
 
 

@@ -11,7 +11,7 @@ from tests.unit import cluster_world as world
 from toolkit import __version__
 from toolkit.cluster import container_status as standing
 from toolkit.cluster.containers import cluster_container
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.versions import (
     newer_hosts,
     other_programs,
@@ -126,12 +126,14 @@ def test_a_job_needs_the_programs_of_the_toolkit_that_starts_it() -> None:
 def test_what_up_would_take_from_a_running_job() -> None:
     def taken(prepare: bool = False, **hosts: Facts) -> tuple[str, ...]:
         said = world.facts_when_up()
-        layout = make_layout(world.inventory(), said, None)
+        layout = make_layout(world.inventory(), Observed(said))
         for place in layout.places:
             wanted = cluster_container(layout, place)
             own = ContainerFacts("c" * 64, wanted.name, "running", dict(wanted.labels))
             said[place.name] = replace(place.facts, containers=(own,), programs=OURS)
-        return taken_from_jobs(make_layout(world.inventory(), {**said, **hosts}, None), world.INSIDE, prepare)
+        return taken_from_jobs(
+            make_layout(world.inventory(), Observed({**said, **hosts})), world.INSIDE, prepare
+        )
 
     assert taken() == ()
     # A host that has only just been added to the file.
@@ -208,7 +210,7 @@ def test_why_a_container_does_not_run(changes: dict[str, object], booted: float,
 def _why_start(container: ContainerFacts) -> str:
     said = world.facts_when_up()
     said["gpu2"] = replace(said["gpu2"], containers=(container,), booted=1000.0)
-    plan = plan_up(make_layout(world.inventory(), said, None), world.INSIDE)
+    plan = plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
     (step,) = (
         s for s in plan.steps if isinstance(s, Run) and s.host == "gpu2" and s.title.startswith("start")
     )
@@ -217,7 +219,7 @@ def _why_start(container: ContainerFacts) -> str:
 
 
 def test_up_says_why_it_starts_a_container_in_the_place_of_another() -> None:
-    made = make_layout(world.inventory(), world.facts_when_up(), None)
+    made = make_layout(world.inventory(), Observed(world.facts_when_up()))
     wanted = cluster_container(made, next(p for p in made.places if p.name == "gpu2"))
     there = ContainerFacts("c" * 64, wanted.name, "running", dict(wanted.labels), started=2000.0)
     assert _why_start(there) == ""

@@ -9,8 +9,6 @@ import string
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,16 +18,15 @@ from tests.unit import cluster_world as world
 from tests.unit.conftest import handlers_kept
 from tests.unit.each import for_each
 from tests.unit.env_cases import FAULTS, GOOD, GOOD_FOR_ONE_HOST
+from tests.unit.hosts_here import FakePrepared
 from toolkit.cli import app, common, plans
 from toolkit.core.finding import Finding
-from toolkit.core.report import Report
 from toolkit.env_lint.lint import _NOTES, lint_environment, lint_inventory
 from toolkit.env_lint.values import _KINDS, c_number, judge_value
 from toolkit.env_lint.variables import Variable, every_table, nearest, table_of
 from toolkit.errors import NotReady
 from toolkit.jobs.request import Request, environment_findings
 from toolkit.network.settings import usual_variables
-from toolkit.plan.steps import Plan
 
 TABLES = every_table()
 NAMES = [(table, variable) for table in TABLES.values() for variable in table.variables.values()]
@@ -314,34 +311,24 @@ def test_up_and_run_warn_once_before_they_contact_a_host(
 
 
 def test_the_json_of_up_has_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
-    class Session:
-        inventory = world.inventory()
-
-        def connect_outcomes(self) -> tuple[()]:
-            return ()
-
-        def execute(self, plan: Plan, listen: object) -> Report:
-            return Report(plan.title, ())
-
-    plan, findings = world.plans()["up"], lint("NCCL_TIMEOUT=1800")
+    prepared, findings = FakePrepared(world.plans()["up"]), lint("NCCL_TIMEOUT=1800")
     for dry_run in (True, False):
-        plans.carry_out(Session(), plan, dry_run, True, False, warnings=findings)  # type: ignore[arg-type]
+        plans.carry_out(prepared, dry_run, True, False, warnings=findings)
         (told,) = json.loads(capsys.readouterr().out)["warnings"]
         assert told["subject"] == "env/NCCL_TIMEOUT"
-    plans.carry_out(Session(), plan, False, True, False)  # type: ignore[arg-type]
+    plans.carry_out(prepared, False, True, False)
     assert "warnings" not in json.loads(capsys.readouterr().out)
 
 
 def test_a_dry_run_prints_what_is_to_do_if_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    session: Any = SimpleNamespace(inventory=world.inventory(), connect_outcomes=tuple)
-    plan = world.plans()["up"]
-    step = plan.steps[0]
-    plans.carry_out(session, plan, True, False, False, to_do=(step,))
-    assert f"1 of {len(plan.steps)} steps have something to do\n  {step.host}: {step.title}" in (
+    prepared = FakePrepared(world.plans()["up"])
+    (step,) = prepared.to_do()
+    plans.carry_out(prepared, True, False, False, to_do=prepared.to_do)
+    assert f"1 of {len(prepared.plan.steps)} steps have something to do\n  {step.host}: {step.title}" in (
         capsys.readouterr().err
     )
-    plans.carry_out(session, plan, True, False, False)
+    plans.carry_out(prepared, True, False, False)
     assert "to do" not in capsys.readouterr().err
-    plans.carry_out(session, plan, True, True, False, to_do=(step,))
+    plans.carry_out(prepared, True, True, False, to_do=prepared.to_do)
     out, err = capsys.readouterr()
     assert json.loads(out)["to_do"] == [{"host": step.host, "step": step.title}] and err == ""

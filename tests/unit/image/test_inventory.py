@@ -14,7 +14,7 @@ import pytest
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.frames_here import NONCE
-from tests.unit.hosts_here import hosts
+from tests.unit.hosts_here import execute, hosts
 from tests.unit.inside_world import sleeping
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.session import Reply, Session
@@ -22,7 +22,6 @@ from toolkit.core.names import LABEL_PART, identity_reference, part_name
 from toolkit.errors import Unreachable
 from toolkit.image.inventory import QUESTIONS, HeldImage, image_rows, images_text, parse_held, plan_prune
 from toolkit.image.manage import list_images, prune_plan
-from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Run
 from toolkit.protocol.frames import read_frames
@@ -207,7 +206,7 @@ def test_the_plan_and_the_list_in_words() -> None:
 
 def test_hosts_that_do_not_answer_have_their_row() -> None:
     session = Session(world.inventory())
-    session.local_image = world.IMAGE
+    session.find_local_image = lambda: world.IMAGE  # type: ignore[method-assign]
     session.facts = {"gpu1": world.facts()}
     session.replies = {"gpu1": Reply(answer([], ""), 0, 0)}
     session.errors = {"gpu2": Unreachable("off", "", "gpu2")}

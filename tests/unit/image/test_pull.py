@@ -11,17 +11,16 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
-from tests.unit.hosts_here import HostHere, hosts
-from toolkit.cluster.layout import make_layout
+from tests.unit.hosts_here import HostHere, execute, hosts
+from toolkit.api.executors import EXECUTORS
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.facts import Facts
 from toolkit.core.image import image_facts
 from toolkit.errors import ImageError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.pull import ask_registry, plan_pull, registry_of
-from toolkit.lifecycle.planning import pull_plan
 from toolkit.lifecycle.up import plan_up
-from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import SendImage
 from toolkit.protocol.decode import decode
@@ -55,7 +54,7 @@ def test_an_image_that_is_named_by_its_digest_is_found_again() -> None:
     assert (found.tags, found.arch) == ((digest,), "arm64")
     said = {name: replace(f, images=(found,), arch="aarch64") for name, f in world.cluster_facts().items()}
     assert who("missing", said, f"reg.example.com/trainer:1.0@sha256:{'a' * 64}") == []
-    assert make_layout(pulling("missing", digest), said, None).image == found
+    assert make_layout(pulling("missing", digest), Observed(said)).image == found
 
 
 def test_the_plan_in_words() -> None:
@@ -84,11 +83,13 @@ def test_what_was_pulled_counts_and_not_what_runs() -> None:
         )
         for name, f in up.items()
     }
-    assert make_layout(pulling("always"), running, None, by_name=True).image == OTHER
-    assert make_layout(pulling("always"), running, None).image.identity == world.NAMED.identity
+    assert make_layout(pulling("always"), Observed(running, by_name=True)).image == OTHER
+    assert make_layout(pulling("always"), Observed(running)).image.identity == world.NAMED.identity
     # A registry that is away harms nobody: what runs is known.
     bare = {name: replace(f, images=f.images[1:]) for name, f in running.items()}
-    assert make_layout(pulling("missing"), bare, None, by_name=True).image.identity == world.NAMED.identity
+    assert (
+        make_layout(pulling("missing"), Observed(bare, by_name=True)).image.identity == world.NAMED.identity
+    )
 
 
 @pytest.mark.parametrize(("how", "fix"), [("missing", "pull: always"), ("always", "the same command again")])
@@ -96,16 +97,16 @@ def test_hosts_that_hold_different_ones_afterwards(how: str, fix: str) -> None:
     said = world.cluster_facts()
     said |= {"gpu2": replace(said["gpu2"], images=(OTHER,)), "cpu3": replace(said["cpu3"], images=(OTHER,))}
     with pytest.raises(ImageError, match="gpu1 has 0123456789abcdef, gpu2 has ffffffffffffffff") as caught:
-        make_layout(pulling(how), said, None, by_name=True)
+        make_layout(pulling(how), Observed(said, by_name=True))
     assert fix in caught.value.fix
 
 
 def test_after_a_pull_nothing_is_sent() -> None:
     said = {name: replace(f, images=(world.NAMED,)) for name, f in world.cluster_facts().items()}
-    plan = plan_up(make_layout(pulling("missing"), said, None, by_name=True), world.INSIDE)
+    plan = plan_up(make_layout(pulling("missing"), Observed(said, by_name=True)), world.INSIDE)
     assert not [step for step in plan.steps if isinstance(step, SendImage)]
     with pytest.raises(ImageError, match="no host has the image") as caught:
-        make_layout(pulling("missing"), {n: replace(f, images=()) for n, f in said.items()}, None)
+        make_layout(pulling("missing"), Observed({n: replace(f, images=()) for n, f in said.items()}))
     assert "toolkit up" in caught.value.fix
 
 
@@ -201,10 +202,10 @@ def test_the_registry_of_an_image(image: str, registry: str) -> None:
 def test_a_host_whose_pull_failed_takes_no_further_part(
     registry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session(pulling("always"))
+    session = Session(pulling("always"), executors=EXECUTORS)
     session.facts = world.cluster_facts()
     session.runners = {name: HostHere(name) for name in session.facts}  # type: ignore[misc]
-    plan = pull_plan(session)
+    plan = plan_pull(session.inventory, session.facts)
     broken = replace(plan.steps[1], reference="--no-such")  # type: ignore[arg-type]
     steps = (plan.steps[0], broken, plan.steps[2])
     monkeypatch.setenv("STORE", str(registry / "store"))
@@ -215,7 +216,7 @@ def test_a_host_whose_pull_failed_takes_no_further_part(
     assert [o.status for o in report.outcomes].count("failed") == 1
     assert list(session.facts) == ["gpu1", "cpu3"] and session.errors == {}
     assert {f.docker for f in session.facts.values()} == {"asked anew"}
-    layout = make_layout(session.inventory, session.facts, None)
+    layout = make_layout(session.inventory, Observed(session.facts))
     whole = execute(plan_up(layout, {}), {}).after(report)
     assert [o.host for o in whole.outcomes[:3]] == ["gpu1", "gpu2", "cpu3"]
     assert not whole.ok and not [o for o in whole.outcomes[3:] if o.host == "gpu2"]

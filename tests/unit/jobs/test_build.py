@@ -11,7 +11,7 @@ import pytest
 from tests.unit import cluster_world as world
 from toolkit.cluster.session import Session
 from toolkit.errors import BadInput, NotReady, Unreachable
-from toolkit.jobs.build import code_findings, make_job
+from toolkit.jobs.build import code_findings, plan_request
 from toolkit.jobs.request import Request
 from toolkit.plan.steps import Plan
 
@@ -34,7 +34,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
             del session.facts[name]
             session.errors[name] = Unreachable(f"{name} does not answer", "", name)
         monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: jobs)
-        return make_job(session, request)
+        return plan_request(session, request).job
 
     return made
 

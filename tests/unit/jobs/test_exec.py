@@ -18,10 +18,10 @@ from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
 from toolkit.api.connection import Connection
-from toolkit.cli.common import cluster_of
+from toolkit.cli.common import connection_of
 from toolkit.cluster import session as api
 from toolkit.cluster.containers import cluster_container
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Result
 from toolkit.core.finding import Finding
@@ -103,12 +103,12 @@ def test_a_busy_port_is_nobody_s_business() -> None:
     said = {
         name: replace(facts, listening=(("0.0.0.0", 12345),)) for name, facts in world.cluster_facts().items()
     }
-    assert make_layout(world.inventory(TEXT), said, None).port == 0
+    assert make_layout(world.inventory(TEXT), Observed(said)).port == 0
 
 
 def test_a_main_without_ranks_has_no_part_of_what_starts_elsewhere() -> None:
     hosts = world.job().hosts[1:]
-    up = make_layout(world.inventory(TEXT), world.facts_when_up(), None)
+    up = make_layout(world.inventory(TEXT), Observed(world.facts_when_up()))
     for launcher, places in (("torchrun", ["gpu2", "cpu3"]), ("mpirun", ["gpu1", "gpu2", "cpu3"])):
         plan = plan_job(up, replace(world.job(launcher, hosts), transport="exec"), "", CodeTree())
         assert [step.host for step in plan.steps if isinstance(step, SendCode)] == places
@@ -404,7 +404,7 @@ def test_no_host_that_was_not_started_on_can_end_a_job() -> None:
 
 
 def test_a_start_keeps_the_hosts_of_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = make_layout(world.inventory(TEXT), world.facts_when_up(), None)
+    place = make_layout(world.inventory(TEXT), Observed(world.facts_when_up()))
     job = replace(world.job("torchrun", world.job().hosts[1:]), transport="exec")
     plan = plan_job(place, job, "", CodeTree())
     # Later sessions of the same Cluster know it, too: `run` returns before the job has ended.
@@ -426,7 +426,7 @@ def test_a_start_keeps_the_hosts_of_its_plan(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_command_prints_what_a_session_warns_of(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("jobs", "warning", "the report is ignored", "remove cpu3", "cpu3", JOB)
-    cluster_of(world.inventory(TEXT), False).warn(finding)
+    connection_of(world.inventory(TEXT), False).warn(finding)
     assert capsys.readouterr().err == f"warning: cpu3: {JOB}: the report is ignored\n  fix: remove cpu3\n"
 
 

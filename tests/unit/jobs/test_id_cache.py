@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-import toolkit.cli.down
 import toolkit.cli.jobs
+import toolkit.jobs.records
+from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
+from toolkit.cluster.session import Session
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import ToolkitError
 from toolkit.jobs import control as jobs
@@ -142,18 +144,29 @@ def test_toolkit_jobs_remembers_what_it_lists(
 
 
 @pytest.mark.parametrize(
-    ("report", "left"),
-    [(Report("down", ()), []), (None, ["job"]), (session("failed").execute(PLAN, None), ["job"])],
+    ("words", "report", "left"),
+    [
+        ((), Report("down", ()), []),
+        (("--dry-run",), Report("down", ()), ["job"]),
+        ((), session("failed").execute(PLAN, None), ["job"]),
+    ],
 )
 def test_after_down_there_are_none(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report | None, left: list[str]
+    words: tuple[str, ...],
+    report: Report,
+    left: list[str],
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "hosts.yaml").write_text("cluster: demo\nimage: toolkit:cpu\nhosts: [gpu1]\n")
-    here = SimpleNamespace(require_some=lambda: None, newer_hosts=dict)
-    monkeypatch.setattr(toolkit.cli.down, "connect", lambda *_: nullcontext(here))
-    monkeypatch.setattr(toolkit.cli.down, "carry_out", lambda *_: report)
-    monkeypatch.setattr("toolkit.lifecycle.planning.down_plan", lambda *_: None)
+    (tmp_path / "hosts.yaml").write_text(world.HOSTS)
+    here = Session(world.inventory())
+    here.facts = world.facts_when_up()
+    here.execute = lambda *_: report  # type: ignore[assignment]
+    monkeypatch.setattr(Session, "open", lambda *_: here)
+    monkeypatch.setattr("toolkit.remote.engine.Engine.find", lambda: None)
     monkeypatch.setattr(jobs, "running_jobs", lambda session: [])
+    monkeypatch.setattr("toolkit.api.down.running_jobs", lambda session: [])
     remember_job("demo", "job")
-    run("down")
+    run("down", *words)
     assert recall_jobs("demo") == left

@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from toolkit.cluster.session import choose_hosts, inside_programs, load_inventory
+from toolkit.cluster.session import choose_hosts, load_inventory
+from toolkit.core.host_programs import inside_programs
 from toolkit.errors import BadInput
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import read_secrets

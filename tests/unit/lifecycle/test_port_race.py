@@ -11,12 +11,13 @@ import pytest
 import toolkit.jobs.control
 import toolkit.lifecycle.port_race
 from tests.unit import cluster_world as world
+from toolkit.cluster.layout import Layout
 from toolkit.cluster.ports import FIRST_MASTER_PORT, master_port, worker_port
-from toolkit.cluster.session import Session
+from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.facts import Facts
+from toolkit.core.host_programs import inside_programs
 from toolkit.core.report import FailureCause, Outcome, Report, Status
 from toolkit.errors import NotReady
-from toolkit.lifecycle.planning import up_plan
 from toolkit.lifecycle.port_race import TRIES, bring_up
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import PlanInterrupted
@@ -122,7 +123,9 @@ def up(session: Session, hosts: Hosts, monkeypatch: pytest.MonkeyPatch, **words:
 
     monkeypatch.setattr(Session, "execute", lambda own, *rest, **more: hosts.execute(own, *rest, **more))
     monkeypatch.setattr(Session, "ask_anew", anew)
-    return bring_up(session, up_plan(session), lambda event: None, **words)
+    layout = observe_layout(session)
+    plan = plan_up(layout, inside_programs())
+    return bring_up(session, layout, plan, lambda event: None, **words)
 
 
 def test_up_goes_on_with_another_port_on_all_hosts(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +151,7 @@ def test_data_that_is_missing_fails_up_after_a_port_race_too(
 def test_ctrl_c_between_two_plans_reports_the_first(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def press(session: Session, prepare: bool) -> None:
+    def press(session: Session, layout: Layout, prepare: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(toolkit.lifecycle.port_race, "refuse_to_end_jobs", press)
@@ -181,7 +184,7 @@ def test_with_a_port_of_the_file_up_names_who_has_it(
 
 
 def test_another_port_ends_no_running_job(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(session: Session, prepare: bool) -> None:
+    def refuse(session: Session, layout: Layout, prepare: bool) -> None:
         raise NotReady("job j1 is running, and its container would be made anew", "toolkit stop j1")
 
     monkeypatch.setattr(toolkit.lifecycle.port_race, "refuse_to_end_jobs", refuse)

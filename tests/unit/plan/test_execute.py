@@ -11,15 +11,17 @@ import pytest
 
 import toolkit.plan.execute
 from tests.unit import cluster_world as world
-from tests.unit.hosts_here import HostHere, Interrupting, hosts, tree
-from toolkit.api.executors import EXECUTORS, executor_of
+from tests.unit.hosts_here import HostHere, Interrupting, execute, hosts, tree
+from toolkit.api.executors import EXECUTORS
+from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Ref, Result, command, script
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.report import FailureCause, Report
 from toolkit.core.typed import Kind
 from toolkit.errors import Unreachable
 from toolkit.plan import steps as kinds
-from toolkit.plan.execute import Event, PhaseStarted, PlanInterrupted, StepEnded, StepStarted, execute
+from toolkit.plan.context import Advance, Context, Verdict
+from toolkit.plan.execute import Event, PhaseStarted, PlanInterrupted, StepEnded, StepStarted
 from toolkit.plan.show import report_text
 from toolkit.plan.steps import Failure, File, Phase, Plan, Run, Stamp, Step, Upload, WaitFor
 
@@ -52,7 +54,23 @@ def statuses(report: Report) -> list[str]:
 
 def test_every_kind_of_step_has_an_executor() -> None:
     assert set(EXECUTORS) == set(kinds.Step.__args__)
-    assert all(callable(executor_of(kind)) for kind in EXECUTORS)
+
+
+def test_a_plan_runs_with_the_executors_that_it_is_given() -> None:
+    step = Run("a", "count", YES)
+    seen: list[object] = []
+
+    def count(step: Run, context: Context, advance: Advance) -> Verdict:
+        seen.append(step)
+        return Verdict("ok", "counted")
+
+    runner = HostHere("a")
+    (outcome,) = toolkit.plan.execute.execute(plan((step,)), {"a": runner}, {Run: count}).outcomes
+    assert (outcome.detail, seen, runner.ran) == ("counted", [step], [])
+    session = Session(world.inventory(), executors={Run: count})
+    session.facts, session.runners = {"a": world.facts("a")}, {"a": runner}  # type: ignore[dict-item]
+    session.execute(plan((step,)))
+    assert seen == [step, step]
 
 
 def test_a_step_whose_unless_holds_is_skipped(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.api.executors import executor_of
+from tests.unit.hosts_here import execute
+from toolkit.api.executors import EXECUTORS
 from toolkit.core import local_writer
 from toolkit.core.command import Command, Result, command
 from toolkit.core.local_writer import Destination, LocalWriter
@@ -20,7 +21,6 @@ from toolkit.core.runner import LocalRunner
 from toolkit.errors import ToolkitError
 from toolkit.plan import fetch_files as transfers
 from toolkit.plan.context import Context
-from toolkit.plan.execute import execute
 from toolkit.plan.fetch_files import _unpack
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
 
@@ -60,7 +60,7 @@ def fetch(runner: Runner, into: Path) -> tuple[Any, list[tuple[int, int]]]:
     told: list[tuple[int, int]] = []
     step = Fetch(host="gpu1", title="save", inside=(), into=str(into))
     context = Context(runners={"gpu1": runner})  # type: ignore[dict-item]
-    verdict = executor_of(Fetch)(step, context, lambda done, total: told.append((done, total)))
+    verdict = EXECUTORS[Fetch](step, context, lambda done, total: told.append((done, total)))
     return verdict, told
 
 

@@ -105,7 +105,7 @@ def test_a_session_adds_hosts_that_did_not_answer(monkeypatch: pytest.MonkeyPatc
                 raise PlanInterrupted(own)
             return own
 
-        monkeypatch.setattr("toolkit.plan.execute.execute", carry_out)
+        monkeypatch.setattr("toolkit.cluster.session.execute", carry_out)
         monkeypatch.setattr(Session, "ask_anew", keep)
         silent = Report("connect", session.connect_outcomes())
         for act in (session.execute, session.pull):

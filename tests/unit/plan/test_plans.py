@@ -15,10 +15,10 @@ import toolkit
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
-from tests.unit.hosts_here import hosts
+from tests.unit.hosts_here import execute, hosts
 from toolkit.bench.smoke_plan import allreduce_line, plan_gpu_smoke
 from toolkit.cluster.container_status import host_states
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.core.command import Ref
 from toolkit.core.facts import Facts, Remembered
 from toolkit.core.host_programs import inside_programs
@@ -28,7 +28,6 @@ from toolkit.errors import NotReady
 from toolkit.jobs.plan import require_launcher, require_running, rooms
 from toolkit.lifecycle.down import plan_down
 from toolkit.lifecycle.up import plan_up
-from toolkit.plan.execute import execute
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import (
     Fetch,
@@ -110,7 +109,7 @@ def test_only_main_gets_the_cluster_key_and_only_workers_an_sshd() -> None:
 def test_a_host_that_is_gone_spoils_no_file_of_the_others() -> None:
     said = world.cluster_facts()
     del said["cpu3"]
-    plan = plan_up(make_layout(world.inventory(), said, None), world.INSIDE)
+    plan = plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
     assert {s.host for s in plan.steps} == {"gpu1", "gpu2"}
     known = files_of(plan, "gpu1")["known_hostsconf"].content
     # cpu3's address is in the hosts file, so its line is there, and goes when its key is not known.
@@ -123,7 +122,7 @@ def test_a_host_that_is_gone_spoils_no_file_of_the_others() -> None:
 def test_main_that_is_gone_leaves_workers_that_let_nobody_in() -> None:
     said = world.cluster_facts()
     del said["gpu1"]
-    plan = plan_up(make_layout(world.inventory(), said, None), world.INSIDE)
+    plan = plan_up(make_layout(world.inventory(), Observed(said)), world.INSIDE)
     assert [p.title for p in plan.phases][-2:] == ["sshd", "record"]
     # Not even an empty file: what a worker has of an earlier `up` stays as it is.
     assert "authorized_keysconf" not in files_of(plan, "gpu2")
@@ -146,7 +145,7 @@ def remembering(host: str, **changes: object) -> Facts:
 def texts(*said: Facts, text: str = world.HOSTS) -> dict[tuple[str, str], str]:
     """The contents of all files of `up`, by host and name, when these hosts answer."""
     facts = {f.host: f for f in said}
-    plan = plan_up(make_layout(world.inventory(text), facts, None), world.INSIDE)
+    plan = plan_up(make_layout(world.inventory(text), Observed(facts)), world.INSIDE)
     outputs = {(n, "cluster" if n == "gpu1" else "host"): KEYS[n] for n in facts}
     return {
         (host, name): "".join((p if isinstance(p, str) else p.resolve(outputs)) or "" for p in file.content)
@@ -203,7 +202,7 @@ def test_data_address_of_the_file_comes_before_what_hosts_remember() -> None:
 
 def test_hosts_that_remember_the_same_share_one_text() -> None:
     """With a thousand hosts a text for each of them would be a million lines."""
-    layout = make_layout(world.inventory(), {n: remembering(n) for n in ("gpu1", "gpu2")}, None)
+    layout = make_layout(world.inventory(), Observed({n: remembering(n) for n in ("gpu1", "gpu2")}))
     plan = plan_up(layout, world.INSIDE)
     for name in ("known_hostsconf", "hostsetc", "ssh_configconf"):
         first, second = (files_of(plan, host)[name].content for host in ("gpu1", "gpu2"))
@@ -235,14 +234,14 @@ def test_the_image_that_runs_is_meant_where_no_name_says_it() -> None:
         for n, f in bare.items()
     }
     assert (
-        make_layout(world.inventory(), kept, None).image.identity
+        make_layout(world.inventory(), Observed(kept)).image.identity
         == next(iter(said.values())).images[0].identity
     )
 
 
 def test_one_host_alone() -> None:
     text = "cluster: demo\nimage: toolkit:cpu\nhosts: {gpu1: {address: 10.77.0.2}}\n"
-    plan = plan_up(make_layout(world.inventory(text), {"gpu1": world.facts()}, None), world.INSIDE)
+    plan = plan_up(make_layout(world.inventory(text), Observed({"gpu1": world.facts()})), world.INSIDE)
     assert [p.title for p in plan.phases] == ["image", "files", "keys", "trust", "containers", "record"]
 
 
@@ -251,13 +250,13 @@ def test_one_host_alone() -> None:
 
 def test_ranks_are_numbered_from_main_on() -> None:
     text = world.HOSTS.replace("main: gpu1", "main: gpu2")
-    made = make_layout(world.inventory(text), world.cluster_facts(), None)
+    made = make_layout(world.inventory(text), Observed(world.cluster_facts()))
     hosts = rooms(made, ("cpu3", "gpu1", "gpu2"))
     assert [h.name for h in hosts] == ["gpu2", "gpu1", "cpu3"]
 
 
 def test_a_job_needs_running_containers() -> None:
-    up = make_layout(world.inventory(), world.facts_when_up(), None)
+    up = make_layout(world.inventory(), Observed(world.facts_when_up()))
     require_running(up, ["gpu1", "gpu2", "cpu3"])
     with pytest.raises(NotReady, match="gpu1, gpu2, cpu3"):
         require_running(world.layout(), ["gpu1", "gpu2", "cpu3"])
@@ -265,7 +264,7 @@ def test_a_job_needs_running_containers() -> None:
     said["gpu2"] = replace(said["gpu2"], containers=(replace(said["gpu2"].containers[0], state="exited"),))
     del said["cpu3"]
     with pytest.raises(NotReady, match=r"on gpu2 \(it was never started\), cpu3"):
-        require_running(make_layout(world.inventory(), said, None), ["gpu1", "gpu2", "cpu3"])
+        require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2", "cpu3"])
 
 
 def without_sshd() -> dict[str, Facts]:
@@ -281,7 +280,7 @@ def without_sshd() -> dict[str, Facts]:
 def test_a_worker_without_sshd_is_not_answered_with_another_up() -> None:
     said = without_sshd()
     with pytest.raises(NotReady) as caught:
-        require_running(make_layout(world.inventory(), said, None), ["gpu1", "gpu2"])
+        require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2"])
     (row,) = (r for r in host_states(world.inventory(), said, {}, inside_programs()) if r.host == "gpu2")
     for fix in (caught.value.fix, row.fix):
         assert fix.startswith("in hosts.yaml: transport: exec; or") and "toolkit image build" in fix
@@ -382,7 +381,7 @@ def test_gpus_are_asked_for_only_where_there_are_some() -> None:
     assert {s.host for s in plan.steps} == {"gpu1"}
     text = "cluster: demo\nimage: toolkit:cpu\nhosts: {cpu3: {address: 10.77.0.4}}\n"
     bare = {"cpu3": replace(world.cluster_facts()["cpu3"], images=(world.NAMED,))}
-    assert plan_gpu_smoke(make_layout(world.inventory(text), bare, None)).phases == ()
+    assert plan_gpu_smoke(make_layout(world.inventory(text), Observed(bare))).phases == ()
 
 
 def test_the_line_of_the_all_reduce() -> None:

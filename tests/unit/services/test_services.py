@@ -18,7 +18,7 @@ from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
 from toolkit.cli.forward import _wanted
 from toolkit.cli.line import CommandLine
-from toolkit.cluster.layout import make_layout
+from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.ownership import ours, services_of
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
@@ -119,7 +119,7 @@ def test_a_service_gets_its_gpus_and_no_others() -> None:
 
 def test_one_that_the_file_does_not_name_any_more_goes() -> None:
     said = facts(old=service("old", "gpu2"), board=service("board", "gpu1"))
-    plan = plan_up(make_layout(inventory(), said, None), world.INSIDE)
+    plan = plan_up(make_layout(inventory(), Observed(said)), world.INSIDE)
     titles = [(step.host, step.title) for step in plan.steps if step.title.startswith("remove ")]
     assert titles == [("gpu2", "remove toolkit-demo-service-old, which the hosts file does not name here")]
 

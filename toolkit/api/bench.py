@@ -1,0 +1,54 @@
+"""Measurements of a cluster that is up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from toolkit.api.part import Part
+from toolkit.bench.network import NetworkBench, check_bench, run_bench
+from toolkit.bench.scaling import measure_all
+from toolkit.bench.scaling_report import Scaling
+from toolkit.jobs.request import Request, check_request
+from toolkit.network.measured import Measured
+
+
+class BenchPart(Part):
+    """What a cluster that is up gives."""
+
+    def network(self, seconds: float = 0.5, engine: str = "auto", only: Sequence[str] = ()) -> Measured:
+        """Measure every ordered pair of hosts and all-reduce by size, in the image.
+
+        Args:
+            seconds: of sending per direction of a pair.
+            engine: what does the all-reduce: auto, mpi, gloo or nccl.
+        """
+        bench = NetworkBench(seconds=seconds, engine=engine)
+        check_bench(bench)
+        with self._cluster.connect() as session:
+            session.require_some()
+            return run_bench(session, bench, self._cluster.listen, tuple(only))
+
+    def scaling(
+        self,
+        *words: str,
+        workdir: str | Path = ".",
+        on: Sequence[int] = (),
+        warm_up: float = 5.0,
+        seconds: float = 20.0,
+        patience: float = 300.0,
+        launcher: str = "",
+    ) -> Scaling:
+        """Run a script on 1, 2, … hosts, each time until its pace is known; times in seconds.
+
+        Args:
+            on: numbers of hosts; all up to 16 by default, then powers of two.
+            warm_up: after the first step, which does not count; ``seconds`` follow.
+            patience: within which the first step is to be seen.
+        """
+        request = Request(words=words, workdir=Path(workdir).resolve(), launcher=launcher)
+        check_request(self._cluster.inventory, request)
+        times = (warm_up, seconds, patience)
+        with self._cluster.connect(desks=True) as session:
+            session.require_some()
+            return measure_all(session, request, on, times, self._cluster.listen, lambda text: None)

@@ -1,0 +1,31 @@
+"""The network between the hosts: explained and tuned."""
+
+from __future__ import annotations
+
+from toolkit.api.part import Part
+from toolkit.bench.tune import check_tune, tune
+from toolkit.cluster.reachability import explain_network
+from toolkit.network.explain import Explanation
+from toolkit.network.tuning import Tuning
+
+
+class NetworkPart(Part):
+    """The network between the hosts."""
+
+    def explain(self) -> Explanation:
+        """Return which address ranks use on each host, why nothing else, and the settings that follow."""
+        with self._cluster.connect() as session:
+            session.require_some()
+            away = {name: error.what for name, error in session.errors.items()}
+            return explain_network(session.inventory, session.facts, session.runners_in_use(), away)
+
+    def tune(self, engine: str = "auto", budget: float = 120.0) -> Tuning:
+        """Measure which of Open MPI's or NCCL's ways is quickest here, and give it to later jobs.
+
+        Args:
+            budget: seconds for all of it.
+        """
+        check_tune(engine, budget)
+        with self._cluster.connect() as session:
+            session.require_some()
+            return tune(session, engine, budget, self._cluster.listen)

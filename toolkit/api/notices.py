@@ -1,0 +1,31 @@
+"""What a command reports before it runs its plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from toolkit.core.finding import Finding
+
+
+class Topic(Enum):
+    """The subject of a notice."""
+
+    ENVIRONMENT = "variables that ranks would get"
+    CHANGES = "keys of hosts.yaml that changed since up"
+    VERSION = "hosts that a newer toolkit has set up"
+    LAUNCHER = "choice of the launcher"
+    CODE = "files that are not sent"
+    JOB = "the job as it would be started"
+    HOSTS = "problems of the hosts"
+    PULL = "hosts that pull the image first"
+    ENDING = "a running job that is ended first"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Findings or a text about one topic."""
+
+    topic: Topic
+    findings: tuple[Finding, ...] = ()
+    text: str = ""

@@ -1,0 +1,12 @@
+"""The base of the parts of ``Cluster``, such as ``cluster.image``."""
+
+from __future__ import annotations
+
+from toolkit.api.connection import Connection
+
+
+class Part:
+    """Acts on one subject of a cluster."""
+
+    def __init__(self, cluster: Connection) -> None:
+        self._cluster = cluster

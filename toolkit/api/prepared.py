@@ -1,0 +1,209 @@
+"""A command between its two phases: the hosts have answered and nothing is changed yet."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from toolkit.api.connection import Connection
+from toolkit.api.notices import Notice, Topic
+from toolkit.cluster.layout import Layout, Observed, make_layout
+from toolkit.cluster.session import Session
+from toolkit.core.finding import Finding
+from toolkit.core.report import Report
+from toolkit.errors import ToolkitError
+from toolkit.image.pull import plan_pull
+from toolkit.plan.execute import Listener, StepEnded, reported_after, to_do
+from toolkit.plan.steps import Plan, Step
+
+Result = TypeVar("Result")
+Own = TypeVar("Own", bound="Prepared[Any]")
+
+
+class Notices:
+    """The notices of one command; each is passed on at once."""
+
+    def __init__(self, cluster: Connection) -> None:
+        self._cluster = cluster
+        self.all: tuple[Notice, ...] = ()
+
+    def add(self, topic: Topic, findings: Iterable[Finding] = (), text: str = "") -> None:
+        """Pass on a notice, unless it is empty."""
+        notice = Notice(topic, tuple(findings), text)
+        if notice.findings or notice.text:
+            self.all = (*self.all, notice)
+            self._cluster.notify(notice)
+
+
+class Prepared(ABC, Generic[Result]):
+    """A command whose plan can be looked at, and then run; the end of its ``with`` closes the connections.
+
+    Args:
+        session: belongs to this object from now on.
+    """
+
+    def __init__(self, cluster: Connection, session: Session, notices: Notices) -> None:
+        self.cluster = cluster
+        self.session = session
+        self._notices = notices
+
+    @property
+    @abstractmethod
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans that ``execute`` runs, the very objects."""
+
+    @property
+    def plan(self) -> Plan:
+        """The first of them; most commands have one."""
+        return self.plans[0]
+
+    @abstractmethod
+    def execute(self, listen: Listener) -> Result:
+        """Run the plans.
+
+        Args:
+            listen: called with events, from several threads.
+        """
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What was reported so far."""
+        return self._notices.all
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all notices."""
+        return tuple(finding for notice in self.notices for finding in notice.findings)
+
+    def findings_about(self, topic: Topic) -> tuple[Finding, ...]:
+        """Return the findings about one topic."""
+        return tuple(f for notice in self.notices if notice.topic is topic for f in notice.findings)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The texts of all notices."""
+        return tuple(notice.text for notice in self.notices if notice.text)
+
+    def to_do(self) -> tuple[Step, ...]:
+        """Ask the hosts which steps of ``plan`` have something to do as things are now; changes nothing."""
+        return to_do(self.plan, self.session.runners_in_use(), self.session.inventory.engine)
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.session.close()
+
+
+@contextmanager
+def closed_on_error(session: Session) -> Iterator[Session]:
+    """Close a session if the block fails; otherwise it stays open for whoever the block gave it to."""
+    try:
+        yield session
+    except BaseException:
+        session.close()
+        raise
+
+
+def report_silent(session: Session, listen: Listener) -> None:
+    """Report the hosts that take no part to the listener, as failed steps."""
+    for outcome in session.connect_outcomes():
+        listen(StepEnded(outcome))
+
+
+class PreparedPlan(Prepared[Report]):
+    """A command of one plan."""
+
+    def __init__(self, cluster: Connection, session: Session, notices: Notices, plan: Plan) -> None:
+        super().__init__(cluster, session, notices)
+        self._plan = plan
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        return (self._plan,)
+
+    def execute(self, listen: Listener) -> Report:
+        report_silent(self.session, listen)
+        return self.session.execute(self._plan, listen)
+
+
+class PreparedAfterPull(Prepared[Report]):
+    """A command before which hosts pull the image, where the hosts file lets them.
+
+    If they do, ``plan`` is the plan of the pull, and what follows is planned from what the pull brought.
+    Otherwise the hosts were observed already, and ``plan`` is made from that, without asking anything. What
+    keeps the plan from being made is raised where the plan is looked at or executed.
+    """
+
+    def __init__(self, cluster: Connection, session: Session, notices: Notices) -> None:
+        super().__init__(cluster, session, notices)
+        self._observed: Observed | ToolkitError | None = None
+        try:
+            if session.facts and not self._pull:
+                self._observed = session.observe()
+        except ToolkitError as error:
+            self._observed = error
+
+    @cached_property
+    def _pull(self) -> Plan | None:
+        pull = plan_pull(self.session.inventory, self.session.facts)
+        return pull if pull.steps else None
+
+    @property
+    def planned_later(self) -> bool:
+        """Whether what follows ``plan`` is planned when it is known what that brings."""
+        return self._pull is not None
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        self.session.require_some()
+        return (self._pull or self._first[1],)
+
+    @cached_property
+    def _first(self) -> tuple[Layout, Plan]:
+        """The layout and the plan of the command itself, if nothing is pulled before."""
+        if isinstance(self._observed, ToolkitError):
+            raise self._observed
+        assert self._observed is not None
+        return self._made(self._observed)
+
+    def _made(self, observed: Observed) -> tuple[Layout, Plan]:
+        layout = make_layout(self.session.inventory, observed)
+        return layout, self._plan(layout)
+
+    @abstractmethod
+    def _plan(self, layout: Layout) -> Plan:
+        """Return the plan of the command itself."""
+
+    @abstractmethod
+    def _run(self, layout: Layout, plan: Plan, listen: Listener) -> Report:
+        """Run the plan of the command itself, or refuse to."""
+
+    def execute(self, listen: Listener) -> Report:
+        """Run the pull, if there is one, and the plan of the command itself.
+
+        Raises:
+            PlanFailed: no host is left after the pull.
+            PlanInterrupted: Ctrl-C; its report has the steps of the pull as well.
+        """
+        session = self.session
+        session.require_some()
+        pulled = None
+        if self._pull:
+            hosts = ", ".join(step.host for step in self._pull.steps)
+            self._notices.add(Topic.PULL, text=f"{hosts}: {self._pull.title}")
+            pulled = session.pull(self._pull, listen)
+        session.require_some()
+        with reported_after(pulled):
+            layout, plan = self._made(session.observe()) if self._pull else self._first
+            session.leave_out(layout.refused)
+            return self._run(layout, plan, listen).after(pulled)

@@ -1,0 +1,92 @@
+"""Prepares and starts a job."""
+
+from __future__ import annotations
+
+from toolkit.api.connection import Connection
+from toolkit.api.job import ClusterJob
+from toolkit.api.notices import Topic
+from toolkit.api.prepared import Notices, Prepared, closed_on_error
+from toolkit.checks.preflight import preflight, questions, refuse_faults, restart_warnings
+from toolkit.cluster.applied import change_finding
+from toolkit.cluster.session import Session
+from toolkit.core.background import Background
+from toolkit.data.manage import refuse_lacking
+from toolkit.jobs.build import (
+    PlannedJob,
+    code_findings,
+    job_layout,
+    make_job,
+    plan_run,
+    private_code,
+    read_code,
+)
+from toolkit.jobs.control import start
+from toolkit.jobs.launcher import launcher_findings
+from toolkit.jobs.request import CheckedRequest, environment_findings
+from toolkit.launchers.job import Job
+from toolkit.plan.execute import Listener
+from toolkit.plan.steps import Plan
+
+
+class PreparedRun(Prepared[ClusterJob]):
+    """See ``prepare_run``; ``begun`` says whether the start of the job is under way, or done."""
+
+    def __init__(
+        self, cluster: Connection, session: Session, notices: Notices, planned: PlannedJob, check: bool
+    ) -> None:
+        super().__init__(cluster, session, notices)
+        self._planned, self._check = planned, check
+        self.begun = False
+
+    @property
+    def job(self) -> Job:
+        return self._planned.job
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        return (self._planned.plan,)
+
+    def execute(self, listen: Listener) -> ClusterJob:
+        """Start the job, which belongs to the cluster from then on.
+
+        Raises:
+            NotReady: data is missing on its hosts, or they have problems.
+            KeyboardInterrupt: Ctrl-C; where ``begun`` the job runs.
+        """
+        if self._check:
+            hosts = {host.name for host in self.job.hosts}
+            refuse_lacking(self.session, hosts)
+            found = preflight(self.session, {self.job.main, *hosts})
+            self._notices.add(Topic.HOSTS, found)
+            refuse_faults(found, told=self.cluster.shows_notices)
+        self.begun = True
+        start(self.session, self._planned.plan, listen)
+        return ClusterJob(self.cluster, self.job.id)
+
+
+def prepare_run(cluster: Connection, checked: CheckedRequest, check: bool = True) -> PreparedRun:
+    """Connect to the hosts and plan the start of a job.
+
+    Args:
+        checked: from ``toolkit.jobs.request.check_request``.
+        check: look for problems of its hosts, and for data that is not complete, before it is started.
+    """
+    inventory, request, notices = cluster.inventory, checked.request, Notices(cluster)
+    notices.add(Topic.ENVIRONMENT, environment_findings(inventory, request))
+    # Read while the hosts answer; problems of the cluster are reported before a long reading has ended.
+    code = Background("code", lambda: read_code(inventory, request.workdir))
+    session = cluster.connect(questions=questions() if check else (), desks=True, local_image=check)
+    with closed_on_error(session):
+        session.require_some()
+        notices.add(Topic.CHANGES, change_finding(inventory, session.facts))
+        layout = job_layout(session, checked)
+        job = make_job(session, checked, layout)
+        if checked.start.why:
+            notices.add(Topic.LAUNCHER, text=f"launcher {checked.start.launcher}: {checked.start.why}")
+        plan = plan_run(layout, job, request.workdir, code.result())
+        if private := private_code(plan):
+            text = f"stays on this machine, and is not sent with the code: {', '.join(private)}"
+            notices.add(Topic.CODE, text=text)
+        about_job = (*launcher_findings(job, checked.start), *code_findings(plan))
+        notices.add(Topic.JOB, (*about_job, *restart_warnings(session, job)))
+        return PreparedRun(cluster, session, notices, PlannedJob(job, plan, layout), check)

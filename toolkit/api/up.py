@@ -1,0 +1,84 @@
+"""Prepares and runs ``up``: image, keys and containers on every host."""
+
+from __future__ import annotations
+
+from toolkit.api.connection import Connection
+from toolkit.api.notices import Topic
+from toolkit.api.prepared import Notices, PreparedAfterPull, closed_on_error, report_silent
+from toolkit.checks.preflight import preflight, questions, refuse_faults
+from toolkit.cluster.layout import Layout
+from toolkit.cluster.session import Session
+from toolkit.cluster.versions import refuse_newer
+from toolkit.core.finding import Finding
+from toolkit.core.host_programs import inside_programs
+from toolkit.core.report import Report
+from toolkit.data.manage import Staged, read_data
+from toolkit.jobs.control import refuse_to_end_jobs
+from toolkit.jobs.request import environment_findings
+from toolkit.lifecycle.port_race import bring_up
+from toolkit.lifecycle.up import plan_up
+from toolkit.plan.execute import Listener
+from toolkit.plan.steps import Plan
+
+
+class PreparedUp(PreparedAfterPull):
+    """See ``prepare_up``."""
+
+    def __init__(
+        self,
+        cluster: Connection,
+        session: Session,
+        notices: Notices,
+        found: tuple[Finding, ...],
+        data: Staged,
+        prepare: bool,
+        force: bool,
+    ) -> None:
+        super().__init__(cluster, session, notices)
+        self._found, self._data, self._prepare, self._force = found, data, prepare, force
+
+    def _plan(self, layout: Layout) -> Plan:
+        return plan_up(layout, inside_programs(), self._prepare, self._data)
+
+    def execute(self, listen: Listener) -> Report:
+        """Run it.
+
+        Raises:
+            NotReady: problems of the hosts, a newer toolkit was at work, or a running job would end.
+        """
+        refuse_faults(self._found, told=self.cluster.shows_notices)
+        return super().execute(listen)
+
+    def _run(self, layout: Layout, plan: Plan, listen: Listener) -> Report:
+        session = self.session
+        if not self._force:
+            refuse_newer(session.inventory.cluster, session.facts.values())
+            refuse_to_end_jobs(session, layout, self._prepare)
+        report_silent(session, listen)
+        return bring_up(session, layout, plan, listen, self._prepare, self._force)
+
+
+def prepare_up(
+    cluster: Connection,
+    data: bool = True,
+    force: bool = False,
+    check: bool = True,
+    prepare: bool = False,
+) -> PreparedUp:
+    """Connect to the hosts and plan what brings image, keys, containers and data to each of them.
+
+    Args:
+        data: stage the data of the hosts file first.
+        force: run it although it ends a running job, or undoes what a newer toolkit has made.
+        check: look for problems of the hosts first.
+        prepare: keys and configs only: somebody else starts the containers.
+    """
+    inventory, notices = cluster.inventory, Notices(cluster)
+    staged = read_data(inventory) if data else ()
+    notices.add(Topic.ENVIRONMENT, environment_findings(inventory))
+    asked = questions() if check else ()
+    session = cluster.connect(questions=asked, local_image=check or inventory.pull == "never")
+    with closed_on_error(session):
+        found = preflight(session, inventory.names) if check else ()
+        notices.add(Topic.HOSTS, found)
+        return PreparedUp(cluster, session, notices, found, staged, prepare, force)
