@@ -27,7 +27,7 @@ import yaml
 
 from toolkit.cluster.session import Session, load_inventory
 from toolkit.core.command import script
-from toolkit.core.names import JOBS
+from toolkit.protocol.names import JOBS
 from toolkit.jobs.build import make_job, plan_run
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job

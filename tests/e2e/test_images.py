@@ -20,12 +20,12 @@ from tests.e2e.images import Made, is_whole, layer, make, parts_on, readers, rec
 from tests.e2e.world import Toolkit, interrupt, on, sh
 from toolkit.cluster.session import Session, load_inventory
 from toolkit.core.command import Command, Result
-from toolkit.core.names import identity_reference
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Sink
 from toolkit.image.layers import ImageParts
 from toolkit.lifecycle.planning import image_send_plan
 from toolkit.plan.steps import Phase, Plan, SendImage, Step
+from toolkit.protocol.names import identity_reference
 from toolkit.remote.ssh import SshRunner
 
 pytestmark = pytest.mark.lab

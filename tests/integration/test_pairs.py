@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import by_bare_name
-
-
-@pytest.fixture
-def pairs() -> Iterator[Any]:
-    with by_bare_name() as load:
-        yield load("pairs")
+from toolkit.container.bench import pairs
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-def test_both_sides_learn_what_came_in(pairs: Any, streams: int) -> None:
+def test_both_sides_learn_what_came_in(streams: int) -> None:
     listeners = [pairs.listen("127.0.0.1") for _ in range(2)]
     addresses = [("127.0.0.1", listener.getsockname()[1]) for listener in listeners]
     found: dict[int, tuple[float, float]] = {}
@@ -42,16 +34,14 @@ def test_both_sides_learn_what_came_in(pairs: Any, streams: int) -> None:
     assert 0 < found[0][1] < 10 and found[1][1] == 0, found
 
 
-def test_a_peer_that_never_comes_is_an_error_and_not_a_hang(
-    pairs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_never_comes_is_an_error_and_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "LIMIT_S", 0.3)
     listener = pairs.listen("127.0.0.1")
     with listener, pytest.raises(OSError, match="timed out"):
         pairs.measure(1, 0, [("127.0.0.1", 9), listener.getsockname()], listener, 0.1, 1)
 
 
-def test_a_peer_that_goes_away_is_an_error(pairs: Any) -> None:
+def test_a_peer_that_goes_away_is_an_error() -> None:
     listener = pairs.listen("127.0.0.1")
 
     def come_and_go() -> None:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from toolkit.api.elsewhere import Elsewhere
 from toolkit.api.parts import BenchPart, DataPart, ImagePart, KeysPart, NetworkPart, ServicesPart
-from toolkit.core.names import RUNS
 from toolkit.core.report import refuse_failed
 from toolkit.errors import ToolkitError
+from toolkit.protocol.names import RUNS
 
 # The rest is imported where it is used: the command line makes a Cluster for each of its verbs, most of which
 # need little.

@@ -17,7 +17,6 @@ from toolkit.bench.smoke_plan import (
 from toolkit.cluster.session import Session
 from toolkit.core.command import script
 from toolkit.core.report import Report
-from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
 from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
 from toolkit.jobs.build import make_job, plan_run
 from toolkit.jobs.control import hear_out
@@ -28,6 +27,7 @@ from toolkit.jobs.request import Request
 from toolkit.launchers import WITH_TOKEN
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
+from toolkit.protocol.transport import LAUNCHERS as WITHOUT_SSH
 
 
 @dataclass(frozen=True)

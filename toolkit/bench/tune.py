@@ -11,7 +11,6 @@ from toolkit.bench.network import measured_text
 from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
 from toolkit.core.facts import Facts
-from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.jobs.build import make_job, plan_run
 from toolkit.jobs.request import Request
@@ -22,6 +21,7 @@ from toolkit.network.tuning_json import parse_timings, parse_tunings, tunings_te
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import File, Phase, Plan, Upload
 from toolkit.protocol.bench import AlgorithmTime
+from toolkit.protocol.names import program
 
 ENGINES = ("auto", "mpi", "nccl")
 _RESULT = "@algorithms "
@@ -158,7 +158,7 @@ def _engine(session: Session, engine: str, only: tuple[str, ...]) -> str:
 
 def _job(session: Session, engine: str, trial: Trial, seconds: float, only: tuple[str, ...]) -> Job:
     words = (
-        *("python3", str(INSIDE / "bench_algorithms.py"), "--engine", engine, "--budget", f"{seconds:.2f}"),
+        *(*program("bench.algorithms"), "--engine", engine, "--budget", f"{seconds:.2f}"),
         *("--algorithms", *(algorithm.word for algorithm in trial.algorithms)),
         *("--sizes", *map(str, SIZES)),
     )

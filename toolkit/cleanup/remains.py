@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from toolkit.checks.leftovers import MARKS, Stray, abandoned, is_name, marked, state_base, supervised
 from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 
 # Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
 # later is named by this machine.

@@ -26,7 +26,7 @@ Job = Annotated[
 
 def read_job(line: CommandLine, job: str) -> None:
     """Note what is wrong with the word for a job."""
-    from toolkit.core.names import job_word
+    from toolkit.protocol.names import job_word
 
     if job:
         line.value("JOB", job_word, job)

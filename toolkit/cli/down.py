@@ -20,10 +20,10 @@ def down(
     verbose: Verbose = False,
 ) -> None:
     """End the cluster's jobs and remove its containers, keys and files from every host; images stay."""
-    from toolkit.core.names import RUNS
     from toolkit.jobs.control import end_jobs
     from toolkit.jobs.records import running_jobs
     from toolkit.lifecycle.planning import down_plan
+    from toolkit.protocol.names import RUNS
 
     inventory = load(hosts)
     with connect(inventory, verbose) as session:

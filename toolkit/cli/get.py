@@ -106,9 +106,9 @@ def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: boo
     Raises:
         ToolkitError: no host gave any.
     """
-    from toolkit.core.names import JOBS
     from toolkit.errors import ToolkitError
     from toolkit.jobs.files import find_files
+    from toolkit.protocol.names import JOBS
     from toolkit.remote.fanout import fan_out
 
     folder = JOBS / job.id
@@ -144,8 +144,8 @@ def _check(
     output: str,
 ) -> None:
     from toolkit.cluster.session import choose_hosts
-    from toolkit.core.names import job_word
     from toolkit.hostsfile.load import is_file
+    from toolkit.protocol.names import job_word
 
     if host and everywhere:
         line.refuse("--host", "names one host; --all-hosts means every host")

@@ -30,10 +30,10 @@ def why(
     from toolkit.api.job import ClusterJob
     from toolkit.cli.line import CommandLine
     from toolkit.core.archive import write_bundle
-    from toolkit.core.names import job_word
     from toolkit.diagnose.show import why_json, why_text
     from toolkit.diagnose.why import bundle_files
     from toolkit.errors import ToolkitError
+    from toolkit.protocol.names import job_word
 
     line = CommandLine()
     if job:

@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 from toolkit.cluster.versions import version_note
 from toolkit.core.container import Container
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
-from toolkit.core.transport import NOT_FOUND, WITHOUT_SSHD
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, choose_paths
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
+from toolkit.protocol.transport import NOT_FOUND, WITHOUT_SSHD
 
 UP = "toolkit up"
 

@@ -23,13 +23,13 @@ from toolkit.core.engine_info import parse_info
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts, image_facts
-from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.core.text import json_list
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
 from toolkit.protocol.decode import DecodeError, decode
 from toolkit.protocol.engine import ContainerInspect, EngineInfo, ImageInspect
 from toolkit.protocol.frames import CELL, framed_script, lines_of, read_cell
 from toolkit.protocol.hosts import Who
+from toolkit.protocol.names import IDENTITY_REPOSITORY
 from toolkit.protocol.numbers import whole
 
 # A device node below /dev/infiniband.

@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 
 from toolkit.core.facts import ContainerFacts, Remembered
 from toolkit.core.image import image_id
-from toolkit.core.names import LABEL_CLUSTER, container_name
 from toolkit.core.typed import Kind
 from toolkit.protocol.engine import ContainerConfig, ContainerInspect, ContainerState
 from toolkit.protocol.frames import lines_of
+from toolkit.protocol.names import LABEL_CLUSTER, container_name
 from toolkit.protocol.numbers import MOST, whole
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).

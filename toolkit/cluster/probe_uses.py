@@ -5,12 +5,12 @@ from __future__ import annotations
 from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.cluster.probe_cluster import begun
 from toolkit.core.facts import Claim, GpuProcess
-from toolkit.core.names import INSIDE
 from toolkit.protocol.frames import rows
+from toolkit.protocol.names import program
 from toolkit.protocol.numbers import whole
 
 # Its arguments say what a running job uses, in /proc, where every user of the host may read them.
-LEASE = str(INSIDE / "lease.py")
+LEASE = program("job.lease")[1:]
 
 # The probe defines `cell`.
 # A process that ended meanwhile is left out; where /proc hides those of others, kill still knows them.
@@ -48,7 +48,7 @@ for f in $(grep -slzFx @lease@ /proc/[0-9]*/cmdline 2>/dev/null); do
 done
 }
 say claims "$(claims)"
-""".replace("@lease@", LEASE)
+""".replace("@lease@", LEASE[1])
 )
 
 
@@ -77,13 +77,13 @@ def parse_claims(text: str, boot: str) -> tuple[Claim, ...]:
 def _claim(cells: tuple[str, ...], boot: str) -> Claim | None:
     pid, user, stat, argv = whole(cells[0]), *cells[1:]
     words = argv.split("\0")
-    if pid is None or len(words) < 3 or words[1] != LEASE or not words[2]:
+    if pid is None or len(words) < 4 or tuple(words[1:3]) != LEASE or not words[3]:
         return None
     if not words[0].rpartition("/")[2].startswith("python"):
         return None
-    said = dict(zip(words[3::2], words[4::2], strict=False))
+    said = dict(zip(words[4::2], words[5::2], strict=False))
     return Claim(
-        job=words[2],
+        job=words[3],
         cluster=said.get("--cluster", ""),
         owner=said.get("--owner", ""),
         slots=tuple(

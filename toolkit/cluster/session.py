@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from toolkit.cluster.connect import Connected, Questions, Reply
 from toolkit.core.command import Command, Result
 from toolkit.core.disk_space import size
-from toolkit.core.host_programs import inside_programs
-from toolkit.core.names import container_name
+from toolkit.core.host_programs import container_programs
 from toolkit.core.report import PlanFailed, Report
 from toolkit.core.runner import ContainerRunner, Sink
 from toolkit.errors import ImageError, NotReady
 from toolkit.hostsfile.load import choose_hosts, load_inventory
+from toolkit.protocol.names import container_name
 from toolkit.remote.ssh import Trace
 
 # What makes plans and runs them is imported where it is used: to meet the hosts takes none of it, and while
@@ -221,7 +221,7 @@ class Session(Connected):
         """Return what is on every host of the file, those that did not answer included."""
         from toolkit.cluster.container_status import host_states
 
-        return host_states(self.inventory, self.facts, self.errors, inside_programs())
+        return host_states(self.inventory, self.facts, self.errors, container_programs())
 
     def container(self, host: str, user: str = "") -> ContainerRunner:
         """Return a runner inside a host's container.

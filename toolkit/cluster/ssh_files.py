@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from toolkit.core.names import CONF
 from toolkit.core.templates import render_template
 from toolkit.network.choose import DataPath
+from toolkit.protocol.names import CONF
 
 
 # `up` writes it, and makes a container's digest of it.

@@ -93,7 +93,7 @@ def bucket_of(path: str, number: int) -> int:
 
 
 def bucket_digests(entries: Sequence[Entry], number: int) -> tuple[bytes, ...]:
-    """Return the sha256 of each bucket's entries; ``toolkit/inside/copies.py`` makes the same."""
+    """Return the sha256 of each bucket's entries; ``toolkit/container/code/copies.py`` makes the same."""
     hashes = [hashlib.sha256() for _ in range(number)]
     for path, kind, mode, length, mtime, content in entries:
         name = path.encode(errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""What hosts and ranks use and how fast ranks go, as toolkit/inside/gauge.py says it."""
+"""What hosts and ranks use and how fast ranks go, as toolkit/container/monitor/gauges.py says it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a host offers, as ``toolkit/inside/give.py`` lists and sends them, and checks of its answers.
+"""Files that a host offers, as ``container/send_files.py`` lists and sends them, and checks of its answers.
 
 The answers are untrusted input: their fields are decoded by toolkit/protocol/files.py, and each name is
 compared with what was requested.

@@ -6,8 +6,8 @@ import ipaddress
 import re
 
 from toolkit.core.engines import ENGINES
-from toolkit.core.transport import TRANSPORTS
 from toolkit.hostsfile.words import fits, meant, require, shown
+from toolkit.protocol.transport import TRANSPORTS
 
 # Names of toolkit.launchers' registry, and auto; this folder may not import it, and a test compares them.
 LAUNCHERS = (

@@ -17,11 +17,11 @@ from pydantic import (
 )
 
 from toolkit.core.engines import ENGINES
-from toolkit.core.names import DEFAULT_WORKER_PORT
-from toolkit.core.transport import SSH, TRANSPORTS
 from toolkit.hostsfile import container_fields, fields, mount_fields, service_fields
 from toolkit.hostsfile.errors import FORM, fault
 from toolkit.hostsfile.words import Path
+from toolkit.protocol.names import DEFAULT_WORKER_PORT
+from toolkit.protocol.transport import SSH, TRANSPORTS
 
 
 def _text(pattern: str) -> WithJsonSchema:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 
 from toolkit.core.container import Mount
-from toolkit.core.names import CONF
 from toolkit.hostsfile.words import require, shown
+from toolkit.protocol.names import CONF
 
 MOUNT = r"/[^:]*:/[^:]*(:(ro|rw))?"
 

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from toolkit.core.names import part_name
 from toolkit.image.archive import archive, archive_size
 from toolkit.image.layers import Group, ImageParts, Layer, metadata, part_config
 from toolkit.image.source import ImageSource
+from toolkit.protocol.names import part_name
 from toolkit.transfer.payload import CHUNK, cut
 from toolkit.transfer.tee_reader import Tap
 

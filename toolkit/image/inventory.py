@@ -9,13 +9,13 @@ from datetime import datetime
 
 from toolkit.core.command import script
 from toolkit.core.image import image_facts, image_id, image_names
-from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 from toolkit.core.text import json_list
 from toolkit.image.layers import held
 from toolkit.image.parts import remove_part
 from toolkit.plan.steps import Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 
 # How many images of one name `image prune` leaves on a host: today's, and the one to go back to.
 KEPT = 2

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from toolkit.core.names import LABEL_PART
 from toolkit.protocol.decode import load_json
+from toolkit.protocol.names import LABEL_PART
 
 # Neighbouring layers up to so many bytes travel together: each load costs a tenth of a second.
 JOINED = 2**20

@@ -11,7 +11,6 @@ from toolkit.core.answers import answer_of
 from toolkit.core.command import Command, Result, script
 from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts
-from toolkit.core.names import image_names, part_name
 from toolkit.core.runner import Runner
 from toolkit.core.text import json_list
 from toolkit.errors import ImageError, ToolkitError, Unreachable
@@ -25,6 +24,7 @@ from toolkit.plan.context import Advance, Verdict, counted
 from toolkit.plan.failures import failure, room_fix
 from toolkit.plan.steps import SendImage
 from toolkit.protocol.engine import ImageInspect
+from toolkit.protocol.names import image_names, part_name
 from toolkit.transfer.host_programs import load_program, relay_program
 from toolkit.transfer.relay import LEAST, Relay
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from toolkit.core.command import Command, script
 from toolkit.core.disk_space import ASK_ROOM, Room, parse_room
 from toolkit.core.engines import PODMAN
-from toolkit.core.names import PART_REPOSITORY
 from toolkit.protocol.decode import DecodeError, decode, load_first
 from toolkit.protocol.engine import Texts
 from toolkit.protocol.frames import FrameError, framed_script, lines_of, read_frames
+from toolkit.protocol.names import PART_REPOSITORY
 
 # `docker images` lists whole images alone, where `docker image inspect` also knows those of the containerd
 # store whose layers did not all come. One that goes between the two questions is no error.

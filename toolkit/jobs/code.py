@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from toolkit.core.code import FILE, LINK, CodeTree, Entry
-from toolkit.core.names import RUNS
 from toolkit.data.hashes import Hashes, Unsteady
 from toolkit.errors import ToolkitError
 from toolkit.jobs.ignore import Rules, parse_ignore
+from toolkit.protocol.names import RUNS
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
 # Folders that are never part of a program, whatever the ignore files say.

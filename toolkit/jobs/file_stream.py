@@ -1,4 +1,4 @@
-"""Receiver of the files that ``toolkit/inside/give.py send`` writes one after another."""
+"""Receiver of the files that ``toolkit/container/send_files.py send`` writes one after another."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import TIMED_OUT
-from toolkit.core.names import INSIDE
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.jobs.logs import ALL, Excerpt, copy, heard_out
 from toolkit.jobs.part_logs import follow_parts, show_parts
 from toolkit.jobs.status import JobStatus, parse_status
 from toolkit.protocol.jobs import Ended
+from toolkit.protocol.names import program
 
 
 def show_log(
@@ -60,7 +60,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
     """Return True when the job has ended, False when it has not after so many seconds."""
     if session.inventory.in_parts:
         return follow_parts(session, job, None, ALL, seconds) is not None
-    ask = ("python3", str(INSIDE / "follow.py"), job, "--silent")
+    ask = (*program("logs.follow"), job, "--silent")
     # Ends there with the limit or with this program, whichever is first.
     result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from toolkit.core.causes import words_of
 from toolkit.core.command import Result, command
-from toolkit.core.names import INSIDE
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError
+from toolkit.protocol.names import program
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Excerpt:
     fold: bool = False
 
     def words(self) -> list[str]:
-        """Return it as options of toolkit/inside/follow.py."""
+        """Return it as options of toolkit/container/logs/follow.py."""
         named = {"rank": self.rank, "host": self.host or None, "ago": self.ago, "since": self.since}
         words = [
             w for n, v in {**named, "tail": self.tail}.items() if v is not None for w in (f"--{n}", str(v))
@@ -50,7 +50,7 @@ def copy(runner: Runner, job: str, sink: Callable[[bytes], None], what: Excerpt,
     Raises:
         ToolkitError: it failed, or was ended.
     """
-    ask = command("python3", str(INSIDE / "follow.py"), job, *what.words(), *more)
+    ask = command(*program("logs.follow"), job, *what.words(), *more)
     return heard_out(runner.stream(ask, sink), job, runner.name)
 
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
 from toolkit.core.command import command
-from toolkit.core.names import INSIDE
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, end_parts
@@ -23,11 +22,12 @@ from toolkit.jobs.logs import Excerpt, copy, heard_out
 from toolkit.jobs.records import job_parts
 from toolkit.jobs.status import FAULTS, JobStatus, shifted
 from toolkit.protocol.jobs import Cause, Ended, Status
+from toolkit.protocol.names import program
 from toolkit.remote.fanout import fan_out
 
 # Seconds before each new try of a host that is not heard from any more; a jump host may be starting again.
 _PAUSES = (0.0, 5.0, 10.0)
-# As in toolkit/inside/common.py: a host of the job is gone.
+# As in toolkit/container/job_file.py: a host of the job is gone.
 _EXIT_LOST = 69
 _MOST_LINE = 1 << 20  # bytes
 
@@ -115,7 +115,7 @@ class _Part(threading.Thread):
 
     def _wait(self, runner: ContainerRunner, words: Sequence[str]) -> str:
         """Wait for the end; what waits there ends with the limit or with this program."""
-        ask = command("python3", str(INSIDE / "follow.py"), self._job, *words, "--silent", "--status")
+        ask = command(*program("logs.follow"), self._job, *words, "--silent", "--status")
         said: list[bytes] = []
         outer = self._session.runners[self.host]
         result = runner.follow(outer, ask, lambda data: None, said.append, self._left())

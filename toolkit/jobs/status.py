@@ -84,7 +84,7 @@ class JobStatus:
 
 
 def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
-    """Return a job from status.json and record.json, see toolkit/inside/common.py."""
+    """Return a job from status.json and record.json, see toolkit/container/job_file.py."""
     record = record or Record()
     # What `run` asked for, unless a restart has made it others since.
     asked = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.image.pull import plan_pull
 from toolkit.lifecycle.down import plan_down
 from toolkit.lifecycle.up import image_steps, plan_up
@@ -27,7 +27,7 @@ def up_plan(
     session: Session, prepare: bool = False, data: Sequence[tuple[DataSet, str, Content]] = ()
 ) -> Plan:
     """Return the plan that makes the cluster be there; see ``toolkit.lifecycle.up``."""
-    return plan_up(session.layout(), inside_programs(), prepare, data)
+    return plan_up(session.layout(), container_programs(), prepare, data)
 
 
 def image_send_plan(session: Session) -> Plan:

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command
-from toolkit.core.names import UP_TIMES
 from toolkit.core.report import FailureCause, Outcome, Report, spans_json
 from toolkit.errors import ToolkitError
 from toolkit.jobs.control import refuse_to_end_jobs
 from toolkit.lifecycle.planning import up_plan
 from toolkit.plan.execute import Listener, reported_after, step_key
 from toolkit.plan.steps import Plan
+from toolkit.protocol.names import UP_TIMES
 
 # Clusters that race go on to ports of their own, so that a second loss is chance already.
 TRIES = 4

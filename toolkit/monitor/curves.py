@@ -29,7 +29,7 @@ class Curve:
 
 
 def gauge_curves(rows: Sequence[tuple[float, Sample]]) -> tuple[Curve, ...]:
-    """Return a host's curves from rows of toolkit/inside/gauge_log.py; what is never known is left out."""
+    """Return a host's curves from rows of container/monitor/gauge_log.py; what is never known is left out."""
     if not rows:
         return ()
     last = rows[-1][1]

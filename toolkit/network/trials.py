@@ -33,7 +33,7 @@ class Algorithm:
 
     @property
     def word(self) -> str:
-        """As ``toolkit/inside/bench_algorithms.py`` takes it."""
+        """As ``toolkit/container/bench/algorithms.py`` takes it."""
         return f"{self.number}:{self.segment}"
 
 

@@ -47,7 +47,7 @@ def parse_tunings(text: str) -> tuple[Tuning, ...]:
 
 
 def parse_timings(trial: str, rows: Sequence[AlgorithmTime]) -> tuple[Timing, ...]:
-    """Return what ``toolkit/inside/bench_algorithms.py`` printed of one trial."""
+    """Return what ``toolkit/container/bench/algorithms.py`` printed of one trial."""
     return tuple(Timing(trial, parse_algorithm(row.algorithm), row.bytes, row.seconds) for row in rows)
 
 

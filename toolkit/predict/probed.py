@@ -10,7 +10,7 @@ from toolkit.protocol.decode import DecodeError, decode, load_first
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe of a training script saw on one slot; see ``toolkit/inside/steptime.py``.
+    """What a probe of a training script saw on one slot; see ``toolkit/container/bench/step_time.py``.
 
     Args:
         parameters: how many got a gradient.

@@ -1,4 +1,4 @@
-"""Job records: the rows of toolkit/inside/listing.py, and the answers of follow.py and stop.py."""
+"""Job records: the rows of toolkit/container/job_list.py, and the answers of follow.py and stop.py."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Status:
-    """status.json, see ``Status`` in toolkit/inside/common.py."""
+    """status.json, see ``Status`` in toolkit/container/job_file.py."""
 
     state: Annotated[str, Text(most=40)] = ""
     exit_code: ExitCode | None = None

@@ -17,7 +17,7 @@ LEAST, MOST, PIECE = 2**23, 2**25, 2**24
 # What an entry counts besides its content, so that a million empty files are not one shard.
 _ENTRY = 256
 
-# As toolkit/inside/data_folder.py reads them.
+# As toolkit/container/transfer/data_folder.py reads them.
 Entry = list[Any]
 
 

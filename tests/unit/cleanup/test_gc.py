@@ -17,8 +17,8 @@ import toolkit.cli.gc
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import marks, process
 from tests.unit.conftest import Run as RunToolkit
+from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping
 from tests.unit.hosts_here import hosts
-from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
 from toolkit.checks.leftovers import Stray
 from toolkit.checks.model import Scene, Seen
 from toolkit.cleanup.gc import Collection

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster_world import facts, gpu, running
-from tests.unit.inside_world import OTHER, only_root, sleeping, until_seen
+from tests.unit.container_world import OTHER, only_root, sleeping, until_seen
 from toolkit.cluster import probe_uses
 from toolkit.cluster.gpu_usage import Holder, holders, refuse_held
 from toolkit.cluster.probe_uses import LEASE, QUESTIONS, parse_claims, parse_processes
@@ -29,6 +29,7 @@ STRANGER = GpuProcess("GPU-0", 4711, 512, "bob", "python")
 INNER = "c" * 64  # the Id of every container of cluster_world
 
 NONCE = "ab" * 8
+WORDS = "\0".join(LEASE)
 
 
 def host(*processes: GpuProcess, claims: Sequence[Claim] = (), **changes: object) -> Facts:
@@ -45,14 +46,16 @@ def held(said: Facts) -> list[list[str]]:
 def test_the_question_in_a_real_shell_finds_processes_and_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = tmp_path / "lease.py"
+    lease = tmp_path / "run.py"
     lease.write_text("import time\ntime.sleep(60)\n")
     owner = "mal\tlory\nclaim|1|bob|S|x"
-    argv = [str(lease), "j1", "--cluster", "demo", "--owner", owner, "--slots", "0,1", "--gpus"]
+    argv = [str(lease), "job.lease", "j1", "--cluster", "demo", "--owner", owner, "--slots", "0,1", "--gpus"]
     mine = subprocess.Popen([sys.executable, *argv, "GPU-0,GPU-1"], env={"TOOLKIT_JOB": "j1|x"})
     other = subprocess.Popen([sys.executable, *argv, ""])
     # It names the program and is none: the path must be what Python runs.
-    decoy = subprocess.Popen(["sh", "-c", "read line; :", str(lease), "j9"], stdin=subprocess.PIPE)
+    decoy = subprocess.Popen(
+        ["sh", "-c", "read line; :", str(lease), "job.lease", "j9"], stdin=subprocess.PIPE
+    )
     smi = tmp_path / "nvidia-smi"
     gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
     smi.write_text(f"#!/bin/sh\necho 'GPU-0, {mine.pid}, 512'\necho 'GPU-1, {other.pid}, [N/A]'\necho\n")
@@ -62,9 +65,8 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(
     try:
         for process in (mine, other, decoy):
             until_seen(process)
-        text = QUESTIONS.replace(LEASE, str(lease))
         done = subprocess.run(
-            ["sh", "-c", framed_script(CELL + text, NONCE)],
+            ["sh", "-c", framed_script(CELL + QUESTIONS, NONCE)],
             capture_output=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
@@ -76,7 +78,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(
     assert done.stderr == b""
     sections = read_frames(done.stdout, NONCE)
     apps, claims = sections["apps"], sections["claims"]
-    monkeypatch.setattr(probe_uses, "LEASE", str(lease))
+    monkeypatch.setattr(probe_uses, "LEASE", (str(lease), "job.lease"))
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
     found = [(p.gpu, p.pid, p.memory_mib, p.user, p.job) for p in parse_processes(apps)]
     assert found == [("GPU-0", mine.pid, 512, me, "j1|x"), ("GPU-1", other.pid, 0, me, "")]
@@ -109,10 +111,10 @@ def test_the_job_of_a_process_of_another_user_is_not_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "argv",
     [
-        f"grep\0-slzFx\0{LEASE}\0j",
-        f"python3\0-u\0{LEASE}\0j1",
-        f"python3\0/tmp/other.py\0{LEASE}",
-        f"python3\0{LEASE}\0",
+        f"grep\0-slzFx\0{WORDS}\0j",
+        f"python3\0-u\0{WORDS}\0j1",
+        f"python3\0/tmp/other.py\0{WORDS}",
+        f"python3\0{WORDS}\0",
         "",
     ],
 )

@@ -16,14 +16,14 @@ from tests.unit import cluster_world as world
 from tests.unit.conftest import Run
 from toolkit.cli.moments import since
 from toolkit.cluster.session import Session
-from toolkit.core.names import job_word
 from toolkit.errors import NotReady
 from toolkit.jobs.records import find_job, taken_slots
 from toolkit.jobs.show import job_json, jobs_table, length
+from toolkit.jobs.slots import Taken
 from toolkit.jobs.status import JobStatus, parse_status
-from toolkit.launchers.slots import Taken
 from toolkit.protocol.decode import decode
 from toolkit.protocol.jobs import Record, Status
+from toolkit.protocol.names import job_word
 
 RECORD = {
     "owner": "alice",
