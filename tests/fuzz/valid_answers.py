@@ -27,11 +27,11 @@ from toolkit.cluster.probe import parse_facts
 from toolkit.core.host_programs import container_programs
 from toolkit.core.image import image_facts
 from toolkit.hostsfile.parse import parse_inventory
+from toolkit.protocol.chunks import HEAD
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.names import IDENTITY_REPOSITORY
 from toolkit.services.plan import service_of
-from toolkit.transfer.host import HEAD
 
 NAMES = ("gpu1", "gpu2", "cpu3")
 MAIN = "gpu1"

@@ -310,7 +310,7 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
     """Whoever else reaches the port has no certificate of this transfer."""
     import ssl
 
-    from toolkit.transfer.host import HEAD
+    from toolkit.protocol.chunks import HEAD
     from toolkit.transfer.keys import RelayKeys
 
     keys, others = RelayKeys(), RelayKeys()
@@ -372,7 +372,7 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
 
 
 def test_a_thread_that_fails_ends_the_relay_with_the_reason() -> None:
-    from toolkit.transfer.host import HEAD
+    from toolkit.protocol.chunks import HEAD
     from toolkit.transfer.keys import RelayKeys
 
     words = [sys.executable, "-S", str(INSIDE / "run.py"), "transfer.relay", "127.0.0.9"]

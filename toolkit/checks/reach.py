@@ -8,9 +8,9 @@ from toolkit.checks.model import Check, Scene, error, unchecked
 from toolkit.checks.pairs import Pair, pairs, ports_text
 from toolkit.checks.ports import KERNEL, firewall_program
 from toolkit.checks.routes import explained
-from toolkit.cluster.look import PIECES
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
+from toolkit.protocol.large_messages import PIECES
 from toolkit.protocol.looks import Tried
 
 

@@ -12,6 +12,7 @@ from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
+from toolkit.protocol.states import FINAL_STATES
 
 # Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
 # later is named by this machine.
@@ -44,7 +45,6 @@ printf 'halves|%s\n' "$(halves | tr -dc '\0' | wc -c)"
 """.replace("@quiet@", str(QUIET)),
 )
 PROBES = (MARKS, STATES, *(Probe(*question) for question in QUESTIONS))
-_FINAL = ("succeeded", "failed", "stopped", "timeout")
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Remains:
             (seen.host, folder.cluster, folder.job): (told(seen).clock - folder.ended) / 86400
             for seen in self.scene.seen.values()
             for folder in told(seen).jobs
-            if folder.state in _FINAL and folder.ended
+            if folder.state in FINAL_STATES and folder.ended
         }
         in_parts = self.scene.inventory.in_parts
         for seen in self.scene.seen.values():

@@ -22,8 +22,6 @@ from toolkit.protocol.transport import SSH, needs_of
 
 # Seconds after which the program ends by itself, and after which whoever holds it is killed.
 LIFE_SECONDS, KILL_SECONDS = 25, 30
-# As in toolkit/container/check/ways.py: of how many pieces a large message is.
-PIECES = 4
 
 # The program comes on standard input, so that nothing is written anywhere.
 _LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"

@@ -6,18 +6,10 @@ import signal
 from pathlib import Path
 
 JOB_MARK = "TOOLKIT_JOB"  # carried by every process of a job
-
-
 RANK_MARK = "TOOLKIT_RANK"  # by the user's command alone: not rank.py, not the launcher
-
-
 SUPERVISOR_MARK = "TOOLKIT_SUPERVISOR"  # by the supervisor, which the sweep must spare
-
-
 # To a supervisor: another host's part of the job has failed, so that its ranks wait for what never comes.
 PEER_FAILED = signal.SIGUSR1
-
-
 HOST_MARK = "TOOLKIT_TO"  # by the ssh of a launcher on main: the host to which it leads
 
 

@@ -9,17 +9,14 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.container.exits import EXIT_USAGE, fail
+from toolkit.container.exits import fail
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 # In a job's folder while its ranks are being ended. A launcher kills all ranks within a second once
 # one has ended, so rank.py stays until the others have had their whole grace as well.
 STOPPING = "stopping"
-
-
 # In a job's folder on main: the grace that a person gave with `stop`, in seconds.
 GRACE = "grace"
-
-
 # In a job's folder on the hosts of an attempt after the first: what of job.json is another then.
 ATTEMPT = "attempt.json"
 
@@ -67,8 +64,6 @@ def ssh_args(host: str, command: Sequence[str]) -> list[str]:
 
 
 PREPARATION = "preparation.json"  # in a job's folder on main: what `run` did before it started, by the second
-
-
 PID = "supervisor.pid"  # in a job's folder on main: the supervisor's number, before its first status
 
 

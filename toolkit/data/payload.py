@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.data.source import read_shard
+from toolkit.protocol.chunks import CHUNK
 from toolkit.protocol.shards import Content, Shard
-from toolkit.transfer.payload import CHUNK, Stretch, cut
+from toolkit.transfer.payload import Stretch, cut
 
 
 @dataclass(frozen=True)

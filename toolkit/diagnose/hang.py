@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from toolkit.diagnose.evidence import Connection, Evidence
 from toolkit.diagnose.rank_activity import Doing, doing, lead
 from toolkit.diagnose.verdict import FIXES, Verdict, ended, of_several, ranks_text, said, where_text
+from toolkit.protocol.states import FINAL_STATES
 
 # Sent again so often without an answer, it is no packet lost by chance: that takes more than half a second.
 _RETRIES = 2
 _KILLED = 137
-FINAL = ("succeeded", "failed", "stopped", "timeout", "lost")
+FINAL = (*FINAL_STATES, "lost")
 
 
 def doings(evidence: Evidence) -> dict[int, Doing]:

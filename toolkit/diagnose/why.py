@@ -16,7 +16,6 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import TIMED_OUT, command
-from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
 from toolkit.diagnose.evidence import Evidence, parse_host
 from toolkit.diagnose.hang import FINAL, judge
 from toolkit.diagnose.verdict import Verdict
@@ -29,6 +28,7 @@ from toolkit.protocol.engine import ContainerState
 from toolkit.protocol.evidence import MOST_BYTES, Inspected, InspectedNow, Kept
 from toolkit.protocol.jobs import RecordHost, Status
 from toolkit.protocol.names import container_name, program
+from toolkit.protocol.redact import masked, masked_text, secret_pairs, secret_values
 from toolkit.remote.fanout import fan_out
 
 # Stacks of many processes take a while; a host that needs longer counts as one that does not answer.

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from toolkit.image.archive import archive, archive_size
 from toolkit.image.layers import Group, ImageParts, Layer, metadata, part_config
 from toolkit.image.source import ImageSource
+from toolkit.protocol.chunks import CHUNK
 from toolkit.protocol.names import part_name
-from toolkit.transfer.payload import CHUNK, cut
+from toolkit.transfer.payload import cut
 from toolkit.transfer.tee_reader import Tap
 
 

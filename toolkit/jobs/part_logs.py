@@ -21,14 +21,13 @@ from toolkit.jobs.exec_mode import Parts, end_parts
 from toolkit.jobs.logs import Excerpt, copy, heard_out
 from toolkit.jobs.records import job_parts
 from toolkit.jobs.status import FAULTS, JobStatus, shifted
+from toolkit.protocol.exit_codes import EXIT_LOST
 from toolkit.protocol.jobs import Cause, Ended, Status
 from toolkit.protocol.names import program
 from toolkit.remote.fanout import fan_out
 
 # Seconds before each new try of a host that is not heard from any more; a jump host may be starting again.
 _PAUSES = (0.0, 5.0, 10.0)
-# As in toolkit/container/job_file.py: a host of the job is gone.
-_EXIT_LOST = 69
 _MOST_LINE = 1 << 20  # bytes
 
 Sink = Callable[[bytes], None]
@@ -245,7 +244,7 @@ def _without(host: str, error: Exception) -> Status:
     now = time.time()
     return Status(
         state="failed",
-        exit_code=_EXIT_LOST,
+        exit_code=EXIT_LOST,
         started=now,
         ended=now,
         reason=reason,

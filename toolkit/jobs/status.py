@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 from toolkit.errors import NotReady
 from toolkit.protocol.jobs import Cause, Record, Status
+from toolkit.protocol.states import FINAL_STATES
 
 # What PyTorch puts before a traceback, and the last line of one.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 
 # lost: nobody was left to write how it ended. unknown: some host of it does not say.
-FINAL = ("succeeded", "failed", "stopped", "timeout", "lost", "unknown")
+FINAL = (*FINAL_STATES, "lost", "unknown")
 # What has kept a job from its end outweighs what has followed from that.
 FAULTS = ("failed", "timeout", "lost")
 _ENDED_BY_OTHERS = 128 + 15

@@ -11,7 +11,6 @@ from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.facts import Facts
-from toolkit.core.mask import masked
 from toolkit.diagnose.why import masked_job, secrets_of
 from toolkit.errors import ToolkitError
 from toolkit.jobs.records import job_status
@@ -19,6 +18,7 @@ from toolkit.monitor.job_report import JobReport, make_report
 from toolkit.protocol.account import Account
 from toolkit.protocol.decode import decode
 from toolkit.protocol.names import program
+from toolkit.protocol.redact import masked
 from toolkit.remote.fanout import fan_out
 
 _SECONDS = 120.0

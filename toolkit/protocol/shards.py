@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from toolkit.protocol.shard_names import shard_name
+
 # Bytes: small files are joined to at least the first and at most the second; a larger file goes in pieces.
 LEAST, MOST, PIECE = 2**23, 2**25, 2**24
 # What an entry counts besides its content, so that a million empty files are not one shard.
@@ -81,7 +83,7 @@ def pack(entries: Iterable[Entry]) -> Content:
     if together:
         shards.append(_shard(together))
     names = "\n".join(sorted(shard.name for shard in shards))
-    return Content(_name(names.encode()), files, size, tuple(shards))
+    return Content(shard_name(names.encode()), files, size, tuple(shards))
 
 
 def _ends(path: str, weight: int) -> bool:
@@ -95,8 +97,4 @@ def _shard(entries: list[Entry]) -> Shard:
     sizes = [entry[-1] for entry in entries if entry[0] in "fp"]
     # A file takes whole blocks, a folder at least one.
     room = sum(-(-size // 4096) * 4096 for size in sizes) + 4096 * sum(entry[0] == "d" for entry in entries)
-    return Shard(_name(text), text, 4 + len(text) + sum(sizes), room)
-
-
-def _name(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()[:32]
+    return Shard(shard_name(text), text, 4 + len(text) + sum(sizes), room)

@@ -18,7 +18,7 @@ from tests.unit import cluster_world as world
 from tests.unit.container_world import PATIENCE_S
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.layout import make_layout
-from toolkit.cluster.look import PIECES, Look, Looked, last_words, parse_line, plan_looks
+from toolkit.cluster.look import Look, Looked, last_words, parse_line, plan_looks
 from toolkit.cluster.pairs import (
     Ways,
     network_ways,
@@ -29,7 +29,6 @@ from toolkit.cluster.pairs import (
     ways_command,
 )
 from toolkit.container.bench import network
-from toolkit.container.check import ways as container_ways
 from toolkit.core.command import Command, Result
 from toolkit.core.host_programs import packed
 from toolkit.core.runner import Sink
@@ -175,10 +174,6 @@ def test_where_the_cluster_is_up_its_own_containers_are_used_and_main_logs_in() 
     assert [s["logins"] for s in said] == [["gpu2", "cpu3"], [], []]
     assert ["worker" in s["ports"] for s in said] == [True, False, False], "our sshd listens there"
     assert said[0]["names"] == ["cpu3", "gpu1", "gpu2"]
-
-
-def test_both_sides_know_how_many_pieces_a_large_message_has() -> None:
-    assert container_ways.PIECES == PIECES
 
 
 def test_lines_of_the_program_and_of_others() -> None:

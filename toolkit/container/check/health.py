@@ -11,7 +11,8 @@ import sys
 import urllib.error
 import urllib.request
 
-from toolkit.container.exits import EXIT_USAGE, fail
+from toolkit.container.exits import fail
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 ANSWER_S = 5.0
 

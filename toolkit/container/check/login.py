@@ -7,8 +7,9 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from toolkit.container.exits import EXIT_USAGE, fail
+from toolkit.container.exits import fail
 from toolkit.container.paths import ssh_args
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 AT_ONCE = 16
 LIMIT_S = 30.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs

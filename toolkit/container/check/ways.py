@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from toolkit.protocol.large_messages import PIECE, PIECES
+
 CONNECT_S = 1.5  # TCP sends its first packet again after 1 s, so one may be lost without a false alarm
 PAUSE_S = 0.05  # after a connection that could not be accepted
 IDLE_S = 2.0  # after that long without any progress, a connection that came about counts as stuck
-PIECE, PIECES = 1 << 14, 4  # 64 KiB: many packets of every size that a network has
 MOST = 256  # connections to us at once, which is more than hosts times ports of any cluster here
 
 

@@ -9,29 +9,16 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import zlib
 from contextlib import suppress
 from typing import Any
 
 from toolkit.container.code.packs import PIECE, Packs
-
-
-def raw(path: str) -> bytes:
-    """A path as the file system has it; bytes that are no UTF-8 stand as surrogates in it."""
-    return path.encode("utf-8", "surrogateescape")
-
-
-def bucket_of(path: str, number: int) -> int:
-    return zlib.crc32(raw(path)) % number
+from toolkit.protocol.code_tree import bucket_digests, raw, tree_digest
 
 
 def digest_of(entries: list[list[Any]], number: int) -> str:
-    """The identity of a tree; `toolkit/core/code.py` makes the same."""
-    hashes = [hashlib.sha256() for _ in range(number)]
-    for path, kind, mode, size, mtime, content in entries:
-        name = raw(path)
-        hashes[zlib.crc32(name) % number].update(name + raw(f"\0{kind} {mode:o} {size} {mtime} {content}\0"))
-    return hashlib.sha256(b"%d:" % number + b"".join(one.digest() for one in hashes)).hexdigest()
+    """Return the identity of a tree whose entries are in so many buckets."""
+    return tree_digest(bucket_digests(entries, number))
 
 
 def make(code: bytes, entry: list[Any], packs: Packs, folders: set[bytes]) -> None:

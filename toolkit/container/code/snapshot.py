@@ -24,9 +24,10 @@ import time
 import zlib
 from typing import Any
 
-from toolkit.container.code.copies import bucket_of, digest_of, make, raw, survey
+from toolkit.container.code.copies import digest_of, make, survey
 from toolkit.container.code.packs import PIECE, PackWriter, Spoiled
 from toolkit.container.code.store import Store, Work, jobs_folder
+from toolkit.protocol.code_tree import bucket_of, raw
 
 MARK = 8  # bytes of a bucket's digest that travel
 TRIES = 3

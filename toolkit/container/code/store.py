@@ -13,8 +13,9 @@ import time
 from contextlib import suppress
 from typing import Any, cast
 
-from toolkit.container.code.copies import digest_of, make, raw
+from toolkit.container.code.copies import digest_of, make
 from toolkit.container.code.packs import Packs, PackWriter, Spoiled, load, open_file, save
+from toolkit.protocol.code_tree import raw
 
 KEEP_TREES, KEEP_SPARES, KEEP_PACKS = 4, 2, 16
 MOST_SPARE = 512 * 2**20  # bytes; above it, making a copy for nobody costs too much room

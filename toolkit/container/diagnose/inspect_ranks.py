@@ -18,13 +18,14 @@ from typing import Any
 
 from toolkit.container.diagnose.devices import flight_dumps, gpus, oom_kills, ras
 from toolkit.container.diagnose.processes import environ_of, look, ranks_of, sockets_of
-from toolkit.container.diagnose.redact import masked, read, secrets_of
+from toolkit.container.diagnose.secrets_of_job import secrets_of
 from toolkit.container.diagnose.stacks import finder, is_python, stack_of
 from toolkit.container.exits import fail
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import kept_status
 from toolkit.container.logs.log import pieces, size_of
 from toolkit.container.paths import ATTEMPT, job_folder, root
+from toolkit.protocol.redact import masked
 
 CPU_S = 0.4  # over which CPU time is measured
 STACKS_S = 12.0  # for all stacks of this host; after it none is begun any more
@@ -148,6 +149,14 @@ def names_of(threads: list[dict[str, Any]]) -> list[str]:
     """The functions of a process's first thread."""
     first = next((thread for thread in threads if thread["first"]), threads[0])
     return [frame["name"] for frame in first["frames"]]
+
+
+def read(path: Path) -> Any:
+    """Return the value in a JSON file of any size, None if it cannot be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def about(folder: Path) -> dict[str, Any]:

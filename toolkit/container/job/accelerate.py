@@ -14,8 +14,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.container.exits import EXIT_USAGE, fail
+from toolkit.container.exits import fail
 from toolkit.container.job_file import load_job
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 LAUNCH = ["accelerate", "launch"]
 

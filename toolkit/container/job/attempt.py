@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from toolkit.container.exits import EXIT_LOST, exit_code_of
+from toolkit.container.exits import exit_code_of
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, RANKS_ENDED
 from toolkit.container.job.launches import Running
 from toolkit.container.job.lease_times import BEAT_S, LEASE_S
@@ -20,6 +20,7 @@ from toolkit.container.job.regroup import Regroup
 from toolkit.container.job.threads import Owned
 from toolkit.container.job_file import Host, Job, grace_of
 from toolkit.container.paths import job_folder
+from toolkit.protocol.exit_codes import EXIT_LOST
 
 TICK_S = 0.05
 DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 
-from toolkit.container.exits import EXIT_USAGE, exit_code_of, fail
+from toolkit.container.exits import exit_code_of, fail
 from toolkit.container.job.descriptors import restore_limit
 from toolkit.container.job_file import grace_of, load_host, load_job
 from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import temporary_folder
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 # The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
 # when the supervisor, its host or the connection dies: a launch never outlives its supervisor. A number

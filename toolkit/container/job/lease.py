@@ -22,7 +22,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.exits import EXIT_NO_INPUT, EXIT_USAGE, fail
+from toolkit.container.exits import fail
 from toolkit.container.files import write_json
 from toolkit.container.job.lease_times import BEAT_S, LEASE_S
 from toolkit.container.job.rank_records import own_records
@@ -32,6 +32,7 @@ from toolkit.container.job.variables import Variables, forget, keep
 from toolkit.container.job_file import load_host, load_job
 from toolkit.container.marks import SUPERVISOR_MARK
 from toolkit.container.paths import ATTEMPT, STOPPING, job_folder, lease_path
+from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
 
 # So that a host that is cut off has ended its ranks a moment after the lease.
 LAPSE_GRACE_S = 3.0

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.container.exits import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE, fail
+from toolkit.container.exits import fail
 from toolkit.container.files import read, reserve, write_text
 from toolkit.container.job.child import Child
 from toolkit.container.job.elastic import hosts_of
@@ -21,6 +21,7 @@ from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log, last_lines, size_of
 from toolkit.container.marks import JOB_MARK, RANK_MARK, SUPERVISOR_MARK
 from toolkit.container.paths import STOPPING, job_folder, lease_path, temporary_folder
+from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_NO_LOG, EXIT_USAGE
 
 # Open MPI's choice of algorithms by size of message; see toolkit/network/tuning.py.
 RULES, RULES_VARIABLE = "allreduce.rules", "OMPI_MCA_coll_tuned_dynamic_rules_filename"

@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.exits import EXIT_BROKEN
 from toolkit.container.files import read, write_reserved, write_text
 from toolkit.container.job_file import Job
 from toolkit.container.marks import JOB_MARK, is_marked
 from toolkit.container.paths import in_memory
+from toolkit.protocol.exit_codes import EXIT_BROKEN
 
 # A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
 # (seconds since the epoch), lasted (seconds), last (its last lines). Before it comes `logs/rank-N.run`: rank,

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from toolkit.container.exits import EXIT_LOST
 from toolkit.container.job.elastic import (
     host_that_goes,
     launcher_goes_on,
@@ -20,6 +19,7 @@ from toolkit.container.job.outcome import End
 from toolkit.container.job.rank_records import Record
 from toolkit.container.job.sweep import hang_up
 from toolkit.container.job_file import Host, Job
+from toolkit.protocol.exit_codes import EXIT_LOST
 
 TICK_S = 0.05
 LATEST_S = 1.0  # how long a launcher that fails is ahead of what is heard of its ranks

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from toolkit.container.job_file import Host, Job, load_job
-from toolkit.container.job_list import FINAL_STATES, read_status
+from toolkit.container.job_list import read_status
 from toolkit.container.marks import SUPERVISOR_MARK, is_marked
 from toolkit.container.paths import root
+from toolkit.protocol.states import FINAL_STATES
 
 
 def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:

@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 
-from toolkit.container.exits import EXIT_USAGE, exit_code_of, fail
+from toolkit.container.exits import exit_code_of, fail
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 
 def main() -> int:

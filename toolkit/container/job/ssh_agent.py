@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from toolkit.container.exits import EXIT_USAGE, fail
+from toolkit.container.exits import fail
 from toolkit.container.files import read
 from toolkit.container.job.asks import ask
 from toolkit.container.job.exec_mode import EXEC
 from toolkit.container.marks import HOST_MARK, JOB_MARK
 from toolkit.container.paths import job_folder, root, temporary_folder
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 EXIT_NO_ANSWER = 255  # as ssh has it for a connection that did not come about
 TAKES_A_VALUE = frozenset("BbcDEeFIiJLlmOoPpQRSWw")  # of ssh(1)'s options

@@ -10,14 +10,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.container.exits import EXIT_BROKEN, EXIT_NO_INPUT, fail
+from toolkit.container.exits import fail
 from toolkit.container.files import write_text
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, PEER, RANKS_ENDED
 from toolkit.container.job.sweep import CONNECT_S, end_everywhere
 from toolkit.container.job_file import grace_of, load_job
-from toolkit.container.job_list import FINAL_STATES, Status, keep_status, read_status
+from toolkit.container.job_list import Status, keep_status, read_status
 from toolkit.container.marks import PEER_FAILED, SUPERVISOR_MARK, is_marked
 from toolkit.container.paths import GRACE, in_memory, job_folder
+from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
+from toolkit.protocol.states import FINAL_STATES
 
 START_S = 5.0  # a job that was started a moment ago may not have its status yet
 POLL_S = 0.05

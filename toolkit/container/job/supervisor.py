@@ -12,7 +12,7 @@ from contextlib import suppress
 from types import FrameType
 
 from toolkit.container.diagnose.watchdog import Watchdog
-from toolkit.container.exits import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE, fail
+from toolkit.container.exits import fail
 from toolkit.container.files import reserve, write_json
 from toolkit.container.job.attempt import Attempt
 from toolkit.container.job.descriptors import raise_limit
@@ -30,6 +30,7 @@ from toolkit.container.job_list import Status, keep_status
 from toolkit.container.logs.log import Log, size_of
 from toolkit.container.marks import JOB_MARK, PEER_FAILED, SUPERVISOR_MARK
 from toolkit.container.paths import ATTEMPT, job_folder
+from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE
 
 TICK_S = 0.05
 MOST_RESTARTS = 100  # for which space is reserved

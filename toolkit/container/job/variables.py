@@ -16,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, cast
 
-from toolkit.container.exits import EXIT_NO_INPUT, fail
+from toolkit.container.exits import fail
 from toolkit.container.job_file import Job
 from toolkit.container.paths import in_memory, job_folder
+from toolkit.protocol.exit_codes import EXIT_NO_INPUT
 
 # As long as main waits for the first answer of a lease, which keeps them before it answers.
 ARRIVE_S = 20.0

@@ -12,13 +12,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.container.exits import EXIT_BROKEN, EXIT_NO_INPUT, fail
+from toolkit.container.exits import fail
 from toolkit.container.job_file import load_job
-from toolkit.container.job_list import FINAL_STATES, read_status
+from toolkit.container.job_list import read_status
 from toolkit.container.logs.fold import Fold, LauncherTraceback
 from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
 from toolkit.container.marks import SUPERVISOR_MARK, is_marked
 from toolkit.container.paths import job_folder
+from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
+from toolkit.protocol.states import FINAL_STATES
 
 LOG = "output.log"
 POLL_S = 0.05

@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.exits import EXIT_USAGE, fail
+from toolkit.container.exits import fail
 from toolkit.container.job_file import load_host
 from toolkit.container.monitor.gpu_gauges import Gpus
 from toolkit.container.monitor.rank_gauges import TICKS_PER_S, Ranks, Rate
 from toolkit.container.paths import root
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 SECTOR = 512
 # Whole disks: what their partitions do is in their own numbers already.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.exits import EXIT_USAGE, fail
+from toolkit.container.exits import fail
 from toolkit.container.files import read
 from toolkit.container.job_file import load_host
 from toolkit.container.job_list import is_alive, kept_status, list_jobs
@@ -24,6 +24,7 @@ from toolkit.container.logs.log import Reader, last_lines, pieces, size_of, time
 from toolkit.container.monitor.gauge_log import GAUGES, read_rows
 from toolkit.container.monitor.steps import Pace
 from toolkit.container.paths import PREPARATION, job_folder, root
+from toolkit.protocol.exit_codes import EXIT_USAGE
 
 UP = "up.json"  # in main's conf: what the last `up` that changed something did
 BENCH, BENCH_MARK = "bench.network", "@network "

@@ -27,6 +27,8 @@ import stat
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from toolkit.protocol.shard_names import shard_name
+
 JOURNAL, MARK, PART = "journal", "mark", ".toolkit-part-"
 # Earlier versions kept the account in the folder. It is not read any more, and removed.
 OLD = tuple(f".toolkit-data{ending}" for ending in ("", ".new", ".journal", ".journal.new"))
@@ -47,11 +49,6 @@ else:
 
 class Fault(Exception):
     """What a person is told."""
-
-
-def shard_name(entries: bytes) -> str:
-    """Return the name of a shard, by its entries as they travel."""
-    return hashlib.sha256(entries).hexdigest()[:32]
 
 
 def shard_line(shard: str, entries: bytes) -> bytes:

@@ -30,11 +30,11 @@ from toolkit.container.transfer.data_folder import (
     beside,
     parse_entries,
     shard_line,
-    shard_name,
     sync_disk,
     whole_line,
     words_of,
 )
+from toolkit.protocol.shard_names import shard_name
 
 
 def look(folder: Folder, wanted: list[str]) -> dict[str, object]:

@@ -6,8 +6,9 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from toolkit.container.transfer.frames import HEAD, Fault, read_frame, words_of
+from toolkit.container.transfer.frames import Fault, read_frame, words_of
 from toolkit.container.transfer.links import hang_up, peer, tune
+from toolkit.protocol.chunks import HEAD
 
 if TYPE_CHECKING:
     from toolkit.container.transfer.relay import Relay

@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import ssl
-import struct
 from collections.abc import Callable
 from typing import Any
 
-HEAD = struct.Struct(">cBII")
-CHUNK = 2**18
-ZSTD = 1  # a flag of frames
+from toolkit.protocol.chunks import CHUNK, HEAD, ZSTD
 
 
 class Fault(Exception):

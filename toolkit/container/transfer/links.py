@@ -11,7 +11,7 @@ import sys
 import termios
 from typing import Any
 
-from toolkit.container.transfer.frames import CHUNK
+from toolkit.protocol.chunks import CHUNK
 
 
 def tls(protocol: ssl._SSLMethod, key: str, cert: str, ca: str) -> ssl.SSLContext:

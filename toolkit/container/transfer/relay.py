@@ -30,10 +30,11 @@ from collections.abc import Callable, Collection
 from typing import Any, BinaryIO, NoReturn
 
 from toolkit.container.transfer.downstream import GREET, Child
-from toolkit.container.transfer.frames import CHUNK, HEAD, Fault, Inflater, frame, read_frame, words_of
+from toolkit.container.transfer.frames import Fault, Inflater, frame, read_frame, words_of
 from toolkit.container.transfer.links import family, hang_up, peer, tls, tune, waiting
 from toolkit.container.transfer.loading import Loading
 from toolkit.container.transfer.unpack import Shelf
+from toolkit.protocol.chunks import CHUNK, HEAD
 
 STRANGERS = 32  # callers at most that have not shown a certificate yet
 # With these errors no connection can be accepted now, but one can later.

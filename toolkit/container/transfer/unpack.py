@@ -21,11 +21,11 @@ from toolkit.container.transfer.data_folder import (
     Folder,
     parse_entries,
     shard_line,
-    shard_name,
     sync_disk,
     whole_line,
     words_of,
 )
+from toolkit.protocol.shard_names import shard_name
 
 # Bytes and seconds after which what was unpacked is brought to the disk, all together: a call for every
 # file, or for every shard, would cost more than writing them.

@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.each import for_each
 from toolkit.core.archive import write_bundle
-from toolkit.core.mask import masked, masked_text, secret_values
 from toolkit.errors import ToolkitError
+from toolkit.protocol.redact import masked, masked_text, secret_values
 
 
 @for_each(
