@@ -25,8 +25,7 @@ from typing import Any
 
 from toolkit.container.code.snapshot import Caller, Refused, make_folder
 from toolkit.container.code.store import jobs_folder, prepare
-from toolkit.container.job.asks import answer, asked, begun
-from toolkit.container.job.exec_mode import DAEMON
+from toolkit.container.job.exec_mode import DAEMON, answer, asked, begun
 from toolkit.container.job_list import list_jobs
 from toolkit.container.paths import PID, PREPARATION, program
 

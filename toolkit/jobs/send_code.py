@@ -17,7 +17,7 @@ from toolkit.plan.steps import SendCode, StartDaemons, StartJob
 from toolkit.protocol.session import ENDED, Heard
 from toolkit.remote.container_session import Desk
 
-# The program there gives up by itself after 60 s, see toolkit/container/job/asks.py.
+# The program there gives up by itself after 60 s, see toolkit/container/job/exec_mode.py.
 _RANKS_S = 90.0
 # Parts of the code that a host can ask for; an honest one asks a few times.
 _ROUNDS = 50

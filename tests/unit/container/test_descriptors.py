@@ -72,8 +72,8 @@ def test_what_a_host_costs(world: World) -> None:
     code = f"""
 import os, time
 from toolkit.container.job.descriptors import PER_LAUNCH, PER_LEASE
-from toolkit.container.job.launches import Running
-from toolkit.container.job.leases import Leases
+from toolkit.container.job.launch import Running
+from toolkit.container.job.lease_client import Leases
 from toolkit.container.job_file import load_job
 def count():
     return len(os.listdir("/proc/self/fd"))

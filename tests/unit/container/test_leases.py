@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from tests.unit.container_world import JOB, World, host_entry, python, rank_env, wait_for
-from toolkit.container.job import held
+from toolkit.container.job import lease_client
 
 SLEEP = "import time; time.sleep(600)"
 # What each driver begins with: the leases of gpu1, which is main, and gpu2.
 LEASES = f"""
 import json, threading, time
-from toolkit.container.job.held import Held
-from toolkit.container.job.leases import Leases
+from toolkit.container.job.lease_client import Held, Leases
 from toolkit.container.job_file import load_job
 
 job = load_job({JOB!r})
@@ -132,18 +131,18 @@ def test_a_line_that_no_lease_sends_loses_its_own_host_alone(world: World) -> No
 )
 def test_a_line_that_is_not_of_the_protocol_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError):
-        held.reply_of(line)
+        lease_client.reply_of(line)
 
 
 def test_a_job_ends_by_the_real_reason_when_the_thread_of_its_leases_does(world: World) -> None:
     world.job(command=python(SLEEP))
     code = """
-from toolkit.container.job import leases, supervisor
-read = leases.Leases._read
+from toolkit.container.job import lease_client, supervisor
+read = lease_client.Leases._read
 def broken(self, selector, held):
     read(self, selector, held)
     raise KeyError("something unexpected")
-leases.Leases._read = broken
+lease_client.Leases._read = broken
 supervisor.main()
 """
     status, _, _ = world.call(world.driver(code), JOB, TOOLKIT_SUPERVISOR=JOB)
@@ -160,10 +159,10 @@ def test_the_first_cause_stays_when_the_ranks_cannot_be_ended_as_usual(world: Wo
     launch |= {"env": rank_env(), "serves": False, "name": ""}
     (world.folder() / "job.json").write_text(json.dumps({**job, "launches": [launch]}))
     code = """
-from toolkit.container.job import leases, supervisor
+from toolkit.container.job import lease_client, supervisor
 def refuse(*args, **words):
     raise RuntimeError("can't start new thread")
-leases.Leases.end = refuse
+lease_client.Leases.end = refuse
 supervisor.main()
 """
     assert world.call(world.driver(code), JOB, TOOLKIT_SUPERVISOR=JOB)[0] == 0
@@ -192,9 +191,9 @@ def test_a_lease_that_cannot_look_after_its_ranks_says_so(world: World) -> None:
     spoil = "from toolkit.container.job import lease\nlease.Lease.report_deaths = lambda self: 1 / 0\n"
     Path(world.driver(spoil + "sys.exit(lease.main())\n")).rename(broken)
     code = f"""
-from toolkit.container.job import held, supervisor
-program = held.program
-held.program = lambda name: [{str(broken)!r}] if name == "job.lease" else program(name)
+from toolkit.container.job import lease_client, supervisor
+program = lease_client.program
+lease_client.program = lambda name: [{str(broken)!r}] if name == "job.lease" else program(name)
 supervisor.main()
 """
     assert world.call(world.driver(code), JOB, TOOLKIT_SUPERVISOR=JOB)[0] == 0
@@ -205,11 +204,11 @@ supervisor.main()
 
 def test_work_that_fails_in_a_thread_is_raised(world: World) -> None:
     code = """
-from toolkit.container.bench import pairs
-from toolkit.container.check import ways
+from toolkit.container.bench import network
+from toolkit.container.check import container_probe
 def broken(*_):
     raise KeyError("something unexpected")
-for call in (lambda: ways.all_at_once({1: broken}), lambda: pairs._together(broken, [None])):
+for call in (lambda: container_probe.all_at_once({1: broken}), lambda: network._together(broken, [None])):
     try:
         call()
     except KeyError as error:
@@ -221,7 +220,7 @@ for call in (lambda: ways.all_at_once({1: broken}), lambda: pairs._together(brok
 def test_a_connection_that_cannot_be_accepted_does_not_end_the_server(world: World) -> None:
     code = """
 import json, socket
-from toolkit.container.check import ways
+from toolkit.container.check import container_probe
 accept, failed = socket.socket.accept, []
 def once(self):
     if not failed:
@@ -229,7 +228,7 @@ def once(self):
         raise OSError(24, "Too many open files")
     return accept(self)
 socket.socket.accept = once
-port = ways.Server("gpu1", "token").listen("127.0.0.1", 0)
-print(json.dumps(ways.attempt("127.0.0.1", port, "token", False)))
+port = container_probe.Server("gpu1", "token").listen("127.0.0.1", 0)
+print(json.dumps(container_probe.attempt("127.0.0.1", port, "token", False)))
 """
     assert json.loads(world.call(world.driver(code))[1])["answer"] == "open"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from toolkit.container.check import container_probe
 from toolkit.container.check import container_probe as look
-from toolkit.container.check import ways
 
 TOKEN = "ab" * 16
 
@@ -99,5 +99,7 @@ def test_limits_by_the_way_that_ranks_come(
 
 
 def test_everything_that_is_done_at_once_ends_with_every_result() -> None:
-    assert ways.all_at_once({n: (lambda n=n: n * n) for n in range(20)}) == {n: n * n for n in range(20)}
-    assert ways.all_at_once({}) == {}
+    assert container_probe.all_at_once({n: (lambda n=n: n * n) for n in range(20)}) == {
+        n: n * n for n in range(20)
+    }
+    assert container_probe.all_at_once({}) == {}

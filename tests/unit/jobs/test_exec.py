@@ -22,7 +22,7 @@ from toolkit.cli.common import cluster_of
 from toolkit.cluster import session as api
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import make_layout
-from toolkit.container.job import asks
+from toolkit.container.job import exec_mode
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Result
 from toolkit.core.finding import Finding
@@ -697,14 +697,14 @@ def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World
     here.start("job.supervisor", JOB)
     wait_for(lambda: here.status()["state"] == "running")
     with pytest.raises(TimeoutError, match="asked for nothing on gpu2"):
-        asks.asked(folder, ["gpu2"], patience=0.05)
-    assert not asks.begun(folder, patience=0.05)
+        exec_mode.asked(folder, ["gpu2"], patience=0.05)
+    assert not exec_mode.begun(folder, patience=0.05)
     (folder / "logs").mkdir(exist_ok=True)
     (folder / "logs" / "rank-0.run").write_text("{}")
-    assert asks.begun(folder, patience=0.05)
+    assert exec_mode.begun(folder, patience=0.05)
     here.call("job.stop", JOB, "--grace", "0")
 
 
 def test_an_ask_that_nobody_hears_is_given_up(here: World) -> None:
     folder = exec_job(here)
-    assert "nobody listens any more" in asks.ask(folder, "gpu2", "orted", patience=0.05)
+    assert "nobody listens any more" in exec_mode.ask(folder, "gpu2", "orted", patience=0.05)

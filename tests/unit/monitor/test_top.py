@@ -22,7 +22,7 @@ from tests.unit.container_world import JOB, PATIENCE_S, World, python, rank_env,
 from tests.unit.each import for_each
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
-from toolkit.container.monitor import gauges, gpu_gauges
+from toolkit.container.monitor import gauges
 from toolkit.container.monitor.steps import Pace
 from toolkit.core.command import Command, Result
 from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
@@ -316,8 +316,8 @@ def test_what_nvidia_smi_said_long_ago_is_not_true_any_more(monkeypatch: pytest.
         starts.append(now)
         gpus._begun = now
 
-    monkeypatch.setattr(gpu_gauges.Gpus, "_start", start)
-    gpus = gpu_gauges.Gpus(2.0)
+    monkeypatch.setattr(gauges.Gpus, "_start", start)
+    gpus = gauges.Gpus(2.0)
     assert gpus.sample(0.0) == [] and starts == [0.0]
     gpus._rows["GPU-1"] = (1.0, {"uuid": "GPU-1"})
     assert gpus.sample(9.0) == [{"uuid": "GPU-1"}] and starts == [0.0]

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from toolkit.bench.network_html import network_html
-from toolkit.container.bench import pairs
+from toolkit.container.bench import network
 from toolkit.network.measured import Measured, Pair, Point, shown_bytes, shown_rate, shown_time
 from toolkit.network.measured_json import parse_measured
 
@@ -102,7 +102,7 @@ def test_the_page_stands_alone_and_shows_every_pair() -> None:
 
 @pytest.mark.parametrize("count", range(1, 12))
 def test_every_pair_meets_once_and_nobody_is_in_two_at_a_time(count: int) -> None:
-    made = pairs.rounds(count)
+    made = network.rounds(count)
     met = [pair for meeting in made for pair in meeting]
     assert sorted(met) == list(itertools.combinations(range(count), 2))
     for meeting in made:
@@ -114,6 +114,6 @@ def test_every_pair_meets_once_and_nobody_is_in_two_at_a_time(count: int) -> Non
 def test_the_first_moments_do_not_count() -> None:
     # A bucket of 1 MB at once, then 1 MB/s.
     seen = [(0.0, 10**6)] + [(0.01 * k, 10**4) for k in range(1, 101)]
-    assert pairs.rate_of(seen) == pytest.approx(8e6)
-    assert pairs.rate_of([]) == 0.0
-    assert pairs.rate_of([(0.0, 5), (0.05, 10)]) == pytest.approx(8 * 10 / 0.05)
+    assert network.rate_of(seen) == pytest.approx(8e6)
+    assert network.rate_of([]) == 0.0
+    assert network.rate_of([(0.0, 5), (0.05, 10)]) == pytest.approx(8 * 10 / 0.05)

@@ -24,8 +24,7 @@ import time
 import zlib
 from typing import Any
 
-from toolkit.container.code.copies import digest_of, make, survey
-from toolkit.container.code.packs import PIECE, PackWriter, Spoiled
+from toolkit.container.code.packs import PIECE, PackWriter, Spoiled, digest_of, make, survey
 from toolkit.container.code.store import Store, Work, jobs_folder
 from toolkit.protocol.code_tree import bucket_of, raw
 

@@ -13,8 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any, cast
 
-from toolkit.container.code.copies import digest_of, make
-from toolkit.container.code.packs import Packs, PackWriter, Spoiled, load, open_file, save
+from toolkit.container.code.packs import Packs, PackWriter, Spoiled, digest_of, load, make, open_file, save
 from toolkit.protocol.code_tree import raw
 
 KEEP_TREES, KEEP_SPARES, KEEP_PACKS = 4, 2, 16

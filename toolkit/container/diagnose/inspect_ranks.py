@@ -16,8 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from toolkit.container.diagnose.devices import flight_dumps, gpus, oom_kills, ras
-from toolkit.container.diagnose.processes import environ_of, look, ranks_of, sockets_of
+from toolkit.container.diagnose.processes import (
+    environ_of,
+    flight_dumps,
+    gpus,
+    look,
+    oom_kills,
+    ranks_of,
+    ras,
+    sockets_of,
+)
 from toolkit.container.diagnose.secrets_of_job import secrets_of
 from toolkit.container.diagnose.stacks import finder, is_python, stack_of
 from toolkit.container.exits import fail

@@ -11,11 +11,10 @@ from contextlib import suppress
 
 from toolkit.container.exits import exit_code_of
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, RANKS_ENDED
-from toolkit.container.job.launches import Running
+from toolkit.container.job.launch import Running
+from toolkit.container.job.lease_client import BLAMED_S, Leases
 from toolkit.container.job.lease_times import BEAT_S, LEASE_S
-from toolkit.container.job.leases import BLAMED_S, Leases
-from toolkit.container.job.outcome import End
-from toolkit.container.job.rank_records import blame, blames_another, first_cause, words
+from toolkit.container.job.rank_records import End, blame, blames_another, first_cause, words
 from toolkit.container.job.regroup import Regroup
 from toolkit.container.job.threads import Owned
 from toolkit.container.job_file import Host, Job, grace_of

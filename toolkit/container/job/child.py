@@ -1,4 +1,7 @@
-"""The user's command as a child of rank.py: its output copied, its end brought about and waited for."""
+"""User's command as a child of the rank program: its output, its end, and whether memory ran out.
+
+The kernel's own counters tell whether it has killed for lack of memory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from types import FrameType
 
 from toolkit.container.exits import exit_code_of
 from toolkit.container.job.lease_times import BEAT_S, LEASE_S
-from toolkit.container.job.memory import Memory
 from toolkit.container.logs.lines import Stream, write_lines
 from toolkit.container.logs.log import Log
 
@@ -246,3 +248,38 @@ def alive_in(group: int) -> list[int]:
                 if int(fields[2]) == group and fields[0] not in (b"Z", b"X"):
                     found.append(int(folder.name))
     return found
+
+
+# Of this container: cgroup v2, then v1 (https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.events).
+OWN = (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control"))
+# Of the whole host (https://docs.kernel.org/filesystems/proc.html): a container without a limit dies by it.
+HOST = Path("/proc/vmstat")
+
+
+def kills(path: Path) -> int:
+    """The count in a file's line `oom_kill N`; 0 where there is none."""
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill":
+                return int(count)
+    return 0
+
+
+class Memory:
+    """Looks now and then, so that what is found at the end can be dated."""
+
+    def __init__(self) -> None:
+        self._first = self._before = self._latest = self._look()
+
+    def _look(self) -> tuple[int, int]:
+        return max(map(kills, OWN)), kills(HOST)
+
+    def look(self) -> None:
+        """Called now and then, a second apart at most."""
+        self._before, self._latest = self._latest, self._look()
+
+    def has_killed(self) -> bool:
+        """Whether the kernel has killed here since the beginning, or on the host a moment ago."""
+        own, host = self._look()
+        return own > self._first[0] or host > self._before[1]

@@ -1,4 +1,4 @@
-"""How the ranks of a job ended, by their own records, and which of them failed first."""
+"""Ends of the ranks of a job by their own records, the rank that failed first, and the end of an attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.container.files import read, write_reserved, write_text
 from toolkit.container.job_file import Job
@@ -172,3 +172,21 @@ def blame(job: Job, found: Sequence[Record], host: str, launch: str, code: int) 
     if first is None:
         return code or EXIT_BROKEN, f"{launch} ended with exit code {code}", {}
     return int(first["exit_code"]), words(first), first
+
+
+class End(NamedTuple):
+    """How an attempt ended.
+
+    Args:
+        state: a final state.
+        host: where the cause lies, empty where it lies nowhere or is not known.
+        record: of the rank that failed first.
+        wanted: somebody asked for it, so ranks have the whole of their grace.
+    """
+
+    state: str
+    code: int
+    reason: str
+    host: str = ""
+    record: Record = {}  # noqa: RUF012 - nobody writes into it
+    wanted: bool = False

@@ -13,10 +13,9 @@ from toolkit.container.job.elastic import (
     reserve_of,
     say_who_is_there,
 )
-from toolkit.container.job.launches import Running
-from toolkit.container.job.leases import Leases
-from toolkit.container.job.outcome import End
-from toolkit.container.job.rank_records import Record
+from toolkit.container.job.launch import Running
+from toolkit.container.job.lease_client import Leases
+from toolkit.container.job.rank_records import End, Record
 from toolkit.container.job.sweep import hang_up
 from toolkit.container.job_file import Host, Job
 from toolkit.protocol.exit_codes import EXIT_LOST

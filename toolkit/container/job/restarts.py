@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
-from toolkit.container.job.leases import Leases
-from toolkit.container.job.outcome import End
+from toolkit.container.job.lease_client import Leases
+from toolkit.container.job.rank_records import End
 from toolkit.container.job.variables import AllVariables
 from toolkit.container.job_file import Host, Job
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from toolkit.container.exits import fail
 from toolkit.container.files import read
-from toolkit.container.job.asks import ask
-from toolkit.container.job.exec_mode import EXEC
+from toolkit.container.job.exec_mode import EXEC, ask
 from toolkit.container.marks import HOST_MARK, JOB_MARK
 from toolkit.container.paths import job_folder, root, temporary_folder
 from toolkit.protocol.exit_codes import EXIT_USAGE

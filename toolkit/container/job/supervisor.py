@@ -19,8 +19,8 @@ from toolkit.container.job.descriptors import raise_limit
 from toolkit.container.job.descriptors import too_few as too_few_descriptors
 from toolkit.container.job.elastic import reserve_of
 from toolkit.container.job.exec_mode import PEER
-from toolkit.container.job.leases import Leases
-from toolkit.container.job.outcome import End
+from toolkit.container.job.lease_client import Leases
+from toolkit.container.job.rank_records import End
 from toolkit.container.job.restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
 from toolkit.container.job.slots import taken, taken_by_another, taking
 from toolkit.container.job.sweep import end_everywhere

@@ -11,8 +11,7 @@ from typing import Any
 
 from toolkit.container.files import content, write_text
 from toolkit.container.job_file import load_host
-from toolkit.container.monitor.gauges import Host
-from toolkit.container.monitor.gpu_gauges import Gpus
+from toolkit.container.monitor.gauges import Gpus, Host
 
 GAUGES = "gauges.jsonl"  # in the job's logs on each host
 APART_S = 2.0

@@ -2,8 +2,8 @@
 
 usage: transfer.relay ADDRESS    listens there on a port that the kernel chooses
 
-Runs on a host as the ssh user, with the host's own Python (3.8 or newer) and four modules from beside it that
-travel along, for as long as its standard input is open. It decides nothing: who gives to whom, and which
+Runs on a host as the ssh user, with the host's own Python (3.8 or newer) and the modules that it imports,
+which are sent with it, for as long as its standard input is open. It decides nothing: who gives to whom, and which
 chunks are right, is told on standard input by whoever started it; what happens is told on standard output,
 one line of JSON each. An image goes to the host's engine, a data set into a folder (unpack.py).
 
@@ -17,24 +17,240 @@ was told which host to expect. A chunk counts only under the digest that came by
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import socket
 import ssl
+import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Collection
 from typing import Any, BinaryIO, NoReturn
 
-from toolkit.container.transfer.downstream import GREET, Child
-from toolkit.container.transfer.frames import Fault, Inflater, frame, read_frame, words_of
-from toolkit.container.transfer.links import family, hang_up, peer, tls, tune, waiting
-from toolkit.container.transfer.loading import Loading
 from toolkit.container.transfer.unpack import Shelf
-from toolkit.protocol.chunks import CHUNK, HEAD
+from toolkit.protocol.chunks import CHUNK, HEAD, ZSTD
+
+
+class Fault(Exception):
+    """What a person is told."""
+
+
+class Inflater:
+    """Undoes zstd with the system's library, which Debian's and Red Hat's own package tools need."""
+
+    def __init__(self) -> None:
+        self.library: Any = None
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL("libzstd.so.1")
+            library.ZSTD_decompress.restype = ctypes.c_size_t
+            library.ZSTD_decompress.argtypes = (
+                *(ctypes.c_void_p, ctypes.c_size_t),
+                *(ctypes.c_char_p, ctypes.c_size_t),
+            )
+            library.ZSTD_isError.argtypes = (ctypes.c_size_t,)
+            self.library = library
+
+    def plain(self, flags: int, data: bytes) -> bytes:
+        if not flags & ZSTD:
+            return data
+        if self.library is None:
+            raise Fault("a compressed chunk, and this host has no libzstd.so.1")
+        room = ctypes.create_string_buffer(CHUNK)
+        size = self.library.ZSTD_decompress(room, CHUNK, data, len(data))
+        if self.library.ZSTD_isError(size):
+            raise Fault("a damaged chunk")
+        return room.raw[:size]
+
+
+def frame(read: Callable[[int], bytes], most: int) -> tuple[bytes, int, int, bytes]:
+    kind, flags, number, size = HEAD.unpack(read(HEAD.size))
+    if size > most:
+        raise Fault("what came is no frame")
+    return kind, flags, number, read(size)
+
+
+def read_frame(link: ssl.SSLSocket) -> tuple[bytes, int, int, bytes]:
+    # No other host is let fill this one's memory.
+    return frame(lambda count: _receive(link, count), CHUNK)
+
+
+def _receive(link: ssl.SSLSocket, count: int) -> bytes:
+    room = memoryview(bytearray(count))
+    done = 0
+    while done < count:
+        size = link.recv_into(room[done:])
+        if not size:
+            raise EOFError("it hung up")
+        done += size
+    return bytes(room)
+
+
+def words_of(error: BaseException) -> str:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(reason).split())
+
+
+def tls(protocol: ssl._SSLMethod, key: str, cert: str, ca: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.check_hostname = False  # the name of a host is compared with its certificate's, see peer
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=ca)
+    # Python takes a key from a file alone; this one is in no folder, and goes with the process.
+    memory = os.memfd_create("key")
+    with os.fdopen(memory, "wb") as file:
+        file.write(f"{key}\n{cert}\n".encode())
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{memory}")
+    return context
+
+
+def peer(link: ssl.SSLSocket) -> str:
+    """The name in the other side's certificate, which has been verified."""
+    subject: Any = (link.getpeercert() or {}).get("subject", ())
+    return next((value for part in subject for name, value in part if name == "commonName"), "")
+
+
+def tune(link: ssl.SSLSocket) -> None:
+    link.settimeout(None)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # What waits in the kernel is lost to the next host when this one goes, and late for it when it is slow.
+    link.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), CHUNK)
+    # A host that was cut off says nothing; by itself TCP would wait for a quarter of an hour.
+    link.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", 18), 15_000)
+
+
+def family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def waiting(file: int) -> int:
+    """Bytes that have come and were not read."""
+    count = bytearray(4)
+    with contextlib.suppress(OSError, ValueError):
+        fcntl.ioctl(file, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
+
+
+def hang_up(link: socket.socket | None) -> None:
+    if link is not None:
+        with contextlib.suppress(OSError):
+            # Not SSLSocket's own, which takes from a thread that reads what it reads with.
+            socket.socket.shutdown(link, socket.SHUT_RDWR)
+
+
+class Loading:
+    """One `docker load`, or `podman load`.
+
+    Args:
+        number: of the archive.
+        ended: told number, exit status and what it said.
+    """
+
+    def __init__(self, number: int, ended: Callable[[int, int, str], None]) -> None:
+        self.number, self._ended = number, ended
+        self.done = threading.Event()
+        self.status = -1
+        self.process = subprocess.Popen(
+            # In the words of the host's own engine; see toolkit/transfer/host_programs.py.
+            os.environ.get("TOOLKIT_LOAD", "docker load --quiet").split(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.open = True
+
+    def write(self, data: bytes) -> None:
+        """Once it has ended, what was for it is dropped: the next host still needs it."""
+        assert self.process.stdin is not None
+        if self.open:
+            try:
+                self.process.stdin.write(data)
+            except OSError:
+                self.open = False
+
+    def finish(self) -> Loading:
+        threading.Thread(target=self.wait, daemon=True).start()
+        return self
+
+    def wait(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        said = self.process.stdout.read()
+        self.status = self.process.wait()
+        self.done.set()
+        self._ended(self.number, self.status, said[-4000:].decode("utf-8", errors="replace"))
+
+    def good(self) -> bool:
+        self.done.wait()
+        return self.status == 0
+
+    def kill(self) -> None:
+        self.open = False
+        self.process.kill()
+
+
+CONNECT, GREET = 3.0, 5.0
+
+
+class Downstream:
+    """The next host: gets what it needs, from the chunk on that it names."""
+
+    def __init__(self, relay: Relay, host: str) -> None:
+        self.relay, self.host = relay, host
+        self.at: int | None = None  # the chunk it needs next, once it has said so
+        self.ended = False
+        self.link: ssl.SSLSocket | None = None
+
+    def give(self, address: str, port: int) -> None:
+        relay = self.relay
+        begun = False
+        try:
+            here = (relay.address, 0)
+            caller = socket.create_connection((address, port), CONNECT, source_address=here)
+            self.link = link = relay.client.wrap_socket(caller)
+            if peer(link) != self.host:
+                raise Fault(f"{peer(link)} answers there")
+            link.settimeout(GREET)
+            _, _, number, _ = read_frame(link)
+            tune(link)
+            begun = True
+            while not self.ended:
+                with relay.changed:
+                    self.at = number
+                    relay.changed.notify_all()
+                    while not self.ended and number >= relay.at:
+                        relay.changed.wait()
+                    if self.ended:
+                        return
+                    if number not in relay.wire:
+                        relay.say(lost=self.host, begun=True, gone=relay.first, why="it fell behind")
+                        return
+                    flags, data = relay.wire[number]
+                link.sendall(HEAD.pack(b"C", flags, number, len(data)))
+                link.sendall(data)
+                number += 1
+        except (OSError, Fault, EOFError) as error:
+            if not self.ended:
+                relay.say(lost=self.host, begun=begun, why=words_of(error))
+        finally:
+            self.end()
+            with relay.changed:
+                if relay.child is self:
+                    relay.child = None
+                relay.changed.notify_all()
+
+    def end(self) -> None:
+        self.ended = True
+        hang_up(self.link)
+
 
 STRANGERS = 32  # callers at most that have not shown a certificate yet
 # With these errors no connection can be accepted now, but one can later.
@@ -66,7 +282,7 @@ class Relay:
         # From whom to take: a host, "" for standard input, None for nobody.
         self.parent: str | None = None
         self.source: ssl.SSLSocket | None = None
-        self.child: Child | None = None
+        self.child: Downstream | None = None
         self.shelf: Any = None  # of a data set
         self.server: Any = None
         self.client: Any = None
@@ -125,7 +341,7 @@ class Relay:
         self.say(takes=host, at=self.at)
 
     def give_to(self, host: str, address: str = "", port: int = 0) -> None:
-        old, self.child = self.child, Child(self, host) if host else None
+        old, self.child = self.child, Downstream(self, host) if host else None
         if old:
             old.end()
         with self.changed:
