@@ -6,7 +6,7 @@ A line of JSON on standard input says what to do, until its end:
     code     a job's folder, in the words of snapshot.py
     start    the job's supervisor, which then belongs to nobody here; with the job's variables, which go to
              its memory alone, and with a daemon's command, for that
-    asks     what the job's launcher wants started on other hosts, host by host; see asks.py
+    asks     what the job's launcher wants started on other hosts, host by host; see exec_mode.py
     begun    whether a rank of the job has begun here, as soon as that is known
     note     what went before the start, kept for the report; there is no answer
     follow   follow.py takes this process's place; what comes from then on is its output

@@ -86,7 +86,7 @@ def all_parts(session: Session, ask: Callable[[str], Sequence[JobRow]]) -> list[
     Warn once of each host that reports on a job in which it takes no part; its report is ignored.
 
     Args:
-        ask: gives the rows of listing.py of a host.
+        ask: gives the rows of job_list.py of a host.
 
     Raises:
         ToolkitError: no host answers.

@@ -73,7 +73,7 @@ class Status:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A row of listing.py; ``now`` is the host's clock."""
+    """A row of job_list.py; ``now`` is the host's clock."""
 
     id: JobId
     alive: bool

@@ -10,17 +10,17 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
-
-from toolkit.protocol.shard_names import shard_name
+from typing import TYPE_CHECKING, Any
 
 # Bytes: small files are joined to at least the first and at most the second; a larger file goes in pieces.
 LEAST, MOST, PIECE = 2**23, 2**25, 2**24
 # What an entry counts besides its content, so that a million empty files are not one shard.
 _ENTRY = 256
 
-# As toolkit/container/transfer/data_folder.py reads them.
-Entry = list[Any]
+if TYPE_CHECKING:
+    Entry = list[Any]
+else:
+    Entry = list  # hosts can have Python 3.8
 
 
 @dataclass(frozen=True)
@@ -98,3 +98,8 @@ def _shard(entries: list[Entry]) -> Shard:
     # A file takes whole blocks, a folder at least one.
     room = sum(-(-size // 4096) * 4096 for size in sizes) + 4096 * sum(entry[0] == "d" for entry in entries)
     return Shard(shard_name(text), text, 4 + len(text) + sum(sizes), room)
+
+
+def shard_name(entries: bytes) -> str:
+    """Return the name of a shard, by its entries as they are sent."""
+    return hashlib.sha256(entries).hexdigest()[:32]

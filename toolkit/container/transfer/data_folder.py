@@ -25,9 +25,9 @@ import json
 import os
 import stat
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from toolkit.protocol.shard_names import shard_name
+from toolkit.protocol.shards import Entry, shard_name
 
 JOURNAL, MARK, PART = "journal", "mark", ".toolkit-part-"
 # Earlier versions kept the account in the folder. It is not read any more, and removed.
@@ -40,11 +40,6 @@ OPEN_FOLDERS = 128
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 _WALK = os.O_PATH | os.O_DIRECTORY | _NO_LINK
 _LENGTHS = {"d": 3, "l": 3, "f": 5, "p": 7}
-
-if TYPE_CHECKING:
-    Entry = list[Any]
-else:
-    Entry = list  # Python 3.8
 
 
 class Fault(Exception):

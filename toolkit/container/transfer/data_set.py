@@ -24,7 +24,6 @@ from toolkit.container.transfer.data_folder import (
     MARK,
     OLD,
     PART,
-    Entry,
     Fault,
     Folder,
     beside,
@@ -34,7 +33,7 @@ from toolkit.container.transfer.data_folder import (
     whole_line,
     words_of,
 )
-from toolkit.protocol.shard_names import shard_name
+from toolkit.protocol.shards import Entry, shard_name
 
 
 def look(folder: Folder, wanted: list[str]) -> dict[str, object]:

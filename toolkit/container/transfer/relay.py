@@ -3,9 +3,9 @@
 usage: transfer.relay ADDRESS    listens there on a port that the kernel chooses
 
 Runs on a host as the ssh user, with the host's own Python (3.8 or newer) and the modules that it imports,
-which are sent with it, for as long as its standard input is open. It decides nothing: who gives to whom, and which
-chunks are right, is told on standard input by whoever started it; what happens is told on standard output,
-one line of JSON each. An image goes to the host's engine, a data set into a folder (unpack.py).
+which are sent with it, for as long as its standard input is open. It decides nothing: who gives to whom, and
+which chunks are right, is told on standard input by whoever started it; what happens is told on standard
+output, one line of JSON each. An image goes to the host's engine, a data set into a folder (unpack.py).
 
 Standard input, and what hosts send to each other, are frames: kind, flags, number, length, content.
     J  an order, as JSON             D  digests of plain chunks, from a number on

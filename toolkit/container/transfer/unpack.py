@@ -16,7 +16,6 @@ from toolkit.container.transfer.data_folder import (
     JOURNAL,
     MARK,
     PART,
-    Entry,
     Fault,
     Folder,
     parse_entries,
@@ -25,7 +24,7 @@ from toolkit.container.transfer.data_folder import (
     whole_line,
     words_of,
 )
-from toolkit.protocol.shard_names import shard_name
+from toolkit.protocol.shards import Entry, shard_name
 
 # Bytes and seconds after which what was unpacked is brought to the disk, all together: a call for every
 # file, or for every shard, would cost more than writing them.
