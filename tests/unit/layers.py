@@ -87,12 +87,8 @@ MEASURED = {
     "toolkit.container.job.ray": {"ray"},
     "toolkit.container.bench.step_time": {"torch"},
 }
-# Imported in a function, because most jobs start without it: only a restart needs the launchers, and the
-# lease answers main before it reads gauges.
-LATE = {
-    "toolkit.container.job.restarts": "toolkit.launchers",
-    "toolkit.container.job.lease": "toolkit.container.monitor.gauge_log",
-}
+# Imported in a function, because most jobs start without it: only a restart needs the launchers.
+LATE = {"toolkit.container.job.restarts": "toolkit.launchers"}
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
 

@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -30,8 +31,8 @@ from toolkit.container.job.sweep import end, find, send
 from toolkit.container.job.threads import Owned
 from toolkit.container.job.variables import Variables, forget, keep
 from toolkit.container.job_file import load_host, load_job
-from toolkit.container.marks import SUPERVISOR_MARK
-from toolkit.container.paths import ATTEMPT, STOPPING, job_folder, lease_path
+from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
+from toolkit.container.paths import ATTEMPT, STOPPING, job_folder, lease_path, program
 from toolkit.protocol.exit_codes import EXIT_NO_INPUT, EXIT_USAGE
 
 # So that a host that is cut off has ended its ranks a moment after the lease.
@@ -49,7 +50,6 @@ class Lease:
         self.host = load_host()["host"]
         self.lock = threading.Lock()
         self.released = False
-        self.over = threading.Event()
         self.deaths = Owned(self.report_deaths)
         self.path = lease_path(self.folder)
         self.file = alone(self.path)
@@ -96,13 +96,6 @@ class Lease:
                     told.add(who)
                     self.say({"n": 0, "death": record})
             time.sleep(DEATH_S)
-
-    def keep_gauges(self) -> None:
-        """Keep what the host does meanwhile, for the report; whatever is wrong with that, the job goes on."""
-        with suppress(Exception):
-            from toolkit.container.monitor.gauge_log import GAUGES, GaugeLog
-
-            GaugeLog(self.folder / "logs" / GAUGES).keep(self.over)
 
     def say(self, message: dict[str, Any]) -> None:
         with self.lock, suppress(OSError):
@@ -177,6 +170,34 @@ def free_port(address: str, first: int) -> int:
     return first
 
 
+def start_gauges(job_id: str) -> subprocess.Popen[bytes] | None:
+    """Start the program that keeps the host's gauges for the report; without it the job goes on.
+
+    It ends with its standard input, whatever ends us, so that no sweep has to find it: it is not marked.
+    """
+    env = {name: value for name, value in os.environ.items() if name != JOB_MARK}
+    with suppress(OSError):
+        return subprocess.Popen(
+            [sys.executable, *program("monitor.gauge_log"), job_id],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,
+        )
+    return None
+
+
+def end_gauges(gauges: subprocess.Popen[bytes] | None) -> None:
+    """End the program that keeps gauges, and give it a moment to write its last row."""
+    if gauges is not None and gauges.stdin is not None:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            gauges.stdin.close()
+            gauges.wait(1.0)
+        if gauges.poll() is None:
+            gauges.kill()
+
+
 def main() -> int:
     if len(sys.argv) % 2:
         fail(EXIT_USAGE, "usage: job.lease JOB [--attempt N] [--cluster NAME] ...")
@@ -191,14 +212,12 @@ def main() -> int:
     lease = Lease(job_id, int(about.get("--attempt", "0")))
     lease.renew(time.monotonic())
     lease.deaths.start()
-    gauges = threading.Thread(target=lease.keep_gauges, daemon=True)
-    gauges.start()
+    gauges = start_gauges(job_id)
     try:
         why = lease.hear()
     except Exception as error:  # main would hear neither of ranks that fail nor of this
         why = f"its lease failed: {error!r}"
         lease.say({"n": 0, "failed": why})
-    lease.over.set()
     try:
         if why:
             lease.lapse(why)
@@ -206,5 +225,5 @@ def main() -> int:
         forget(lease.folder)
         with suppress(OSError):
             lease.path.unlink()
-    gauges.join(1.0)
+    end_gauges(gauges)
     return 0

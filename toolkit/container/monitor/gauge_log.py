@@ -1,17 +1,23 @@
-"""Keeps a host's gauges over a job's life, so that it can be told afterwards: at work in lease.py."""
+"""Log of a host's gauges over a job's life, for the job's report.
+
+monitor.gauge_log JOB    until standard input ends; the lease of the job holds it open
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 from toolkit.container.files import content, write_text
 from toolkit.container.job_file import load_host
 from toolkit.container.monitor.gauges import Gpus, Host
+from toolkit.container.paths import job_folder
 
 GAUGES = "gauges.jsonl"  # in the job's logs on each host
 APART_S = 2.0
@@ -35,9 +41,9 @@ class GaugeLog:
     def keep(self, over: Event) -> None:
         """Add rows until it is over."""
         try:
-            while not over.is_set():
+            self._add()
+            while not over.wait(self._apart):
                 self._add()
-                over.wait(self._apart)
         finally:
             self._gpus.close()
 
@@ -67,3 +73,15 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
             with suppress(ValueError, RecursionError):
                 rows.append(json.loads(line))
     return rows
+
+
+def main() -> int:
+    over = Event()
+    path = job_folder(sys.argv[1]) / "logs" / GAUGES
+    log = Thread(target=lambda: GaugeLog(path).keep(over), daemon=True)
+    log.start()
+    while os.read(0, 4096):
+        pass
+    over.set()
+    log.join(1.0)
+    return 0
