@@ -27,10 +27,10 @@ import yaml
 
 from toolkit.cluster.session import Session, load_inventory
 from toolkit.core.command import script
-from toolkit.protocol.names import JOBS
 from toolkit.jobs.build import make_job, plan_run
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
+from toolkit.protocol.names import JOBS
 
 FILES, ROUNDS, NEW_ROUNDS = 10_000, 20, 3
 # Cards have other names on other hosts; what is left out are the machine's own ways to itself.
