@@ -27,10 +27,14 @@ import yaml
 
 from toolkit.api.connection import Connection
 from toolkit.core.command import script
-from toolkit.core.names import JOBS
+<<<<<<< ours
 from toolkit.jobs.build import plan_request, plan_run, read_code
+=======
+from toolkit.jobs.build import make_job, plan_run
+>>>>>>> theirs
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
+from toolkit.protocol.names import JOBS
 
 FILES, ROUNDS, NEW_ROUNDS = 10_000, 20, 3
 # Cards have other names on other hosts; what is left out are the machine's own ways to itself.

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.unit.cluster_world import facts
 from toolkit.cluster.layout import Observed, make_layout
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
@@ -35,7 +35,7 @@ def timed(count: int) -> tuple[float, float, float]:
     )
     text = f"cluster: demo\nimage: toolkit:cpu\nhosts:\n{rows}"
     said = {name: facts(name, address) for name, address in names.items()}
-    programs = inside_programs()
+    programs = container_programs()
     start = time.perf_counter()
     inventory = parse_inventory(text, "hosts.yaml")
     read = time.perf_counter()

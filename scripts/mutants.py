@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("toolkit/inside", "toolkit/remote", "toolkit/api", "toolkit/cli", "toolkit/html")
+FOLDERS = ("toolkit/container", "toolkit/remote", "toolkit/api", "toolkit/cli", "toolkit/html")
 TURNED: dict[type[ast.cmpop], tuple[bytes, bytes]] = {
     ast.Eq: (b"==", b"!="),
     ast.NotEq: (b"!=", b"=="),
@@ -179,7 +179,6 @@ def imports() -> dict[str, set[str]]:
     files = {
         str(path.relative_to(ROOT)) for top in ("toolkit", "tests") for path in (ROOT / top).rglob("*.py")
     }
-    inside = {Path(name).name for name in files if name.startswith("toolkit/inside/")}
     found: dict[str, set[str]] = {}
     for name in files:
         text = (ROOT / name).read_text()
@@ -192,10 +191,9 @@ def imports() -> dict[str, set[str]]:
                 module = ".".join(filter(None, (base, node.module)))
                 named |= {module, *(f"{module}.{each.name}" for each in node.names)}
         paths = {f"{module.replace('.', '/')}.py" for module in named}
-        # Programs of toolkit/inside import each other by bare name; others name them as files.
-        programs = {f"{module}.py" for module in named} | set(re.findall(r"\b\w+\.py\b", text))
-        if name.startswith(("toolkit/inside/", "tests/")):
-            paths |= {f"toolkit/inside/{program}" for program in programs & inside}
+        # Programs are started, and imported in texts, by their dotted names.
+        dotted = re.findall(r"\btoolkit\.container\.([\w.]+)|[\"']((?:\w+\.)?\w+)[\"']", text)
+        paths |= {f"toolkit/container/{(one or two).replace('.', '/')}.py" for one, two in dotted}
         found[name] = (paths & files) - {name}
     return found
 
@@ -216,11 +214,11 @@ def nearest_tests(path: str, named: dict[str, set[str]]) -> list[str]:
     tests = [name for name in distance if re.fullmatch(r"tests/unit/(.*/)?test_\w+\.py", name)]
     twin = f"test_{Path(path).stem}.py"
     # Any text that names a program counts as a use of it; tests of programs are named after them.
-    inside = path.startswith("toolkit/inside/")
+    inside = path.startswith("toolkit/container/")
 
     def rank(name: str) -> tuple[int, int, int, str]:
         base = Path(name).name
-        named_so = inside and name.startswith("tests/unit/inside/")
+        named_so = inside and name.startswith("tests/unit/container/")
         order = 0 if base == twin else 1 if inside and base == "test_schedules.py" else 3 - named_so
         return order, distance[name], (ROOT / name).stat().st_size, name
 

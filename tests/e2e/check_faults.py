@@ -318,10 +318,10 @@ FAKE_GPU = Fault(
 # What a running job of somebody's cluster shows of itself: the path is the one inside its container.
 CLAIM = Fault(
     "",
-    "mkdir -p /run/toolkit/inside; echo 'import time; time.sleep(600)' >/run/toolkit/inside/lease.py\n"
-    "setsid setpriv --reuid nobody --clear-groups python3 /run/toolkit/inside/lease.py j1 --cluster theirs"
-    " --owner mallory --slots 0 --gpus GPU-b >/dev/null 2>&1 & echo $! >/run/claim.pid\n"
+    "mkdir -p /run/toolkit/inside; echo 'import time; time.sleep(600)' >/run/toolkit/inside/run.py\n"
+    "setsid setpriv --reuid nobody --clear-groups python3 /run/toolkit/inside/run.py job.lease j1"
+    " --cluster theirs --owner mallory --slots 0 --gpus GPU-b >/dev/null 2>&1 & echo $! >/run/claim.pid\n"
     # setsid and setpriv have these words on their command lines too, before they become the program.
-    f"{_comes('pgrep -u nobody -f ^python3./run/toolkit/inside/lease.py')}",
+    f"{_comes('pgrep -u nobody -f ^python3./run/toolkit/inside/run.py.job.lease')}",
     "kill $(cat /run/claim.pid); rm -r /run/toolkit/inside /run/claim.pid",
 )

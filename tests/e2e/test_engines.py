@@ -22,7 +22,7 @@ from tests.unit import cluster_world as world
 from toolkit.cluster.compose import compose_file
 from toolkit.cluster.docker import docker_run_args
 from toolkit.core.container import Container, Mount, Ulimit
-from toolkit.core.names import identity_reference
+from toolkit.protocol.names import identity_reference
 
 pytestmark = pytest.mark.lab
 
@@ -361,7 +361,7 @@ def later(up: Toolkit, tmp_path: Path) -> Toolkit:
     text = init.read_text()
     assert f'"{package.__version__}"' in text
     init.write_text(text.replace(f'"{package.__version__}"', '"99.0.0"'))
-    with (tmp_path / "toolkit" / "inside" / "sweep.py").open("a") as program:
+    with (tmp_path / "toolkit" / "container" / "job" / "sweep.py").open("a") as program:
         program.write("\n# As a later version has it.\n")
     tool = Toolkit(up.hosts, up.folder)
     tool.env |= {"PYTHONPATH": str(tmp_path)}

@@ -21,12 +21,12 @@ from tests.e2e.world import Toolkit, interrupt, on, sh
 from toolkit.api.connection import Connection
 from toolkit.cluster.session import observe_layout
 from toolkit.core.command import Command, Result
-from toolkit.core.names import identity_reference
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Sink
 from toolkit.image.layers import ImageParts
 from toolkit.lifecycle.up import plan_image_send
 from toolkit.plan.steps import Phase, Plan, SendImage, Step
+from toolkit.protocol.names import identity_reference
 from toolkit.remote.ssh import SshRunner
 
 pytestmark = pytest.mark.lab

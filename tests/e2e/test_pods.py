@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.e2e.world import PROGRAM
 from tests.kubelet import expanded
+from toolkit.core.host_programs import packed
 
 pytestmark = pytest.mark.lab
 
@@ -32,7 +33,7 @@ TELLS = (
     "words = ['told', *(os.environ[n] for n in names), os.uname().nodename]; "
     "os.write(1, (' '.join(words) + '\\n').encode())"
 )
-ALLREDUCE = Path("toolkit/inside/allreduce.py")
+ALLREDUCE = packed("bench.allreduce")
 
 
 class Pods:
@@ -168,7 +169,7 @@ def test_an_mpijob_s_pods_make_one_world(pods: Pods) -> None:
 
 @pytest.mark.rare
 def test_an_mpijob_s_ranks_reach_each_other(pods: Pods) -> None:
-    words = ("--launcher", "mpirun", "--", "python", "-c", ALLREDUCE.read_text())
+    words = ("--launcher", "mpirun", "--", "python", "-c", ALLREDUCE)
     said = mpijob(pods, rendered(pods.folder, *words))
     assert "all-reduce over 4 ranks: sum 10 right on all" in said, said
 
@@ -183,7 +184,7 @@ def test_an_mpijob_s_launcher_takes_no_other_worker(pods: Pods, tmp_path: Path) 
 
 @pytest.mark.rare
 def test_a_trainjob_s_pods_make_one_world(pods: Pods) -> None:
-    words = ("--env", "NOTE=x", "--launcher", "torchrun", "--", "python", "-c", ALLREDUCE.read_text())
+    words = ("--env", "NOTE=x", "--launcher", "torchrun", "--", "python", "-c", ALLREDUCE)
     made = rendered(pods.folder, *words)
     name, trainer = made["metadata"]["name"], made["spec"]["trainer"]
     patch = made["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]

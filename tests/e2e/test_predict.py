@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.world import Toolkit, on
+from tests.unit.container_world import copied_programs
 from toolkit.predict.model import parse_probed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,9 +44,10 @@ def up(standing: Toolkit) -> Toolkit:
 def test_a_script_that_swallows_everything_is_measured_and_ended(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TAKES_TURNS)
     tmp_path.chmod(0o755)
-    argv = ["docker", "run", "--rm", "--network", "none", "-v", f"{ROOT}/toolkit/inside:/inside:ro"]
+    programs = copied_programs(tmp_path / "programs")
+    argv = ["docker", "run", "--rm", "--network", "none", "-v", f"{programs}:/inside:ro"]
     argv += ["-v", f"{tmp_path}:/code:ro", "toolkit:cpu"]
-    words = ["python3", "/inside/steptime.py", "--steps", "5", "/code/train.py"]
+    words = ["python3", "/inside/run.py", "bench.step_time", "--steps", "5", "/code/train.py"]
     done = subprocess.run([*argv, *words], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     probed = parse_probed(done.stdout)

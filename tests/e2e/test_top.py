@@ -31,7 +31,7 @@ TRAINING = (
 
 
 def programs(host: str) -> str:
-    return sh(host, "ps -eo args | grep '[i]nside/gauge.py' || true")
+    return sh(host, "ps -eo args | grep '[i]nside/run.py monitor.gauges' || true")
 
 
 def live(tool: Toolkit, *words: str, until: str) -> tuple[int, str]:

@@ -18,6 +18,7 @@ from tests.e2e import waiting
 from tests.e2e.conftest import hosts_file
 from tests.e2e.hangs import WAYS
 from tests.e2e.world import Toolkit, on, sh
+from toolkit.protocol.names import program
 
 pytestmark = pytest.mark.lab
 
@@ -135,8 +136,8 @@ def is_in_another_collective(cluster: Toolkit) -> None:
     assert "ranks 0, 1 on box1, box2 wait in Barrier at hangs.py:" in said["what"]
     assert "rank 2 on box3 waits in allreduce at hangs.py:" in said["what"]
     # As the watchdog has it done: main asks the others, and keeps what they say.
-    program = "/run/toolkit/inside/collect.py"
-    kept = cluster.run("exec", "--", "python3", program, job, "--why", "no word", check=True)
+    words = (*program("diagnose.collect"), job)
+    kept = cluster.run("exec", "--", *words, "--why", "no word", check=True)
     assert json.loads(kept.out.splitlines()[-1]) | {"path": ""} == {"path": "", "hosts": 3, "silent": []}
     cluster.run("stop", "--now", job, check=True)
     ended = why(cluster, job)["verdict"]

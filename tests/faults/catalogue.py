@@ -58,10 +58,10 @@ UP, RUN, END, MOMENTS = (
 )
 
 _RANK = Process(r"train\.py", "TOOLKIT_RANK")
-_RANK_PY = Process(r"^\S*python\S* \S*/rank\.py", "TOOLKIT_JOB")
+_RANK_PY = Process(r"^\S*python\S* \S*/run\.py job\.rank ", "TOOLKIT_JOB")
 _LAUNCHER = Process(r"^(\S*mpirun|\S*python\S* \S*torchrun) ", "TOOLKIT_JOB")
-_SUPERVISOR = Process(r"/supervisor\.py", "TOOLKIT_SUPERVISOR")
-_LEASE = Process(r"^\S*python\S* \S*/lease\.py", "TOOLKIT_JOB")
+_SUPERVISOR = Process(r"/run\.py job\.supervisor ", "TOOLKIT_SUPERVISOR")
+_LEASE = Process(r"^\S*python\S* \S*/run\.py job\.lease ", "TOOLKIT_JOB")
 
 # R1: a rank that dies ends the job everywhere within 3 s, and is named.
 _CRASH = Answer(r"[1-9]\d*", ("failed",), r"\brank {rank} on {host}\b", notice=3, end=3, gone=3)

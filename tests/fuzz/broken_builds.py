@@ -1,6 +1,6 @@
 """Builds that are broken on purpose, and the random input that notices.
 
-Builds of toolkit/inside are broken in one invariant each, and schedules notice. Builds of the client are
+Builds of toolkit/container are broken in one invariant each, and schedules notice. Builds of the client are
 broken in its decoder, its filter, its local writer or its limits, and answers of hosts notice.
 
 python -m tests.fuzz.broken_builds
@@ -34,12 +34,12 @@ class Build(NamedTuple):
 
 
 BUILDS = (
-    Build(1, "rank.py", 'f"rank-{place.rank}.exit"', 'f"rank-{place.local_rank}.exit"'),
-    Build(2, "attempt.py", "if (late or astray) and", "if (late and not astray) and"),
-    Build(3, "common.py", "LEASE_S = 10.0", "LEASE_S = 100.0"),
-    Build(4, "common.py", "LOST_S = 4.0", "LOST_S = 1.0"),
-    Build(5, "records.py", "return min(enumerate(records), key", "return max(enumerate(records), key"),
-    Build(6, "variables.py", "path.unlink()  # before", "pass  # before"),
+    Build(1, "job/rank.py", 'f"rank-{place.rank}.exit"', 'f"rank-{place.local_rank}.exit"'),
+    Build(2, "job/attempt.py", "if (late or astray) and", "if (late and not astray) and"),
+    Build(3, "job/lease_times.py", "LEASE_S = 10.0", "LEASE_S = 100.0"),
+    Build(4, "job/lease_times.py", "LOST_S = 4.0", "LOST_S = 1.0"),
+    Build(5, "job/rank_records.py", "min(enumerate(records), key", "max(enumerate(records), key"),
+    Build(6, "job/variables.py", "path.unlink()  # before", "pass  # before"),
 )
 
 
@@ -145,16 +145,16 @@ def notice(build: Build) -> tuple[int, str]:
     Raises LookupError if none does in time, or the line is not in the source.
     """
     with tempfile.TemporaryDirectory(prefix="toolkit-broken-") as folder:
-        inside = Path(folder) / "inside"
-        shutil.copytree(schedules.INSIDE, inside, ignore=shutil.ignore_patterns("__pycache__"))
-        text = (inside / build.file).read_text()
+        programs = Path(folder) / "container"
+        shutil.copytree(schedules.PROGRAMS, programs, ignore=shutil.ignore_patterns("__pycache__"))
+        text = (programs / build.file).read_text()
         if text.count(build.old) != 1:
             raise LookupError(f"{build.file} has {text.count(build.old)} times: {build.old}")
-        (inside / build.file).write_text(text.replace(build.old, build.new))
+        (programs / build.file).write_text(text.replace(build.old, build.new))
         for number in range(build.schedules):
             schedule = schedules.make(random.Random(f"{SEED}/schedules/{number}"))
             try:
-                schedules.run(schedule, inside)
+                schedules.run(schedule, programs)
             except schedules.Broken as error:
                 first = str(error).partition("\n")[0]
                 if f"invariant {build.invariant}:" in first:

@@ -336,6 +336,10 @@ def fake_sys(cluster: Cluster, os: Any) -> Any:
         def argv(self) -> list[str]:
             return cluster.process.argv
 
+        @property
+        def orig_argv(self) -> list[str]:
+            return ["python3", "/run/toolkit/inside/run.py", *cluster.process.argv]
+
     return Sys(real_sys, executable="python3", stdout=Stream(1), stderr=Stream(2))
 
 

@@ -1,6 +1,6 @@
 """A simulated cluster: clocks, threads, pipes, processes and connections, all driven by one random seed.
 
-The programs of toolkit/inside run on it unchanged (see programs.py). Of all threads exactly one runs at any
+Programs of toolkit/container run on it unchanged (see programs.py). Of all threads exactly one runs at any
 time; it gives way when it waits, and now and then when it calls the system, so that a seed decides every
 interleaving and repeats it.
 """

@@ -1,4 +1,4 @@
-"""The programs of toolkit/inside on a simulated cluster: real source, with the system calls replaced.
+"""The programs of toolkit/container on a simulated cluster: real source, with the system calls replaced.
 
 Each host loads the modules again, so that each has a root folder of its own. What a module imports from the
 standard library is the real thing, except what fakes.py replaces.
@@ -42,18 +42,19 @@ from tests.fuzz.fakes import (
 )
 from tests.fuzz.kernel import CONNECT_S, End, Host, Process, Replaced, Sim, Task
 
+_PACKAGE = "toolkit.container."
 START_S = (0.01, 0.05)  # how long a Python program takes to start
 
 
 class Cluster:
     """The hosts of one schedule, and the programs that run on them."""
 
-    def __init__(self, inside: Path, root: Path) -> None:
-        self.inside, self.root = inside, root
+    def __init__(self, programs: Path, root: Path) -> None:
+        self.programs, self.root = programs, root
         self.images: dict[str, Image] = {}
         self.hosts: dict[str, Host] = {}
         self.sim = Sim(random.Random(0))
-        self.commands: dict[str, Callable[[Process], None]] = {}  # what is no program of toolkit/inside
+        self.commands: dict[str, Callable[[Process], None]] = {}  # what is no program of toolkit/container
 
     def begin(self, sim: Sim, names: list[str], latency: float) -> None:
         self.sim = sim
@@ -106,14 +107,13 @@ class Cluster:
 
     def become(self, process: Process) -> None:
         words = process.argv
-        program = next((w for w in words[:2] if w.endswith(".py")), None)
         if words[0] == "ssh":
             self._ssh(process)
-        elif program is not None:
-            words = words[words.index(program) :]
-            name = Path(program).stem
+        elif (name := program_of(words)) == "monitor.gauge_log":
+            self.sim.call(0.0, lambda: process.die(0))  # what the host does meanwhile is not simulated
+        elif name:
             task = Task(self.sim, process, lambda: self._run(process, name))
-            process.argv, process.main = words, task
+            process.argv, process.main = words[words.index(name) :], task
             task.start(self.sim.rng.uniform(*START_S))
         else:
             self.commands[words[0]](process)
@@ -191,6 +191,13 @@ class Cluster:
         sim.call(0.01, connect)
 
 
+def program_of(words: list[str]) -> str:
+    """Return the program of toolkit/container that a command starts, empty for any other command."""
+    at = next((number for number, word in enumerate(words[:2]) if word.endswith("/run.py")), -1)
+    name = words[at + 1]
+    return name if at >= 0 or name.startswith("job.") else ""
+
+
 def _shell_code(code: int | None) -> int:
     return 255 if code is None else 128 - code if code < 0 else code
 
@@ -212,7 +219,7 @@ def _shell(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 class Image:
-    """The modules of toolkit/inside as one host has them."""
+    """The modules of toolkit/container as one host has them."""
 
     _codes: dict[Path, tuple[str, Any]] = {}  # noqa: RUF012
 
@@ -239,7 +246,6 @@ class Image:
             "ctypes": types.SimpleNamespace(CDLL=lambda _: Libc(cluster), c_ulong=int),
             "socket": types.SimpleNamespace(socket=Socket),
             "shutil": Facade(shutil, rmtree=self._rmtree),
-            "gauge_log": None,  # what the host does meanwhile is not simulated
         }
         self.fakes["selectors"].BaseSelector = Selector
         self.builtins = {**builtins.__dict__, "__import__": self._import, "print": self._print}
@@ -263,12 +269,13 @@ class Image:
         return Path("/proc/self/fd", number)
 
     def load(self, name: str) -> types.ModuleType:
+        """Load a module of toolkit/container, such as ``job.rank``."""
         if name not in self.modules:
-            path = self.cluster.inside / f"{name}.py"
+            path = self.cluster.programs.joinpath(*name.split(".")).with_suffix(".py")
             text = path.read_text()
             if self._codes.get(path, ("",))[0] != text:
                 self._codes[path] = (text, compile(text, str(path), "exec"))
-            module = types.ModuleType(f"inside_{self.name}.{name}")
+            module = types.ModuleType(f"container_{self.name}.{name}")
             module.__dict__["__builtins__"] = self.builtins
             self.modules[name] = module
             exec(self._codes[path][1], module.__dict__)
@@ -278,13 +285,11 @@ class Image:
         self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
         if name in self.fakes:
-            if self.fakes[name] is None:
-                raise ImportError(name)
             return self.fakes[name]
         if name == "argparse":
             return fake_argparse(self.cluster)
-        if (self.cluster.inside / f"{name}.py").exists():
-            return self.load(name)
+        if name.startswith(_PACKAGE):
+            return self.load(name.removeprefix(_PACKAGE))
         return __import__(name, globals, locals, fromlist, level)
 
     def _print(self, *words: object, **_: Any) -> None:

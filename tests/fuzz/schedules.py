@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.kernel import End, Host, Pipe, Process, Sim, end_workers
-from tests.fuzz.programs import Cluster
+from tests.fuzz.programs import Cluster, program_of
 
-INSIDE = Path(__file__).resolve().parents[2] / "toolkit" / "inside"
+PROGRAMS = Path(__file__).resolve().parents[2] / "toolkit" / "container"
 JOB = "20261120-211300-digits-f022"
 NAMES = ("gpu1", "gpu2", "gpu3", "gpu4")
 # The promises, in seconds; not read from the source, so that a change of the source can break them.
@@ -56,13 +56,13 @@ HARM = (
         "fails",
         "fails",
         "kill rank",
-        "kill rank.py",
-        "kill lease.py",
-        "kill launch.py",
+        "kill job.rank",
+        "kill job.lease",
+        "kill job.launch",
         "cut",
         "cut",
     ),
-    *("reset", "power off", "freeze", "stop", "stop", "timeout", "kill supervisor.py", "noise", "noise"),
+    *("reset", "power off", "freeze", "stop", "stop", "timeout", "kill job.supervisor", "noise", "noise"),
 )
 RECENT = 40
 SECRET = "s3cret of "  # and the host's name
@@ -172,14 +172,14 @@ def _harmful(rng: random.Random, schedule: Schedule, hosts: tuple[str, ...], las
 
 
 def _harmless(rng: random.Random, hosts: tuple[str, ...], lasts: float) -> Event:
-    what = rng.choice(("late", "freeze", "cut", "stale answer", "wall clock", "stop lease.py"))
+    what = rng.choice(("late", "freeze", "cut", "stale answer", "wall clock", "stop job.lease"))
     values = {
         "late": (0.3, 1.0, 1.4),
         "freeze": (0.5, 1.2, 2.0),
         "cut": (0.5, 2.0),
         "stale answer": (b'{"n": 999999}\n',),
         "wall clock": (-86400.0, -5.0, 5.0, 86400.0),
-        "stop lease.py": (None,),
+        "stop job.lease": (None,),
     }[what]
     return Event(rng.uniform(0.0, lasts + 0.5), what, rng.choice(hosts), rng.choice(values))
 
@@ -240,11 +240,11 @@ class World:
                     "taken": list(range(schedule.slots)), "visible": ""}  # fmt: skip
 
         size = len(schedule.hosts) * schedule.slots
-        inside = str(self.cluster.root / NAMES[0] / "run" / "inside")
+        run = str(self.cluster.root / NAMES[0] / "run" / "inside" / "run.py")
         launches = []
         for number, name in enumerate(schedule.hosts):
-            argv = ["python3", f"{inside}/spawn.py", str(schedule.slots), str(number * schedule.slots),
-                    "python3", f"{inside}/rank.py", JOB]  # fmt: skip
+            argv = ["python3", run, "job.spawn", str(schedule.slots), str(number * schedule.slots),
+                    "python3", run, "job.rank", JOB]  # fmt: skip
             launches.append(
                 {"host": name, "argv": argv, "env": {"WORLD_SIZE": str(size)}, "serves": False, "name": ""}
             )
@@ -284,12 +284,12 @@ class World:
                 alive[0].killed_by_chance(own)
         elif event.what.startswith("kill "):
             name = event.what.partition(" ")[2]
-            where = self.main if name == "supervisor.py" else host
+            where = self.main if name == "job.supervisor" else host
             found = self.find(where, name)
             if found:
                 self.kill(found[0], name, own)
-        elif event.what == "stop lease.py":
-            for process in self.find(host, "lease.py"):
+        elif event.what == "stop job.lease":
+            for process in self.find(host, "job.lease"):
                 if signal.SIGTERM in process.handlers:  # from then on it ignores it
                     process.signal(signal.SIGTERM)
         elif event.what == "cut":
@@ -315,17 +315,17 @@ class World:
         elif event.what in ("noise", "stale answer"):
             if event.what == "noise":
                 self.cause(LOST, own, False, 40.0)
-            for process in self.find(host, "lease.py"):
+            for process in self.find(host, "job.lease"):
                 if 1 in process.fds and process.fds[1].pipe.writable and process.fds[1].pipe.readers:
                     process.fds[1].pipe.put(event.value)
         elif event.what == "stop":
             self.stop(*event.value)
 
     def find(self, host: Host, program: str) -> list[Process]:
-        return [each for each in host.processes.values() if each.argv[0].endswith(program)]
+        return [each for each in host.processes.values() if each.argv[0] == program]
 
     def stop(self, name: str, grace: float | None) -> None:
-        found = self.find(self.main, "supervisor.py")
+        found = self.find(self.main, "job.supervisor")
         if not found or not found[0].handlers:
             return
         if grace is not None:
@@ -337,12 +337,12 @@ class World:
         found[0].signal(number)
 
     def kill(self, process: Process, name: str, own: str) -> None:
-        if name == "supervisor.py":
+        if name == "job.supervisor":
             self.cause(BROKEN, own, True, 60.0)
-        elif name == "lease.py":
+        elif name == "job.lease":
             self.cause(LOST, own, False, 60.0)
         else:
-            is_rank = name == "rank.py"
+            is_rank = name == "job.rank"
             self.cause(137, own, is_rank and self.has_rank(process), 0.0 if is_rank else 5.0)
         process.signal(signal.SIGKILL)
 
@@ -408,7 +408,7 @@ class World:
         given = {0: End(pipe, "r")}
         pipe.put(json.dumps(variables).encode() + b"\n")
         pipe.end_input()
-        supervisor = self.cluster.start(self.main, ["supervisor.py", JOB], env, None, given, True)
+        supervisor = self.cluster.start(self.main, ["job.supervisor", JOB], env, None, given, True)
         self.watch()
         try:
             if not self.sim.wait_until(
@@ -433,12 +433,12 @@ class World:
         start = self.cluster.become
 
         def become(process: Process) -> None:
-            program = process.argv[0] if process.argv[0].endswith(".py") else [*process.argv, ""][1]
-            if program.endswith("lease.py") and process.host is self.main:
+            program = program_of(process.argv)
+            if program == "job.lease" and process.host is self.main:
                 self.attempts.setdefault(int(process.argv[-1]), self.sim.now)
-            if program.endswith("launch.py"):
+            if program == "job.launch":
                 self.launched.add(max(self.attempts))
-            if program.endswith("rank.py"):
+            if program == "job.rank":
                 process.on_exit.append(lambda: self.check_record(process))
             start(process)
 
@@ -464,7 +464,7 @@ class World:
         killed = any(each.code == BROKEN for each in self.causes)
         if killed and status.get("state") not in FINAL_STATES and self.main.has_power:
             env = {"PATH": "/bin"}
-            stop = self.cluster.start(self.main, ["stop.py", JOB], env, None, {}, True)
+            stop = self.cluster.start(self.main, ["job.stop", JOB], env, None, {}, True)
             self.sim.wait_until(lambda: stop.dead or self.sim.stuck, [stop.waiters], FINAL_S)
             status = self.status()
         if not self.main.has_power:
@@ -654,14 +654,14 @@ _CLUSTERS: dict[Path, Cluster] = {}
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def cluster_of(inside: Path) -> Cluster:
+def cluster_of(programs: Path) -> Cluster:
     """Return simulated hosts with these programs; made once, as loading takes longer than a schedule."""
-    if inside not in _CLUSTERS:
+    if programs not in _CLUSTERS:
         memory = Path("/dev/shm")
         folder = tempfile.TemporaryDirectory(prefix="toolkit-fuzz-", dir=memory if memory.is_dir() else None)
         _FOLDERS.append(folder)
-        _CLUSTERS[inside] = Cluster(inside, Path(folder.name).resolve())
-    return _CLUSTERS[inside]
+        _CLUSTERS[programs] = Cluster(programs, Path(folder.name).resolve())
+    return _CLUSTERS[programs]
 
 
 def close() -> None:
@@ -672,6 +672,6 @@ def close() -> None:
         _FOLDERS.pop().cleanup()
 
 
-def run(schedule: Schedule, inside: Path = INSIDE) -> str:
+def run(schedule: Schedule, programs: Path = PROGRAMS) -> str:
     """Run a schedule to its end; return the job's state. Raises Broken."""
-    return World(schedule, cluster_of(inside)).run()
+    return World(schedule, cluster_of(programs)).run()

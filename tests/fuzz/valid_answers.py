@@ -24,14 +24,14 @@ from toolkit import __version__
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.cluster.probe import parse_facts
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.core.image import image_facts
-from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.hostsfile.parse import parse_inventory
+from toolkit.protocol.chunks import HEAD
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
+from toolkit.protocol.names import IDENTITY_REPOSITORY
 from toolkit.services.plan import service_of
-from toolkit.transfer.host import HEAD
 
 NAMES = ("gpu1", "gpu2", "cpu3")
 MAIN = "gpu1"
@@ -134,7 +134,7 @@ def _sections(host: str, up: bool, digests: Mapping[str, str]) -> dict[str, str]
         "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever\n"
         f"2: eth0    inet {address(host)}/24 brd 10.77.0.255 scope global eth0\\       valid_lft forever\n"
     )
-    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in inside_programs().items()}
+    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in container_programs().items()}
     remembered = "".join(f"{address(name)} {name}\n" for name in NAMES)
     remembered += "".join(f"{name},[{address(name)}]:12345 {public_key(name)}\n" for name in NAMES[1:])
     images = f"{image()['Id']}\n=used\n" + "".join(f"{c['Image']} {c['Name']}\n" for c in containers)
@@ -468,7 +468,7 @@ def _asked(line: bytes) -> dict[str, Any]:
 
 
 def desk(world: World) -> Lines:
-    """The container session: toolkit/inside/desk.py."""
+    """The container session: toolkit/container/session.py."""
 
     def answer(line: bytes, say: Say) -> None:
         # What has come of the code's files is before it.
@@ -505,7 +505,7 @@ _GPU_LINES = [f"GPU {n}: NVIDIA A100-SXM4-80GB (UUID: GPU-{n + 1}{'ab'[n]})" for
 
 
 def look(host: str, skip: int) -> Lines:
-    """The test container: toolkit/inside/look.py."""
+    """The test container: toolkit/container/check/container_probe.py."""
 
     def answer(line: bytes, say: Say) -> None:
         told = json.loads(line)
@@ -537,7 +537,7 @@ def look(host: str, skip: int) -> Lines:
 
 
 class Give:
-    """`give.py send`: as many bytes as each file has."""
+    """`send_files send`: as many bytes as each file has."""
 
     def __init__(self) -> None:
         self._asked = b""
@@ -555,7 +555,7 @@ class Give:
 
 
 class RelayTalk:
-    """A host of a transfer, toolkit/inside/relay.py; what another host gives it is there at once."""
+    """A host of a transfer, container/transfer/relay.py; what another host gives it is there at once."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -643,27 +643,28 @@ def sound(host: str, words: list[str], inside: bool, world: World) -> Any:
         return _data(words)
     if "TOOLKIT_RELAY" in text:
         return RelayTalk()
-    program = next((word.rpartition("/")[2] for word in words[:6] if word.endswith(".py")), "")
-    if program == "desk.py":
+    at = next((number for number, word in enumerate(words[:6]) if word.endswith("/run.py")), -1)
+    program = words[at + 1] if at >= 0 else ""
+    if program == "session":
         return desk(world)
     if words[:2] == ["python3", "-"]:
         return Printed(_line(rows(world)))
-    if program == "follow.py":
+    if program == "logs.follow":
         asked = "--status" in words
         return Printed(b"" if "--silent" in words else _RANK_LINES, _ended(JOB) if asked else b"")
-    if program == "inspect_ranks.py":
+    if program == "diagnose.inspect_ranks":
         return Printed(_line(inspected(host)))
-    if program == "account.py":
+    if program == "monitor.job_facts":
         return Printed(_line(account(host)))
-    if program == "stop.py":
+    if program == "job.stop":
         return Printed(_line({**statuses()[JOB], "state": "stopped", "exit_code": 143}))
-    if program == "gauge.py":
+    if program == "monitor.gauges":
         return Printed(_line(reading(host)) * 3, held=True)
-    if program == "give.py" and "list" in words:
+    if program == "send_files" and "list" in words:
         return Printed(
             b"".join(map(_line, listed(words[words.index("list") + 1], words[words.index("list") + 2 :])))
         )
-    if program == "give.py":
+    if program == "send_files":
         return Give()
     if "tar -c --hard-dereference" in text:
         return Printed(archive(host))

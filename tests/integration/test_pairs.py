@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import by_bare_name
-
-
-@pytest.fixture
-def pairs() -> Iterator[Any]:
-    with by_bare_name() as load:
-        yield load("pairs")
+from toolkit.container.bench import network
 
 
 @pytest.mark.parametrize("streams", [1, 3])
-def test_both_sides_learn_what_came_in(pairs: Any, streams: int) -> None:
-    listeners = [pairs.listen("127.0.0.1") for _ in range(2)]
+def test_both_sides_learn_what_came_in(streams: int) -> None:
+    listeners = [network.listen("127.0.0.1") for _ in range(2)]
     addresses = [("127.0.0.1", listener.getsockname()[1]) for listener in listeners]
     found: dict[int, tuple[float, float]] = {}
 
     def side(me: int) -> None:
-        found[me] = pairs.measure(me, 1 - me, addresses, listeners[me], 0.3, streams)
+        found[me] = network.measure(me, 1 - me, addresses, listeners[me], 0.3, streams)
 
     threads = [threading.Thread(target=side, args=(me,)) for me in (0, 1)]
     for thread in threads:
         thread.start()
     # A stranger knocks in the meantime, and is sent away.
     with socket.create_connection(addresses[1]) as stranger:
-        stranger.sendall(pairs.HELLO.pack(77))
+        stranger.sendall(network.HELLO.pack(77))
         for thread in threads:
             thread.join(60)
     for listener in listeners:
@@ -42,26 +34,24 @@ def test_both_sides_learn_what_came_in(pairs: Any, streams: int) -> None:
     assert 0 < found[0][1] < 10 and found[1][1] == 0, found
 
 
-def test_a_peer_that_never_comes_is_an_error_and_not_a_hang(
-    pairs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pairs, "LIMIT_S", 0.3)
-    listener = pairs.listen("127.0.0.1")
+def test_a_peer_that_never_comes_is_an_error_and_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "LIMIT_S", 0.3)
+    listener = network.listen("127.0.0.1")
     with listener, pytest.raises(OSError, match="timed out"):
-        pairs.measure(1, 0, [("127.0.0.1", 9), listener.getsockname()], listener, 0.1, 1)
+        network.measure(1, 0, [("127.0.0.1", 9), listener.getsockname()], listener, 0.1, 1)
 
 
-def test_a_peer_that_goes_away_is_an_error(pairs: Any) -> None:
-    listener = pairs.listen("127.0.0.1")
+def test_a_peer_that_goes_away_is_an_error() -> None:
+    listener = network.listen("127.0.0.1")
 
     def come_and_go() -> None:
         with socket.create_connection(listener.getsockname()) as gone:
-            gone.sendall(pairs.HELLO.pack(0))
+            gone.sendall(network.HELLO.pack(0))
 
     thread = threading.Thread(target=come_and_go)
     thread.start()
     with listener:
-        (connection,) = pairs.accept(listener, 0, 1)
+        (connection,) = network.accept(listener, 0, 1)
         with connection, pytest.raises(ConnectionError):
-            pairs.exactly(connection, 10)
+            network.exactly(connection, 10)
     thread.join()

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e import waiting
+from tests.unit.container_world import INSIDE
 from tests.unit.hosts_here import execute
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, use
 from toolkit.core.command import Command, Result
@@ -309,15 +310,14 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
     """Whoever else reaches the port has no certificate of this transfer."""
     import ssl
 
-    from toolkit.transfer.host import HEAD
+    from toolkit.protocol.chunks import HEAD
     from toolkit.transfer.keys import RelayKeys
 
-    program = Path(sys.modules["toolkit.transfer.host"].__file__ or "").parent.parent / "inside/relay.py"
     keys, others = RelayKeys(), RelayKeys()
     (tmp_path / "docker").write_text(f"#!/bin/sh\ncat >{tmp_path}/loaded; echo done\n")
     (tmp_path / "docker").chmod(0o755)
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    words = [sys.executable, "-S", str(program), "127.0.0.9"]
+    words = [sys.executable, "-S", str(INSIDE / "run.py"), "transfer.relay", "127.0.0.9"]
     with subprocess.Popen(words, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
 
@@ -372,11 +372,10 @@ def test_a_stranger_is_given_nothing_and_can_give_nothing(tmp_path: Path) -> Non
 
 
 def test_a_thread_that_fails_ends_the_relay_with_the_reason() -> None:
-    from toolkit.transfer.host import HEAD
+    from toolkit.protocol.chunks import HEAD
     from toolkit.transfer.keys import RelayKeys
 
-    member = Path(sys.modules["toolkit.transfer.host"].__file__ or "")
-    words = [sys.executable, "-S", str(member.parent.parent / "inside/relay.py"), "127.0.0.9"]
+    words = [sys.executable, "-S", str(INSIDE / "run.py"), "transfer.relay", "127.0.0.9"]
     env = {**os.environ, "TOOLKIT_LOAD": "/no/such/engine load"}
     key = RelayKeys().of("box1")
     begin = {"do": "begin", "loads": [[0, 1]], "key": key.key, "cert": key.cert, "ca": key.ca}

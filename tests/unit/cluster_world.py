@@ -14,20 +14,20 @@ from toolkit.cluster.versions import programs_of
 from toolkit.core.code import CodeTree, Entry
 from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.facts import ContainerFacts, Facts, Gpu, Interface
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.core.image import ImageFacts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
 from toolkit.data.plan import plan_remove
 from toolkit.hostsfile.inventory import DataSet, Inventory
 from toolkit.hostsfile.parse import parse_inventory
 from toolkit.jobs.plan import plan_job, rooms
+from toolkit.jobs.slots import take_slots
 from toolkit.launchers.job import Job, JobHost
-from toolkit.launchers.slots import take_slots
 from toolkit.lifecycle.down import plan_down
 from toolkit.lifecycle.up import plan_up
 from toolkit.network.choose import cidrs
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, container_name, identity_reference
 from toolkit.protocol.shards import Content, pack
 
 HOSTS = """\
@@ -65,7 +65,11 @@ IMAGE = ImageFacts(
 )
 NAMED = replace(IMAGE, tags=("toolkit:cpu", identity_reference(IMAGE.identity)))
 JOB_ID = "20261120-211300-digits-a1b2"
-INSIDE = {"rank.py": "print('rank')\n", "kubexec.sh": "#!/bin/sh\n", "common.py": "ROOT = 1\n"}
+INSIDE = {
+    "kubexec.sh": "#!/bin/sh\n",
+    "run.py": "print('run')\n",
+    "toolkit/container/job/rank.py": "print('rank')\n",
+}
 _STRAYS = (
     Stray("gpu2", JOB_ID, (811, 812), "gpu1", "demo"),
     Stray("cpu3", JOB_ID, (4711,), "gpu1", "demo"),
@@ -151,7 +155,7 @@ def facts_when_up() -> dict[str, Facts]:
             containers=(held[name],),
             listening=listening.get(name, f.listening),
             version=__version__,
-            programs=programs_of(inside_programs()),
+            programs=programs_of(container_programs()),
         )
         for name, f in said.items()
     }

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.unit.inside_world import INSIDE, wait_for
+from tests.unit.container_world import INSIDE, wait_for
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Result
-from toolkit.core.names import JOBS
 from toolkit.core.runner import LocalRunner, Sink
 from toolkit.jobs.code import read_tree
 from toolkit.jobs.send_code import send_code
 from toolkit.plan.context import Context, Verdict
 from toolkit.plan.steps import SendCode
+from toolkit.protocol.names import JOBS
 
 HOST = "gpu1"
 

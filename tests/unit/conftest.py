@@ -1,4 +1,4 @@
-"""What several unit tests need: the command line, called as a shell does; a place for the inside programs."""
+"""What several unit tests need: the command line, called as a shell does; a folder for programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import toolkit.cluster.session
 from tests.unit import docs_check
-from tests.unit.inside_world import Load, World, by_bare_name
+from tests.unit.container_world import World
 from toolkit.cli import app as cli
 
 Run = Callable[..., tuple[int, str, str]]
@@ -62,15 +62,15 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.fixture
-def inside(tmp_path: Path) -> Iterator[Load]:
-    """Import a program of toolkit/inside by its bare name; its root is the folder of the test."""
-    with by_bare_name(tmp_path) as load:
-        yield load
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the folder of the test the one that programs of toolkit/container take for /run/toolkit."""
+    monkeypatch.setenv("TOOLKIT_ROOT", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """One host for the programs of toolkit/inside; what they started ends with the test."""
+    """One host for the programs of toolkit/container; what they started ends with the test."""
     made = World(tmp_path / "root")
     yield made
     made.close()

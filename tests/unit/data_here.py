@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests.unit.container_world import wait_for
 from tests.unit.hosts_here import HostHere, execute
-from tests.unit.inside_world import wait_for
 from toolkit.core.command import Command, Result
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Sink

@@ -18,7 +18,6 @@ from tests.unit.hosts_here import HostHere, execute
 from toolkit.core.command import Command, Result
 from toolkit.core.engines import DOCKER
 from toolkit.core.image import ImageFacts, config_identity
-from toolkit.core.names import PART_REPOSITORY, identity_reference
 from toolkit.core.report import Outcome
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
@@ -27,6 +26,7 @@ from toolkit.image.archive import archive
 from toolkit.image.layer_reader import Unreadable
 from toolkit.image.layers import ImageParts, Layer, digest, metadata
 from toolkit.plan.steps import Phase, Plan, SendImage
+from toolkit.protocol.names import PART_REPOSITORY, identity_reference
 
 STORES = ("overlay2", "containerd")
 MIB = 2**20

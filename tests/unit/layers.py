@@ -43,7 +43,7 @@ _ACTING = {
     "monitor": "report",
     "plan": "context execute executors fetch_files precheck timing",
     "services": "control forward",
-    "transfer": "compress feeder host host_programs keys relay tee_reader",
+    "transfer": "compress feeder host keys relay tee_reader",
 }
 ACTING = frozenset(f"{folder}.{name}" for folder, names in _ACTING.items() for name in names.split())
 # What a pure module may import besides the toolkit.
@@ -118,17 +118,17 @@ LATE = {
 }
 # Modules that import others by name: the table of verbs alone.
 BY_NAME = frozenset(("cli.lazy",))
-# Programs inside that try the image's own libraries; inside a function, so that the rest starts without.
+# Folders that are sent to hosts, and the folders from which each may import besides itself.
+SENT = {"protocol": (), "launchers": ("protocol",), "container": ("protocol", "launchers")}
+# Programs in containers that try the image's own libraries; in a function, so that the rest starts without.
 MEASURED = {
-    "toolkit.inside.accelerated": {"accelerate"},
-    "toolkit.inside.allreduce": {"torch"},
-    "toolkit.inside.bench_algorithms": {"mpi4py"},
-    "toolkit.inside.bench_network": {"mpi4py", "numpy", "torch"},
-    "toolkit.inside.rayed": {"ray"},
-    "toolkit.inside.steptime": {"torch"},
+    "toolkit.container.job.accelerate": {"accelerate"},
+    "toolkit.container.bench.allreduce": {"torch"},
+    "toolkit.container.bench.algorithms": {"mpi4py"},
+    "toolkit.container.bench.network": {"mpi4py", "numpy", "torch"},
+    "toolkit.container.job.ray": {"ray"},
+    "toolkit.container.bench.step_time": {"torch"},
 }
-# `up` brings the launchers along (inside_programs); only a job that starts again needs them.
-BROUGHT = {"toolkit.inside.restarts": "toolkit.launchers"}
 # Names of variables, and more of attributes, whose values are text for people or a program's output.
 _TEXT = "detail error fault fix message reason said stderr trouble why"
 _TEXT_NAMES = frozenset(_TEXT.split())
@@ -136,6 +136,8 @@ _TEXT_ATTRIBUTES = _TEXT_NAMES | {"errors", "note", "output", "stdout", "what"}
 _SAME_TEXT = frozenset(("casefold", "decode", "lower", "lstrip", "rstrip", "strip", "upper"))
 _SEARCHES = frozenset(["endswith", "find", "index", "startswith"])
 _PATTERNS = frozenset(["findall", "finditer", "fullmatch", "match", "search"])
+# Imported in a function of a program in containers: only a restart needs the launchers.
+LATE_IN_CONTAINERS = {"toolkit.container.job.restarts": "toolkit.launchers"}
 _IMPURE_CALLS = frozenset(("open", "print", "input", "eval", "exec", "hash", "__import__"))
 _CLOCKS = frozenset(("now", "utcnow", "today"))
 
@@ -159,10 +161,10 @@ def texts() -> dict[str, str]:
 
 
 def folder_of(module: str) -> str:
-    """Return the folder of ``toolkit.…`` in ``ORDER``, ``inside``, or an empty text if it has none."""
+    """Return the folder of ``toolkit.…`` in ``ORDER``, ``container``, or an empty text."""
     top = module.split(".")[1] if "." in module else ""
     top = "cli" if top == "__main__" else top
-    return top if top in (*ORDER, "inside") else ""
+    return top if top in (*ORDER, "container") else ""
 
 
 def violations(module: str, text: str, acting: Iterable[str] = ACTING) -> list[str]:
@@ -178,8 +180,8 @@ def violations(module: str, text: str, acting: Iterable[str] = ACTING) -> list[s
     folder = folder_of(module)
     if not folder:
         return [f"{module} is in no folder of ORDER: give it one here and in docs/architecture.md"]
-    if folder == "inside":
-        return _inside(module, tree)
+    if folder == "container":
+        return _container(module, tree)
     found = []
     found += [f"imports {name} inside a function" for _, name in late({module: text}) - LATE.keys()]
     if _short(module) not in BY_NAME and any(_calls(tree, "import_module")):
@@ -250,6 +252,8 @@ def targets(module: str, tree: ast.AST, typed: bool = True) -> Iterator[str]:
 def _may_see(folder: str, other: str) -> bool:
     if other == folder:
         return True
+    if folder in SENT:
+        return other in SENT[folder]
     if (folder, other) == ("lab", "api"):  # they stand beside each other
         return False
     return other in ORDER and ORDER.index(other) < ORDER.index(folder)
@@ -280,20 +284,24 @@ def _acting(module: str, tree: ast.AST, acting: frozenset[str]) -> Iterator[str]
             yield target
 
 
-def _inside(module: str, tree: ast.Module) -> list[str]:
-    # These programs are uploaded alone: they see each other by their bare names, and nothing else.
-    siblings = {path.stem for path in (PACKAGE / "inside").glob("*.py")}
+def _container(module: str, tree: ast.Module) -> list[str]:
     found = []
     at_top = {node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))}
+    typed = _only_typed(tree)
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
         for name, _ in _imports(ast.Module([node], [])):
             top = name.split(".")[0]
-            measured = top in MEASURED.get(module, ()) and node not in at_top
-            brought = name.startswith(BROUGHT.get(module, "-")) and node not in at_top
-            if top not in sys.stdlib_module_names and top not in siblings and not measured and not brought:
-                found.append(f"inside imports {name or 'relatively'}")
+            late = name.startswith(LATE_IN_CONTAINERS.get(module, "-"))
+            if top == "toolkit":
+                right = folder_of(name) in ("container", *SENT["container"])
+                right = right and (node in at_top or id(node) in typed) != late
+            else:
+                right = top in sys.stdlib_module_names
+                right = right or (top in MEASURED.get(module, ()) and node not in at_top)
+            if not right:
+                found.append(f"container imports {name or 'relatively'}")
     return found
 
 
@@ -348,7 +356,7 @@ def against(modules: Mapping[str, str]) -> set[tuple[str, str]]:
     found = set()
     for module, text in modules.items():
         folder = folder_of(module)
-        if folder and folder != "inside" and module != "toolkit":
+        if folder and folder != "container" and module != "toolkit":
             for target in targets(module, parsed(text)):
                 if target and not _may_see(folder, folder_of(f"toolkit.{target}")):
                     found.add((_short(module), target))
@@ -356,10 +364,10 @@ def against(modules: Mapping[str, str]) -> set[tuple[str, str]]:
 
 
 def late(modules: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Return the imports inside functions, inside programs aside: module and what it imports."""
+    """Return the imports inside functions, programs in containers aside: module and what it imports."""
     found = set()
     for module, text in modules.items():
-        if folder_of(module) == "inside":
+        if folder_of(module) == "container":
             continue
         for function in ast.walk(parsed(text)):
             if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
@@ -415,7 +423,7 @@ def circles(modules: Mapping[str, str]) -> set[frozenset[str]]:
     graph = {
         _short(module): [one for one in targets(module, parsed(text), typed=False) if one in _MODULES]
         for module, text in modules.items()
-        if folder_of(module) not in ("", "inside")
+        if folder_of(module)
     }
     # Modules that reach each other form one component.
     reached = {module: _reached(module, graph) for module in graph}
@@ -441,7 +449,7 @@ def acting(modules: Mapping[str, str]) -> set[str]:
     found, imports = set(), {}
     for module, text in modules.items():
         folder = folder_of(module)
-        if folder in ("", "inside", *ACTING_FOLDERS):
+        if folder in ("", "container", *ACTING_FOLDERS):
             continue
         imports[_short(module)] = set(targets(module, parsed(text), typed=False))
         if any(impure(module, parsed(text))) or any(
@@ -454,11 +462,11 @@ def acting(modules: Mapping[str, str]) -> set[str]:
 
 
 def shared_names(modules: Mapping[str, str]) -> set[str]:
-    """Return the names of public classes that more than one module outside of ``inside`` defines."""
+    """Return the names of public classes that more than one module outside of ``container`` defines."""
     seen: dict[str, str] = {}
     found = set()
     for module, text in modules.items():
-        if folder_of(module) in ("", "inside"):
+        if folder_of(module) in ("", "container"):
             continue
         for node in parsed(text).body:
             name = node.name if isinstance(node, ast.ClassDef) else "_"

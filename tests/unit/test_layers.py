@@ -32,8 +32,8 @@ def test_layer_rule(module: str) -> None:
 
 def test_every_folder_is_there_and_in_the_documentation() -> None:
     found = {layers.folder_of(module) for module in MODULES} - {""}
-    assert found == {*ORDER, "inside"}
-    assert [name for name in (*ORDER, "inside") if f"    {name}" not in TREE.read_text()] == []
+    assert found == {*ORDER, "container"}
+    assert [name for name in (*ORDER, "container") if f"    {name}" not in TREE.read_text()] == []
 
 
 def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
@@ -53,8 +53,8 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
     [
         ("toolkit.core.x", "from toolkit.hostsfile.inventory import Host"),
         ("toolkit.core.x", "import toolkit.plan.steps"),
-        ("toolkit.errors", "from toolkit.core.names import MAIN"),
-        ("toolkit.protocol.x", "from toolkit.core.names import MAIN"),
+        ("toolkit.errors", "from toolkit.protocol.names import MAIN"),
+        ("toolkit.protocol.x", "from toolkit.core.text import count"),
         ("toolkit.network.x", "from toolkit import cluster"),
         ("toolkit.plan.x", "class X:\n    from toolkit.cluster.layout import Layout"),
         ("toolkit.image.x", "if 1:\n    from toolkit.jobs.status import JobStatus"),
@@ -64,23 +64,27 @@ def test_the_lists_of_what_is_left_name_nothing_that_is_mended() -> None:
         ("toolkit.api.x", "from toolkit.lab.files import claim"),
         ("toolkit.lab.x", "from toolkit.api.cluster import Cluster"),
         ("toolkit.lab.x", "from toolkit.cli import app"),
-        ("toolkit.cli.x", "from toolkit.inside import rank"),
-        ("toolkit.api.x", "import toolkit.inside.rank"),
+        ("toolkit.cli.x", "from toolkit.container.job import rank"),
+        ("toolkit.api.x", "import toolkit.container.job.rank"),
         ("toolkit.plan.x", "from . import steps"),
         ("toolkit.plan.x", "from ..core import names"),
         ("toolkit.helpers", ""),
         ("toolkit.cli.x", "from toolkit.helpers import x"),
         ("toolkit", "from toolkit.cluster.session import Session"),
-        ("toolkit.cli.x", "def f():\n    from toolkit.core.names import JOBS"),
+        ("toolkit.cli.x", "def f():\n    from toolkit.protocol.names import JOBS"),
         ("toolkit.remote.x", "def f():\n    def g():\n        import time"),
         ("toolkit.core.templates", "def f():\n    import json"),
         ("toolkit.cli.x", "from importlib import import_module\nimport_module('toolkit.cli.up')"),
         ("toolkit.remote.x", "import importlib\nimportlib.import_module('docker')"),
-        ("toolkit.inside.rank", "from toolkit.core.names import JOBS"),
-        ("toolkit.inside.rank", "import yaml"),
-        ("toolkit.inside.rank", "from .common import fail"),
-        ("toolkit.inside.rank", "def f():\n    import torch"),
-        ("toolkit.inside.allreduce", "import torch"),
+        ("toolkit.container.job.rank", "from toolkit.core.text import count"),
+        ("toolkit.container.job.rank", "def f():\n    from toolkit.container.paths import root"),
+        ("toolkit.container.job.restarts", "from toolkit.launchers import about_job"),
+        ("toolkit.launchers.x", "from toolkit.core.text import count"),
+        ("toolkit.launchers.x", "from toolkit.errors import NotReady"),
+        ("toolkit.container.job.rank", "import yaml"),
+        ("toolkit.container.job.rank", "from .common import fail"),
+        ("toolkit.container.job.rank", "def f():\n    import torch"),
+        ("toolkit.container.bench.allreduce", "import torch"),
     ],
 )
 def test_the_checker_sees_a_wrong_import(module: str, text: str) -> None:
@@ -161,12 +165,12 @@ def test_the_checker_sees_a_pure_module_that_imports_one_that_acts() -> None:
     [
         ("toolkit.core.x", "from datetime import datetime\nfrom pathlib import PurePosixPath"),
         ("toolkit.core.templates", "from pathlib import Path"),
-        ("toolkit.remote.x", "import time, socket\nfrom toolkit.core.names import MAIN"),
+        ("toolkit.remote.x", "import time, socket\nfrom toolkit.protocol.names import MAIN"),
         ("toolkit.core.templates", "def f():\n    import jinja2"),
         ("toolkit.lab.x", "from toolkit.remote.ssh import wire\nimport toolkit.cluster.session"),
         ("toolkit.cli.x", "from toolkit import __version__\nfrom toolkit.lab.files import claim"),
-        ("toolkit.inside.allreduce", "def f():\n    import torch"),
-        ("toolkit.inside.rank", "import os\nfrom common import fail"),
+        ("toolkit.container.bench.allreduce", "def f():\n    import torch"),
+        ("toolkit.container.job.rank", "import os\nfrom toolkit.container.exits import fail"),
     ],
 )
 def test_the_checker_lets_pass_what_is_right(module: str, text: str) -> None:
@@ -178,7 +182,7 @@ def test_the_checker_sees_circles_and_names_for_two_things() -> None:
         "toolkit.jobs.a": "import toolkit.jobs.logs\nclass Point: ...",
         "toolkit.jobs.logs": "from toolkit.jobs import records\nclass _Own: ...",
         "toolkit.jobs.records": "def f():\n    import toolkit.jobs.logs\nclass Point: ...\nclass _Own: ...",
-        "toolkit.inside.rank": "class Point: ...",
+        "toolkit.container.job.rank": "class Point: ...",
     }
     assert layers.circles(made) == {frozenset(("jobs.logs", "jobs.records"))}
     assert layers.shared_names(made) == {"Point"}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 import types
 from collections.abc import Callable
@@ -17,17 +20,17 @@ import pytest
 
 from tests import left_behind
 from tests.left_behind import Before, children, is_library, open_files
-from tests.unit.inside_world import INSIDE
 
 ROOT = Path(__file__).resolve().parents[2]
 SLEEPS = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
 
 
 def import_program() -> None:
-    sys.path.insert(0, str(INSIDE))
-    import files
-
-    assert files.__file__ == str(INSIDE / "files.py")
+    folder = tempfile.mkdtemp()
+    Path(folder, "of_a_test.py").touch()
+    sys.path.insert(0, folder)
+    importlib.import_module("of_a_test")
+    shutil.rmtree(folder)
 
 
 def replace_module() -> None:
@@ -61,7 +64,7 @@ def start_orphan() -> None:
 
 
 LEAVES: dict[str, tuple[Callable[[], object], list[str]]] = {
-    "module": (import_program, ["module files in sys.modules", "sys.path is ["]),
+    "module": (import_program, ["module of_a_test in sys.modules", "sys.path is ["]),
     "replaced module": (replace_module, ["another module toolkit.errors, or none"]),
     "removed module": (remove_module, ["another module toolkit.errors, or none"]),
     "argument": (lambda: sys.argv.append("left"), ["sys.argv is ["]),

@@ -86,12 +86,12 @@ def test_a_failing_schedule_is_printed_with_its_events() -> None:
 
 def test_a_lost_host_whose_launch_is_gone_ends_its_ranks_once_it_is_back() -> None:
     ranks = {(0, 0): Rank(1.0, 7), (0, 1): Rank(2.0)}
-    events = (Event(1.05, "freeze", "gpu2", 5.0), Event(1.2, "kill launch.py", "gpu2"))
+    events = (Event(1.05, "freeze", "gpu2", 5.0), Event(1.2, "kill job.launch", "gpu2"))
     assert schedules.run(Schedule(1, ("gpu1", "gpu2"), ranks=ranks, events=events)) == "failed"
 
 
 def exit_code(schedule: Schedule) -> int:
-    world = schedules.World(schedule, schedules.cluster_of(schedules.INSIDE))
+    world = schedules.World(schedule, schedules.cluster_of(schedules.PROGRAMS))
     world.run()
     code: int = world.status()["exit_code"]
     return code
@@ -119,7 +119,7 @@ def test_the_first_of_two_failures_decides_the_exit_code() -> None:
 
 def killed_after(seconds: float, schedule: Schedule) -> list[float]:
     """Return how long after that moment the ranks were killed."""
-    world = schedules.World(schedule, schedules.cluster_of(schedules.INSIDE))
+    world = schedules.World(schedule, schedules.cluster_of(schedules.PROGRAMS))
     world.run()
     return [float(line.split()[0]) - seconds for line in world.trace if "SIGKILL" in line]
 

@@ -38,12 +38,12 @@ from toolkit.cluster.gauges import Gauges
 from toolkit.core.command import Result
 from toolkit.core.finding import Finding
 from toolkit.core.gauges import HostGauges
-from toolkit.core.host_programs import inside_programs
-from toolkit.core.names import RUNS
+from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Report, refuse_failed
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import choose_hosts
 from toolkit.init.meet import first_file
+from toolkit.protocol.names import RUNS
 from toolkit.remote.fanout import fan_out
 
 
@@ -178,7 +178,7 @@ class Cluster(Elsewhere):
         """Return what is on every host, those that do not answer included."""
         with self.connect() as session:
             self.warn_of(change_finding(self.inventory, session.facts))
-            return host_states(self.inventory, session.facts, session.errors, inside_programs())
+            return host_states(self.inventory, session.facts, session.errors, container_programs())
 
     def gauges(self, seconds: float = 2.0) -> tuple[tuple[HostGauges, ...], dict[str, str]]:
         """Return one reading of what hosts, GPUs and ranks do, and why other hosts say nothing.

@@ -10,7 +10,7 @@ from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session
 from toolkit.cluster.versions import refuse_newer
 from toolkit.core.finding import Finding
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Report
 from toolkit.data.manage import Staged, read_data
 from toolkit.jobs.control import refuse_to_end_jobs
@@ -38,7 +38,7 @@ class PreparedUp(PreparedAfterPull):
         self._found, self._data, self._prepare, self._force = found, data, prepare, force
 
     def _plan(self, layout: Layout) -> Plan:
-        return plan_up(layout, inside_programs(), self._prepare, self._data)
+        return plan_up(layout, container_programs(), self._prepare, self._data)
 
     def execute(self, listen: Listener) -> Report:
         """Run it.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolkit.cluster.session import Session
-from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, Problem, ToolkitError
 from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.control import hear_out
@@ -14,6 +13,7 @@ from toolkit.jobs.request import Request
 from toolkit.network.measured import Measured, parse_measured
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
+from toolkit.protocol.names import program
 
 ENGINES = ("auto", "mpi", "gloo", "nccl")
 # From 1 KiB in steps of four: latency shows at one end, bandwidth at the other.
@@ -45,8 +45,7 @@ class NetworkBench:
         """The command of every rank."""
         options = ("--seconds", f"{self.seconds:g}", "--streams", str(self.streams), "--engine", self.engine)
         sizes = tuple(str(size) for size in SIZES if size <= self.most)
-        program = ("python3", str(INSIDE / "bench_network.py"))
-        return (*program, *options, "--budget", f"{self.budget:g}", "--sizes", *sizes)
+        return (*program("bench.network"), *options, "--budget", f"{self.budget:g}", "--sizes", *sizes)
 
 
 def check_bench(bench: NetworkBench) -> None:

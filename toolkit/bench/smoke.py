@@ -18,7 +18,6 @@ from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.command import script
 from toolkit.core.report import Report
-from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
 from toolkit.errors import Interrupted, NotReady, Problem, ToolkitError
 from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.control import hear_out
@@ -29,6 +28,7 @@ from toolkit.jobs.request import Request
 from toolkit.launchers import WITH_TOKEN
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
+from toolkit.protocol.transport import LAUNCHERS as WITHOUT_SSH
 
 
 @dataclass(frozen=True)

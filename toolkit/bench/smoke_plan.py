@@ -22,13 +22,13 @@ from toolkit.cluster.ownership import running
 from toolkit.core.command import script
 from toolkit.core.container import CONFINED
 from toolkit.core.engines import ENGINE_FAILED
-from toolkit.core.names import INSIDE, container_name
 from toolkit.core.report import Outcome, Report
 from toolkit.errors import Problem
 from toolkit.plan.steps import Phase, Plan, Run
+from toolkit.protocol.names import container_name, program
 
 # One tensor of every rank's number plus one, summed over all ranks, checked on each of them.
-ALLREDUCE = ("python3", str(INSIDE / "allreduce.py"))
+ALLREDUCE = program("bench.allreduce")
 
 _FRESH, _OWN = "nvidia-smi in a fresh container", "nvidia-smi in the cluster's container"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of
-from toolkit.core.names import INSIDE
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.jobs.build import plan_request
@@ -17,8 +16,8 @@ from toolkit.jobs.records import job_status
 from toolkit.jobs.request import Request, check_request
 from toolkit.plan.execute import Listener
 from toolkit.predict.model import Probed, parse_probed
+from toolkit.protocol.names import program
 
-_PROGRAM = str(INSIDE / "steptime.py")
 _SECONDS = 600.0
 
 
@@ -33,7 +32,7 @@ def probe_request(inventory: Inventory, script: str, arguments: Sequence[str], w
     with_slots = [host.name for host in ordered if host.slots != 0]
     request = Request(
         # `python SCRIPT ARGUMENTS` without its first word; mpirun, because Horovod begins under it as well.
-        words=("python3", _PROGRAM, *command[1:]),
+        words=(*program("bench.step_time"), *command[1:]),
         workdir=workdir,
         ranks=1,
         launcher="mpirun",

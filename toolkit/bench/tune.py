@@ -11,7 +11,6 @@ from toolkit.bench.network import measured_text
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.answers import read_answer
 from toolkit.core.facts import Facts
-from toolkit.core.names import INSIDE
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.jobs.build import PlannedJob, plan_request
 from toolkit.jobs.request import Request
@@ -30,6 +29,7 @@ from toolkit.network.tuning import (
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import File, Phase, Plan, Upload
 from toolkit.protocol.bench import AlgorithmTime
+from toolkit.protocol.names import program
 
 ENGINES = ("auto", "mpi", "nccl")
 _RESULT = "@algorithms "
@@ -168,7 +168,7 @@ def _planned(
     session: Session, engine: str, trial: Trial, seconds: float, only: tuple[str, ...]
 ) -> PlannedJob:
     words = (
-        *("python3", str(INSIDE / "bench_algorithms.py"), "--engine", engine, "--budget", f"{seconds:.2f}"),
+        *(*program("bench.algorithms"), "--engine", engine, "--budget", f"{seconds:.2f}"),
         *("--algorithms", *(algorithm.word for algorithm in trial.algorithms)),
         *("--sizes", *map(str, SIZES)),
     )

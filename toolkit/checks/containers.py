@@ -9,9 +9,9 @@ from toolkit.checks.groups import grouped, groups_text
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.checks.mounts import access, unwritable
 from toolkit.core.finding import Finding
-from toolkit.core.transport import EXEC, INSTEAD, NOT_FOUND, needs_of
 from toolkit.launchers import NEEDS
 from toolkit.protocol.looks import Limits
+from toolkit.protocol.transport import EXEC, INSTEAD, NOT_FOUND, needs_of
 
 # Below it jobs of several ranks have starved; one of them was cured by this size (pytorch/torchtitan#853).
 LEAST_SHM = 1024**3

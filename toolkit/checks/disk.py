@@ -9,10 +9,10 @@ from toolkit.checks.model import Check, Probe, Scene, Seen, error, fine, uncheck
 from toolkit.checks.places import PLACES, Place, place
 from toolkit.core.command import quoted
 from toolkit.core.finding import Finding
-from toolkit.core.names import IDENTITY_REPOSITORY
 from toolkit.errors import UnsafeState
 from toolkit.launchers import BY_AGENT
 from toolkit.protocol.frames import lines_of
+from toolkit.protocol.names import IDENTITY_REPOSITORY
 
 GIB, MIB = 2**30, 2**20
 # At the most: the containerd store keeps layers as they came beside the unpacked ones. With overlay2 it is

@@ -12,8 +12,8 @@ from toolkit.cluster.ownership import OWN_PROCESSES, ours, services_of
 from toolkit.core.command import quoted
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.finding import Finding
-from toolkit.core.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
 from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_HOST, LABEL_OWNER, LABEL_VERSION
 from toolkit.protocol.numbers import whole
 
 # Every process of a job has these in its environment. One grep reads them all: a busy host has thousands.

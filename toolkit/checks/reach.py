@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from toolkit.checks.model import Check, Scene, Seen, error, unchecked, warning
 from toolkit.checks.ports import KERNEL, firewall_program, kernel_settings
-from toolkit.cluster.look import PIECES
 from toolkit.cluster.pairs import CONNECT_SECONDS, FIRST_EPHEMERAL_PORT
 from toolkit.cluster.ports import FIRST_MASTER_PORT
 from toolkit.core.command import quoted
 from toolkit.core.facts import rate_text
 from toolkit.core.finding import Finding
 from toolkit.network.candidates import link_rate
+from toolkit.protocol.large_messages import PIECES
 from toolkit.protocol.looks import Tried
 
 # In what words a connection failed. A refusal is a fault only where one of our programs listened.

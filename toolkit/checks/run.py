@@ -21,7 +21,7 @@ from toolkit.cluster.session import Session
 from toolkit.core.command import Result
 from toolkit.core.facts import Facts
 from toolkit.core.finding import Finding, graver_first
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import packed
 from toolkit.core.image import ImageFacts
 from toolkit.core.runner import Runner
 from toolkit.errors import BadInput, Problem, ToolkitError
@@ -101,7 +101,11 @@ def second_look(session: Session, scene: Scene, quick: bool = False) -> Scene:
     choice = choose(inventory, facts, settled)
     scene = replace(scene, paths=choice.paths, choice=choice)
     layout, why = _layout(session, scene, settled)
-    looks = plan_looks(layout, inside_programs(), secrets.token_hex(16)) if layout and not quick else ()
+    looks = (
+        plan_looks(layout, packed("check.container_probe"), secrets.token_hex(16))
+        if layout and not quick
+        else ()
+    )
     port = layout.port if layout else scene.port
     ways = path_ways(choice.paths, facts, port, [look.host for look in looks])
     with ThreadPoolExecutor(2) as pool:

@@ -9,11 +9,11 @@ from toolkit.checks.leftovers import MARKS, Stray, abandoned, is_name, marked, s
 from toolkit.checks.model import Probe, Scene, Seen
 from toolkit.cleanup.plan import QUIET, Leftovers, OldJob, State
 from toolkit.core.facts import ContainerFacts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
 from toolkit.image.inventory import QUESTIONS, HeldImage, parse_held
 from toolkit.protocol.decode import DecodeError
 from toolkit.protocol.frames import CELL, rows
-from toolkit.protocol.jobs import ENDED
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_ROLE, MAIN
+from toolkit.protocol.states import FINAL_STATES
 
 # Of a job's status, which main alone has, the state and the end. Only names travel, no paths: what is removed
 # later is named by this machine.
@@ -188,7 +188,7 @@ class Remains:
             (seen.host, folder.cluster, folder.job): (told(seen).clock - folder.ended) / 86400
             for seen in self.scene.seen.values()
             for folder in told(seen).jobs
-            if folder.state in ENDED and folder.ended
+            if folder.state in FINAL_STATES and folder.ended
         }
         in_parts = self.scene.inventory.in_parts
         for seen in self.scene.seen.values():

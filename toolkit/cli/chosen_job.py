@@ -10,9 +10,9 @@ from toolkit.cli import complete
 from toolkit.cli.common import say
 from toolkit.cli.line import CommandLine
 from toolkit.cluster.session import Session
-from toolkit.core.names import job_word
 from toolkit.jobs.records import job_status, newest_job
 from toolkit.jobs.status import JobStatus
+from toolkit.protocol.names import job_word
 
 Job = Annotated[
     str,

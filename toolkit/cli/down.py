@@ -19,7 +19,7 @@ from toolkit.cli.common import (
     show_notice,
 )
 from toolkit.cli.plans import carry_out, exit_with
-from toolkit.core.names import RUNS
+from toolkit.protocol.names import RUNS
 
 
 def down(

@@ -80,13 +80,13 @@ send | the code to send changes | was changed while it was sent | got shorter wh
 go to every host with the code | of code go to every host | the folder of job … is there already | cannot be
 read back as it was written | job … has no | job … has written nothing to | these differ from what would
 come, and nothing was brought | is a symbolic link, and no file is written through it | lists a file that
-was not requested | sends more than | the answer of give.py is not valid | a larger file has taken its place
-since it was listed | reports a job whose id is not valid | it has not answered for … s | its container has
-not answered for … s | lost sight of | ended with exit code | was killed for lack of memory | was killed by
-| its lease sent a line that is not of the protocol | its lease failed | the supervisor failed | needs …
-open files for … hosts, and the hard limit of its container is | has no room for the job's records in |
-vanished: its rank.py was killed | restart … of … by … itself, on | goes with torch's CUDA build alone |
-starts ranks itself, and would do so once for every rank | ranks does the same work | was built without |
+was not requested | sends more than | the answer of send_files is not valid | a larger file has taken its
+place since it was listed | reports a job whose id is not valid | it has not answered for … s | its
+container has not answered for … s | lost sight of | ended with exit code | was killed for lack of memory |
+was killed by | its lease sent a line that is not of the protocol | its lease failed | the supervisor failed
+| needs … open files for … hosts, and the hard limit of its container is | has no room for the job's records
+in | vanished: its rank.py was killed | restart … of … by … itself, on | goes with torch's CUDA build alone
+| starts ranks itself, and would do so once for every rank | ranks does the same work | was built without |
 the image has no Accelerate | the image has no Ray | Ray on … did not listen at | did not join | Horovod
 with Gloo meets at an HTTP server on main | restart … of … in … s | given up after | no restart: | and
 --min-hosts is | no rank has printed for … s | the program that reads it was ended | the launcher made a

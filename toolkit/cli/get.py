@@ -26,7 +26,6 @@ from toolkit.cli.progress import Progress
 from toolkit.cluster.session import Session, choose_hosts
 from toolkit.core.disk_space import size
 from toolkit.core.local_writer import Destination, destination
-from toolkit.core.names import JOBS, job_word
 from toolkit.core.printable import printable_line
 from toolkit.core.text import counted
 from toolkit.errors import ToolkitError
@@ -46,6 +45,7 @@ from toolkit.jobs.files import (
 from toolkit.jobs.records import job_status, newest_job
 from toolkit.jobs.status import JobStatus
 from toolkit.plan.execute import StepProgress
+from toolkit.protocol.names import JOBS, job_word
 from toolkit.remote.fanout import fan_out
 
 

@@ -23,7 +23,7 @@ from toolkit.cluster.applied import change_finding
 from toolkit.cluster.container_status import host_states
 from toolkit.cluster.gpu_usage import gpus_json, gpus_text
 from toolkit.cluster.session import Session
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.errors import ToolkitError
 from toolkit.jobs.records import job_statuses
 from toolkit.jobs.status import JobStatus, job_json, jobs_table
@@ -39,7 +39,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
     """Show hosts, services, GPUs with their holders, and jobs; exits with 3 when the cluster is not up."""
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
-        rows = host_states(inventory, session.facts, session.errors, inside_programs())
+        rows = host_states(inventory, session.facts, session.errors, container_programs())
         changes = change_finding(inventory, session.facts)
         services = service_states(session)
         jobs, silent = _jobs(session)

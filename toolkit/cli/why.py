@@ -13,11 +13,11 @@ from toolkit.cli.chosen_job import Job
 from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, connection_of, put_json, put_text
 from toolkit.cli.line import CommandLine
 from toolkit.core.files import write_bundle
-from toolkit.core.names import job_word
 from toolkit.diagnose.show import why_json, why_text
 from toolkit.diagnose.why import bundle_files
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import is_file, is_folder
+from toolkit.protocol.names import job_word
 
 _END = ".tar.gz"
 

@@ -13,13 +13,13 @@ from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.state_folders import refuse_unsafe_state
 from toolkit.core.facts import Facts
 from toolkit.core.here import allow_open_files
-from toolkit.core.names import container_name
 from toolkit.core.report import Outcome
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.load import target_of
 from toolkit.plan.context import Executors
 from toolkit.plan.timing import Stopwatch
 from toolkit.protocol.frames import FrameError, read_frames
+from toolkit.protocol.names import container_name
 from toolkit.remote.container_session import Desks
 from toolkit.remote.fanout import fan_out
 

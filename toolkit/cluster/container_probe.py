@@ -1,4 +1,4 @@
-"""Holds toolkit/inside/look.py on many hosts at once: all listen before any tries, and all end together."""
+"""Holds container/check/container_probe.py on many hosts: all listen before any tries, and end together."""
 
 from __future__ import annotations
 

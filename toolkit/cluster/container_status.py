@@ -13,13 +13,13 @@ from toolkit.core.command import command, script
 from toolkit.core.container import Container
 from toolkit.core.engines import ENGINE_FAILED
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
-from toolkit.core.transport import NOT_FOUND, WITHOUT_SSHD
 from toolkit.core.typed import Kind
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, choose_paths
 from toolkit.plan.steps import Failure, Run
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_CONFIG, LABEL_VERSION, container_name
+from toolkit.protocol.transport import NOT_FOUND, WITHOUT_SSHD
 
 UP = "toolkit up"
 

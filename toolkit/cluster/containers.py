@@ -9,7 +9,9 @@ from toolkit.cluster.files import home_of, sshd_config
 from toolkit.cluster.gpus import CAPABILITIES, NONE_VISIBLE, gpu_access, gpu_failures
 from toolkit.cluster.layout import Layout, Place
 from toolkit.core.container import Container, Mount, Ulimit
-from toolkit.core.names import (
+from toolkit.hostsfile.fields import ULIMITS, UNLIMITED
+from toolkit.plan.steps import Failure
+from toolkit.protocol.names import (
     CONF,
     INSIDE,
     JOBS,
@@ -22,8 +24,6 @@ from toolkit.core.names import (
     LABEL_VERSION,
     container_name,
 )
-from toolkit.hostsfile.fields import ULIMITS, UNLIMITED
-from toolkit.plan.steps import Failure
 
 # What sshd as root needs to become the session's user and to lock up its unprivileged half.
 _SSHD_AS_ROOT = ("SETGID", "SETUID", "SYS_CHROOT")

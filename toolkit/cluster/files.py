@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 
 from toolkit.core.facts import Facts
-from toolkit.core.names import CONF
 from toolkit.core.templates import render_template, word
 from toolkit.network.choose import DataPath
+from toolkit.protocol.names import CONF
 
 
 def home_of(user: str, uid: int) -> str:

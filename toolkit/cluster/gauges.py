@@ -1,4 +1,4 @@
-"""Holds toolkit/inside/gauge.py in every container of a cluster, and what each has said last."""
+"""Holds toolkit/container/monitor/gauges.py in every container of a cluster, and what each has said last."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from toolkit.core.answers import LineStream
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.gauges import HostGauges, parse_gauges
-from toolkit.core.names import INSIDE, container_name
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
+from toolkit.protocol.names import container_name, program
 
 # Rates are known from the second time on.
 _ENOUGH = 2
@@ -98,7 +98,7 @@ class Gauges:
             ending.wait()
             yield from ()
 
-        ask = command("python3", "-S", "-E", str(INSIDE / "gauge.py"), str(self._seconds))
+        ask = command(*program("monitor.gauges", "-S", "-E"), str(self._seconds))
         again = False
         while not ending.is_set():
             came = LineStream(name)

@@ -8,9 +8,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from toolkit.core.facts import Claim, Facts, GpuProcess
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
 from toolkit.errors import NotReady
 from toolkit.plan.show import table
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
 # The server of NVIDIA's Multi-Process Service computes nothing itself, and its clients are listed too. Apart
 # from it every process in nvidia-smi's list of those that compute counts, however little it holds: a context

@@ -8,9 +8,9 @@ from toolkit.cluster.files import authorized_keys_line, known_hosts_line
 from toolkit.cluster.layout import Layout, Place
 from toolkit.core.command import Ref, script
 from toolkit.core.container import CONFINED
-from toolkit.core.names import MAIN, WORKER
 from toolkit.core.typed import Kind
 from toolkit.plan.steps import File, Run, Step, Upload
+from toolkit.protocol.names import MAIN, WORKER
 
 HOST_KEY, CLUSTER_KEY = "ssh_host_ed25519_key", "id_ed25519"
 # The place of a key in a line of a template.

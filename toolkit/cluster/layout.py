@@ -12,13 +12,13 @@ from toolkit.cluster.ownership import refuse_foreign
 from toolkit.cluster.ports import worker_port
 from toolkit.core.facts import Facts
 from toolkit.core.image import ImageFacts, image_arch
-from toolkit.core.names import container_user, identity_reference
 from toolkit.errors import ImageError, NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath, absent, choose_paths, cidrs
 from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import Setting, all_settings
+from toolkit.protocol.names import container_user, identity_reference
 
 # What makes the hosts hold the same image, by the file's ``pull``.
 _SAME = {

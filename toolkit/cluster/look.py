@@ -1,4 +1,4 @@
-"""How toolkit/inside/look.py is started on a host, what it is told, and what its answers are."""
+"""Start of container/check/container_probe.py on a host, what it is told, and its answers."""
 
 from __future__ import annotations
 
@@ -14,26 +14,17 @@ from toolkit.cluster.ownership import running
 from toolkit.cluster.ports import FIRST_MASTER_PORT, free_port
 from toolkit.core.command import Command, script
 from toolkit.core.container import Container
-from toolkit.core.names import MAIN, container_name
-from toolkit.core.transport import SSH, needs_of
 from toolkit.launchers import NEEDS
 from toolkit.protocol.decode import DecodeError, decode, load_json
 from toolkit.protocol.looks import Listening, LookReport
+from toolkit.protocol.names import MAIN, container_name
+from toolkit.protocol.transport import SSH, needs_of
 
 # Seconds after which the program ends by itself, and after which whoever holds it is killed.
 LIFE_SECONDS, KILL_SECONDS = 25, 30
-PROGRAMS = ("ways.py", "look.py")
-# As in toolkit/inside/ways.py: of how many pieces a large message is.
-PIECES = 4
 
-# The programs come as JSON on standard input, so that nothing is written anywhere; each becomes a module.
-_LOADER = """
-import json, sys, types
-for name, text in json.loads(sys.stdin.buffer.read(int(sys.argv[1]))).items():
-    module = sys.modules[name] = types.ModuleType(name)
-    exec(compile(text, name, "exec"), module.__dict__)
-sys.modules["look"].main()
-"""
+# The program comes on standard input, so that nothing is written anywhere.
+_LOADER = "import sys; exec(sys.stdin.buffer.read(int(sys.argv[1])))"
 # The last line tells that it is over even while standard input is still open.
 _WRAPPED = r"""timeout -k 2 "$@"; printf '\nended %s\n' "$?" """
 ENDED = "ended "
@@ -76,14 +67,14 @@ class Looked:
     status: int = 0
 
 
-def plan_looks(layout: Layout, inside: Mapping[str, str], token: str) -> tuple[Look, ...]:
+def plan_looks(layout: Layout, program: str, token: str) -> tuple[Look, ...]:
     """Return what is to be started on each host that holds the image.
 
     Args:
-        inside: name and text of each program of ``toolkit/inside``.
+        program: the text of container_probe.py with all that it imports.
         token: 32 hexadecimal digits; whoever knows it may talk to the programs while they live.
     """
-    programs = json.dumps({name.removesuffix(".py"): inside[name] for name in PROGRAMS}).encode()
+    text = program.encode()
     there = [p for p in layout.places if _runs(layout, p) or _image_id(layout, p)]
     names = {path.host: path.address for path in layout.paths}
     workers = [p.name for p in layout.workers if layout.has_sshd(p) and _runs(layout, p)]
@@ -105,8 +96,8 @@ def plan_looks(layout: Layout, inside: Mapping[str, str], token: str) -> tuple[L
             "programs": programs_of_image,
             "logins": workers if up and place.role == MAIN else [],
         }
-        head = programs + json.dumps(told).encode() + b"\n"
-        python = ("python3", "-I", "-c", _LOADER, str(len(programs)))
+        head = text + json.dumps(told).encode() + b"\n"
+        python = ("python3", "-I", "-c", _LOADER, str(len(text)))
         argv = _exec_args(layout, place, python) if up else _run_args(layout, place, python, token)
         command = script(_WRAPPED, str(KILL_SECONDS), *argv)
         looks.append(Look(place.name, command, head, place.path.address, up))

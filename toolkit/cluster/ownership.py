@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, container_name
 from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_SERVICE, container_name
 
 # Functions of shell. ``with_variable`` prints the path of the environment of each process of this user that
 # has the variable NAME=VALUE. ``of_this_user`` reduces such paths on standard input to those of this user.

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from toolkit.cluster.ownership import running
 from toolkit.core.facts import Facts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER
 from toolkit.core.printable import printable_line
 from toolkit.errors import NotReady
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import DataPath
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER, LABEL_PORT, WORKER
 from toolkit.protocol.numbers import whole
 
 _ANY = ("0.0.0.0", "::")

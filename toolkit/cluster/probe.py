@@ -21,7 +21,6 @@ from toolkit.core.command import Command, script
 from toolkit.core.engines import DOCKER, PODMAN, parse_info
 from toolkit.core.facts import Claim, ContainerFacts, Facts, GpuProcess, Remembered
 from toolkit.core.image import ImageFacts, image_facts, image_id
-from toolkit.core.names import IDENTITY_REPOSITORY, INSIDE, LABEL_CLUSTER, container_name
 from toolkit.core.text import json_list
 from toolkit.core.typed import Kind
 from toolkit.errors import CommandFailed, NotReady, ToolkitError
@@ -35,13 +34,14 @@ from toolkit.protocol.engine import (
 )
 from toolkit.protocol.frames import CELL, framed_script, lines_of, read_cell, rows
 from toolkit.protocol.hosts import Who
+from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_CLUSTER, container_name, program
 from toolkit.protocol.numbers import MOST, whole
 
 # The kernel counts in USER_HZ, which is 100 on every architecture that Docker runs on (man 5 proc).
 _TICKS_PER_SECOND = 100
 _LATEST = 10**11  # seconds since the epoch
 # Its arguments say what a running job uses, in /proc, where every user of the host may read them.
-LEASE = str(INSIDE / "lease.py")
+LEASE = program("job.lease")[1:]
 
 # The probe defines `cell`.
 # A process that ended meanwhile is left out; where /proc hides those of others, kill still knows them.
@@ -79,7 +79,7 @@ for f in $(grep -slzFx @lease@ /proc/[0-9]*/cmdline 2>/dev/null); do
 done
 }
 say claims "$(claims)"
-""".replace("@lease@", LEASE)
+""".replace("@lease@", LEASE[1])
 )
 
 # A device node below /dev/infiniband.
@@ -434,13 +434,13 @@ def parse_claims(text: str, boot: str) -> tuple[Claim, ...]:
 def _claim(cells: tuple[str, ...], boot: str) -> Claim | None:
     pid, user, stat, argv = whole(cells[0]), *cells[1:]
     words = argv.split("\0")
-    if pid is None or len(words) < 3 or words[1] != LEASE or not words[2]:
+    if pid is None or len(words) < 4 or tuple(words[1:3]) != LEASE or not words[3]:
         return None
     if not words[0].rpartition("/")[2].startswith("python"):
         return None
-    said = dict(zip(words[3::2], words[4::2], strict=False))
+    said = dict(zip(words[4::2], words[5::2], strict=False))
     return Claim(
-        job=words[2],
+        job=words[3],
         cluster=said.get("--cluster", ""),
         owner=said.get("--owner", ""),
         slots=tuple(

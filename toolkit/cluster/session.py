@@ -2,7 +2,7 @@
 
 with Connection("hosts.yaml").connect() as session:  # toolkit.api.connection
     layout = observe_layout(session)
-    report = session.execute(plan_up(layout, inside_programs()))  # toolkit.lifecycle.up
+    report = session.execute(plan_up(layout, container_programs()))  # toolkit.lifecycle.up
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from toolkit.core.command import Command, Result
 from toolkit.core.disk_space import size
 from toolkit.core.finding import Finding
 from toolkit.core.image import ImageFacts
-from toolkit.core.names import container_name
 from toolkit.core.report import PlanFailed, Report
 from toolkit.core.runner import ContainerRunner, Sink
 from toolkit.errors import NotReady
@@ -31,6 +30,7 @@ from toolkit.network.evidence import Evidence
 from toolkit.plan.context import Executors
 from toolkit.plan.execute import Listener, execute, reported_after
 from toolkit.plan.steps import Plan
+from toolkit.protocol.names import container_name
 
 if TYPE_CHECKING:
     from toolkit.remote.ssh import Trace

@@ -10,9 +10,9 @@ from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Layout
 from toolkit.cluster.ownership import ours
 from toolkit.core.facts import Facts
-from toolkit.core.names import LABEL_VERSION
 from toolkit.core.text import is_newer, latest
 from toolkit.errors import NotReady
+from toolkit.protocol.names import LABEL_VERSION
 
 
 def programs_of(inside: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from toolkit.core.disk_space import size
 from toolkit.core.finding import Finding
+from toolkit.protocol.code_tree import bucket_digests, bucket_of, tree_digest
 
 FILE, LINK = "f", "l"
 
@@ -85,26 +84,6 @@ class CodeTree:
         """Return the entries of these buckets, sorted by path."""
         wanted, number = set(buckets), self.number
         return [entry for entry in self.entries if bucket_of(entry.path, number) in wanted]
-
-
-def bucket_of(path: str, number: int) -> int:
-    """Return which of so many buckets a path belongs to."""
-    return zlib.crc32(path.encode(errors="surrogateescape")) % number
-
-
-def bucket_digests(entries: Sequence[Entry], number: int) -> tuple[bytes, ...]:
-    """Return the sha256 of each bucket's entries; ``toolkit/inside/copies.py`` makes the same."""
-    hashes = [hashlib.sha256() for _ in range(number)]
-    for path, kind, mode, length, mtime, content in entries:
-        name = path.encode(errors="surrogateescape")
-        about = f"\0{kind} {mode:o} {length} {mtime} {content}\0".encode(errors="surrogateescape")
-        hashes[zlib.crc32(name) % number].update(name + about)
-    return tuple(one.digest() for one in hashes)
-
-
-def tree_digest(digests: Sequence[bytes]) -> str:
-    """Return a tree's identity from the digests of its buckets."""
-    return hashlib.sha256(b"%d:" % len(digests) + b"".join(digests)).hexdigest()
 
 
 def size_findings(tree: CodeTree) -> tuple[Finding, ...]:

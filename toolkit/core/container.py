@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from toolkit.core.names import LABEL_DIGEST, LABEL_VERSION
+from toolkit.protocol.names import LABEL_DIGEST, LABEL_VERSION
 
 # Labels that say something about a container and decide nothing.
 _REMARKS = (LABEL_DIGEST, LABEL_VERSION)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.image import ImageFacts
-from toolkit.core.names import LABEL_DIGEST
+from toolkit.protocol.names import LABEL_DIGEST
 
 
 @dataclass(frozen=True)

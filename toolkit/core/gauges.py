@@ -1,4 +1,4 @@
-"""What hosts and ranks use and how fast ranks go, as toolkit/inside/gauge.py says it."""
+"""What hosts and ranks use and how fast ranks go, as toolkit/container/monitor/gauges.py says it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class HostGauges:
 
 
 def parse_gauges(host: str, line: bytes) -> HostGauges | None:
-    """Return a line of gauge.py; None for what is none: an engine may say a word in between.
+    """Return a line of gauges.py; None for what is none: an engine may say a word in between.
 
     Raises:
-        ToolkitError: it is a line of gauge.py that cannot be read.
+        ToolkitError: it is a line of gauges.py that cannot be read.
     """
     try:
         value = load_json(line)

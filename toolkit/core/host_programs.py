@@ -1,26 +1,62 @@
-"""The programs that travel to the hosts, with the launchers that they import."""
+"""Programs of toolkit/container as they are sent to hosts: as files for `up`, or packed into one text."""
 
 from __future__ import annotations
 
+import ast
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 
-INSIDE_FOLDER = Path(__file__).resolve().parent.parent / "inside"
-_CORE_OF_LAUNCHERS = ("names", "openmpi", "transport")
-_LAUNCHERS_NEED = ("__init__.py", "core/__init__.py", *(f"core/{name}.py" for name in _CORE_OF_LAUNCHERS))
+_PACKAGE = Path(__file__).resolve().parent.parent
+_CONTAINER = _PACKAGE / "container"
+# Files beside the packages, in the folder itself.
+_AT_TOP = ("kubexec.sh", "run.py")
+_PACKAGES = ("container", "launchers", "protocol")
+_PACKED = """import sys, types
+for name, text in {texts!r}.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+sys.exit(module.main())
+"""
 
 
-def inside_programs() -> dict[str, str]:
-    """Return name and text of the programs that run inside the containers.
+def container_programs() -> dict[str, str]:
+    """Return path and text of each file in the folder that containers see as /run/toolkit/inside.
 
-    The launchers are among them, under the names by which they are imported: a job that is started again
-    on other hosts gets its launches there.
+    It holds run.py, which starts the programs, and the packages that they import. The launchers are among
+    them because a job that is restarted on other hosts gets its launches there.
     """
-    found = {
-        path.name: path.read_text()
-        for path in sorted(INSIDE_FOLDER.iterdir())
-        if path.suffix in (".py", ".sh") and path.name != "__init__.py"
-    }
-    package = INSIDE_FOLDER.parent
-    launchers = [f"launchers/{path.name}" for path in sorted((package / "launchers").glob("*.py"))]
-    shipped = [*_LAUNCHERS_NEED, *(name for name in launchers if name != "launchers/slots.py")]
-    return found | {f"toolkit/{name}": (package / name).read_text() for name in shipped}
+    at_top = [_CONTAINER / name for name in _AT_TOP]
+    paths = [path for name in _PACKAGES for path in sorted((_PACKAGE / name).rglob("*.py"))]
+    packages = {f"toolkit/{path.relative_to(_PACKAGE)}": path for path in paths if path not in at_top}
+    files = {path.name: path for path in at_top} | packages
+    # The package's own __init__.py is for the client.
+    return {"toolkit/__init__.py": ""} | {name: path.read_text() for name, path in files.items()}
+
+
+@functools.cache
+def packed(name: str) -> str:
+    """Return a program as one Python text that needs no files: a module and all that it imports of toolkit.
+
+    Args:
+        name: below ``toolkit.container``, such as ``transfer.relay``.
+    """
+    texts: dict[str, str] = {}
+    _add(f"toolkit.container.{name}", texts)
+    return _PACKED.format(texts=texts)
+
+
+def _add(module: str, texts: dict[str, str]) -> None:
+    """Add a module after those that it imports."""
+    text = _PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_text()
+    for imported in imports_of(text):
+        if imported not in texts:
+            _add(imported, texts)
+    texts[module] = text
+
+
+def imports_of(text: str) -> Iterator[str]:
+    """Yield each module of toolkit that the text of a module imports at its top."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toolkit."):
+            yield str(node.module)

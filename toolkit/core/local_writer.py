@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from toolkit.core.names import RUNS
 from toolkit.core.remote_files import RemoteFile
 from toolkit.errors import ToolkitError
+from toolkit.protocol.names import RUNS
 
 # Compared with a remote file: absent, equal in size and time, or anything else.
 State = Literal["new", "there", "differs"]

@@ -1,4 +1,4 @@
-"""Files that a host offers, as ``toolkit/inside/give.py`` lists and sends them, and checks of its answers.
+"""Files that a host offers, as ``container/send_files.py`` lists and sends them, and checks of its answers.
 
 The answers are untrusted input: their fields are decoded by toolkit/protocol/files.py, and each name is
 compared with what was requested.
@@ -88,7 +88,7 @@ Listed = RemoteFile | NoJob | Missing
 
 
 def decode_listed(line: str | bytes, host: str) -> Listed:
-    """Return a line of ``give.py list``.
+    """Return a line of ``send_files list``.
 
     Raises:
         ToolkitError: names the host and the field that is not valid.
@@ -110,7 +110,7 @@ def decode_listed(line: str | bytes, host: str) -> Listed:
 
 
 def decode_sent(line: str | bytes, host: str) -> SentFile:
-    """Return a line of ``give.py send``.
+    """Return a line of ``send_files send``.
 
     Raises:
         ToolkitError: names the host and the field that is not valid.
@@ -128,14 +128,14 @@ def _answer_of(host: str) -> Iterator[None]:
     try:
         yield
     except DecodeError as error:
-        raise ToolkitError(f"the answer of give.py is not valid: {error}", _FIX, host) from error
+        raise ToolkitError(f"the answer of send_files is not valid: {error}", _FIX, host) from error
 
 
 def bad_answer(field: str, value: object, host: str) -> ToolkitError:
-    """Return the error for an answer that is not as give.py writes it."""
+    """Return the error for an answer that is not as send_files writes it."""
     shown = ascii(value)
     shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
-    return ToolkitError(f"the answer of give.py is not valid: {field} is {shown}", _FIX, host)
+    return ToolkitError(f"the answer of send_files is not valid: {field} is {shown}", _FIX, host)
 
 
 def leads_out(name: str, target: str) -> bool:
@@ -149,7 +149,7 @@ def leads_out(name: str, target: str) -> bool:
 
 
 class Requested:
-    """The names that a request for files can bring; see ``give.py`` for how it makes them.
+    """The names that a request for files can bring; see ``send_files`` for how it makes them.
 
     Args:
         folder: of the job, which patterns are relative to.

@@ -21,7 +21,7 @@ from toolkit.protocol.frames import CELL, rows
 from toolkit.protocol.shards import Content
 
 QUESTION = "data"
-# The account of each folder, as toolkit/inside/data_folder.py writes it. The journal's last line about a
+# The account of each folder, as container/transfer/data_folder.py writes it. The journal's last line about a
 # whole shard has the bytes of all that were whole by then.
 _ASK = (
     CELL

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
+from toolkit.protocol.chunks import CHUNK
 from toolkit.protocol.shards import Content, Entry, Shard, pack
-from toolkit.transfer.payload import CHUNK, Stretch, cut
+from toolkit.transfer.payload import Stretch, cut
 
 _PIECE = 2**20
 # What the toolkit keeps beside data on a host; a folder that was staged may be staged from again.

@@ -1,4 +1,4 @@
-"""What the hosts of a job saw of its ranks, as toolkit/inside/inspect_ranks.py prints it."""
+"""What the hosts of a job saw of its ranks, as toolkit/container/diagnose/inspect_ranks.py prints it."""
 
 from __future__ import annotations
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from toolkit.diagnose.evidence import Connection, Evidence
 from toolkit.diagnose.rank_activity import Doing, doing, lead
-from toolkit.protocol.jobs import ENDED
+from toolkit.protocol.states import FINAL_STATES
 
 # Sent again so often without an answer, it is no packet lost by chance: that takes more than half a second.
 _RETRIES = 2
 _KILLED = 137
-FINAL = (*ENDED, "lost")
+FINAL = (*FINAL_STATES, "lost")
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import TIMED_OUT, command, script
-from toolkit.core.mask import masked, masked_text, secret_pairs, secret_values
-from toolkit.core.names import INSIDE, container_name
 from toolkit.diagnose.evidence import Evidence, parse_host
 from toolkit.diagnose.known_errors import KnownError, match
 from toolkit.diagnose.verdict import FINAL, Verdict, judge
@@ -28,13 +26,15 @@ from toolkit.protocol.decode import DecodeError, decode, decode_json
 from toolkit.protocol.engine import ContainerState
 from toolkit.protocol.evidence import MOST_BYTES, Inspected, InspectedNow, Kept
 from toolkit.protocol.jobs import RecordHost, Status
+from toolkit.protocol.names import INSIDE, container_name, program
+from toolkit.protocol.redact import masked, masked_text, secret_pairs, secret_values
 from toolkit.remote.fanout import fan_out
 
 # Stacks of many processes take a while; a host that needs longer counts as one that does not answer.
 _LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
-_PROGRAM = "inspect_ranks.py"
 # What Python exits with if it cannot open its program; and our own status if the program is missing.
 _CANNOT_OPEN, _MISSING = 2, 66
+_PROGRAM = "run.py"
 # What the name of a file in the bundle does not have; none of them leads to another folder.
 _FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
 
@@ -198,7 +198,7 @@ def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) ->
     container = masked_text(_container_words(session, name), secrets)
     try:
         hidden = [word for secret, _ in session.inventory.secrets for word in ("--secret", secret)]
-        ask = command("python3", str(INSIDE / _PROGRAM), *([job] if job else []), *hidden)
+        ask = command(*program("diagnose.inspect_ranks"), *([job] if job else []), *hidden)
         result = session.container(name).run(ask, _LOOK_SECONDS)
         if result.status == TIMED_OUT:
             error = f"does not answer within {_LOOK_SECONDS:.0f} s"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.core.here import is_here, run_here
-from toolkit.core.host_programs import INSIDE_FOLDER
+from toolkit.core.host_programs import packed
 from toolkit.errors import BadInput, Interrupted, Problem
 from toolkit.export.job import BatchJob
 from toolkit.protocol.decode import DecodeError, decode_json
@@ -66,8 +66,9 @@ def rehearse_slurm(
 
 def _two_ranks(job: BatchJob, render: Callable[[BatchJob], str], tell: Callable[[str], None]) -> Trial:
     nodes = tuple(replace(node, slots=1, gpus=min(node.gpus, 1)) for node in job.nodes[:2])
-    allreduce = (INSIDE_FOLDER / "allreduce.py").read_text(encoding="utf-8")
-    two = replace(job, name=f"{job.name[:34]}-smoke", nodes=nodes, command=("python3", "-c", allreduce))
+    two = replace(
+        job, name=f"{job.name[:34]}-smoke", nodes=nodes, command=("python3", "-c", packed("bench.allreduce"))
+    )
     what = f"all-reduce over {two.world_size} ranks by {job.launcher} under Slurm"
     log = Path(f"{two.name}-{os.getpid()}.log").absolute()
     sent = run_here(("sbatch", "--parsable", f"--output={log}"), render(two))

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.core.transport import EXEC, INSTEAD, LAUNCHERS
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.errors import Path, meant, path_text, shown
+from toolkit.protocol.transport import EXEC, INSTEAD, LAUNCHERS
 
 _SSH_PORT = 22
 

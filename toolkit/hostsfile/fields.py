@@ -12,9 +12,9 @@ import shlex
 
 from toolkit.core.container import Mount
 from toolkit.core.engines import ENGINES
-from toolkit.core.names import CONF
-from toolkit.core.transport import TRANSPORTS
 from toolkit.hostsfile.errors import fits, meant, require, shown
+from toolkit.protocol.names import CONF
+from toolkit.protocol.transport import TRANSPORTS
 
 # Names of toolkit.launchers' registry, and auto; this folder may not import it, and a test compares them.
 LAUNCHERS = (

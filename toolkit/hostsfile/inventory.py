@@ -7,8 +7,8 @@ from functools import cached_property
 
 from toolkit.core.container import Mount, Ulimit
 from toolkit.core.engines import DOCKER
-from toolkit.core.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT, MAIN, WORKER
-from toolkit.core.transport import EXEC, SSH
+from toolkit.protocol.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT, MAIN, WORKER
+from toolkit.protocol.transport import EXEC, SSH
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Inventory:
     Args:
         main: the name of the host on which the launcher runs.
         engine: what runs containers on the hosts: docker or podman.
-        transport: how ranks are started on workers, see ``toolkit.core.transport``.
+        transport: how ranks are started on workers, see ``toolkit.protocol.transport``.
         pull: ``never`` (the image is sent to hosts that lack it), ``missing`` or ``always``.
         hosts: in the file's order, main included.
         spares: names of hosts that take no ranks until a job is started again without one of its own.

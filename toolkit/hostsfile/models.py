@@ -17,10 +17,10 @@ from pydantic import (
 )
 
 from toolkit.core.engines import ENGINES
-from toolkit.core.names import DEFAULT_WORKER_PORT
-from toolkit.core.transport import SSH, TRANSPORTS
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.errors import FORM, Path, fault
+from toolkit.protocol.names import DEFAULT_WORKER_PORT
+from toolkit.protocol.transport import SSH, TRANSPORTS
 
 
 def _text(pattern: str) -> WithJsonSchema:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.core.container import Mount, Ulimit
-from toolkit.core.transport import EXEC, INSTEAD
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.checks import check_across
@@ -14,6 +13,7 @@ from toolkit.hostsfile.errors import Path, path_text
 from toolkit.hostsfile.fields import command_words, limit
 from toolkit.hostsfile.inventory import DataSet, Host, Inventory, Service
 from toolkit.hostsfile.yaml import KEY, Document, read_yaml
+from toolkit.protocol.transport import EXEC, INSTEAD
 
 if TYPE_CHECKING:
     from toolkit.hostsfile.models import (

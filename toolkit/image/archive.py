@@ -11,11 +11,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from toolkit.core.names import part_name
 from toolkit.errors import ImageError
 from toolkit.image.layers import Group, ImageParts, Layer, blob_name, metadata, part_config
 from toolkit.image.source import ImageSource
-from toolkit.transfer.payload import CHUNK, cut
+from toolkit.protocol.chunks import CHUNK
+from toolkit.protocol.names import part_name
+from toolkit.transfer.payload import cut
 from toolkit.transfer.tee_reader import Tap
 
 _END = tarfile.NUL * tarfile.BLOCKSIZE * 2

@@ -14,13 +14,13 @@ from toolkit.cluster.ownership import OWN_PROCESSES
 from toolkit.core.command import script
 from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts, image_id, image_names
-from toolkit.core.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 from toolkit.core.text import json_list
 from toolkit.image.layers import held
 from toolkit.plan.show import table
 from toolkit.plan.steps import CANNOT_TELL, Phase, Plan, Run, Step
 from toolkit.protocol.engine import ImageInspect
 from toolkit.protocol.frames import CELL, rows
+from toolkit.protocol.names import IDENTITY_REPOSITORY, LABEL_PART, PART_REPOSITORY
 
 # How many images of one name `image prune` leaves on a host: today's, and the one to go back to.
 KEPT = 2

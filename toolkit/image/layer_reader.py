@@ -1,7 +1,8 @@
 """Layers out of this machine's engine one by one, through short-lived containers of the image itself.
 
-What such a container gets: toolkit/inside/layers.py as its command line, the engine's folders with layers
-read-only, no network, no capability but to read what belongs to others. It ends with its standard input.
+What such a container gets: the program transfer.image_layers as its command line, the engine's folders with
+layers read-only, no network, no capability but to read what belongs to others. It ends with its standard
+input.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import docker.errors
@@ -24,13 +24,13 @@ from docker.types import Mount
 from docker.utils.socket import read as read_socket
 
 from toolkit.core.engines import DOCKER
+from toolkit.core.host_programs import packed
 from toolkit.core.image import config_identity
 from toolkit.errors import ImageError
 from toolkit.image.layers import ImageParts, Layer
 from toolkit.protocol.decode import MOST_BYTES, decode_json, load_json
 from toolkit.protocol.relay import LayersSeen
 
-_PROGRAM = Path(__file__).resolve().parent.parent / "inside" / "layers.py"
 _CHUNK = 2**18
 _LAST_WORDS = 1.0  # seconds
 # The right to read what belongs to others brings the right to open any file of the host by a handle, wherever
@@ -146,7 +146,7 @@ class LayerReader:
             "entrypoint": ["python3"],
             # -I -S: nothing of the image's own start files or modules takes part.
             "command": [
-                *("-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8")),
+                *("-I", "-S", "-c", packed("transfer.image_layers")),
                 *(self._store, words[0], self._image, *words[1:], *self._diff_ids),
             ],
             "user": "0:0",

@@ -18,10 +18,10 @@ from itertools import takewhile
 from toolkit.core.command import Command, script
 from toolkit.core.disk_space import ASK_ROOM, Room, parse_room
 from toolkit.core.engines import PODMAN
-from toolkit.core.names import LABEL_PART, PART_REPOSITORY
 from toolkit.protocol.decode import DecodeError, decode, load_first, load_json
 from toolkit.protocol.engine import Texts
 from toolkit.protocol.frames import FrameError, framed_script, lines_of, read_frames
+from toolkit.protocol.names import LABEL_PART, PART_REPOSITORY
 
 # Neighbouring layers up to so many bytes travel together: each load costs a tenth of a second.
 JOINED = 2**20

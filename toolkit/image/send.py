@@ -11,7 +11,6 @@ from toolkit.core.answers import answer_of
 from toolkit.core.command import Command, Result, script
 from toolkit.core.disk_space import size
 from toolkit.core.image import image_facts
-from toolkit.core.names import image_names, part_name
 from toolkit.core.runner import Runner
 from toolkit.core.text import json_list
 from toolkit.errors import ImageError, ToolkitError, Unreachable
@@ -33,6 +32,7 @@ from toolkit.image.source import ImageSource
 from toolkit.plan.context import Advance, Context, Verdict, counted, failure, room_fix
 from toolkit.plan.steps import PullImage, SendImage
 from toolkit.protocol.engine import ImageInspect
+from toolkit.protocol.names import image_names, part_name
 from toolkit.transfer.host import Declined
 from toolkit.transfer.host_programs import load_program, relay_program
 from toolkit.transfer.relay import LEAST, Relay

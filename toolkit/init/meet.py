@@ -14,7 +14,6 @@ from toolkit.core.container import Mount
 from toolkit.core.engines import DOCKER
 from toolkit.core.facts import Remembered
 from toolkit.core.files import refuse_file, write_file
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
 from toolkit.core.printable import printable_line
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
@@ -28,6 +27,7 @@ from toolkit.init.shares import SHARES, CommonShare, common_shares
 from toolkit.init.survey import PODMAN_INFO, Met, engine_of, survey
 from toolkit.network.choose import Choice
 from toolkit.network.evidence import Evidence
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
 
 @dataclass(frozen=True)

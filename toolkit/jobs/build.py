@@ -17,8 +17,7 @@ from toolkit.cluster.session import Session, observe_layout
 from toolkit.cluster.versions import require_programs
 from toolkit.core.code import CodeTree, size_findings
 from toolkit.core.finding import Finding
-from toolkit.core.host_programs import inside_programs
-from toolkit.core.names import job_id
+from toolkit.core.host_programs import container_programs
 from toolkit.errors import BadInput, NotReady, Problem, ToolkitError
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import private_files, read_secrets
@@ -26,12 +25,13 @@ from toolkit.jobs.code import read_tree
 from toolkit.jobs.plan import plan_job, require_launcher, require_running, rooms
 from toolkit.jobs.records import taken_slots
 from toolkit.jobs.request import CheckedRequest, Request, check_request, chosen_hosts
+from toolkit.jobs.slots import Room, Taken, take_slots
 from toolkit.launchers import WITH_TOKEN, starts_from_main
 from toolkit.launchers.job import Job, JobHost
-from toolkit.launchers.slots import Room, Taken, take_slots
 from toolkit.network.choose import cidrs
 from toolkit.network.tuning import parse_tunings, rules_text, tuned_for
 from toolkit.plan.steps import Plan, SendCode
+from toolkit.protocol.names import job_id
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
     concerned = list(dict.fromkeys((*_needed(inventory, checked), *spare)))
     require_launcher(layout, start.launcher, request.elastic)
     require_running(layout, concerned)
-    require_programs(inventory.cluster, (session.facts[name] for name in concerned), inside_programs())
+    require_programs(inventory.cluster, (session.facts[name] for name in concerned), container_programs())
     running = () if request.share else taken_slots(session)
     try:
         hosts = take_slots(rooms(layout, chosen), request.ranks, running)

@@ -20,8 +20,8 @@ from pathlib import Path
 import pathspec
 
 from toolkit.core.code import FILE, LINK, CodeTree, Entry
-from toolkit.core.names import RUNS
 from toolkit.errors import ToolkitError
+from toolkit.protocol.names import RUNS
 
 IGNORE_FILES = (".gitignore", ".toolkitignore")
 # Folders that are never part of a program, whatever the ignore files say.

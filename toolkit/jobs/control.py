@@ -12,8 +12,7 @@ from toolkit.cluster.layout import Layout
 from toolkit.cluster.session import Session
 from toolkit.cluster.versions import taken_from_jobs
 from toolkit.core.command import command
-from toolkit.core.host_programs import inside_programs
-from toolkit.core.names import INSIDE
+from toolkit.core.host_programs import container_programs
 from toolkit.core.report import Report, from_phase, spans_json
 from toolkit.errors import Interrupted, NotReady, ToolkitError
 from toolkit.jobs.exec_mode import end_parts, stop_parts
@@ -23,6 +22,7 @@ from toolkit.jobs.records import job_parts, job_status, running_jobs
 from toolkit.jobs.status import JobStatus
 from toolkit.plan.execute import Listener, PlanInterrupted
 from toolkit.plan.steps import Plan, StartJob
+from toolkit.protocol.names import program
 from toolkit.remote.fanout import fan_out
 
 _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -135,7 +135,7 @@ def kill(session: Session, job: str) -> None:
     """Kill every process that carries the job's mark, on every host that answers, as a person's Ctrl-C."""
 
     def sweep(host: str) -> None:
-        ask = command("python3", str(INSIDE / "sweep.py"), job, "--signal", "KILL", "--interrupt")
+        ask = command(*program("job.sweep"), job, "--signal", "KILL", "--interrupt")
         with contextlib.suppress(NotReady):
             session.container(host).run(ask, 30)
 
@@ -169,7 +169,7 @@ def refuse_to_end_jobs(session: Session, layout: Layout, prepare: bool = False) 
     Raises:
         NotReady: names the job and the hosts.
     """
-    taken = taken_from_jobs(layout, inside_programs(), prepare)
+    taken = taken_from_jobs(layout, container_programs(), prepare)
     running = running_jobs(session) if taken else []
     if running:
         what = f"job {running[-1]} is running, and {' and '.join(taken)}"

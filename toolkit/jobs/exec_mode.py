@@ -14,12 +14,12 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
 from toolkit.core.command import Command, command
 from toolkit.core.finding import Finding
-from toolkit.core.names import INSIDE
-from toolkit.core.transport import EXEC
 from toolkit.errors import ToolkitError
 from toolkit.jobs.status import FAULTS, FINAL, JobStatus, parse_status, shifted, together
 from toolkit.launchers import starts_from_main
 from toolkit.protocol.jobs import JobRow, Record, Status
+from toolkit.protocol.names import program
+from toolkit.protocol.transport import EXEC
 from toolkit.remote.fanout import fan_out
 
 
@@ -86,7 +86,7 @@ def all_parts(session: Session, ask: Callable[[str], Sequence[JobRow]]) -> list[
     Warn once of each host that reports on a job in which it takes no part; its report is ignored.
 
     Args:
-        ask: gives the rows of listing.py of a host.
+        ask: gives the rows of job_list.py of a host.
 
     Raises:
         ToolkitError: no host answers.
@@ -164,7 +164,7 @@ def stop_parts(
     that ends takes its ranks with it, wherever they are.
 
     Args:
-        flags: of toolkit/inside/stop.py.
+        flags: of toolkit/container/job/stop.py.
         seconds: after which a host counts as one that does not answer.
     """
     failed: dict[str, ToolkitError] = {}
@@ -179,10 +179,10 @@ def end_parts(
     """End a job's parts on these hosts at once; return their statuses, and the errors of those that failed.
 
     Args:
-        flags: of toolkit/inside/stop.py.
+        flags: of toolkit/container/job/stop.py.
         seconds: after which a host counts as one that does not answer.
     """
-    ask = command("python3", str(INSIDE / "stop.py"), *flags, job)
+    ask = command(*program("job.stop"), *flags, job)
     return fan_out(hosts, lambda host: _end(session, host, job, ask, seconds))
 
 

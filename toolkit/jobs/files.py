@@ -10,7 +10,6 @@ from pathlib import Path
 from toolkit.cluster.session import Session
 from toolkit.core.command import command, quoted
 from toolkit.core.local_writer import BlockedPath, Destination, IncomingFile, LocalWriter, UnsafeName
-from toolkit.core.names import INSIDE, JOBS, RUNS
 from toolkit.core.remote_files import (
     Missing,
     NoJob,
@@ -25,8 +24,9 @@ from toolkit.core.runner import ContainerRunner
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.plan.context import failure
 from toolkit.protocol.files import MOST_BYTES
+from toolkit.protocol.names import JOBS, RUNS, program
 
-_GIVE = ("python3", "-S", "-E", str(INSIDE / "give.py"))
+_GIVE = program("send_files", "-S", "-E")
 _LIST_SECONDS = 120.0
 _SHOWN = 8
 

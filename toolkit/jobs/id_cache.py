@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 from toolkit.core.files import write_whole
-from toolkit.core.names import JOB_ID
 from toolkit.errors import ToolkitError
+from toolkit.protocol.names import JOB_ID
 
 MOST_JOBS = 50
 MOST_CLUSTERS = 50

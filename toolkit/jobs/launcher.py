@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.core.finding import Finding
-from toolkit.core.transport import EXEC, INSTEAD
-from toolkit.core.transport import LAUNCHERS as WITHOUT_SSH
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.load import is_file
 from toolkit.jobs.script_imports import (
@@ -23,6 +21,8 @@ from toolkit.jobs.script_imports import (
 )
 from toolkit.launchers import ELASTIC, LAUNCHERS
 from toolkit.launchers.job import Job
+from toolkit.protocol.transport import EXEC, INSTEAD
+from toolkit.protocol.transport import LAUNCHERS as WITHOUT_SSH
 
 AUTO = "auto"
 # Of a program that is looked through for its imports: files, and bytes of each.

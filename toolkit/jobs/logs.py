@@ -16,19 +16,18 @@ from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import TIMED_OUT, Result, command
-from toolkit.core.names import INSIDE
 from toolkit.core.runner import ContainerRunner, Runner
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, end_parts
 from toolkit.jobs.records import job_parts
 from toolkit.jobs.status import FAULTS, JobStatus, parse_status, shifted
+from toolkit.protocol.exit_codes import EXIT_LOST
 from toolkit.protocol.jobs import Cause, Ended, Status
+from toolkit.protocol.names import program
 from toolkit.remote.fanout import fan_out
 
 # Seconds before each new try of a host that is not heard from any more; a jump host may be starting again.
 _PAUSES = (0.0, 5.0, 10.0)
-# As in toolkit/inside/common.py: a host of the job is gone.
-_EXIT_LOST = 69
 _MOST_LINE = 1 << 20  # bytes
 
 Sink = Callable[[bytes], None]
@@ -57,7 +56,7 @@ class Excerpt:
     fold: bool = False
 
     def words(self) -> list[str]:
-        """Return it as options of toolkit/inside/follow.py."""
+        """Return it as options of toolkit/container/logs/follow.py."""
         named = {"rank": self.rank, "host": self.host or None, "ago": self.ago, "since": self.since}
         words = [
             w for n, v in {**named, "tail": self.tail}.items() if v is not None for w in (f"--{n}", str(v))
@@ -110,7 +109,7 @@ def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bo
     """Return True when the job has ended, False when it has not after so many seconds."""
     if session.inventory.in_parts:
         return follow_parts(session, job, None, ALL, seconds) is not None
-    ask = ("python3", str(INSIDE / "follow.py"), job, "--silent")
+    ask = (*program("logs.follow"), job, "--silent")
     # Ends there with the limit or with this program, whichever is first.
     result = session.run_inside(session.inventory.main, ask, seconds)
     if not result.ok and result.status != TIMED_OUT:
@@ -124,7 +123,7 @@ def copy(runner: Runner, job: str, sink: Sink, what: Excerpt, *more: str) -> str
     Raises:
         ToolkitError: it failed, or was ended.
     """
-    ask = command("python3", str(INSIDE / "follow.py"), job, *what.words(), *more)
+    ask = command(*program("logs.follow"), job, *what.words(), *more)
     return heard_out(runner.stream(ask, sink), job, runner.name)
 
 
@@ -252,7 +251,7 @@ def _without(host: str, error: Exception) -> Status:
     now = time.time()
     return Status(
         state="failed",
-        exit_code=_EXIT_LOST,
+        exit_code=EXIT_LOST,
         started=now,
         ended=now,
         reason=reason,
@@ -342,7 +341,7 @@ class _Part(threading.Thread):
 
     def _wait(self, runner: ContainerRunner, words: Sequence[str]) -> str:
         """Wait for the end; what waits there ends with the limit or with this program."""
-        ask = command("python3", str(INSIDE / "follow.py"), self._job, *words, "--silent", "--status")
+        ask = command(*program("logs.follow"), self._job, *words, "--silent", "--status")
         said: list[bytes] = []
         outer = self._session.runners[self.host]
         result = runner.follow(outer, ask, lambda data: None, said.append, self._left())

@@ -9,15 +9,15 @@ from toolkit.cluster.container_status import UP, lacks_sshd, why_not_running
 from toolkit.cluster.gpus import ordered_uuids
 from toolkit.cluster.layout import Layout, ours
 from toolkit.core.code import CodeTree
-from toolkit.core.names import container_name
 from toolkit.core.text import counted
-from toolkit.core.transport import EXEC, WITHOUT_SSHD
 from toolkit.errors import NotReady
 from toolkit.image.build_plan import OWN
+from toolkit.jobs.slots import Room
 from toolkit.launchers import BY_AGENT, LAUNCHERS, about_job, starts_from_main
 from toolkit.launchers.job import Job
-from toolkit.launchers.slots import Room
 from toolkit.plan.steps import Phase, Plan, SendCode, StartDaemons, StartJob
+from toolkit.protocol.names import container_name
+from toolkit.protocol.transport import EXEC, WITHOUT_SSHD
 
 
 def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
@@ -80,13 +80,13 @@ def _missing(layout: Layout, host: str) -> tuple[str, bool] | None:
 
 
 def job_file(job: Job) -> str:
-    """Return the text of job.json, the same on every host; see toolkit/inside/common.py for its readers."""
+    """Return the text of job.json, the same on every host; see container/job_file.py for its readers."""
     about = about_job(job) | {"variables": job.has_variables}
     return json.dumps(about, indent=1, sort_keys=True) + "\n"
 
 
 def variables_text(job: Job, hosts: Sequence[str]) -> str:
-    """Return the variables that a supervisor gets for these hosts; see toolkit/inside/variables.py."""
+    """Return the variables that a supervisor gets for these hosts; see container/job/variables.py."""
     if not job.has_variables:
         return ""
     own = {host: dict(pairs) for host, pairs in job.host_env if host in hosts}

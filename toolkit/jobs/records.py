@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from toolkit.cluster.session import Session
 from toolkit.core.answers import read_answer
 from toolkit.core.command import Command
-from toolkit.core.host_programs import inside_programs
-from toolkit.core.names import JOBS
+from toolkit.core.host_programs import packed
 from toolkit.errors import NotReady, ToolkitError, Unreachable
 from toolkit.jobs.exec_mode import Parts, all_parts
+from toolkit.jobs.slots import Taken
 from toolkit.jobs.status import JobStatus, parse_status
-from toolkit.launchers.slots import Taken
 from toolkit.protocol.jobs import JobRow
+from toolkit.protocol.names import JOBS
 from toolkit.remote.fanout import fan_out
 
 
@@ -121,9 +121,10 @@ def _asked_at_desk(session: Session, host: str) -> Sequence[JobRow]:
 
 
 def _ask(session: Session, host: str) -> Sequence[JobRow]:
-    """The rows that listing.py makes of a host's jobs."""
-    listing = inside_programs()["listing.py"]
-    result = session.container(host).run(Command(("python3", "-", str(JOBS)), listing.encode()), 30)
+    """The rows that job_list.py makes of a host's jobs."""
+    result = session.container(host).run(
+        Command(("python3", "-", str(JOBS)), packed("job_list").encode()), 30
+    )
     if not result.ok:
         what = f"{host} does not say which jobs it has: {result.output}"
         raise ToolkitError(what, "toolkit status -v")

@@ -16,7 +16,7 @@ from toolkit.plan.steps import SendCode, StartDaemons, StartJob
 from toolkit.protocol.session import ENDED, Heard
 from toolkit.remote.container_session import Desk
 
-# The program there gives up by itself after 60 s, see toolkit/inside/asks.py.
+# The program there gives up by itself after 60 s, see toolkit/container/job/exec_mode.py.
 _RANKS_S = 90.0
 # Parts of the code that a host can ask for; an honest one asks a few times.
 _ROUNDS = 50
@@ -98,7 +98,7 @@ def _start_daemon(context: Context, host: str, container: str, start: dict[str, 
 
 
 class _Talk:
-    """This side of what ``toolkit/inside/snapshot.py`` says and is told."""
+    """This side of what ``toolkit/container/code/snapshot.py`` says and is told."""
 
     def __init__(self, step: SendCode, desk: Desk, advance: Advance) -> None:
         self._step, self._desk, self._advance = step, desk, advance

@@ -12,14 +12,15 @@ from typing import Any
 
 from toolkit.errors import NotReady
 from toolkit.plan.show import table
-from toolkit.protocol.jobs import ENDED, Cause, Record, Status
+from toolkit.protocol.jobs import Cause, Record, Status
+from toolkit.protocol.states import FINAL_STATES
 
 # What PyTorch puts before a traceback, and the last line of one.
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 
 # lost: nobody was left to write how it ended. unknown: some host of it does not say.
-FINAL = (*ENDED, "lost", "unknown")
+FINAL = (*FINAL_STATES, "lost", "unknown")
 # What has kept a job from its end outweighs what has followed from that.
 FAULTS = ("failed", "timeout", "lost")
 _ENDED_BY_OTHERS = 128 + 15
@@ -93,7 +94,7 @@ class JobStatus:
 
 
 def parse_status(job: str, status: Status, alive: bool = True, record: Record | None = None) -> JobStatus:
-    """Return a job from status.json and record.json, see toolkit/inside/common.py."""
+    """Return a job from status.json and record.json, see toolkit/container/job_file.py."""
     record, cause = record or Record(), status.cause or Cause()
     # What `run` asked for, unless a restart has made it others since.
     asked = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from toolkit.core.transport import SSH
 from toolkit.launchers.accelerate import accelerate
 from toolkit.launchers.deepspeed import deepspeed
 from toolkit.launchers.horovodrun import horovodrun
@@ -16,13 +15,14 @@ from toolkit.launchers.mpirun import mpirun
 from toolkit.launchers.python import python
 from toolkit.launchers.ray import ray
 from toolkit.launchers.torchrun import torchrun
+from toolkit.protocol.transport import SSH
 
 # Fields of a job that its job file leaves out.
 IN_MEMORY = frozenset(("env", "host_env", "override", "token"))
 
 
 def about_job(job: Job) -> dict[str, Any]:
-    """Return what job.json says of a job, its launches included; see toolkit/inside/common.py.
+    """Return what job.json says of a job, its launches included; see toolkit/container/job_file.py.
 
     The variables of its ranks are left out: they are never written to a disk.
     """

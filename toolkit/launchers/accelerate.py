@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from toolkit.core.names import INSIDE
 from toolkit.launchers.job import Job, Launch
 from toolkit.launchers.torchrun import torchrun
+from toolkit.protocol.names import program
 
 
 def accelerate(job: Job) -> tuple[Launch, ...]:
     """Return one launch per host: torchrun's, with Accelerate's settings as variables around it."""
-    around = ("python3", str(INSIDE / "accelerated.py"), job.id)
+    around = (*program("job.accelerate"), job.id)
     return tuple(replace(launch, argv=(*around, *launch.argv)) for launch in torchrun(job))

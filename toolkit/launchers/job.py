@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from toolkit.core.names import DEFAULT_LOG_BYTES, INSIDE, JOBS
-from toolkit.core.transport import SSH
+from toolkit.protocol.names import DEFAULT_LOG_BYTES, JOBS, program
+from toolkit.protocol.transport import SSH
 
 # See ``Launch``; launch.py on the host knows it.
 INTERFACE = "{interface}"
@@ -59,7 +59,7 @@ class Job:
         stall_after: seconds without a line from any rank after which evidence is collected, None for never.
         elastic: the launcher starts ranks again by itself, in a world of another size if need be.
         local_rank_word: the script is given ``--local_rank=N``, as DeepSpeed's launcher does.
-        transport: how ranks are started on hosts other than main, see ``toolkit.core.transport``.
+        transport: how ranks are started on hosts other than main, see ``toolkit.protocol.transport``.
         token: what a launcher's own daemons know each other by; a secret of this job alone, which
             is sent with the variables.
     """
@@ -131,7 +131,7 @@ class Job:
     @property
     def rank_argv(self) -> tuple[str, ...]:
         """The program that launchers start once per rank; it starts ``command``."""
-        return ("python3", str(INSIDE / "rank.py"), self.id)
+        return (*program("job.rank"), self.id)
 
 
 def job_of(about: Mapping[str, Any]) -> Job:

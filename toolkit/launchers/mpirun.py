@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from toolkit.core.transport import EXEC
 from toolkit.launchers.job import Job, Launch
 from toolkit.launchers.openmpi import hosts_argument, openmpi_env
+from toolkit.protocol.transport import EXEC
 
 
 def mpirun(job: Job) -> tuple[Launch, ...]:

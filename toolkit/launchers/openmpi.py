@@ -6,11 +6,11 @@ PRTE_MCA_* (plm_ssh_component.c in its source). Each passes over the other's nam
 
 from __future__ import annotations
 
-from toolkit.core.openmpi import openmpi_network
 from toolkit.launchers.job import Job
+from toolkit.protocol.openmpi import openmpi_network
 
 # Horovod leaves its own ssh calls to an agent of exactly this name, so no ssh of its making is started.
-# `up` mounts it from toolkit/inside/kubexec.sh.
+# `up` mounts it from toolkit/container/kubexec.sh.
 AGENT = "/etc/mpi/kubexec.sh"
 
 

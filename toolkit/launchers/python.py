@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from toolkit.core.names import INSIDE
 from toolkit.launchers.job import Job, Launch
+from toolkit.protocol.names import program
 
 
 def python(job: Job) -> tuple[Launch, ...]:
     """Return one launch per host, which starts that host's ranks side by side."""
     launches, first = [], 0
     for host in job.hosts:
-        argv = ("python3", str(INSIDE / "spawn.py"), str(host.slots), str(first), *job.rank_argv)
+        argv = (*program("job.spawn"), str(host.slots), str(first), *job.rank_argv)
         launches.append(Launch(host.name, argv, (("WORLD_SIZE", str(job.world_size)),)))
         first += host.slots
     return tuple(launches)

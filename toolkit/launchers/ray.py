@@ -6,13 +6,13 @@ ours is the driver: its end is the job's, and Ray's nodes go with it.
 
 from __future__ import annotations
 
-from toolkit.core.names import INSIDE
 from toolkit.launchers.job import Job, Launch
+from toolkit.protocol.names import program
 
 
 def ray(job: Job) -> tuple[Launch, ...]:
     """Return the driver's launch on the first host, and one for a node of Ray on every host."""
-    program = ("python3", str(INSIDE / "rayed.py"), job.id)
-    driver = Launch(job.hosts[0].name, (*program, "driver", *job.rank_argv), name="the driver of Ray")
-    nodes = (Launch(host.name, (*program, "node"), serves=True, name="Ray") for host in job.hosts)
+    words = (*program("job.ray"), job.id)
+    driver = Launch(job.hosts[0].name, (*words, "driver", *job.rank_argv), name="the driver of Ray")
+    nodes = (Launch(host.name, (*words, "node"), serves=True, name="Ray") for host in job.hosts)
     return (driver, *nodes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from toolkit.core.names import INSIDE
 from toolkit.launchers.job import Job, JobHost, Launch
 
 # How the agents of an elastic job find each other; "Rendezvous" in the documentation of torch.distributed.
@@ -27,7 +26,7 @@ def torchrun(job: Job) -> tuple[Launch, ...]:
     return tuple(
         Launch(
             host.name,
-            ("torchrun", *meet(job, host, index), str(INSIDE / "rank.py"), job.id),
+            ("torchrun", *meet(job, host, index), *job.rank_argv[1:]),
             _ELASTIC_ENV if job.elastic else (),
         )
         for index, host in enumerate(hosts)

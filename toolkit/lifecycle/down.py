@@ -8,10 +8,10 @@ from toolkit.cluster.ownership import END_LEFT, OWN_PROCESSES, ours
 from toolkit.core.command import Command, quoted, script
 from toolkit.core.container import CONFINED
 from toolkit.core.facts import Facts
-from toolkit.core.names import JOBS, LABEL_PORT
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.image.inventory import PARTS
 from toolkit.plan.steps import Fetch, Phase, Plan, Run, Step
+from toolkit.protocol.names import JOBS, LABEL_PORT
 from toolkit.protocol.numbers import whole
 
 # Of a cluster's containers those of this user: another one may have made some since the host was asked.

@@ -11,14 +11,14 @@ from dataclasses import replace
 from toolkit.cluster.layout import Layout, make_layout
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command
-from toolkit.core.host_programs import inside_programs
-from toolkit.core.names import UP_TIMES
+from toolkit.core.host_programs import container_programs
 from toolkit.core.report import FailureCause, Outcome, Report, spans_json
 from toolkit.errors import ToolkitError
 from toolkit.jobs.control import refuse_to_end_jobs
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.execute import Listener, reported_after, step_key
 from toolkit.plan.steps import Plan
+from toolkit.protocol.names import UP_TIMES
 
 # Clusters that race go on to ports of their own, so that a second loss is chance already.
 TRIES = 4
@@ -78,7 +78,7 @@ def _bring_up(
                 observed = replace(session.observe(), lost_ports=lost_ports)
                 layout = make_layout(session.inventory, observed)
                 session.leave_out(layout.refused)
-                again = plan_up(layout, inside_programs(), prepare)
+                again = plan_up(layout, container_programs(), prepare)
                 if not force:
                     refuse_to_end_jobs(session, layout, prepare)
             except ToolkitError as error:

@@ -9,8 +9,8 @@ from toolkit.cluster.containers import cluster_container, worker_sshd_config
 from toolkit.cluster.docker import docker_run_script
 from toolkit.cluster.files import ssh_config
 from toolkit.cluster.layout import Layout
-from toolkit.core.names import SERVICE
 from toolkit.errors import BadInput, Problem
+from toolkit.protocol.names import SERVICE
 from toolkit.services.plan import service_of
 
 

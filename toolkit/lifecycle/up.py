@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from toolkit import __version__
 from toolkit.cluster.applied import FILE as APPLIED
@@ -17,9 +18,7 @@ from toolkit.cluster.keys import CLUSTER_KEY, HOST_KEY, key_step, trust_steps
 from toolkit.cluster.layout import Layout, Place
 from toolkit.core.command import Ref, command, script
 from toolkit.core.engines import ENGINE_FAILED
-from toolkit.core.names import INSIDE, MAIN, WORKER, container_name, image_names
 from toolkit.core.report import FailureCause
-from toolkit.core.transport import NOT_FOUND, WITHOUT_SSHD
 from toolkit.data.plan import folder_steps, plan_data
 from toolkit.hostsfile.inventory import DataSet, Inventory
 from toolkit.network.settings import variables
@@ -36,11 +35,12 @@ from toolkit.plan.steps import (
     Upload,
     WaitFor,
 )
+from toolkit.protocol.names import MAIN, WORKER, container_name, image_names, program
 from toolkit.protocol.shards import Content
+from toolkit.protocol.transport import NOT_FOUND, WITHOUT_SSHD
 from toolkit.services.plan import service_folders, service_phases
 
-_INSIDE = ("inside", *(f"inside/toolkit{name}" for name in ("", "/core", "/launchers")))
-_FOLDERS = ("conf", *_INSIDE, "jobs", "home", "etc")
+_FOLDERS = ("jobs", "home", "etc")
 # Those that a role alone has, and those of both.
 _OF_ROLE = {
     MAIN: (CLUSTER_KEY, f"{CLUSTER_KEY}.pub"),
@@ -84,7 +84,7 @@ def plan_up(
 
     Args:
         layout: from ``make_layout``.
-        inside: name and text of each program of ``toolkit/inside``.
+        inside: path and text of each file of the folder of programs.
         prepare: stop before containers are started: keys and configs for those who start them by hand.
         data: what is staged first, see ``toolkit.data.plan``; without it its folders are made.
     """
@@ -172,7 +172,9 @@ def _file_steps(
     layout: Layout, place: Place, programs: tuple[File, ...], hosts: _Text, client: _Text
 ) -> tuple[Step, ...]:
     state, facts = place.state, place.facts
-    folders = [f"{state}/{name}" for name in (*_FOLDERS, *service_folders(layout.inventory, place.name))]
+    own = sorted({"inside", *(f"inside/{folder}" for file in programs for folder in _parents(file.path))})
+    others = (*_FOLDERS, *service_folders(layout.inventory, place.name))
+    folders = [f"{state}/{name}" for name in ("conf", *own, *others)]
     # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
     role = WORKER if place.role == MAIN else MAIN
     stale = [f"{state}/conf/{name}" for name in _OF_ROLE[role]]
@@ -209,6 +211,10 @@ def _file_steps(
         Run(place.name, "make the state folders", make, unless=there),
         Upload(place.name, "write the configuration", tuple(files), (shared,)),
     )
+
+
+def _parents(path: str) -> list[str]:
+    return [str(folder) for folder in PurePosixPath(path).parents[:-1]]
 
 
 def _ssh_files(layout: Layout, place: Place, client: _Text) -> tuple[File, ...]:
@@ -262,7 +268,7 @@ def _prove_step(layout: Layout, main: Place) -> Step:
     return Run(
         main.name,
         "main logs in to every worker",
-        command("docker", "exec", name, "python3", str(INSIDE / "prove.py"), *workers),
+        command("docker", "exec", name, *program("check.login"), *workers),
         unless=Stamp(f"{main.state}/conf/proved", proved),
         timeout=90,
         again=ENGINE_FAILED,

@@ -169,7 +169,7 @@ def make_report(
 
     Args:
         status: how it stands, also where each host has a part of it.
-        told: what account.py said on each host, main first, or the job's first where each has a part.
+        told: what job_facts.py reported on each host, main first, or the job's first where each has a part.
         silent: why others said nothing.
         answered: when each said it, in seconds since the epoch by this machine's clock: the hosts' clocks
             differ, and what they tell is moved by that.
@@ -258,7 +258,7 @@ def _pace(rows: Sequence[tuple[Any, ...]]) -> tuple[Curve, ...]:
 
 
 def gauge_curves(rows: Sequence[tuple[float, Sample]]) -> tuple[Curve, ...]:
-    """Return a host's curves from rows of toolkit/inside/gauge_log.py; what is never known is left out."""
+    """Return a host's curves from rows of container/monitor/gauge_log.py; what is never known is left out."""
     if not rows:
         return ()
     last = rows[-1][1]

@@ -11,14 +11,14 @@ from toolkit.core.answers import answer_of, read_answer
 from toolkit.core.causes import words_of
 from toolkit.core.command import command
 from toolkit.core.facts import Facts
-from toolkit.core.mask import masked
-from toolkit.core.names import INSIDE
 from toolkit.diagnose.why import masked_job, secrets_of
 from toolkit.errors import ToolkitError
 from toolkit.jobs.records import job_status
 from toolkit.monitor.job_report import JobReport, make_report
 from toolkit.protocol.account import Account
 from toolkit.protocol.decode import decode
+from toolkit.protocol.names import program
+from toolkit.protocol.redact import masked
 from toolkit.remote.fanout import fan_out
 
 _SECONDS = 120.0
@@ -82,7 +82,7 @@ def _ask(session: Session, host: str, job: str) -> tuple[float, object]:
     Raises:
         ToolkitError: no container of the cluster runs there, or it does not answer.
     """
-    result = session.container(host).run(command("python3", str(INSIDE / "account.py"), job), _SECONDS)
+    result = session.container(host).run(command(*program("monitor.job_facts"), job), _SECONDS)
     answered = time.time()
     if not result.ok:
         what = f"does not say what it knows of {job}: {words_of(result.output)}"

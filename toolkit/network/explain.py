@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolkit.core.facts import Facts, RdmaPort
-from toolkit.core.openmpi import openmpi_network
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.network.choose import Choice, choose, cidrs
 from toolkit.network.evidence import Evidence
 from toolkit.network.fabric import choose_fabric
 from toolkit.network.settings import all_settings
 from toolkit.network.tuning import Tuning, parse_tunings
+from toolkit.protocol.openmpi import openmpi_network
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def rank_settings(
     """Return the variables that every rank on this host gets, sorted by name.
 
     Interface names differ from host to host, so these are never copied from one host to another: the
-    rank program sets them last of all (see ``toolkit/inside/rank.py``).
+    rank program sets them last of all (see ``toolkit/container/job/rank.py``).
 
     Args:
         networks: the data networks of all hosts, see ``cidrs``.

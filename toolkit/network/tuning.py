@@ -57,7 +57,7 @@ class Algorithm:
 
     @property
     def word(self) -> str:
-        """As ``toolkit/inside/bench_algorithms.py`` takes it."""
+        """As ``toolkit/container/bench/algorithms.py`` takes it."""
         return f"{self.number}:{self.segment}"
 
 
@@ -312,7 +312,7 @@ def parse_tunings(text: str) -> tuple[Tuning, ...]:
 
 
 def parse_timings(trial: str, rows: Sequence[AlgorithmTime]) -> tuple[Timing, ...]:
-    """Return what ``toolkit/inside/bench_algorithms.py`` printed of one trial."""
+    """Return what ``toolkit/container/bench/algorithms.py`` printed of one trial."""
     return tuple(Timing(trial, parse_algorithm(row.algorithm), row.bytes, row.seconds) for row in rows)
 
 

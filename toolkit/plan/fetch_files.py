@@ -8,11 +8,11 @@ from typing import IO, cast
 
 from toolkit.core.command import Command, script
 from toolkit.core.local_writer import LocalWriter, UnsafeName, destination, split_name
-from toolkit.core.names import JOB_ID, JOBS
 from toolkit.core.text import counted
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure
 from toolkit.plan.steps import Fetch
+from toolkit.protocol.names import JOB_ID, JOBS
 
 # Everything but the snapshot itself: logs, records, and what the job wrote after its code had come; by the
 # time that the kernel notes, since files that a job copies or unpacks may keep an older one.

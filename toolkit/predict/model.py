@@ -316,7 +316,7 @@ def whole_wire(runs: Sequence[Run], seconds: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe of a training script saw on one slot; see ``toolkit/inside/steptime.py``.
+    """What a probe of a training script saw on one slot; see ``toolkit/container/bench/step_time.py``.
 
     Args:
         parameters: how many got a gradient.

@@ -1,4 +1,4 @@
-"""The answer of toolkit/inside/account.py: what a host knows of a job."""
+"""The answer of toolkit/container/monitor/job_facts.py: what a host knows of a job."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Seconds = Annotated[float, Number(0, 1e9)]
 
 @dataclass(frozen=True)
 class AlgorithmTime:
-    """A row of toolkit/inside/bench_algorithms.py."""
+    """A row of toolkit/container/bench/algorithms.py."""
 
     algorithm: Algorithm
     bytes: Bytes
@@ -49,7 +49,7 @@ class TunedFile:
 
 @dataclass(frozen=True)
 class Steps:
-    """A line of toolkit/inside/steptime.py; ``gradients`` are bytes by dtype."""
+    """A line of toolkit/container/bench/step_time.py; ``gradients`` are bytes by dtype."""
 
     parameters: Bytes
     gradients: dict[str, Bytes]

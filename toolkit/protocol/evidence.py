@@ -1,4 +1,4 @@
-"""Answers of toolkit/inside/inspect_ranks.py: what a host saw of the ranks of a job."""
+"""Answers of toolkit/container/diagnose/inspect_ranks.py: what a host saw of the ranks of a job."""
 
 from __future__ import annotations
 

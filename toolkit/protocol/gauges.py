@@ -1,4 +1,4 @@
-"""Readings of gauges: the lines of toolkit/inside/gauge.py, and the rows that gauge_log.py keeps."""
+"""Readings of gauges: the lines of container/monitor/gauges.py, and the rows that gauge_log.py keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job records: the rows of toolkit/inside/listing.py, and the answers of follow.py and stop.py."""
+"""Job records: the rows of toolkit/container/job_list.py, and the answers of follow.py and stop.py."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ Line = Annotated[str, Text(most=1 << 20, any=True)]  # what a rank printed, or a
 Lines = tuple[Line, ...]
 Moment = Annotated[float, Number(-1e12, 1e12)]  # seconds since the epoch
 ExitCode = Annotated[int, Number(-(2**31), 2**31)]
-# The states of a job that its supervisor writes when the job has ended.
-ENDED = ("succeeded", "failed", "stopped", "timeout")
 Count = Annotated[int, Number(0, 1 << 16)]  # of slots, and the number of one
 
 
@@ -60,7 +58,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Status:
-    """status.json, see ``Status`` in toolkit/inside/common.py.
+    """status.json, see ``Status`` in toolkit/container/job_file.py.
 
     Args:
         lost_host: the host whose loss ended the job; empty if it ended for another reason.
@@ -81,7 +79,7 @@ class Status:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A row of listing.py; ``now`` is the host's clock."""
+    """A row of job_list.py; ``now`` is the host's clock."""
 
     id: JobId
     alive: bool

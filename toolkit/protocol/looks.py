@@ -1,4 +1,4 @@
-"""Answers of the test containers, toolkit/inside/look.py."""
+"""Answers of the test containers, toolkit/container/check/container_probe.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of programs that take part in a transfer: toolkit/inside/relay.py, data_set.py, layers.py."""
+"""Messages of programs that take part in a transfer: container/transfer/{relay,data_set,image_layers}.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of the container session, toolkit/inside/desk.py."""
+"""Messages of the container session, toolkit/container/session.py."""
 
 from __future__ import annotations
 

@@ -10,15 +10,17 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Bytes: small files are joined to at least the first and at most the second; a larger file goes in pieces.
 LEAST, MOST, PIECE = 2**23, 2**25, 2**24
 # What an entry counts besides its content, so that a million empty files are not one shard.
 _ENTRY = 256
 
-# As toolkit/inside/data_folder.py reads them.
-Entry = list[Any]
+if TYPE_CHECKING:
+    Entry = list[Any]
+else:
+    Entry = list  # hosts can have Python 3.8
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def pack(entries: Iterable[Entry]) -> Content:
     if together:
         shards.append(_shard(together))
     names = "\n".join(sorted(shard.name for shard in shards))
-    return Content(_name(names.encode()), files, size, tuple(shards))
+    return Content(shard_name(names.encode()), files, size, tuple(shards))
 
 
 def _ends(path: str, weight: int) -> bool:
@@ -95,8 +97,9 @@ def _shard(entries: list[Entry]) -> Shard:
     sizes = [entry[-1] for entry in entries if entry[0] in "fp"]
     # A file takes whole blocks, a folder at least one.
     room = sum(-(-size // 4096) * 4096 for size in sizes) + 4096 * sum(entry[0] == "d" for entry in entries)
-    return Shard(_name(text), text, 4 + len(text) + sum(sizes), room)
+    return Shard(shard_name(text), text, 4 + len(text) + sum(sizes), room)
 
 
-def _name(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()[:32]
+def shard_name(entries: bytes) -> str:
+    """Return the name of a shard, by its entries as they are sent."""
+    return hashlib.sha256(entries).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""One process inside a container for all that a command asks of it; see ``toolkit/inside/desk.py``.
+"""One process inside a container for all that a command asks of it; see ``toolkit/container/session.py``.
 
 To start a process in a container takes an engine a tenth of a second. A run asks four things of main, so
 they go to one process, which is started while the host is still asked what it is.
@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.command import Result, command
-from toolkit.core.names import INSIDE
 from toolkit.core.runner import ContainerRunner, Runner, Sink
 from toolkit.errors import ToolkitError
 from toolkit.protocol.decode import DecodeError, decode, load_json
+from toolkit.protocol.names import program
 from toolkit.protocol.session import ENDED, MOST_BYTES, Heard
 
 # Neither site-packages nor the variables of the image: it starts sooner, and nobody's settings change it.
-_PROGRAM = command("python3", "-S", "-E", str(INSIDE / "desk.py"))
+_PROGRAM = command(*program("session", "-S", "-E"))
 
 # Seconds without any byte to or from the process after which a host counts as hung while it owes an answer.
 ANSWER_S = 60.0

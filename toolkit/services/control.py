@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from toolkit.cluster.session import Session
 from toolkit.core.causes import words_of
 from toolkit.core.command import script
-from toolkit.core.names import service_container
 from toolkit.core.runner import until_stdin_ends
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.hostsfile.inventory import Service
+from toolkit.protocol.names import service_container
 from toolkit.remote.fanout import fan_out
 from toolkit.services.status import (
     ServiceState,

@@ -12,7 +12,9 @@ from toolkit.cluster.layout import Layout, Place
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import command, script
 from toolkit.core.container import Container, Mount
-from toolkit.core.names import (
+from toolkit.hostsfile.inventory import Inventory, Service
+from toolkit.plan.steps import Failure, Phase, Run, Step, WaitFor
+from toolkit.protocol.names import (
     LABEL_CLUSTER,
     LABEL_HOST,
     LABEL_OWNER,
@@ -22,8 +24,6 @@ from toolkit.core.names import (
     SERVICE,
     service_container,
 )
-from toolkit.hostsfile.inventory import Inventory, Service
-from toolkit.plan.steps import Failure, Phase, Run, Step, WaitFor
 from toolkit.services.status import health_command
 
 # Its ports are published nowhere: nobody outside of the host reaches them, and none of the host's is taken.

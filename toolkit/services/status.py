@@ -9,10 +9,10 @@ from toolkit.cluster.container_status import why_not_running
 from toolkit.cluster.ownership import services_of
 from toolkit.core.command import Command, command, script
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import INSIDE, container_name, service_container
 from toolkit.errors import ToolkitError
 from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.plan.show import table
+from toolkit.protocol.names import container_name, program, service_container
 
 # Of its container on the engine's bridge; it gets one anew with each start.
 _ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
@@ -24,7 +24,7 @@ def health_command(inventory: Inventory, service: Service) -> Command:
     From the cluster's own container, which has Python and the host's network.
     """
     role = inventory.role(service.host)
-    ask = f"docker exec {container_name(inventory.cluster, role)} python3 {INSIDE / 'healthy.py'}"
+    ask = f"docker exec {container_name(inventory.cluster, role)} {' '.join(program('check.health'))}"
     return script(
         f"""at=$(docker inspect --format '{_ADDRESS}' "$1") || exit; exec {ask} "http://$at:$2$3" """.strip(),
         service_container(inventory.cluster, service.name),

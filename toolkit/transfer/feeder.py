@@ -7,8 +7,9 @@ import hashlib
 import threading
 from collections.abc import Callable, Sequence
 
+from toolkit.protocol.chunks import HEAD, ZSTD
 from toolkit.transfer.compress import Packer
-from toolkit.transfer.host import HEAD, ZSTD, Member
+from toolkit.transfer.host import Member
 from toolkit.transfer.payload import Cargo
 
 # Chunks on their way to a host that is fed from here: what takes so many seconds, within bounds. A longer

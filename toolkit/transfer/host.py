@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import threading
 import time
 from collections import deque
@@ -15,18 +14,16 @@ from toolkit.core.answers import LineStream, answer_of
 from toolkit.core.command import Command
 from toolkit.core.runner import Runner
 from toolkit.errors import ToolkitError, Unreachable
+from toolkit.protocol.chunks import CHUNK, HEAD
 from toolkit.protocol.decode import decode_json
 from toolkit.protocol.relay import RelayMessage
 from toolkit.transfer.keys import RelayKey
-from toolkit.transfer.payload import CHUNK, Stretch
+from toolkit.transfer.payload import Stretch
 from toolkit.transfer.schedule import HERE, Line
 
 # Bytes done, bytes in all.
 Advance = Callable[[int, int], None]
 
-# As in relay.py: kind, flags, number, length; and the flag of a compressed chunk.
-HEAD = struct.Struct(">cBII")
-ZSTD = 1
 # Seconds that a host has for its first word, and between two messages that carry nothing but digests.
 ANSWER, _FLUSH = 20.0, 0.1
 _AGAIN = "run the same command again"

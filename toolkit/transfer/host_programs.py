@@ -1,17 +1,14 @@
-"""Commands that run a program of toolkit/inside on a host itself, which has nothing of ours yet."""
+"""Commands that run a program of toolkit/container on a host itself, which has no files of toolkit yet."""
 
 from __future__ import annotations
 
 import base64
 import zlib
-from pathlib import Path
 
 from toolkit.core.command import Command, command, script
 from toolkit.core.container import CONFINED
+from toolkit.core.host_programs import packed
 
-_INSIDE = Path(__file__).resolve().parent.parent / "inside"
-# What relay.py imports, each after what it imports itself.
-_RELAY = ("frames", "links", "loading", "giving")
 _START = r"""
 no() { echo "{\"missing\": \"$1\"}"; exit; }
 command -v python3 >/dev/null || no "it has no python3"
@@ -45,7 +42,7 @@ def relay_program(cluster: str, identity: str, address: str) -> Command:
 
     It prints ``{"missing": …}`` where there is none. Address: where other hosts reach it.
     """
-    return script(_START, cluster, identity, address, _packed("relay", *_RELAY))
+    return script(_START, cluster, identity, address, _compressed("transfer.relay"))
 
 
 def load_program(cluster: str, identity: str) -> Command:
@@ -63,7 +60,7 @@ def data_program(folder: str, account: str, cluster: str, image: str, user: str,
         image: in whose container it runs where the host has no Python.
         user: the ssh user there, as ``uid:gid``.
     """
-    text = _packed("data_set", "data_folder")
+    text = _compressed("transfer.data_set")
     return script(_START_IN, folder, account, cluster, image, user, "none", word, folder, account, text)
 
 
@@ -71,19 +68,10 @@ def data_relay_program(
     folder: str, account: str, cluster: str, image: str, user: str, address: str
 ) -> Command:
     """Return the command that starts relay.py for a data set; arguments as above."""
-    text = _packed("relay", *_RELAY, "data_folder", "unpack")
+    text = _compressed("transfer.relay")
     return script(_START_IN, folder, account, cluster, image, user, "host", address, text)
 
 
-def _packed(name: str, *siblings: str) -> str:
-    """A program's text with those that it imports, small: where little is missing, most of what travels."""
-    text = (_INSIDE / f"{name}.py").read_text()
-    if siblings:
-        lines = ["import sys, types"]
-        for sibling in siblings:
-            source = (_INSIDE / f"{sibling}.py").read_text()
-            lines.append(f"module = sys.modules[{sibling!r}] = types.ModuleType({sibling!r})")
-            lines.append(f"exec(compile({source!r}, {f'{sibling}.py'!r}, 'exec'), module.__dict__)")
-        lines.append(f"exec(compile({text!r}, {f'{name}.py'!r}, 'exec'))")
-        text = "\n".join(lines)
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+def _compressed(name: str) -> str:
+    """Return a program as one word: where little is missing, it is most of what is sent."""
+    return base64.b64encode(zlib.compress(packed(name).encode(), 9)).decode()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable, Iterator, Mapping
 from typing import Protocol
 
-# Bytes of a chunk, but for a stretch's last. Each host in a line adds the time of one; smaller ones cost
-# more work than they save. As in toolkit/inside/relay.py.
-CHUNK = 2**18
+from toolkit.protocol.chunks import CHUNK
 
 
 class Stretch(Protocol):

@@ -1,6 +1,6 @@
 """An image or a data set to many hosts at once: each gives to the next what it gets, this machine sends once.
 
-On every host runs toolkit/inside/relay.py for as long as the transfer lasts. Here is decided who gives to
+On every host runs container/transfer/relay.py for as long as the transfer lasts. Here is decided who gives to
 whom (``toolkit.transfer.schedule``), and from here come the digests that alone make a chunk count.
 """
 
@@ -71,7 +71,7 @@ class Relay:
         """Let a host take what it needs, from others or from here, and put it away.
 
         Args:
-            program: starts toolkit/inside/relay.py there.
+            program: starts container/transfer/relay.py there.
             need: see ``toolkit.transfer.payload``.
             address: at which other hosts reach it.
             mbit: what its link carries at most, in Mbit/s; 0 for unknown.

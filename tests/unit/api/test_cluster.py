@@ -24,7 +24,7 @@ from scripts.api_page import PARTS
 from tests.unit import cluster_world as world
 from tests.unit import docs_check
 from tests.unit.conftest import Run
-from tests.unit.inside_world import PATIENCE_S
+from tests.unit.container_world import PATIENCE_S
 from toolkit.api.cluster import Cluster
 from toolkit.api.connection import ToolkitWarning
 from toolkit.api.job import ClusterJob

@@ -15,8 +15,8 @@ import toolkit.api.run
 import toolkit.bench.smoke
 import toolkit.jobs.request
 from tests.unit import cluster_world as world
+from tests.unit.container_world import PATIENCE_S
 from tests.unit.hosts_here import HostHere
-from tests.unit.inside_world import PATIENCE_S
 from toolkit.api.cluster import Cluster
 from toolkit.api.connection import ToolkitWarning
 from toolkit.api.notices import Notice, Topic

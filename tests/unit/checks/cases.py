@@ -13,8 +13,8 @@ from tests.unit.checks import (
 )
 from tests.unit.checks.scenes import Case, info, scene, with_host
 from toolkit.core.facts import ContainerFacts
-from toolkit.core.names import LABEL_CLUSTER, LABEL_OWNER
 from toolkit.errors import NotReady
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
 _FOREIGN = ContainerFacts(
     "f" * 64, "toolkit-demo-worker", "running", {LABEL_CLUSTER: "demo", LABEL_OWNER: "mallory"}

@@ -8,8 +8,8 @@ from tests.unit.checks.recorded import GIB, HOME, place, places
 from tests.unit.checks.scenes import Case, info, scene, with_host, with_image
 from tests.unit.cluster_world import IMAGE
 from toolkit.checks.model import Scene
-from toolkit.core.names import identity_reference
 from toolkit.errors import UnsafeState
+from toolkit.protocol.names import identity_reference
 
 _MIB = 2**20
 _OLD = replace(IMAGE, id="sha256:" + "3" * 64, identity="e" * 16, tags=(identity_reference("e" * 16),))

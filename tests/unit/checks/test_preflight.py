@@ -145,7 +145,7 @@ def test_every_probe_is_among_the_questions() -> None:
 def test_gc_and_its_hidden_alias_remove_the_same(
     recorder: Recorder, saw: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("toolkit.api.cluster.Cluster.check", lambda *_: ())
+    monkeypatch.setattr("toolkit.cli.check.look", lambda *_: ())
     saw(scene())
     assert call(*words)[0] == 0 and recorder.ran.pop().steps == ()
     stopped = replace(world.running("old", "gpu2", "worker"), state="exited")

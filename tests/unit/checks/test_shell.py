@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import NEW_COLUMNS, OLD_COLUMNS, card
+from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from tests.unit.hosts_here import execute, hosts
-from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping, until_seen
 from toolkit.checks.gpu import GPUS, answers
 from toolkit.checks.leftovers import MARKS, Stray, marked, state_folders
 from toolkit.checks.machine import MACHINE, files, memory, processors

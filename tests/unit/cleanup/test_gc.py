@@ -17,8 +17,8 @@ import toolkit.cli.gc
 from tests.unit import cluster_world as world
 from tests.unit.checks.recorded import marks, process
 from tests.unit.conftest import Run as RunToolkit
+from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping
 from tests.unit.hosts_here import execute, hosts
-from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
 from toolkit.checks.leftovers import Stray
 from toolkit.checks.model import Scene, Seen
 from toolkit.cleanup.gc import Collection
@@ -444,7 +444,7 @@ def test_a_person_at_a_terminal_is_asked_unless_nothing_is_removed_or_a_program_
 
     monkeypatch.setattr(toolkit.cli.gc, "connect", lambda *_, **__: nullcontext(Session(world.inventory())))
     monkeypatch.setattr(Session, "require_some", lambda session: None)
-    monkeypatch.setattr("toolkit.cleanup.gc.collect", collected)
+    monkeypatch.setattr("toolkit.cli.gc.collect", collected)
     monkeypatch.setattr(toolkit.cli.gc, "_ask", lambda state: bool(asked.append(state)))
     stream = SimpleNamespace(isatty=lambda: terminal)
     monkeypatch.setattr(toolkit.cli.gc, "sys", SimpleNamespace(stdin=stream, stderr=stream))

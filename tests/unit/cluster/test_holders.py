@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cluster_world import facts, gpu, running
-from tests.unit.inside_world import OTHER, only_root, sleeping, until_seen
+from tests.unit.container_world import OTHER, only_root, sleeping, until_seen
 from toolkit.cluster import probe
 from toolkit.cluster.gpu_usage import Holder, gpus_json, gpus_text, holders, refuse_held
 from toolkit.cluster.probe import LEASE, USES, parse_claims, parse_processes
@@ -28,6 +28,7 @@ STRANGER = GpuProcess("GPU-0", 4711, 512, "bob", "python")
 INNER = "c" * 64  # the Id of every container of cluster_world
 
 NONCE = "ab" * 8
+WORDS = "\0".join(LEASE)
 
 
 def host(*processes: GpuProcess, claims: Sequence[Claim] = (), **changes: object) -> Facts:
@@ -44,14 +45,16 @@ def held(said: Facts) -> list[list[str]]:
 def test_the_question_in_a_real_shell_finds_processes_and_claims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = tmp_path / "lease.py"
+    lease = tmp_path / "run.py"
     lease.write_text("import time\ntime.sleep(60)\n")
     owner = "mal\tlory\nclaim|1|bob|S|x"
-    argv = [str(lease), "j1", "--cluster", "demo", "--owner", owner, "--slots", "0,1", "--gpus"]
+    argv = [str(lease), "job.lease", "j1", "--cluster", "demo", "--owner", owner, "--slots", "0,1", "--gpus"]
     mine = subprocess.Popen([sys.executable, *argv, "GPU-0,GPU-1"], env={"TOOLKIT_JOB": "j1|x"})
     other = subprocess.Popen([sys.executable, *argv, ""])
     # It names the program and is none: the path must be what Python runs.
-    decoy = subprocess.Popen(["sh", "-c", "read line; :", str(lease), "j9"], stdin=subprocess.PIPE)
+    decoy = subprocess.Popen(
+        ["sh", "-c", "read line; :", str(lease), "job.lease", "j9"], stdin=subprocess.PIPE
+    )
     smi = tmp_path / "nvidia-smi"
     gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True).stdout.strip()
     smi.write_text(f"#!/bin/sh\necho 'GPU-0, {mine.pid}, 512'\necho 'GPU-1, {other.pid}, [N/A]'\necho\n")
@@ -61,9 +64,8 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(
     try:
         for process in (mine, other, decoy):
             until_seen(process)
-        text = USES.replace(LEASE, str(lease))
         done = subprocess.run(
-            ["sh", "-c", framed_script(CELL + text, NONCE)],
+            ["sh", "-c", framed_script(CELL + USES, NONCE)],
             capture_output=True,
             check=True,
             env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
@@ -75,7 +77,7 @@ def test_the_question_in_a_real_shell_finds_processes_and_claims(
     assert done.stderr == b""
     sections = read_frames(done.stdout, NONCE)
     apps, claims = sections["apps"], sections["claims"]
-    monkeypatch.setattr(probe, "LEASE", str(lease))
+    monkeypatch.setattr(probe, "LEASE", (str(lease), "job.lease"))
     me = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
     found = [(p.gpu, p.pid, p.memory_mib, p.user, p.job) for p in parse_processes(apps)]
     assert found == [("GPU-0", mine.pid, 512, me, "j1|x"), ("GPU-1", other.pid, 0, me, "")]
@@ -108,10 +110,10 @@ def test_the_job_of_a_process_of_another_user_is_not_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "argv",
     [
-        f"grep\0-slzFx\0{LEASE}\0j",
-        f"python3\0-u\0{LEASE}\0j1",
-        f"python3\0/tmp/other.py\0{LEASE}",
-        f"python3\0{LEASE}\0",
+        f"grep\0-slzFx\0{WORDS}\0j",
+        f"python3\0-u\0{WORDS}\0j1",
+        f"python3\0/tmp/other.py\0{WORDS}",
+        f"python3\0{WORDS}\0",
         "",
     ],
 )

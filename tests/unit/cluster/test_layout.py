@@ -14,10 +14,10 @@ from toolkit.cluster.ports import free_port
 from toolkit.core.container import Ulimit
 from toolkit.core.facts import ContainerFacts, Facts
 from toolkit.core.image import ImageFacts
-from toolkit.core.names import LABEL_OWNER
 from toolkit.errors import ImageError, NotReady
 from toolkit.lifecycle.up import image_steps
 from toolkit.plan.steps import Run
+from toolkit.protocol.names import LABEL_OWNER
 
 
 def with_port(text: str = "") -> str:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
-from tests.unit.inside_world import PATIENCE_S, Load
+from tests.unit.container_world import PATIENCE_S
 from toolkit.cluster.container_probe import look_inside
 from toolkit.cluster.layout import Observed, make_layout
-from toolkit.cluster.look import PIECES, Look, Looked, last_words, parse_line, plan_looks
+from toolkit.cluster.look import Look, Looked, last_words, parse_line, plan_looks
 from toolkit.cluster.pairs import (
     Ways,
     network_ways,
@@ -28,8 +28,9 @@ from toolkit.cluster.pairs import (
     unanswered,
     ways_command,
 )
+from toolkit.container.bench import network
 from toolkit.core.command import Command, Result
-from toolkit.core.host_programs import INSIDE_FOLDER, inside_programs
+from toolkit.core.host_programs import packed
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
 from toolkit.network.choose import choose
@@ -39,6 +40,7 @@ from toolkit.protocol.looks import Listening, LookReport
 
 FACTS = world.cluster_facts()
 PATHS = choose(world.inventory(), FACTS).paths
+PROGRAM = packed("check.container_probe")
 
 
 def test_every_ordered_pair_is_tried_on_the_ports_of_jobs() -> None:
@@ -137,13 +139,13 @@ def test_a_host_without_bash_and_python_says_that_nothing_was_tried() -> None:
 def told(look: Look) -> dict[str, Any]:
     """What a program is told: what follows the programs on its standard input."""
     size = int(str(look.command.argv[-1]))
-    assert set(json.loads(look.head[:size])) == {"ways", "look"}
+    assert look.head[:size].decode() == PROGRAM
     value: dict[str, Any] = json.loads(look.head[size:])
     return value
 
 
 def test_a_container_like_those_of_ranks_is_started_where_the_image_is_and_leaves_nothing() -> None:
-    first, second = plan_looks(world.layout(), inside_programs(), "ab" * 16)  # cpu3 has no image yet
+    first, second = plan_looks(world.layout(), PROGRAM, "ab" * 16)  # cpu3 has no image yet
     assert (first.host, second.host, first.up) == ("gpu1", "gpu2", False)
     line = " ".join(map(str, second.command.argv))
     for words in (
@@ -166,16 +168,12 @@ def test_a_container_like_those_of_ranks_is_started_where_the_image_is_and_leave
 
 def test_where_the_cluster_is_up_its_own_containers_are_used_and_main_logs_in() -> None:
     layout = make_layout(world.inventory(), Observed(world.facts_when_up()))
-    looks = plan_looks(layout, inside_programs(), "0" * 32)
+    looks = plan_looks(layout, PROGRAM, "0" * 32)
     assert "docker exec --interactive toolkit-demo-main python3" in " ".join(map(str, looks[0].command.argv))
     said = [told(look) for look in looks]
     assert [s["logins"] for s in said] == [["gpu2", "cpu3"], [], []]
     assert ["worker" in s["ports"] for s in said] == [True, False, False], "our sshd listens there"
     assert said[0]["names"] == ["cpu3", "gpu1", "gpu2"]
-
-
-def test_both_sides_know_how_many_pieces_a_large_message_has() -> None:
-    assert f"PIECE, PIECES = 1 << 14, {PIECES}" in (INSIDE_FOLDER / "ways.py").read_text()
 
 
 def test_lines_of_the_program_and_of_others() -> None:
@@ -254,10 +252,9 @@ def test_one_that_does_not_come_up_holds_up_nobody(fate: str, words: str) -> Non
 # `toolkit bench network`
 
 
-def test_the_pairs_of_a_rank_that_does_not_measure(inside: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pairs_of_a_rank_that_does_not_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes part in what all ranks do; a latency counts for both directions."""
-    bench = inside("bench_network")
-    monkeypatch.setattr(bench, "load_host", lambda: {"host": "gpu2", "address": "10.0.0.2"})
+    monkeypatch.setattr(network, "load_host", lambda: {"host": "gpu2", "address": "10.0.0.2"})
     monkeypatch.setenv("LOCAL_RANK", "1")
     given: list[object] = []
     leaders = [(f"gpu{number}", f"10.0.0.{number}", 5000 + number, True) for number in (1, 2, 3)]
@@ -271,7 +268,7 @@ def test_the_pairs_of_a_rank_that_does_not_measure(inside: Load, monkeypatch: py
         return next(answers)
 
     comm = SimpleNamespace(Ibarrier=lambda: SimpleNamespace(Test=lambda: True), allgather=allgather)
-    found = bench.measure_pairs(comm, 1.0, 1)
+    found = network.measure_pairs(comm, 1.0, 1)
     assert given == [("gpu2", "10.0.0.2", 0, False), [], []]
     assert found == {
         "hosts": ["gpu1", "gpu2", "gpu3"],
@@ -285,15 +282,14 @@ def test_the_pairs_of_a_rank_that_does_not_measure(inside: Load, monkeypatch: py
 
 
 def test_a_bench_of_one_rank_prints_its_result_and_succeeds(
-    inside: Load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = inside("bench_network")
-    monkeypatch.setattr(bench, "load_host", lambda: {"host": "gpu1", "address": "10.0.0.1"})
+    monkeypatch.setattr(network, "load_host", lambda: {"host": "gpu1", "address": "10.0.0.1"})
     comm = SimpleNamespace(rank=0, size=1, allgather=lambda mine: [mine])
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=comm)))  # type: ignore[arg-type]
     words = ["--seconds", "0", "--streams", "1", "--engine", "mpi", "--sizes", "4096", "--budget", "1"]
     monkeypatch.setattr(sys, "argv", ["bench_network.py", *words])
-    assert bench.main() == 0
+    assert network.main() == 0
     mark, _, text = capsys.readouterr().out.partition(" ")
     assert mark == "@network"
     assert json.loads(text) == {

@@ -19,7 +19,7 @@ from toolkit.cluster.session import Session
 from toolkit.cluster.state_folders import QUESTION, parse_state_folders, refuse_unsafe_state
 from toolkit.core.command import Command, Result
 from toolkit.core.facts import Facts, StateFolder
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.errors import ToolkitError, UnsafeState
 from toolkit.image.pull import plan_pull
 from toolkit.lifecycle.down import plan_down
@@ -191,7 +191,7 @@ def test_every_command_refuses_such_a_host_and_goes_on_with_the_others() -> None
     (outcome,) = session.connect_outcomes()
     assert (outcome.host, outcome.status) == ("gpu2", "failed")
     assert "belongs to user ID 2000" in outcome.detail and "sudo mv" in outcome.fix
-    states = host_states(session.inventory, session.facts, session.errors, inside_programs())
+    states = host_states(session.inventory, session.facts, session.errors, container_programs())
     state = next(s for s in states if s.host == "gpu2")
     assert not state.ok and "state directory is not safe" in state.note and "sudo mv" in state.fix
 

@@ -23,13 +23,13 @@ from toolkit.cluster.versions import (
 )
 from toolkit.core.container import Container
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.host_programs import inside_programs
-from toolkit.core.names import LABEL_VERSION
+from toolkit.core.host_programs import container_programs
 from toolkit.core.text import is_newer, latest
 from toolkit.errors import NotReady, Unreachable
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import step_lines
 from toolkit.plan.steps import Run
+from toolkit.protocol.names import LABEL_VERSION
 
 OURS, OTHERS = programs_of(world.INSIDE), (("rank.py", "00ff"),)
 LATER = "99.0.0"
@@ -243,7 +243,7 @@ def test_status_of_every_kind_of_host() -> None:
     )
     del said["cpu3"]
     errors = {"cpu3": Unreachable("no answer", host="cpu3")}
-    rows = {r.host: r for r in standing.host_states(world.inventory(), said, errors, inside_programs())}
+    rows = {r.host: r for r in standing.host_states(world.inventory(), said, errors, container_programs())}
     assert (rows["gpu1"].state, rows["gpu1"].note, rows["gpu1"].version) == ("running", "", __version__)
     assert rows["gpu2"].state == "exited (255)" and not rows["gpu2"].ok
     assert rows["gpu2"].note == "the host has rebooted since, at 1970-01-01 00:16 UTC"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.unit.inside_world import PATIENCE_S
+from tests.unit.container_world import PATIENCE_S
 from toolkit.core.background import Background
 
 

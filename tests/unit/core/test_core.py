@@ -19,11 +19,11 @@ from toolkit.core.container import Container, Mount, Ulimit
 from toolkit.core.engines import PODMAN
 from toolkit.core.facts import Interface
 from toolkit.core.image import config_identity, image_facts, image_identity
-from toolkit.core.names import LABEL_DIGEST, container_user, job_id
 from toolkit.core.report import Outcome, Report
 from toolkit.core.text import json_list
 from toolkit.protocol.decode import decode
 from toolkit.protocol.engine import ImageInspect
+from toolkit.protocol.names import LABEL_DIGEST, container_user, job_id
 
 CONFIG: dict[str, Any] = {
     "Env": ["PATH=/opt/venv/bin:/usr/bin", "EQ=a=b"],

@@ -373,8 +373,8 @@ def test_no_module_prints_around_the_escaping() -> None:
     found = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         path = file.relative_to(PACKAGE).as_posix()
-        # Programs inside run on hosts and in containers, where their output is read by others.
-        if not path.startswith(("inside/", "_data/")) and path != WRITER:
+        # Programs of toolkit/container run on hosts and in containers, where their output is read by others.
+        if not path.startswith(("container/", "_data/")) and path != WRITER:
             found[path] = list(prints(path, file.read_text(encoding="utf-8")))
     found = {path: names for path, names in found.items() if names}
     assert not found, f"use say, put_text, ask, put_json or put_file of toolkit.cli.common: {found}"

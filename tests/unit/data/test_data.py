@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.container_world import INSIDE
 from tests.unit.data_here import listing, make_hosts, remove, send
 from tests.unit.hosts_here import HostHere
-from tests.unit.inside_world import Load
 from toolkit.cluster.connect import Reply
 from toolkit.cluster.containers import cluster_container
+from toolkit.container.transfer.unpack import SYNC_BYTES, Shelf
 from toolkit.core.command import Result
 from toolkit.data.manage import read_data, refuse_lacking, require_data
 from toolkit.data.plan import (
@@ -47,7 +48,6 @@ from toolkit.protocol import shards
 from toolkit.protocol.shards import LEAST, MOST, PIECE, Content, Entry, pack
 
 TEXT = world.HOSTS + world.DATA
-INSIDE = Path("toolkit/inside").resolve()
 
 
 def small(count: int, size: int = 100_000) -> list[Entry]:
@@ -329,14 +329,22 @@ def account(root: Path) -> Path:
 
 
 def ask(word: str, root: Path, **order: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-S", str(INSIDE / "data_set.py"), word, str(root), str(account(root))]
+    words = [
+        sys.executable,
+        "-S",
+        str(INSIDE / "run.py"),
+        "transfer.data_set",
+        word,
+        str(root),
+        str(account(root)),
+    ]
     return subprocess.run(words, input=json.dumps(order), capture_output=True, text=True, check=False)
 
 
 def unpack(root: Path, source: Path, cut: int | None = None) -> list[Any]:
     """Feed the shards of a folder to the host's program, the last one cut short if asked for."""
     text = (
-        "import json, sys, time; import unpack; said = []\n"
+        "import json, sys, time; from toolkit.container.transfer import unpack; said = []\n"
         "root, account, *files = sys.argv[1:]\n"
         "every = range(len(files))\n"
         "shelf = unpack.Shelf(root, account, every, len(files), lambda *words: said.append(words))\n"
@@ -407,13 +415,12 @@ def test_why_the_folder_of_a_data_set_cannot_be_used(output: str, what: str, fix
     assert what in error.what and fix in error.fix
 
 
-def test_shards_go_to_the_disk_together(inside: Load) -> None:
+def test_shards_go_to_the_disk_together() -> None:
     """All that are left, or many bytes; what waits for neither is written after some time."""
-    unpack = inside("unpack")
-    small, large = SimpleNamespace(size=10), SimpleNamespace(size=unpack.SYNC_BYTES - 10)
+    small, large = SimpleNamespace(size=10), SimpleNamespace(size=SYNC_BYTES - 10)
 
     def due(left: int, *waiting: object) -> bool:
-        return bool(unpack.Shelf._due(SimpleNamespace(left=left, _waiting=waiting)))
+        return bool(Shelf._due(SimpleNamespace(left=left, _waiting=waiting)))
 
     assert due(1, small) and due(2, small, small)
     assert not due(2, small) and not due(2, large)
@@ -476,7 +483,7 @@ def inside(text: str, *words: str) -> str:
 
 def test_entries_that_lead_out_of_the_folder_or_make_no_sense_are_refused() -> None:
     text = (
-        "import json, sys; from data_folder import Fault, parse_entries\n"
+        "import json, sys; from toolkit.container.transfer.data_folder import Fault, parse_entries\n"
         "for entry in json.loads(sys.argv[1]):\n"
         "    try: parse_entries(json.dumps([entry]).encode()); print('taken', entry)\n"
         "    except Fault: pass\n"
@@ -488,7 +495,8 @@ def test_entries_that_lead_out_of_the_folder_or_make_no_sense_are_refused() -> N
     good = [["d", "a", 0o755], ["l", "a/b", "../c"], ["f", "..a", 0, -5, 0], ["p", "x", 0o600, 1, 9, 5, 4]]
     good.append(["f", os.fsdecode(b"\xff\n"), 0o644, 1, 1])
     text = (
-        "import sys; from data_folder import parse_entries; print(len(parse_entries(sys.argv[1].encode())))"
+        "import sys; from toolkit.container.transfer.data_folder import parse_entries\n"
+        "print(len(parse_entries(sys.argv[1].encode())))"
     )
     assert inside(text, json.dumps(good)) == f"{len(good)}\n"
 
@@ -596,7 +604,8 @@ def test_a_large_file_is_not_put_together_in_what_others_left(
     victim.write_text("kept")
     ((entry,), *_) = (json.loads(shard.entries) for shard in read_content(source).shards)
     text = (
-        "import json, sys; import data_folder; root, account, entry = sys.argv[1:]\n"
+        "import json, sys; from toolkit.container.transfer import data_folder\n"
+        "root, account, entry = sys.argv[1:]\n"
         "print(data_folder.Folder(root, account).part_of(json.loads(entry)), end='')\n"
     )
     part = root / inside(text, str(root), str(account(root)), json.dumps(entry))

@@ -126,7 +126,7 @@ def test_every_host_is_asked_once_and_the_right_rank_is_named() -> None:
     answer = ask(paper)
     assert answer.verdict.ranks == (1,) and answer.verdict.hosts == ("gpu2",)
     for host in paper.runners.values():
-        assert sum("inspect_ranks.py" in line and JOB in line for line in host.asked) == 1
+        assert sum("diagnose.inspect_ranks" in line and JOB in line for line in host.asked) == 1
     found = (answer.job, answer.evidence, answer.verdict, answer.known)
     text, result = why_text(*found), why_json(*found)
     assert text.splitlines()[0].startswith(f"{JOB}: rank 1 on gpu2 sleeps at train.py:4")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.inside_world import PATIENCE_S
+from tests.unit.container_world import PATIENCE_S
 from toolkit.core.image import ImageFacts
 from toolkit.image.export_reader import ExportReader
 from toolkit.image.layer_reader import Unreadable

@@ -13,18 +13,18 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
+from tests.unit.container_world import sleeping
 from tests.unit.frames_here import NONCE
 from tests.unit.hosts_here import execute, hosts
-from tests.unit.inside_world import sleeping
 from toolkit.cluster.probe import parse_facts, probe_command
 from toolkit.cluster.session import Reply, Session
-from toolkit.core.names import LABEL_PART, identity_reference, part_name
 from toolkit.errors import Unreachable
 from toolkit.image.inventory import QUESTIONS, HeldImage, image_rows, images_text, parse_held, plan_prune
 from toolkit.image.manage import list_images, prune_plan
 from toolkit.plan.show import plan_text
 from toolkit.plan.steps import Plan, Run
 from toolkit.protocol.frames import read_frames
+from toolkit.protocol.names import LABEL_PART, identity_reference, part_name
 
 LAYERS = tuple(f"sha256:{letter * 64}" for letter in "abcd")
 NAMES = [name for name, _ in QUESTIONS]

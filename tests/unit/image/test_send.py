@@ -15,11 +15,11 @@ import pytest
 from tests.unit.hosts_here import execute
 from tests.unit.images_here import LAYERS, MIB, STORES, Host, Sender, arrived, config, engines, send, use
 from toolkit.core.command import Command, Result
-from toolkit.core.names import PART_REPOSITORY
 from toolkit.core.report import Outcome
 from toolkit.image.layer_reader import Unreadable, verified
 from toolkit.image.layers import Layer, digest
 from toolkit.plan.steps import Phase, Plan, SendImage
+from toolkit.protocol.names import PART_REPOSITORY
 from toolkit.transfer.host_programs import load_program, relay_program
 
 

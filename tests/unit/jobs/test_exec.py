@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.container_world import JOB, PATIENCE_S, World, host_entry, python, rank_env, wait_for
 from tests.unit.each import for_each
-from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, host_entry, python, rank_env, wait_for
 from toolkit.api.connection import Connection
 from toolkit.cli.common import connection_of
 from toolkit.cluster import session as api
 from toolkit.cluster.containers import cluster_container
 from toolkit.cluster.layout import Observed, make_layout
+from toolkit.container.job import exec_mode
 from toolkit.core.code import CodeTree
 from toolkit.core.command import Command, Result
 from toolkit.core.finding import Finding
@@ -363,7 +364,7 @@ class Reporting:
         )
 
     def _run(self, host: str, ask: Command) -> Result:
-        if "/run/toolkit/inside/stop.py" in ask.argv:
+        if "job.stop" in ask.argv:
             self.ended.append(host)
             return Result(0, json.dumps(plain(part("stopped", 143))))
         return Result(0, json.dumps([plain(one) for one in self._listed(host)]))
@@ -559,7 +560,7 @@ def test_a_host_s_supervisor_sees_a_job_of_one_host(here: World) -> None:
     elsewhere = {"host": "gpu2", "argv": ["false"]}
     own = {"host": "gpu1", "argv": here.rank_argv(), "env": rank_env(0, 3)}
     folder = exec_job(here, launches=[elsewhere, own], command=python("print('here')"))
-    code, _, error = here.call("supervisor.py", JOB)
+    code, _, error = here.call("job.supervisor", JOB)
     assert code == 0, error
     status = here.status()
     assert (status["state"], status["hosts"]) == ("succeeded", {"gpu1": [0]})
@@ -571,14 +572,14 @@ def test_a_host_s_supervisor_sees_a_job_of_one_host(here: World) -> None:
 def test_a_daemon_is_started_ended_and_swept_like_any_launch(here: World) -> None:
     folder = exec_job(here, launches=[{"host": "gpu2", "argv": ["mpirun"]}], stall_after=0.1)
     (folder / "daemon.json").write_text(json.dumps({"command": "echo up; sleep 60 & wait"}))
-    supervisor = here.start("supervisor.py", JOB)
+    supervisor = here.start("job.supervisor", JOB)
     wait_for(lambda: here.log() == b"up\n")
-    assert here.call("stop.py", JOB)[0] == 0
+    assert here.call("job.stop", JOB)[0] == 0
     supervisor.communicate()
     status = here.status()
     assert (status["state"], status["exit_code"], status["unswept"]) == ("stopped", 143, [])
     assert b"nothing" not in here.log(), "its ranks are heard on main: nobody here calls them silent"
-    assert here.call("sweep.py", JOB, "--list")[1] == b"[]\n"
+    assert here.call("job.sweep", JOB, "--list")[1] == b"[]\n"
 
 
 def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: World) -> None:
@@ -587,9 +588,9 @@ def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: 
         "time.sleep(60)"
     )
     exec_job(here, launches=[{"host": "gpu1", "argv": own}], grace=60.0)
-    supervisor = here.start("supervisor.py", JOB)
+    supervisor = here.start("job.supervisor", JOB)
     wait_for(lambda: here.log() == b"up\n")
-    assert here.call("stop.py", "--failed", JOB)[0] == 0
+    assert here.call("job.stop", "--failed", JOB)[0] == 0
     supervisor.communicate()
     assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
     assert here.status()["reason"] == "ended, as the job has failed on another host"
@@ -599,10 +600,10 @@ def test_a_part_whose_peers_have_failed_ends_at_once_and_asks_no_launcher(here: 
 
 def test_a_host_that_was_lost_is_what_the_others_write_down(here: World) -> None:
     exec_job(here, launches=[{"host": "gpu1", "argv": python("import time; time.sleep(60)")}])
-    here.start("supervisor.py", JOB)
+    here.start("job.supervisor", JOB)
     wait_for(lambda: here.status()["state"] == "running")
     why = "gpu2 is lost: no answer"
-    assert here.call("stop.py", "--failed", "--why", why, "--lost", "gpu2", JOB)[0] == 0
+    assert here.call("job.stop", "--failed", "--why", why, "--lost", "gpu2", JOB)[0] == 0
     status = here.status()
     assert (status["state"], status["exit_code"], status["reason"]) == (
         "failed",
@@ -618,13 +619,13 @@ def test_a_launcher_is_not_told_before_the_ranks_on_all_hosts_are_over(here: Wor
         "import signal, time; signal.signal(15, lambda *_: print('asked', flush=True)); time.sleep(60)"
     )
     folder = exec_job(here, launches=[{"host": "gpu1", "argv": own}], grace=20.0)
-    supervisor = here.start("supervisor.py", JOB)
+    supervisor = here.start("job.supervisor", JOB)
     wait_for(lambda: here.status()["state"] == "running")
-    said = json.loads(here.call("stop.py", "--ranks", JOB)[1])
+    said = json.loads(here.call("job.stop", "--ranks", JOB)[1])
     assert said["state"] == "running" and (folder / "ranks-ended").exists()
     time.sleep(0.3)
     assert b"asked" not in here.log() and supervisor.poll() is None
-    process = here.start("stop.py", JOB, "--grace", "0.5")
+    process = here.start("job.stop", JOB, "--grace", "0.5")
     process.communicate(timeout=PATIENCE_S)
     assert b"asked" in here.log()
     assert (here.status()["state"], here.status()["exit_code"]) == ("stopped", 143)
@@ -633,14 +634,14 @@ def test_a_launcher_is_not_told_before_the_ranks_on_all_hosts_are_over(here: Wor
 
 def test_a_job_that_was_never_started_here_has_nothing_to_stop(here: World) -> None:
     folder = exec_job(here)
-    assert here.call("stop.py", "--failed", JOB) == (0, b"{}\n", b"")
+    assert here.call("job.stop", "--failed", JOB) == (0, b"{}\n", b"")
     assert not (folder / "status.json").exists()
 
 
 def test_a_daemon_that_fails_says_whose_it_is(here: World) -> None:
     folder = exec_job(here, launches=[])
     (folder / "daemon.json").write_text(json.dumps({"command": "exit 3"}))
-    here.call("supervisor.py", JOB)
+    here.call("job.supervisor", JOB)
     status = here.status()
     assert (status["state"], status["exit_code"]) == ("failed", 3)
     assert status["reason"] == "the daemon of mpirun on gpu1 ended with exit code 3"
@@ -649,7 +650,7 @@ def test_a_daemon_that_fails_says_whose_it_is(here: World) -> None:
 def desk(here: World) -> Any:
     import subprocess
 
-    program = [sys.executable, "-S", "-E", str(here.root / "inside" / "desk.py")]
+    program = [sys.executable, "-S", "-E", str(here.root / "inside" / "run.py"), "session"]
     env = {**here.base_env(), "TOOLKIT_ROOT": str(here.root)}
     process = subprocess.Popen(program, stdin=-1, stdout=-1, env=env, text=True, bufsize=1)
     here.started.append(process)  # type: ignore[arg-type]
@@ -659,14 +660,14 @@ def desk(here: World) -> Any:
 def test_what_a_launcher_asks_for_comes_to_the_command_and_its_answer_back(here: World) -> None:
     code = """
 import subprocess, sys
-asks = [subprocess.Popen([sys.executable, sys.argv[1], *words], stderr=subprocess.PIPE) for words in
+asks = [subprocess.Popen([sys.executable, *sys.argv[1:], *words], stderr=subprocess.PIPE) for words in
         (["-x", "gpu2", "orted", "-mca", "a b"], ["gpu3", "orted"])]
 for ask in asks:
     print(ask.wait(), ask.stderr.read().decode().strip(), flush=True)
 """
-    agent = str(here.root / "inside" / "agent.py")
-    folder = exec_job(here, launches=[{"host": "gpu1", "argv": [*python(code), agent]}])
-    supervisor = here.start("supervisor.py", JOB)
+    agent = (str(here.root / "inside" / "run.py"), "job.ssh_agent")
+    folder = exec_job(here, launches=[{"host": "gpu1", "argv": [*python(code), *agent]}])
+    supervisor = here.start("job.supervisor", JOB)
     talk = desk(here)
     talk.stdin.write(json.dumps({"do": "asks", "job": JOB, "hosts": ["gpu2", "gpu3"]}) + "\n")
     heard = {}
@@ -685,27 +686,25 @@ for ask in asks:
 
 def test_nobody_waits_for_asks_of_a_launcher_that_is_gone(here: World) -> None:
     exec_job(here, launches=[{"host": "gpu1", "argv": ["false"]}])
-    here.call("supervisor.py", JOB)
+    here.call("job.supervisor", JOB)
     talk = desk(here)
     talk.stdin.write(json.dumps({"do": "asks", "job": JOB, "hosts": ["gpu2"]}) + "\n")
     assert json.loads(talk.stdout.readline()) == {"done": True}
 
 
-def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World, inside: Load) -> None:
-    asks = inside("asks")
+def test_a_launcher_that_asks_for_nothing_is_not_waited_for_for_ever(here: World) -> None:
     folder = exec_job(here, launches=[{"host": "gpu1", "argv": python("import time; time.sleep(60)")}])
-    here.start("supervisor.py", JOB)
+    here.start("job.supervisor", JOB)
     wait_for(lambda: here.status()["state"] == "running")
     with pytest.raises(TimeoutError, match="asked for nothing on gpu2"):
-        asks.asked(folder, ["gpu2"], patience=0.05)
-    assert not asks.begun(folder, patience=0.05)
+        exec_mode.asked(folder, ["gpu2"], patience=0.05)
+    assert not exec_mode.begun(folder, patience=0.05)
     (folder / "logs").mkdir(exist_ok=True)
     (folder / "logs" / "rank-0.run").write_text("{}")
-    assert asks.begun(folder, patience=0.05)
-    here.call("stop.py", JOB, "--grace", "0")
+    assert exec_mode.begun(folder, patience=0.05)
+    here.call("job.stop", JOB, "--grace", "0")
 
 
-def test_an_ask_that_nobody_hears_is_given_up(here: World, inside: Load) -> None:
-    asks = inside("asks")
+def test_an_ask_that_nobody_hears_is_given_up(here: World) -> None:
     folder = exec_job(here)
-    assert "nobody listens any more" in asks.ask(folder, "gpu2", "orted", patience=0.05)
+    assert "nobody listens any more" in exec_mode.ask(folder, "gpu2", "orted", patience=0.05)

@@ -332,7 +332,7 @@ def test_no_file_can_be_executed_unless_modes_are_kept(place: Place) -> None:
 
 
 class Lying(ContainerHere):
-    """A host whose give.py answers with these lines."""
+    """A host whose send_files answers with these lines."""
 
     listed: Sequence[Mapping[str, Any]] = ()
     sent = b""
@@ -398,7 +398,7 @@ def test_links_that_lead_out_over_each_other(place: Place) -> None:
 )
 def test_what_a_host_sends_is_checked(place: Place, sent: bytes, field: str) -> None:
     lying(place, a_file("out"), sent=sent)
-    with pytest.raises(ToolkitError, match=f"give.py is not valid: .*{field}") as caught:
+    with pytest.raises(ToolkitError, match=f"send_files is not valid: .*{field}") as caught:
         place.get("out")
     assert caught.value.host == HOST and place.here() == []
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.each import for_each
 from toolkit.cluster.session import choose_hosts, load_inventory
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.errors import BadInput
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.hostsfile.load import read_secrets
@@ -60,7 +60,7 @@ def test_a_script_by_its_absolute_path(code: Path) -> None:
 
 
 def test_without_a_folder_every_word_is_a_command() -> None:
-    assert rank_command(("python3", "/run/toolkit/inside/allreduce.py"), None)[0] == "python3"
+    assert rank_command(("python3", "/run/toolkit/inside/run.py", "bench.allreduce"), None)[0] == "python3"
 
 
 @pytest.mark.parametrize(
@@ -223,6 +223,8 @@ def test_a_request_and_a_job_show_no_variable() -> None:
 
 
 def test_the_programs_that_go_inside() -> None:
-    programs = inside_programs()
-    assert {"rank.py", "supervisor.py", "kubexec.sh"} <= set(programs)
-    assert not any(name.startswith("__") for name in programs)
+    programs = container_programs()
+    assert {"run.py", "kubexec.sh", "toolkit/container/job/rank.py", "toolkit/protocol/names.py"} <= set(
+        programs
+    )
+    assert not any(name.startswith("toolkit/container/run") or "__pycache__" in name for name in programs)

@@ -12,16 +12,16 @@ import pytest
 
 import toolkit.cli.jobs
 from tests.unit import cluster_world as world
-from tests.unit.conftest import Load, Run
+from tests.unit.conftest import Run
 from toolkit.cli.logs import moment
 from toolkit.cluster.session import Session
-from toolkit.core.names import job_word
 from toolkit.errors import NotReady
 from toolkit.jobs.records import find_job, taken_slots
+from toolkit.jobs.slots import Taken
 from toolkit.jobs.status import JobStatus, job_json, jobs_table, length, parse_status
-from toolkit.launchers.slots import Taken
 from toolkit.protocol.decode import decode
-from toolkit.protocol.jobs import ENDED, Record, Status
+from toolkit.protocol.jobs import Record, Status
+from toolkit.protocol.names import job_word
 
 RECORD = {
     "owner": "alice",
@@ -62,10 +62,6 @@ def test_only_jobs_that_run_hold_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.jobs.records.job_statuses", lambda session: [job(), job(alive=False)])
     session = Session(world.inventory())
     assert taken_slots(session) == (Taken(world.JOB_ID, "alice", {"gpu1": (0, 2), "gpu2": (3,)}),)
-
-
-def test_the_final_states_are_those_that_hosts_write(inside: Load) -> None:
-    assert set(ENDED) == inside("common").FINAL_STATES == set(inside("asks")._FINAL)
 
 
 def test_the_cause_of_the_end_is_known_without_its_words() -> None:

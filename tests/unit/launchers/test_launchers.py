@@ -17,9 +17,9 @@ from toolkit.hostsfile import fields
 from toolkit.jobs.launcher import launcher_findings
 from toolkit.jobs.plan import job_file
 from toolkit.jobs.request import Request, check_request
+from toolkit.jobs.slots import Room, Taken, take_slots
 from toolkit.launchers import BY_AGENT, ELASTIC, LAUNCHERS, NEEDS
 from toolkit.launchers.job import Job, JobHost
-from toolkit.launchers.slots import Room, Taken, take_slots
 
 GPU1 = JobHost("gpu1", "10.77.0.2", 2, (0, 1))
 GPU2 = JobHost("gpu2", "10.77.0.3", 3, (0, 1, 2))

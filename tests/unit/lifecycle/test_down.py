@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit import cluster_world as world
+from tests.unit.container_world import OTHER, PATIENCE_S, only_root, sleeping
 from tests.unit.hosts_here import execute, hosts
-from tests.unit.inside_world import OTHER, PATIENCE_S, only_root, sleeping
-from toolkit.core.names import LABEL_PORT
 from toolkit.core.report import PlanFailed, Report, refuse_failed
 from toolkit.lifecycle import down as plan_module
 from toolkit.lifecycle.down import plan_down
 from toolkit.plan.show import report_text
 from toolkit.plan.steps import Plan
+from toolkit.protocol.names import LABEL_PORT
 
 # Processes are looked for on the whole machine: another run of these tests must not meet this one.
 CLUSTER = f"down-{os.getpid():x}"

@@ -15,7 +15,7 @@ from toolkit.cluster.layout import Layout
 from toolkit.cluster.ports import FIRST_MASTER_PORT, master_port, worker_port
 from toolkit.cluster.session import Session, observe_layout
 from toolkit.core.facts import Facts
-from toolkit.core.host_programs import inside_programs
+from toolkit.core.host_programs import container_programs
 from toolkit.core.report import FailureCause, Outcome, Report, Status
 from toolkit.errors import NotReady
 from toolkit.lifecycle.port_race import TRIES, bring_up
@@ -124,7 +124,7 @@ def up(session: Session, hosts: Hosts, monkeypatch: pytest.MonkeyPatch, **words:
     monkeypatch.setattr(Session, "execute", lambda own, *rest, **more: hosts.execute(own, *rest, **more))
     monkeypatch.setattr(Session, "ask_anew", anew)
     layout = observe_layout(session)
-    plan = plan_up(layout, inside_programs())
+    plan = plan_up(layout, container_programs())
     return bring_up(session, layout, plan, lambda event: None, **words)
 
 

@@ -18,9 +18,10 @@ import toolkit.monitor.report
 from tests.golden import check_golden, without_style
 from tests.unit.cluster_world import EXEC, HOSTS, facts
 from tests.unit.cluster_world import inventory as world_inventory
-from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, wait_for
+from tests.unit.container_world import JOB, PATIENCE_S, World, python, wait_for
 from toolkit.bench.scaling_report import Point as Scaled
 from toolkit.bench.scaling_report import Scaling, parse_scaling
+from toolkit.container.monitor import gauge_log
 from toolkit.core.report import HERE, Outcome, from_phase, parse_spans, spans_json
 from toolkit.errors import BadInput
 from toolkit.jobs.status import parse_status
@@ -45,7 +46,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def account(world: World) -> dict[str, Any]:
-    code, out, err = world.call("account.py", JOB)
+    code, out, err = world.call("monitor.job_facts", JOB)
     assert code == 0, err
     found: dict[str, Any] = json.loads(out)
     return found
@@ -79,7 +80,7 @@ def test_what_a_host_tells_of_a_job(world: World) -> None:
     folder = world.job(command=python(STEPS.replace("{code}", "3")))
     (folder / "logs").mkdir()
     began = time.time()
-    assert world.call("supervisor.py", JOB)[0] == 0
+    assert world.call("job.supervisor", JOB)[0] == 0
     said = account(world)
     (rank,) = said["ranks"]
     assert (rank["rank"], rank["exit_code"], rank["last"][-1]) == (0, 3, "step 5, 40 samples/s")
@@ -97,7 +98,7 @@ def test_an_attempt_after_another_begins_the_pace_anew(world: World) -> None:
     command = python("import os; again = os.environ['TOOLKIT_RESTART'] != '0'\n" + text)
     world.job(command=command, max_restarts=1, networks=[])
     fake = world.mpirun_of_one_rank()
-    world.call("supervisor.py", JOB, PATH=f"{fake}:{os.environ['PATH']}")
+    world.call("job.supervisor", JOB, PATH=f"{fake}:{os.environ['PATH']}")
     said = account(world)
     assert len(said["ranks"][0]["starts"]) == 2 and said["ranks"][0]["exit_code"] == 0
     assert [row[1] for row in said["pace"]].count(None) == 1, "between the two nothing is known"
@@ -110,26 +111,26 @@ def test_an_attempt_after_another_begins_the_pace_anew(world: World) -> None:
 
 def test_a_job_that_runs_and_one_that_nobody_knows(world: World) -> None:
     world.job(command=python("print('step 1', flush=True); import time; time.sleep(60)"))
-    world.start("supervisor.py", JOB)
+    world.start("job.supervisor", JOB)
     wait_for(lambda: b"step 1" in world.log())
     said = account(world)
     assert said["alive"] and said["ranks"][0]["ended"] is None
     report = report_of({"gpu1": said}, {"gpu1": said["now"]})
     assert report.status.state == "running" and report.attempts[-1].end is None and report.seconds > 0
-    assert json.loads(world.call("account.py", "no-such")[1])["record"] is None
+    assert json.loads(world.call("monitor.job_facts", "no-such")[1])["record"] is None
 
 
 def test_a_rank_without_a_word(world: World) -> None:
     world.job(command=python("pass"))
-    world.call("supervisor.py", JOB)
+    world.call("job.supervisor", JOB)
     said = account(world)
     assert said["pace"] == [] and said["ranks"][0]["first_output"] is None
 
 
 def test_the_newest_measurement_of_the_network_is_found(world: World) -> None:
     for number, mark in enumerate(("old", "new")):
-        folder = world.job(f"bench-{number}", command=["python3", "/run/bench_network.py"])
-        record = {"command": ["python3", "/run/bench_network.py"], "hosts": []}
+        folder = world.job(f"bench-{number}", command=["python3", "/run/run.py", "bench.network"])
+        record = {"command": ["python3", "/run/run.py", "bench.network"], "hosts": []}
         (folder / "record.json").write_text(json.dumps(record))
         (folder / "status.json").write_text(json.dumps({"state": "succeeded", "started": 100.0 + number}))
         (folder / "output.log").write_text(f'[gpu1 0] @network {{"which": "{mark}"}}\n')
@@ -138,9 +139,9 @@ def test_the_newest_measurement_of_the_network_is_found(world: World) -> None:
 
 
 def test_gauges_of_a_long_job_are_thinned(
-    inside: Load, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    gauge_log = inside("gauge_log")
+    monkeypatch.setenv("TOOLKIT_ROOT", str(world.root))
     monkeypatch.setattr(gauge_log, "APART_S", 0.01)
     monkeypatch.setattr(gauge_log, "MOST_ROWS", 8)
     (tmp_path / "jobs").mkdir()

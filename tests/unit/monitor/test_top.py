@@ -18,10 +18,12 @@ import pytest
 
 from tests.golden import check_golden
 from tests.unit import cluster_world as world
+from tests.unit.container_world import JOB, PATIENCE_S, World, python, rank_env, wait_for
 from tests.unit.each import for_each
-from tests.unit.inside_world import JOB, PATIENCE_S, Load, World, python, rank_env, wait_for
 from toolkit.cluster.gauges import Gauges
 from toolkit.cluster.session import Session
+from toolkit.container.monitor import gauges
+from toolkit.container.monitor.steps import Pace
 from toolkit.core.command import Command, Result
 from toolkit.core.gauges import HostGauges, job_gauges, parse_gauges
 from toolkit.errors import Unreachable
@@ -105,17 +107,17 @@ from toolkit.protocol.gauges import GaugedJob, GpuGauge, RankGauge
     ],
 )
 def test_the_pace_that_a_line_tells(
-    inside: Load, line: str, step: int | None, steps: float | None, samples: float | None
+    line: str, step: int | None, steps: float | None, samples: float | None
 ) -> None:
-    pace = inside("pace").Pace()
+    pace = Pace()
     pace.feed(line.encode() + b"\n", 0.0)
     assert (pace.step, pace.samples_per_s) == (step, samples)
     assert pace.steps_per_s == (pytest.approx(steps) if steps else None)
     assert pace.line == re.sub("\x1b[^m]*m", "", line).strip()
 
 
-def test_a_pace_that_nobody_prints_is_taken_from_the_steps(inside: Load) -> None:
-    pace = inside("pace").Pace()
+def test_a_pace_that_nobody_prints_is_taken_from_the_steps() -> None:
+    pace = Pace()
     for second in range(60):
         pace.feed(f"step {second * 4}\n".encode(), float(second))
     assert pace.steps_per_s == pytest.approx(4.0)
@@ -151,8 +153,8 @@ DIGITS = "1" * 5000
         ),
     ],
 )
-def test_a_number_out_of_range_stops_neither_top_nor_report(inside: Load, line: str) -> None:
-    pace = inside("pace").Pace()
+def test_a_number_out_of_range_stops_neither_top_nor_report(line: str) -> None:
+    pace = Pace()
     for second in range(3):
         pace.feed(f"{line}\n".encode(), float(second))
     pace.feed(b"step 1\nstep 2, 4 samples/s\n", 60.0)
@@ -196,8 +198,7 @@ def test_a_number_out_of_range_stops_neither_top_nor_report(inside: Load, line: 
         ),
     ],
 )
-def test_a_line_takes_time_in_proportion_to_its_length(inside: Load, piece: str) -> None:
-    module = inside("pace")
+def test_a_line_takes_time_in_proportion_to_its_length(piece: str) -> None:
 
     def seconds(letters: int) -> float:
         """The time of the slowest beginning of a line, so that no quick one hides it."""
@@ -205,7 +206,7 @@ def test_a_line_takes_time_in_proportion_to_its_length(inside: Load, piece: str)
         for begin in ("", "1", "step", "samples/s", "1/1", "Time: 1s,", "tps:", "Epoch[1]"):
             line = begin + (piece * letters)[:letters]
             started = time.process_time()
-            module.Pace()._take(line, 0.0)
+            Pace()._take(line, 0.0)
             slowest = max(slowest, time.process_time() - started)
         return slowest
 
@@ -215,8 +216,8 @@ def test_a_line_takes_time_in_proportion_to_its_length(inside: Load, piece: str)
     assert many < 24 * few, f"{few:.4f} s, then {many:.4f} s"
 
 
-def test_of_an_overlong_line_the_end_counts(inside: Load) -> None:
-    pace = inside("pace").Pace()
+def test_of_an_overlong_line_the_end_counts() -> None:
+    pace = Pace()
     pace.feed(b"x" * 1_000_000 + b" step 7, 3 it/s\n", 0.0)
     assert (pace.step, pace.steps_per_s) == (7, 3.0)
 
@@ -235,7 +236,7 @@ def here(tmp_path: Path) -> Iterator[World]:
 @contextmanager
 def gauge(here: World, seconds: str = "0.2", **env: str) -> Iterator[subprocess.Popen[str]]:
     """The program; it ends when nobody holds its standard input any more."""
-    program = [sys.executable, "-S", "-E", str(here.root / "inside" / "gauge.py"), seconds]
+    program = [sys.executable, "-S", "-E", str(here.root / "inside" / "run.py"), "monitor.gauges", seconds]
     process = subprocess.Popen(program, stdin=-1, stdout=-1, env={**here.base_env(), **env}, text=True)
     assert process.stdin is not None and process.stdout is not None
     try:
@@ -258,7 +259,7 @@ def reading(process: subprocess.Popen[str]) -> HostGauges:
 def test_the_gauges_of_this_host_and_of_a_rank_on_it(here: World) -> None:
     text = "import time\nfor n in range(999): print('step', n, flush=True); time.sleep(0.05)"
     here.job(command=python(text), launches=[{"host": "gpu1", "argv": here.rank_argv(), "env": rank_env()}])
-    here.start("supervisor.py", JOB)
+    here.start("job.supervisor", JOB)
     wait_for(lambda: b"step 3" in here.log())
     with gauge(here) as process:
         first, second = reading(process), [reading(process) for _ in range(8)][-1]
@@ -271,13 +272,12 @@ def test_the_gauges_of_this_host_and_of_a_rank_on_it(here: World) -> None:
     # How many, and how long ago the last one was, depends on what else this machine does.
     assert rank.steps_per_s is not None and rank.steps_per_s > 0
     assert rank.memory and rank.cpu is not None and rank.silent is not None
-    here.call("stop.py", JOB)
+    here.call("job.stop", JOB)
 
 
-def test_no_more_processors_are_busy_than_there_are(inside: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_processors_are_busy_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's ticks and our clock are read at different moments."""
-    gauge = inside("gauge")
-    host = gauge.Host("eth0")
+    host = gauges.Host("eth0")
     monkeypatch.setattr(host, "_rate", lambda name, value, now: 1e6)
     cpu = host._cpu(0.0)
     assert cpu["busy"] == cpu["cores"] == os.cpu_count()
@@ -309,18 +309,15 @@ def test_gpus_by_nvidia_smi(here: World, tmp_path: Path) -> None:
     )
 
 
-def test_what_nvidia_smi_said_long_ago_is_not_true_any_more(
-    inside: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu_gauges = inside("gpu_gauges")
+def test_what_nvidia_smi_said_long_ago_is_not_true_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[float] = []
 
     def start(gpus: Any, now: float) -> None:
         starts.append(now)
         gpus._begun = now
 
-    monkeypatch.setattr(gpu_gauges.Gpus, "_start", start)
-    gpus = gpu_gauges.Gpus(2.0)
+    monkeypatch.setattr(gauges.Gpus, "_start", start)
+    gpus = gauges.Gpus(2.0)
     assert gpus.sample(0.0) == [] and starts == [0.0]
     gpus._rows["GPU-1"] = (1.0, {"uuid": "GPU-1"})
     assert gpus.sample(9.0) == [{"uuid": "GPU-1"}] and starts == [0.0]

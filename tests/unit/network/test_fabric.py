@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit import cluster_world as world
 from toolkit.core.facts import Facts, Gid, Interface, Link, RdmaPort
-from toolkit.core.openmpi import openmpi_network
 from toolkit.network.choose import DataPath
 from toolkit.network.fabric import Fabric, choose_fabric, gid_index
 from toolkit.network.settings import Setting, rank_settings, variables
+from toolkit.protocol.openmpi import openmpi_network
 
 IB = RdmaPort("mlx5_0", 1, "mlx5_core", "ACTIVE", "InfiniBand", 200.0, ("ib0",))
 PATH = DataPath("gpu2", "10.77.0.3", "eth1", "10.77.0.0/24", "")

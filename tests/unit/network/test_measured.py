@@ -6,12 +6,11 @@ import itertools
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import Load
 from toolkit.bench.network_html import network_html
+from toolkit.container.bench import network
 from toolkit.network.measured import (
     Measured,
     Pair,
@@ -108,14 +107,9 @@ def test_the_page_stands_alone_and_shows_every_pair() -> None:
     assert page.tags.count("circle") == 2
 
 
-@pytest.fixture
-def pairs(inside: Load) -> Any:
-    return inside("pairs")
-
-
 @pytest.mark.parametrize("count", range(1, 12))
-def test_every_pair_meets_once_and_nobody_is_in_two_at_a_time(pairs: Any, count: int) -> None:
-    made = pairs.rounds(count)
+def test_every_pair_meets_once_and_nobody_is_in_two_at_a_time(count: int) -> None:
+    made = network.rounds(count)
     met = [pair for meeting in made for pair in meeting]
     assert sorted(met) == list(itertools.combinations(range(count), 2))
     for meeting in made:
@@ -124,9 +118,9 @@ def test_every_pair_meets_once_and_nobody_is_in_two_at_a_time(pairs: Any, count:
     assert len(made) <= count
 
 
-def test_the_first_moments_do_not_count(pairs: Any) -> None:
+def test_the_first_moments_do_not_count() -> None:
     # A bucket of 1 MB at once, then 1 MB/s.
     seen = [(0.0, 10**6)] + [(0.01 * k, 10**4) for k in range(1, 101)]
-    assert pairs.rate_of(seen) == pytest.approx(8e6)
-    assert pairs.rate_of([]) == 0.0
-    assert pairs.rate_of([(0.0, 5), (0.05, 10)]) == pytest.approx(8 * 10 / 0.05)
+    assert network.rate_of(seen) == pytest.approx(8e6)
+    assert network.rate_of([]) == 0.0
+    assert network.rate_of([(0.0, 5), (0.05, 10)]) == pytest.approx(8 * 10 / 0.05)

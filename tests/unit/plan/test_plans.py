@@ -21,8 +21,7 @@ from toolkit.cluster.container_status import host_states
 from toolkit.cluster.layout import Observed, make_layout
 from toolkit.core.command import Ref
 from toolkit.core.facts import Facts, Remembered
-from toolkit.core.host_programs import inside_programs
-from toolkit.core.names import LABEL_CONFIG
+from toolkit.core.host_programs import container_programs
 from toolkit.core.typed import Kind
 from toolkit.errors import NotReady
 from toolkit.jobs.plan import require_launcher, require_running, rooms
@@ -42,6 +41,7 @@ from toolkit.plan.steps import (
     Upload,
     WaitFor,
 )
+from toolkit.protocol.names import LABEL_CONFIG
 
 
 @for_each("name", world.plans())
@@ -281,7 +281,7 @@ def test_a_worker_without_sshd_is_not_answered_with_another_up() -> None:
     said = without_sshd()
     with pytest.raises(NotReady) as caught:
         require_running(make_layout(world.inventory(), Observed(said)), ["gpu1", "gpu2"])
-    (row,) = (r for r in host_states(world.inventory(), said, {}, inside_programs()) if r.host == "gpu2")
+    (row,) = (r for r in host_states(world.inventory(), said, {}, container_programs()) if r.host == "gpu2")
     for fix in (caught.value.fix, row.fix):
         assert fix.startswith("in hosts.yaml: transport: exec; or") and "toolkit image build" in fix
 

@@ -37,7 +37,6 @@ from toolkit.core.engines import DOCKER, PODMAN
 from toolkit.core.facts import ContainerFacts
 from toolkit.core.gauges import job_gauges, parse_gauges
 from toolkit.core.image import config_identity
-from toolkit.core.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.core.runner import ContainerRunner, LocalRunner
 from toolkit.data import send as data
 from toolkit.diagnose import why
@@ -61,6 +60,7 @@ from toolkit.protocol.account import Account
 from toolkit.protocol.bench import AlgorithmTime
 from toolkit.protocol.decode import load_json
 from toolkit.protocol.jobs import Ended, JobRow, Status
+from toolkit.protocol.names import LABEL_CLUSTER, LABEL_PORT, LABEL_ROLE, WORKER
 from toolkit.protocol.relay import DataDone, DataSeen
 from toolkit.protocol.session import ENDED, Heard
 from toolkit.remote.container_session import Desk
@@ -103,7 +103,8 @@ IMAGE: dict[str, Any] = {
     "RepoDigests": ["a@sha256:b"],
 }
 _STAT = " ".join(map(str, range(1, 21)))
-_CLAIM = base64.b64encode(f"python3\0{LEASE}\0j1\0--slots\x000,1\0".encode()).decode()
+_WORDS = "\0".join(LEASE)
+_CLAIM = base64.b64encode(f"python3\0{_WORDS}\0j1\0--slots\x000,1\0".encode()).decode()
 MORE_SECTIONS = {
     "links": "./eth0/operstate:up\n./eth0/carrier:1\n./eth0/speed:1000\n./eth0/mtu:1500\n./eth0/type:1\n",
     "shaping": "qdisc tbf 8001: dev eth0 root refcnt 2 rate 1.5Mbit burst 32Kb\n",

@@ -34,7 +34,7 @@ def test_json_of_hosts_is_read_by_the_decoder_alone() -> None:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         name = str(path.relative_to(ROOT))
-        if not name.startswith(("protocol/", "inside/")) and (
+        if not name.startswith(("protocol/", "container/")) and (
             uses := list(loads(ast.parse(path.read_text())))
         ):
             found[name] = uses

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from tests.unit.inside_world import PATIENCE_S, wait_for
+from tests.unit.container_world import PATIENCE_S, wait_for
 from toolkit.remote.keepalive import Pulse
 
 

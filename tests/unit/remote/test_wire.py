@@ -15,7 +15,7 @@ from typing import Any
 import paramiko
 import pytest
 
-from tests.unit.inside_world import PATIENCE_S
+from tests.unit.container_world import PATIENCE_S
 from toolkit.core.command import TIMED_OUT, Command, Ref, command, script
 from toolkit.errors import ToolkitError
 from toolkit.remote.ssh import MARK, SshRunner, _feed, _Framed, arriving, terminal_wire, wire

@@ -23,12 +23,12 @@ from toolkit.cluster.ownership import ours, services_of
 from toolkit.cluster.session import Session
 from toolkit.core.command import Command, Result
 from toolkit.core.facts import ContainerFacts, Facts
-from toolkit.core.names import service_container
 from toolkit.errors import NotReady, Unreachable
 from toolkit.hostsfile.inventory import Inventory
 from toolkit.lifecycle.renderings import TARGETS
 from toolkit.lifecycle.up import plan_up
 from toolkit.plan.show import plan_text
+from toolkit.protocol.names import service_container
 from toolkit.services import control
 from toolkit.services.control import address_of
 from toolkit.services.plan import service_of

@@ -8,13 +8,14 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.unit.inside_world import INSIDE, PATIENCE_S
+from tests.unit.container_world import INSIDE, PATIENCE_S
+from toolkit.container.transfer import relay as program
 from toolkit.core.command import Command, Result, command
 from toolkit.core.runner import Sink
 from toolkit.errors import Unreachable
@@ -24,14 +25,8 @@ from toolkit.transfer.schedule import Drop, Line
 
 
 @pytest.fixture
-def relay(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(INSIDE))
-    import relay as module
-
-    yield module
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+def relay() -> object:
+    return program
 
 
 def chunk(number: int) -> bytes:
@@ -259,7 +254,7 @@ def test_chunks_by_standard_input(relay) -> None:  # type: ignore[no-untyped-def
     digests = (b"D", 0, b"".join(hashlib.sha256(chunk(number)).digest() for number in range(3)))
 
     def fed(*given: tuple[bytes, int, bytes]) -> tuple[list[int], int, str]:
-        words = [sys.executable, "-S", str(INSIDE / "relay.py"), "127.0.0.1"]
+        words = [sys.executable, "-S", str(INSIDE / "run.py"), "transfer.relay", "127.0.0.1"]
         done = subprocess.run(words, input=frames(relay, *given), capture_output=True, check=False)
         said = [json.loads(line) for line in done.stdout.splitlines()]
         return [one["at"] for one in said if "at" in one], done.returncode, done.stderr.decode()

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
-from tests.unit.inside_world import PATIENCE_S
+from tests.unit.container_world import PATIENCE_S
 from toolkit.transfer.tee_reader import LEAST, PIECE, Readings, Tap
 
 SIZE = 40 * PIECE + 17

@@ -1,0 +1,105 @@
+"""The parts of look.py that need no other host and no network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.container.check import container_probe
+from toolkit.container.check import container_probe as look
+
+TOKEN = "ab" * 16
+
+
+def test_hosts_that_share_a_folder_see_each_others_files_and_nothing_stays(tmp_path: Path) -> None:
+    one, two = (look.Mounts([str(tmp_path)], host, TOKEN) for host in ("gpu1", "gpu2"))
+    for mounts in (one, two):
+        mounts.write()
+        assert mounts.faults == {}
+    assert one.seen() == two.seen() == {str(tmp_path): ["gpu1", "gpu2"]}
+    assert TOKEN not in "".join(path.name for path in tmp_path.iterdir())
+    # Another look at the same time has other names.
+    assert look.Mounts([str(tmp_path)], "gpu3", "cd" * 16).seen() == {str(tmp_path): []}
+    one.remove()
+    two.remove()
+    two.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_done_on_a_mount_is_named(tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    mounts = look.Mounts([str(absent)], "gpu1", TOKEN)
+    mounts.write()
+    assert mounts.faults == {str(absent): "write: No such file or directory"}
+    taken = look.Mounts([str(tmp_path)], "gpu1", TOKEN)
+    (tmp_path / f"{taken.stem}gpu1").mkdir()
+    taken.write()
+    assert taken.faults[str(tmp_path)].startswith("rename: ")
+    taken.remove()
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_mounted_file_is_not_tried(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text("{}")
+    mounts = look.Mounts([str(file)], "gpu1", TOKEN)
+    mounts.write()
+    assert mounts.faults == {} and mounts.seen() == {}
+    mounts.remove()
+
+
+def test_what_an_image_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "mpirun"
+    program.write_text("#!/bin/sh\n")
+    (tmp_path / "ssh").write_text("not executable")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    names = ["mpirun", "ssh", "torchrun", str(program), f"{tmp_path}/sshd", "python:json", "python:no_such"]
+    assert look.lacking(names) == ["ssh", "torchrun", f"{tmp_path}/sshd", "python:no_such"]
+
+
+def test_limits_versions_and_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(look.limits()) == {"memlock", "nofile"}
+    assert look.versions()["python"] == sys.version.split()[0]
+    found = [(2, 1, 6, "", ("10.0.0.2", 0)), (2, 2, 17, "", ("10.0.0.2", 0))]
+    monkeypatch.setattr(look.socket, "getaddrinfo", lambda *_: found)
+    assert look.addresses("gpu2") == ["10.0.0.2"]
+
+    def nowhere(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(look.socket, "getaddrinfo", nowhere)
+    assert look.addresses("gpu2") == []
+    monkeypatch.setattr(look.shutil, "which", lambda _: None)
+    assert look.gpus() is None
+
+
+@pytest.mark.parametrize(
+    ("out", "err", "status", "result"),
+    [
+        ("64\n1024\n", "", 0, {"memlock": 65536, "nofile": 1024}),
+        ("unlimited\n1048576\n", "", 0, {"memlock": -1, "nofile": 1048576}),
+        ("", "banner\nssh: connect to host: Connection refused\n", 255,
+         {"error": "ssh: connect to host: Connection refused"}),
+        ("hello\n", "", 0, {"error": "ssh ended with status 0"}),
+    ],
+)  # fmt: skip
+def test_limits_by_the_way_that_ranks_come(
+    monkeypatch: pytest.MonkeyPatch, out: str, err: str, status: int, result: dict[str, Any]
+) -> None:
+    def run(argv: list[str], **_: object) -> Any:
+        assert argv[:3] == ["ssh", "-F", look.SSH_CONFIG] and argv[-2] == "gpu2"
+        return look.subprocess.CompletedProcess(argv, status, out, err)
+
+    monkeypatch.setattr(look.subprocess, "run", run)
+    assert look.login("gpu2") == result
+
+
+def test_everything_that_is_done_at_once_ends_with_every_result() -> None:
+    assert container_probe.all_at_once({n: (lambda n=n: n * n) for n in range(20)}) == {
+        n: n * n for n in range(20)
+    }
+    assert container_probe.all_at_once({}) == {}

@@ -1,0 +1,262 @@
+"""inspect_ranks.py on real processes of this machine, with a stand-in for py-spy; and the watchdog."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.container_world import JOB, World, python, wait_for
+from toolkit.container.diagnose import processes, stacks, watchdog
+from toolkit.protocol.decode import decode
+from toolkit.protocol.evidence import InspectedNow
+
+SPY = """#!{python}
+import json, os, sys
+pid = int(sys.argv[-1])
+if "--nonblocking" not in sys.argv: sys.exit("Error: it would have been stopped")
+frame = {{"name": "main", "filename": "<string>", "line": 4}}
+print(json.dumps([{{"os_thread_id": pid, "thread_name": "MainThread", "frames": [frame]}}]))
+"""
+SLEEPER = """import os, time
+try:
+    print("my token is tok-12345", flush=True)
+    raise KeyError(1)
+except KeyError:
+    time.sleep(600)
+"""
+READER = "import os; os.mkfifo('f'); print('up', flush=True); fd = os.open('f', os.O_RDWR); os.read(fd, 1)"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def inspect(world: World, *words: str, **env: str) -> dict[str, Any]:
+    spy = world.root / "bin" / "py-spy"
+    if not spy.exists():
+        spy.parent.mkdir(exist_ok=True)
+        spy.write_text(SPY.format(python=sys.executable))
+        spy.chmod(0o755)
+    status, out, err = world.call(
+        "diagnose.inspect_ranks", *words, PATH=f"{spy.parent}:{os.environ['PATH']}", **env
+    )
+    assert status == 0, err
+    said: dict[str, Any] = json.loads(out)
+    assert decode(InspectedNow, said).host == said["host"], "the client understands it"
+    return said
+
+
+def rank_of(world: World, code: str, **changes: Any) -> int:
+    """Start one rank; returns the process of its command once it has printed."""
+    folder = world.job(command=python(code), **changes)
+    world.start("job.supervisor", JOB)
+    wait_for(lambda: b"up" in world.log() or b"token" in world.log())
+    (pid,) = (one["pid"] for one in seen_processes(world) if one["state"] != "Z")
+    assert folder.is_dir()
+    return int(pid)
+
+
+def seen_processes(world: World) -> list[dict[str, Any]]:
+    return list(inspect(world, JOB)["ranks"][0]["processes"])
+
+
+def test_a_rank_that_sleeps_in_its_handler(world: World) -> None:
+    rank_of(world, SLEEPER, env={"MY_TOKEN": "tok-12345", "PLAIN": "value"})
+    said = inspect(world)
+    assert said["job"]["id"] == JOB and said["py_spy"] is True and said["host"] == "gpu1"
+    (rank,) = said["ranks"]
+    assert rank["lines"] == ["my token is ***"] and "tok-12345" not in json.dumps(said)
+    assert rank["age"] < 30 and rank["exit_code"] is None
+    (process,) = rank["processes"]
+    assert process["call"] in ("clock_nanosleep", "") and process["cpu"] < 0.5
+    (thread,) = process["threads_seen"]
+    assert thread["first"] and thread["frames"][0]["text"] == "raise KeyError(1)"
+    assert said["status"]["state"] == "running" and "token is ***" in said["output"]
+
+
+def test_a_rank_that_reads_a_fifo_and_one_that_is_stopped(world: World) -> None:
+    pid = rank_of(world, READER)
+    (process,) = seen_processes(world)
+    if process["call"]:
+        assert process["call"] == "read" and process["target"].endswith("/code/f (fifo)")
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: seen_processes(world)[0]["state"] == "T")
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_rank_that_has_ended_and_a_host_without_the_job(world: World) -> None:
+    world.job(command=python("print('token')"))
+    world.start("job.supervisor", JOB)
+    wait_for(lambda: world.status()["state"] == "succeeded")
+    (rank,) = inspect(world, JOB)["ranks"]
+    assert (rank["exit_code"], rank["processes"], rank["lines"]) == (0, [], ["token"])
+    status, _, err = world.call("diagnose.inspect_ranks", "20260101-000000-x-0000")
+    assert status == 66 and b"gpu1 has no folder of job" in err
+
+
+def test_dumps_of_this_job_come_along(world: World) -> None:
+    folder = world.job(command=python("print('token')"))
+    (folder / "record.json").write_text("{}")
+    os.utime(folder / "record.json", (1000, 1000))
+    (folder / "logs").mkdir()
+    (folder / "logs" / "rank-0.log").write_text("token")
+    cache = world.root / "cache" / "torch"
+    cache.mkdir(parents=True)
+    (cache / "comm_lib_trace_rank_0").write_bytes(b"dump")
+    env = {"XDG_CACHE_HOME": str(cache.parent)}
+    assert inspect(world, JOB, **env)["ranks"][0]["dumps"] == {"comm_lib_trace_rank_0": "ZHVtcA=="}
+    os.utime(cache / "comm_lib_trace_rank_0", (900, 900))
+    assert inspect(world, JOB, **env)["ranks"][0]["dumps"] == {}, "an earlier job's"
+
+
+def test_a_secret_within_a_dump_is_masked_by_its_host(world: World) -> None:
+    env = {"MY_TOKEN": "tok-12345", "TORCH_FR_DUMP_TEMP_FILE": str(world.root / "fr_")}
+    rank_of(world, SLEEPER, env=env)
+    folder = world.folder()
+    (folder / "record.json").write_text("{}")
+    os.utime(folder / "record.json", (1000, 1000))
+    (world.root / "fr_0").write_bytes(b"\x8c\x09tok-12345\0")
+    # As an earlier toolkit kept it.
+    dumps = {"fr_0": base64.b64encode(b"\0\x09tok-12345").decode(), "damaged": "tok-12345"}
+    (folder / "evidence").mkdir()
+    (folder / "evidence" / "1.json").write_text(
+        json.dumps({"at": 1.0, "hosts": [{"host": "gpu1", "ranks": [{"rank": 0, "dumps": dumps}]}]})
+    )
+    said = inspect(world, JOB)
+    assert base64.b64decode(said["ranks"][0]["dumps"]["fr_0"]) == b"\x8c\x09*********\0"
+    kept = said["kept"]["hosts"][0]["ranks"][0]["dumps"]
+    assert base64.b64decode(kept["fr_0"]) == b"\0\x09*********" and kept["damaged"] == "***"
+
+
+def test_after_a_restart_its_own_hosts_and_ends_count(world: World) -> None:
+    folder = world.job()
+    (folder / "logs").mkdir()
+    (folder / "logs" / "rank-0.log").write_text("token")
+    ended = {"rank": 0, "attempt": 0, "exit_code": 1, "ended": 1000.0}
+    (folder / "logs" / "rank-0.exit").write_text(json.dumps(ended))
+    assert inspect(world, JOB)["ranks"][0]["exit_code"] == 1
+    own = {"attempt": 1, "hosts": [{"name": "gpu9", "address": "10.77.0.9", "slots": 1, "gpus": []}]}
+    (folder / "attempt.json").write_text(json.dumps(own))
+    said = inspect(world, JOB)
+    assert said["ranks"][0]["exit_code"] is None and said["job"]["hosts"][0]["name"] == "gpu9"
+
+
+def test_everything_is_kept_by_collect(world: World) -> None:
+    rank_of(world, SLEEPER)
+    status, out, _ = world.call("diagnose.collect", JOB, "--why", "no rank has printed for 9 s")
+    assert status == 0
+    said = json.loads(out)
+    assert (said["hosts"], said["silent"]) == (1, [])
+    kept = json.loads(Path(said["path"]).read_text())
+    assert kept["why"] == "no rank has printed for 9 s" and kept["hosts"][0]["ranks"][0]["rank"] == 0
+    assert inspect(world, JOB)["kept"]["why"] == kept["why"]
+    assert Path(said["path"]).stat().st_mode & 0o77 == 0
+
+
+def test_rows_of_the_table_of_connections() -> None:
+    row = "  1: 0A00000A:9C40 0B00000A:3039 01 00000010:00000002 01:00000019 00000003 1000 0 4711 2 0 20 4 0"
+    assert processes.socket_row(row) == {
+        "local": "10.0.0.10:40000",
+        "peer": "10.0.0.11:12345",
+        "state": "ESTABLISHED",
+        "unsent": 16,
+        "unread": 2,
+        "retries": 3,
+        "inode": "4711",
+    }
+    mapped = row.replace("0B00000A:3039", "0000000000000000FFFF00000B00000A:3039")
+    assert processes.socket_row(mapped)["peer"] == "10.0.0.11:12345"
+    six = row.replace("0B00000A:3039", "B80D01200000000000000000010000000:3039"[:32] + ":3039")
+    assert processes.socket_row(six)["peer"].startswith("[2001:0db8:")
+
+
+def test_handlers_are_found_in_a_program() -> None:
+    assert stacks.handlers_in(SLEEPER) == [(6, 6)] and stacks.handlers_in("x = (") == []
+
+
+class Collector:
+    """A stand-in for the process that looks."""
+
+    def __init__(self, said: bytes, code: int = 0) -> None:
+        self.stdout, self.returncode, self.over, self.killed = io.BytesIO(said), code, False, False
+
+    def poll(self) -> int | None:
+        return self.returncode if self.over else None
+
+    def kill(self) -> None:
+        self.killed = True
+
+    def wait(self) -> int:
+        return self.returncode
+
+
+def test_the_watchdog_looks_once_at_each_stall() -> None:
+    started: list[Collector] = []
+
+    def start(job: str, why: str) -> Collector:
+        assert (job, why) == ("x", "no rank has printed for 10 s")
+        said = {"path": "/p", "hosts": 2, "silent": ["box2: gone"]}
+        started.append(Collector(json.dumps(said).encode()))
+        return started[-1]
+
+    dog = watchdog.Watchdog("x", 10.0, 100.0, start)
+    assert dog.tick(109.0) is None and not started
+    assert dog.tick(110.0) is None and len(started) == 1
+    assert dog.tick(111.0) is None
+    started[0].over = True
+    line = dog.tick(112.0)
+    assert line == (
+        "no rank has printed for 12 s; what they do on 2 hosts is kept: toolkit why x; box2: gone"
+    )
+    assert dog.tick(500.0) is None and len(started) == 1, "the same stall"
+    dog.heard(500.0)
+    assert dog.tick(509.0) is None and len(started) == 1
+    dog.tick(510.0)
+    assert len(started) == 2
+    late = dog.tick(571.0)
+    assert late is not None and "could not be collected within 60 s" in late and started[1].killed
+
+
+def test_the_watchdog_says_what_failed() -> None:
+    broken = Collector(b"Traceback\nOSError: no room\n", 1)
+    broken.over = True
+    dog = watchdog.Watchdog("x", 1.0, 0.0, lambda job, why: broken)
+    assert dog.tick(2.0) is None
+    line = dog.tick(3.0)
+    assert line == "no rank has printed for 3 s; what ranks do could not be collected: OSError: no room"
+    dog.close()
+
+    def fails(job: str, why: str) -> Any:
+        raise OSError("no more processes")
+
+    line = watchdog.Watchdog("x", 1.0, 0.0, fails).tick(2.0)
+    assert line is not None and "nobody could look why: no more processes" in line
+
+
+def test_what_an_earlier_attempt_printed_is_no_present_cause(world: World) -> None:
+    # The first attempt fails with an error of the catalogue; the second one runs.
+    code = (
+        "import pathlib, time; first = not pathlib.Path('tried').exists(); pathlib.Path('tried').touch()\n"
+        "if first: raise SystemExit('ModuleNotFoundError: No module named')\n"
+        "print('at work', flush=True); time.sleep(600)"
+    )
+    world.job(command=python(code), max_restarts=1, networks=[])
+    world.start("job.supervisor", JOB, PATH=f"{world.mpirun_of_one_rank()}:{os.environ['PATH']}")
+    wait_for(lambda: b"at work" in world.log(), 30)
+    said = inspect(world, JOB)
+    (rank,) = said["ranks"]
+    assert rank["lines"] == ["at work"] and rank["tail"] == "at work\n"
+    assert "ModuleNotFoundError" in world.log().decode() and "ModuleNotFoundError" not in said["output"]
+    assert "at work" in said["output"]

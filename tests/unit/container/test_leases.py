@@ -1,0 +1,234 @@
+"""The supervisor's side of the leases and their host's side: no thread ends without a word."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.container_world import JOB, World, host_entry, python, rank_env, wait_for
+from toolkit.container.job import lease_client
+
+SLEEP = "import time; time.sleep(600)"
+# What each driver begins with: the leases of gpu1, which is main, and gpu2.
+LEASES = f"""
+import json, threading, time
+from toolkit.container.job.lease_client import Held, Leases
+from toolkit.container.job_file import load_job
+
+job = load_job({JOB!r})
+leases = Leases(job)
+while not leases.all_heard():
+    time.sleep(0.01)
+"""
+# Whether the thread still works: gpu1 answers, and its lease is made longer.
+RESULT = """
+def until(host):
+    from toolkit.container.paths import job_folder, lease_path
+    return float(lease_path(job_folder(job["id"])).read_text())
+
+before, later = until("gpu1"), time.monotonic() + 5.0
+while until("gpu1") == before and time.monotonic() < later:
+    time.sleep(0.01)
+result = {"beats": until("gpu1") > before, "answers": leases.tell("gpu1", {"do": "records"})}
+result |= {"lost": leases.lost()}
+leases.close()
+print(json.dumps(result))
+"""
+
+
+def two_hosts(world: World) -> None:
+    world.job(hosts=[host_entry(), host_entry(name="gpu2", address="10.77.0.3")])
+    world.other_host("gpu2")
+
+
+def driven(world: World, code: str, more: str = "") -> dict[str, Any]:
+    program = world.driver(LEASES + code + RESULT.replace("leases.close()", f"{more}leases.close()"))
+    status, out, err = world.call(program, **world.with_bin(), TOOLKIT_SUPERVISOR=JOB)
+    assert status == 0, err.decode()
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_host_can_be_given_up_while_main_beats(world: World) -> None:
+    two_hosts(world)
+    found = driven(
+        world,
+        """
+send, gone = Held.send, threading.Event()
+def send_late(held, request):
+    if held.host == "gpu2" and request["do"] == "beat" and not gone.is_set():
+        gone.set()
+        other = threading.Thread(target=leases.leave, args=("gpu2",))
+        other.start()
+        other.join(0.5)  # the pipe is closed now, if anything lets it be closed
+    send(held, request)
+Held.send = send_late
+gone.wait(5)
+""",
+    )
+    assert found == {"beats": True, "answers": {"n": 1, "records": []}, "lost": None}
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_standstill_explains_a_host_that_has_not_answered_since(world: World, answers: bool) -> None:
+    """However late it is noticed that the host is lost."""
+    two_hosts(world)
+    found = driven(
+        world,
+        f"""
+import os, signal
+clock, later = leases._clock, 0.0
+leases._clock = lambda: clock() + later
+lease = leases._held["gpu2"].process.pid
+os.kill(lease, signal.SIGSTOP)
+later += 20
+while not leases.stood_still():
+    time.sleep(0.01)
+if {answers}:
+    os.kill(lease, signal.SIGCONT)
+    while leases._held["gpu2"].unsure:
+        time.sleep(0.01)
+for _ in range(10):  # in steps that are no standstill
+    beaten = leases._beaten
+    later += 0.8
+    while leases._beaten < beaten + 0.8:
+        time.sleep(0.01)
+os.kill(lease, signal.SIGCONT)
+stood = leases.stood_still()
+""",
+        'result["stood"] = stood\n',
+    )
+    assert (found["stood"] > 19) is not answers
+    assert bool(found["lost"]) is not answers
+
+
+def test_a_line_that_no_lease_sends_loses_its_own_host_alone(world: World) -> None:
+    two_hosts(world)
+    (world.root / "hosts" / "gpu2" / "greeting").write_text("Welcome to gpu2!\n")
+    found = driven(world, "")
+    assert found["beats"] and found["answers"] == {"n": 1, "records": []}
+    assert found["lost"] == [
+        "gpu2",
+        "its lease sent a line that is not of the protocol: b'Welcome to gpu2!'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"[]",
+        b'{"n": "1"}',
+        b'{"n": 1, "records": 5}',
+        b'{"n": 1, "records": [7]}',
+        b'{"n": 0, "death": {"rank": 1}}',
+        b'{"n": 0, "death": {"rank": 1, "attempt": 0, "pid": 2, "host": "a", "exit_code": 1, "last": [3], '
+        b'"ended": 1, "lasted": 1}}',
+    ],
+)
+def test_a_line_that_is_not_of_the_protocol_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError):
+        lease_client.reply_of(line)
+
+
+def test_a_job_ends_by_the_real_reason_when_the_thread_of_its_leases_does(world: World) -> None:
+    world.job(command=python(SLEEP))
+    code = """
+from toolkit.container.job import lease_client, supervisor
+read = lease_client.Leases._read
+def broken(self, selector, held):
+    read(self, selector, held)
+    raise KeyError("something unexpected")
+lease_client.Leases._read = broken
+supervisor.main()
+"""
+    status, _, _ = world.call(world.driver(code), JOB, TOOLKIT_SUPERVISOR=JOB)
+    assert status == 0
+    status = world.status()
+    assert (status["state"], status["exit_code"], status["unswept"]) == ("failed", 70, [])
+    assert status["reason"] == "the supervisor failed: KeyError('something unexpected')"
+
+
+def test_the_first_cause_stays_when_the_ranks_cannot_be_ended_as_usual(world: World) -> None:
+    world.job(command=python("raise SystemExit(3)"))
+    launch = {"host": "gpu1", "argv": ["sh", "-c", f"{' '.join(world.rank_argv())} & sleep 600"]}
+    job = json.loads((world.folder() / "job.json").read_text())
+    launch |= {"env": rank_env(), "serves": False, "name": ""}
+    (world.folder() / "job.json").write_text(json.dumps({**job, "launches": [launch]}))
+    code = """
+from toolkit.container.job import lease_client, supervisor
+def refuse(*args, **words):
+    raise RuntimeError("can't start new thread")
+lease_client.Leases.end = refuse
+supervisor.main()
+"""
+    assert world.call(world.driver(code), JOB, TOOLKIT_SUPERVISOR=JOB)[0] == 0
+    status = world.status()
+    assert (status["state"], status["exit_code"], status["unswept"]) == ("failed", 3, [])
+    failed = """the supervisor failed: RuntimeError("can't start new thread")"""
+    assert status["reason"] == f"rank 0 on gpu1 ended with exit code 3; {failed}"
+
+
+def test_a_damaged_record_does_not_hide_the_others(world: World) -> None:
+    # The launcher hangs, so that the lease alone can tell of the rank.
+    command = python("raise SystemExit(3)")
+    argv = ["sh", "-c", f"{' '.join(world.rank_argv())}; sleep 600"]
+    folder = world.job(command=command, launches=[{"host": "gpu1", "argv": argv, "env": rank_env()}])
+    (folder / "logs").mkdir()
+    for name, text in (("rank-7.exit", "{}"), ("rank-8.exit", "[]"), ("rank-9.run", '{"attempt": 0}')):
+        (folder / "logs" / name).write_text(text)
+    world.start("job.supervisor", JOB)
+    wait_for(lambda: world.status()["state"] == "failed", 20)
+    assert world.status()["reason"] == "rank 0 on gpu1 ended with exit code 3"
+
+
+def test_a_lease_that_cannot_look_after_its_ranks_says_so(world: World) -> None:
+    world.job(command=python(SLEEP))
+    broken = world.root / "broken.py"
+    spoil = "from toolkit.container.job import lease\nlease.Lease.report_deaths = lambda self: 1 / 0\n"
+    Path(world.driver(spoil + "sys.exit(lease.main())\n")).rename(broken)
+    code = f"""
+from toolkit.container.job import lease_client, supervisor
+program = lease_client.program
+lease_client.program = lambda name: [{str(broken)!r}] if name == "job.lease" else program(name)
+supervisor.main()
+"""
+    assert world.call(world.driver(code), JOB, TOOLKIT_SUPERVISOR=JOB)[0] == 0
+    status = world.status()
+    assert (status["state"], status["exit_code"]) == ("failed", 69)
+    assert status["reason"] == "gpu1 is lost: its lease failed: ZeroDivisionError('division by zero')"
+
+
+def test_work_that_fails_in_a_thread_is_raised(world: World) -> None:
+    code = """
+from toolkit.container.bench import network
+from toolkit.container.check import container_probe
+def broken(*_):
+    raise KeyError("something unexpected")
+for call in (lambda: container_probe.all_at_once({1: broken}), lambda: network._together(broken, [None])):
+    try:
+        call()
+    except KeyError as error:
+        print(error)
+"""
+    assert world.call(world.driver(code))[1] == b"'something unexpected'\n" * 2
+
+
+def test_a_connection_that_cannot_be_accepted_does_not_end_the_server(world: World) -> None:
+    code = """
+import json, socket
+from toolkit.container.check import container_probe
+accept, failed = socket.socket.accept, []
+def once(self):
+    if not failed:
+        failed.append(True)
+        raise OSError(24, "Too many open files")
+    return accept(self)
+socket.socket.accept = once
+port = container_probe.Server("gpu1", "token").listen("127.0.0.1", 0)
+print(json.dumps(container_probe.attempt("127.0.0.1", port, "token", False)))
+"""
+    assert json.loads(world.call(world.driver(code))[1])["answer"] == "open"

@@ -1,0 +1,114 @@
+"""Lines stay whole on their way from a rank through a launcher into the merged log."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from toolkit.container.logs import lines
+
+
+def test_horovodruns_own_tags_go_too() -> None:
+    merger = lines.Merger()
+    said = merger.feed(b"[0]<stdout>:[box1 0] a\n[1]<stderr>:[box2 1] b\nown\n")
+    assert said == b"[box1 0] a\n[box2 1] b\nown\n"
+
+
+def test_lines_are_prefixed_and_an_unfinished_one_waits() -> None:
+    stream = lines.Stream(1, b"[gpu1 0] ")
+    assert stream.feed(b"one\ntwo\r\n\nthr") == [
+        b"[gpu1 0] one\n",
+        b"[gpu1 0] two\n",
+        b"[gpu1 0] \n",
+    ]
+    assert stream.pending
+    assert stream.feed(b"ee\n") == [b"[gpu1 0] three\n"]
+    assert not stream.pending
+
+
+def test_of_a_progress_bar_one_line_is_shown_in_a_while_and_its_last_one() -> None:
+    now = [0.0]
+    stream = lines.Stream(1, b"[h 0] ", lambda: now[0])
+    assert stream.feed(b"\r 10%") == []
+    assert stream.flush() == [b"[h 0]  10%\n"]
+    assert stream.feed(b"\r 20%\r 30%\r 40%") == []
+    assert stream.flush() == []
+    now[0] += lines.BAR_S
+    assert stream.flush() == [b"[h 0]  40%\n"]
+    assert stream.feed(b"\r 50%\r100%\nend\n") == [b"[h 0] 100%\n", b"[h 0] end\n"]
+    assert stream.feed(b"\r 10%") == []
+    assert stream.flush(last=True) == [b"[h 0]  10%\n"]
+
+
+def test_a_bar_that_ends_each_text_with_a_carriage_return() -> None:
+    now = [0.0]
+    stream = lines.Stream(1, b"", lambda: now[0])
+    assert stream.feed(b" 10%\r") == []
+    assert stream.flush() == [b" 10%\n"]
+    assert stream.feed(b" 20%\r 30%\r") == []
+    now[0] += lines.BAR_S
+    assert stream.feed(b" 40%\r 50%\r") == [b" 30%\n"]
+    assert stream.feed(b"100%\n") == [b"100%\n"]
+
+
+def test_a_line_end_that_is_split_between_two_reads_counts_once() -> None:
+    stream = lines.Stream(1, b"")
+    assert stream.feed(b"a\r") == []
+    assert stream.feed(b"\nb\r") == [b"a\n"]
+    assert stream.flush() == [b"b\n"]
+    assert stream.feed(b"\nc\n\n") == [b"c\n", b"\n"]
+
+
+def test_an_overlong_line_is_folded_and_loses_nothing() -> None:
+    stream = lines.Stream(1, b"[h 0] ")
+    payload = bytes(byte for byte in range(256) if byte not in b"\r\n") * 100
+    found = stream.feed(payload[:5000]) + stream.feed(payload[5000:] + b"\n")
+    assert all(len(line) <= lines.ATOMIC and line.startswith(b"[h 0] ") for line in found)
+    assert b"".join(line[len(b"[h 0] ") : -1] for line in found) == payload
+
+
+def test_every_write_is_atomic_on_a_shared_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    def write(_out: int, data: bytes) -> int:
+        written.append(data)
+        return len(data)
+
+    monkeypatch.setattr(os, "write", write)
+    many = [b"x" * 999 + b"\n" for _ in range(10)]
+    assert lines.write_lines(1, many)
+    assert b"".join(written) == b"".join(many)
+    assert all(len(block) <= lines.ATOMIC and block.endswith(b"\n") for block in written)
+
+
+def test_the_merger_strips_tags_and_leaves_the_rest_alone() -> None:
+    merger = lines.Merger()
+    assert merger.feed(b"[1,0]<stdout>:[gpu1 0] hello\n[1,1]<std") == b"[gpu1 0] hello\n"
+    assert merger.feed(b"err>:[gpu2 1] oh\nmpirun: x\n") == b"[gpu2 1] oh\nmpirun: x\n"
+
+
+def test_the_merger_knows_the_tags_of_open_mpi_5() -> None:
+    merger = lines.Merger()
+    said = merger.feed(
+        b"[1,0]<stdout>: [gpu1 0] hello\n[1,11]<stderr>: [gpu2 11] oh\nown\n"
+        b"[1,0]<stdout>: [gpu1 0] fi[1,11]<stdout>: [gpu2 11] whole\n[1,0]<stdout>:  rst\n"
+    )
+    assert said == b"[gpu1 0] hello\n[gpu2 11] oh\nown\n[gpu2 11] whole\n[gpu1 0] fi rst\n"
+
+
+def test_the_merger_puts_together_what_open_mpi_has_cut() -> None:
+    merger = lines.Merger()
+    out = merger.feed(
+        b"[1,0]<stdout>:[gpu1 0] fi[1,1]<stdout>:[gpu2 1] whole\n"
+        b"[1,1]<stdout>:[gpu2[1,0]<stdout>:rst\n"
+        b"[1,1]<stdout>: 1] second\n"
+    )
+    assert out == b"[gpu2 1] whole\n[gpu1 0] first\n[gpu2 1] second\n"
+
+
+def test_what_is_unfinished_at_the_end_is_shown() -> None:
+    merger = lines.Merger()
+    assert merger.feed(b"[1,0]<stdout>:[gpu1 0] a[1,1]<stdout>:[gpu2 1] b\nlast") == b"[gpu2 1] b\n"
+    assert merger.close() == b"last\n[gpu1 0] a\n"
+    assert merger.close() == b""

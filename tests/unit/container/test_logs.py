@@ -1,0 +1,252 @@
+"""Logs of bounded size, read while they grow, by time and by their last lines; equal lines folded."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.container.logs import fold
+from toolkit.container.logs import log as logs
+
+
+@pytest.fixture
+def folded() -> Any:
+    return fold.Fold(window=2.0)
+
+
+def numbered(count: int, first: int = 0) -> bytes:
+    return b"".join(b"line %06d\n" % n for n in range(first, first + count))
+
+
+def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 1 << 20)
+    reader = logs.Reader(path)
+    assert reader.read() == b""
+    log.write(b"one\n")
+    assert reader.read() == b"one\n" and reader.read() == b""
+    log.write(b"two\n")
+    log.close()
+    assert reader.read() == b"two\n"
+    reader.close()
+    assert b"".join(logs.read_all(path)) == b"one\ntwo\n"
+
+
+def test_reading_what_is_there_ends_although_the_log_grows(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 1 << 20)
+    log.write(b"one\n")
+    found = []
+    for data in itertools.islice(logs.read_all(path), 100):
+        found.append(data)
+        log.write(b"more\n")  # a rank that prints faster than it is read
+    log.close()
+    assert found == [b"one\n"]
+
+
+def test_a_log_keeps_its_beginning_and_its_end_within_its_limit(tmp_path: Path) -> None:
+    path, limit = tmp_path / "rank-0.log", 8 * 4096
+    log = logs.Log(path, limit)
+    written = numbered(20_000)
+    for start in range(0, len(written), 1000):
+        log.write(written[start : start + 1000])
+    log.close()
+    kept = [piece for _, piece in logs.pieces(path)]
+    assert len(kept) == logs.PIECES and sum(piece.stat().st_size for piece in kept) <= limit
+    read = b"".join(logs.read_all(path))
+    head, _, rest = read.partition(b"[toolkit] ")
+    gap, _, tail = rest.partition(b" bytes of the log are left out here\n")
+    assert written.startswith(head) and written.endswith(tail)
+    assert len(head) + int(gap) + len(tail) == len(written) == logs.size_of(path)
+
+
+def test_a_reader_that_is_too_slow_is_told_what_it_missed(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 8 * 4096)
+    reader = logs.Reader(path)
+    log.write(numbered(10))
+    assert reader.read() == numbered(10)
+    log.write(numbered(20_000, 10))
+    read = b""
+    while data := reader.read():
+        read += data
+    assert b" bytes of the log are left out here\n" in read
+    assert read.endswith(b"line 020009\n")
+    reader.close()
+    log.close()
+
+
+def test_a_log_is_continued_where_it_ended(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    for part in range(3):
+        log = logs.Log(path, 8 * 4096)
+        log.write(numbered(500, 500 * part))
+        log.close()
+    assert b"".join(logs.read_all(path)) == numbered(1500)
+
+
+def test_a_log_is_read_from_a_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 1 << 20)
+    for minute in range(10):
+        now[0] = 1000.0 + 60 * minute
+        log.write(b"minute %d\n" % minute)
+    log.close()
+
+    def since(epoch: float) -> bytes:
+        return b"".join(logs.read_all(path, logs.offset_at(path, epoch)))
+
+    assert since(0).startswith(b"minute 0\n")
+    assert since(1000 + 60 * 7) == b"minute 7\nminute 8\nminute 9\n"
+    assert since(1000 + 60 * 7 + 30) == b"minute 8\nminute 9\n"
+    assert since(5000) == b""
+
+
+def test_the_times_of_a_long_job_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(logs, "MOST_ROWS", 100)
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 1 << 20)
+    for step in range(2000):
+        now[0] += 3.0
+        log.write(b"%d\n" % step)
+    log.close()
+    rows = (tmp_path / "output.log.times").read_text().splitlines()
+    assert 20 < len(rows) <= 100
+    found = b"".join(logs.read_all(path, logs.offset_at(path, 1000.0 + 3 * 1500)))
+    assert b"\n1500\n" in b"\n" + found and len(found) < len(b"".join(logs.read_all(path))) / 2
+
+
+@pytest.mark.parametrize(("lines", "expected"), [(0, b""), (1, b"c\n"), (2, b"b\nc\n"), (9, b"a\nb\nc\n")])
+def test_the_last_lines(tmp_path: Path, lines: int, expected: bytes) -> None:
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 1 << 20)
+    log.write(b"a\nb\nc\n")
+    log.close()
+    assert b"".join(logs.read_all(path, logs.offset_of_last_lines(path, lines))) == expected
+
+
+def test_a_line_without_an_end_is_the_last_one(tmp_path: Path) -> None:
+    path = tmp_path / "output.log"
+    log = logs.Log(path, 1 << 20)
+    log.write(b"a\nb\nhalf")
+    log.close()
+    assert b"".join(logs.read_all(path, logs.offset_of_last_lines(path, 2))) == b"b\nhalf"
+
+
+TRACEBACK = (
+    b"Traceback (most recent call last):\n    ^^^^\n  File x\n    ^^^^\nRuntimeError: rank %d has no memory\n"
+)
+
+
+def said(rank: int, text: bytes) -> bytes:
+    host = b"gpu7" if rank < 16 else b"gpu8"
+    return b"".join(b"[%s %d] %s\n" % (host, rank, line) for line in text.splitlines())
+
+
+def test_one_traceback_in_place_of_thirty_one(folded: Any) -> None:
+    shown = folded.feed(said(12, TRACEBACK % 12), 0.0)
+    assert shown == said(12, TRACEBACK % 12)
+    for rank in (r for r in range(31) if r != 12):
+        assert folded.feed(said(rank, TRACEBACK % rank), 0.5) == b""
+    assert folded.tick(1.9) == b""
+    told = (
+        b"[toolkit] the same 5 lines on 31 ranks, first on gpu7 rank 12, also gpu7 0-11,13-15, gpu8 16-30: "
+    )
+    assert folded.tick(2.0) == told + b"RuntimeError: rank 12 has no memory\n"
+    assert folded.close() == b""
+
+
+def test_a_rank_number_of_too_many_digits_is_text_of_the_launcher(folded: Any) -> None:
+    line = b"[gpu1 " + b"1" * 5000 + b"] what a launcher printed\n"
+    assert folded.feed(line, 0.0) == line
+
+
+def test_ranks_that_say_the_same_a_thousand_times_each(folded: Any) -> None:
+    assert folded.feed(said(0, b"step\n" * 1000), 0.0) == said(0, b"step\n" * 1000)
+    assert folded.feed(said(1, b"step\n" * 1000), 0.1) == b""
+    assert folded.close().startswith(
+        b"[toolkit] the same 1000 lines on 2 ranks, first on gpu7 rank 0, also gpu7 1"
+    )
+
+
+def test_what_differs_or_comes_later_is_shown(folded: Any) -> None:
+    for rank in (0, 1):
+        line = said(rank, b"loss 0.%d" % rank)
+        assert folded.feed(line, 0.0) == line
+    line = said(0, b"epoch 1")
+    assert folded.feed(line, 0.0) == line
+    assert folded.feed(said(1, b"epoch 1"), 3.0) == said(1, b"epoch 1")
+    assert folded.close() == b""
+
+
+def test_addresses_times_and_the_ranks_own_number_do_not_count(folded: Any) -> None:
+    first = said(3, b"10:02:11.201 [rank 3] <Tensor at 0x7f0011aabb> pid=71 broke")
+    assert folded.feed(first, 0.0) == first
+    assert folded.feed(said(4, b"10:02:11.987 [rank 4] <Tensor at 0x7f99ccdd00> pid=72 broke"), 0.1) == b""
+    assert folded.feed(said(5, b"10:02:11.987 [rank 6] <Tensor at 0x7f99ccdd00> pid=72 broke"), 0.1) != b""
+
+
+def test_what_no_rank_has_said_and_half_lines_pass(folded: Any) -> None:
+    assert folded.feed(b"[toolkit] a\nmpirun: b\n[gpu7 1] ha", 0.0) == b"[toolkit] a\nmpirun: b\n"
+    assert folded.feed(b"lf\n", 0.1) == b"[gpu7 1] half\n"
+    assert folded.feed(b"[gpu7 1] rest", 0.2) == b""
+    assert folded.close() == b"[gpu7 1] rest"
+
+
+def test_empty_lines_are_not_summed_up(folded: Any) -> None:
+    assert folded.feed(said(0, b"\n") + said(1, b"\n"), 0.0) == said(0, b"\n")
+    assert folded.close() == b""
+
+
+# torchrun's own traceback
+
+RANKS_OWN = b"[box2 1] Traceback (most recent call last):\n[box2 1] KeyError: 1\n"
+TORCHRUN = b"""Traceback (most recent call last):
+  File "/opt/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+             ^^^^^^
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+/run/toolkit/inside/run.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  exitcode  : 1 (pid: 131)
+============================================================
+"""
+OTHER = b"Traceback (most recent call last):\n  File x\ntorch.distributed.RendezvousTimeoutError\n"
+ENDED = b"[toolkit] rank 1 on box2 ended with exit code 1\n"
+
+
+def test_torchruns_traceback_is_left_out_and_the_ranks_own_is_not() -> None:
+    shown = fold.LauncherTraceback()
+    assert shown.feed(RANKS_OWN + TORCHRUN + ENDED, 0.0) == RANKS_OWN + fold.LEFT_OUT + ENDED
+    assert shown.feed(OTHER + b"more\n", 0.0) == OTHER + b"more\n" and shown.close() == b""
+
+
+def test_two_torchruns_may_mix_their_lines() -> None:
+    shown = fold.LauncherTraceback()
+    lines = TORCHRUN.splitlines(keepends=True)
+    mixed = b"".join(line + line for line in lines[:-1])
+    assert shown.feed(mixed + RANKS_OWN, 0.0) == RANKS_OWN
+    assert shown.feed(lines[-1] * 2, 1.0) == fold.LEFT_OUT and shown.close() == b""
+
+
+def test_a_traceback_that_does_not_end_is_shown() -> None:
+    shown = fold.LauncherTraceback()
+    begun = TORCHRUN[: TORCHRUN.index(b"Root Cause")]
+    assert shown.feed(begun, 0.0) == b"" and shown.tick(4.9) == b"" and shown.tick(5.1) == begun
+    assert shown.feed(begun, 6.0) == b"" and shown.close() == begun
+    many = b"Traceback (most recent call last):\n" + b"  File x\n" * 1000
+    assert shown.feed(many, 7.0) + shown.close() == many

@@ -1,0 +1,374 @@
+"""rank.py as a real process: environment, output, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.unit.container_world import (
+    JOB,
+    PATIENCE_S,
+    World,
+    host_entry,
+    is_alive,
+    python,
+    rank_env,
+    wait_for,
+)
+
+SHOW_ENV = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def shown_env(world: World, **env: str) -> dict[str, str]:
+    code, _, err = world.call("job.rank", JOB, **env)
+    assert (code, err) == (0, b"")
+    found: dict[str, str] = json.loads((world.folder() / "logs" / "rank-0.log").read_text())
+    return found
+
+
+def test_the_rank_gets_its_hosts_environment_and_the_jobs(world: World) -> None:
+    world.job(command=python(SHOW_ENV), env={"TOKEN": "s3 'c\" $r"})
+    env = shown_env(world, **rank_env(), GLOO_SOCKET_IFNAME="main0", TOOLKIT_SUPERVISOR=JOB)
+    assert env["GLOO_SOCKET_IFNAME"] == "eth0"  # this host's, not what main's launcher handed on
+    assert env["TOKEN"] == "s3 'c\" $r"
+    assert (env["TOOLKIT_JOB"], env["TOOLKIT_HOST"], env["TOOLKIT_RANK"]) == (JOB, "gpu1", "0")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.77.0.2", "29500")
+    assert env["PYTHONUNBUFFERED"] == "1"
+    assert "TOOLKIT_SUPERVISOR" not in env
+
+
+def test_under_mpi_the_rank_gets_the_names_that_torch_reads(world: World) -> None:
+    world.job(command=python(SHOW_ENV))
+    ompi = {"RANK": "0", "SIZE": "1", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
+    stray = {"RANK": "5", "WORLD_SIZE": "9"}  # mpirun hands on main's variables
+    env = shown_env(world, **stray, **{f"OMPI_COMM_WORLD_{k}": v for k, v in ompi.items()})
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    assert [env[name] for name in names] == ["0", "1", "0", "1"]
+
+
+def test_under_horovods_own_controller_too(world: World) -> None:
+    world.job(command=python(SHOW_ENV))
+    env = shown_env(world, HOROVOD_RANK="0", HOROVOD_SIZE="1", HOROVOD_LOCAL_RANK="0")
+    assert (env["RANK"], env["WORLD_SIZE"]) == ("0", "1")
+
+
+def test_torchruns_own_master_is_kept(world: World) -> None:
+    world.job(command=python(SHOW_ENV), env={"MASTER_PORT": "1"})
+    env = shown_env(world, **rank_env(), MASTER_ADDR="10.9.9.9", MASTER_PORT="1234")
+    assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("10.9.9.9", "1234")
+
+
+@pytest.mark.parametrize(
+    ("env", "gpus", "told"),
+    [({}, [], "true"), ({"ACCELERATE_USE_CPU": "false"}, [], "false"), ({}, ["GPU-1"], None)],
+)
+def test_accelerate_is_told_that_there_is_no_gpu(
+    world: World, env: dict[str, str], gpus: list[str], told: str | None
+) -> None:
+    world.job(command=python(SHOW_ENV), env=env, hosts=[host_entry(gpus=gpus)])
+    assert shown_env(world, **rank_env()).get("ACCELERATE_USE_CPU") == told
+
+
+def test_deepspeeds_word_stands_in_front_of_the_scripts_own_arguments(world: World) -> None:
+    folder = world.job(command=[sys.executable, "show.py", "--epochs", "3"], local_rank_word=True)
+    (folder / "code" / "show.py").write_text("import sys; print(*sys.argv)")
+    assert world.call("job.rank", JOB, **rank_env())[0] == 0
+    assert (folder / "logs" / "rank-0.log").read_text() == "show.py --local_rank=0 --epochs 3\n"
+
+
+def test_a_launcher_may_say_what_the_rank_executes(world: World) -> None:
+    world.job(command=["accelerate", "launch", "--cpu", "x.py"])
+    assert world.call("job.rank", JOB, *python("print('plain')"), **rank_env())[0] == 0
+    assert (world.folder() / "logs" / "rank-0.log").read_text() == "plain\n"
+
+
+RULES = "OMPI_MCA_coll_tuned_dynamic_rules_filename"
+
+
+def test_what_was_tuned_reaches_the_rank_and_everybody_else_wins_over_it(world: World) -> None:
+    tuned = dict.fromkeys(("A", "B", "C", "D", "E", "GLOO_SOCKET_IFNAME"), "tuned")
+    env = {"B": "file", "C": "file", "D": "file"}
+    own = {"gpu1": {"C": "host", "D": "host"}, "gpu2": {"C": "other"}}
+    world.job(command=python(SHOW_ENV), tuned=tuned, env=env, host_env=own, override={"D": "line"})
+    env = shown_env(world, **rank_env(), A="launcher", E="launcher")
+    assert [env[name] for name in "ABCDE"] == ["tuned", "file", "host", "line", "tuned"]
+    assert env["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert RULES not in env and not (world.folder() / "allreduce.rules").exists()
+
+
+def test_the_file_of_rules_is_written_into_the_jobs_folder_and_named(world: World) -> None:
+    folder = world.job(command=python(SHOW_ENV), tuned={"A": "1"}, rules="1\n2\n", world_size=2)
+    for rank in (0, 1):
+        code, _, err = world.call("job.rank", JOB, **rank_env(rank, 2))
+        assert (code, err) == (0, b"")
+        env = json.loads((folder / "logs" / f"rank-{rank}.log").read_text())
+        assert (env[RULES], env["A"]) == (str(folder / "allreduce.rules"), "1")
+    assert (folder / "allreduce.rules").read_text() == "1\n2\n"
+    # Each rank of a host writes the same; nothing half-written stays beside it.
+    assert [path.name for path in folder.glob("allreduce.rules*")] == ["allreduce.rules"]
+
+
+@pytest.mark.parametrize("where", ["env", "override"])
+def test_a_file_of_rules_that_a_person_names_wins(world: World, where: str) -> None:
+    world.job(command=python(SHOW_ENV), rules="1\n2\n", **{where: {RULES: "/data/rules"}})
+    assert shown_env(world, **rank_env())[RULES] == "/data/rules"
+
+
+def test_a_wrong_world_size_is_refused_by_both_numbers(world: World) -> None:
+    world.job(world_size=4, command=python("print('must not run')"))
+    code, out, err = world.call("job.rank", JOB, **rank_env(0, 2))
+    assert code == 64
+    assert b"2 ranks" in err and b"4" in err
+    assert out == b"" and not (world.folder() / "logs" / "rank-0.log").exists()
+
+
+def test_no_launcher_is_refused(world: World) -> None:
+    world.job()
+    code, _, err = world.call("job.rank", JOB)
+    assert code == 64 and b"gpu1" in err
+
+
+def test_a_job_that_is_not_there_and_a_path_as_job_id(world: World) -> None:
+    assert world.call("job.rank", "nothing", **rank_env())[0] == 66
+    assert world.call("job.rank", "../conf", **rank_env())[0] == 64
+
+
+def test_lines_are_prefixed_on_their_own_stream(world: World) -> None:
+    world.job(command=python("import sys; print('out'); print('err', file=sys.stderr)"))
+    code, out, err = world.call("job.rank", JOB, **rank_env())
+    assert (code, out, err) == (0, b"[gpu1 0] out\n", b"[gpu1 0] err\n")
+    log = (world.folder() / "logs" / "rank-0.log").read_bytes()
+    assert sorted(log.splitlines()) == [b"err", b"out"]
+
+
+def test_five_megabytes_in_one_line_and_all_bytes(world: World) -> None:
+    code = "import os, sys; w = sys.stdout.buffer.write; w(b'x' * 5_000_000); w(bytes(range(256)))"
+    world.job(command=python(code))
+    status, out, _ = world.call("job.rank", JOB, **rank_env())
+    assert status == 0
+    written = b"x" * 5_000_000 + bytes(range(256))
+    assert (world.folder() / "logs" / "rank-0.log").read_bytes() == written
+    shown = b"".join(line[len(b"[gpu1 0] ") :] for line in out.split(b"\n"))
+    assert shown == written.replace(b"\r", b"").replace(b"\n", b"")
+
+
+def test_an_unfinished_line_is_shown_while_the_rank_works(world: World) -> None:
+    world.job(command=python("import time; print('50%', end=''); time.sleep(60)"))
+    process = world.start("job.rank", JOB, **rank_env())
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"[gpu1 0] 50%\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("raise SystemExit(7)", 7),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        ("import os; os.kill(os.getpid(), 11)", 139),
+    ],
+)
+def test_the_exit_code_is_the_commands(world: World, code: str, expected: int) -> None:
+    world.job(command=python(code))
+    assert world.call("job.rank", JOB, **rank_env())[0] == expected
+    record = json.loads((world.folder() / "logs" / "rank-0.exit").read_text())
+    assert (record["rank"], record["host"], record["exit_code"]) == (0, "gpu1", expected)
+
+
+def test_a_command_that_is_not_there(world: World) -> None:
+    world.job(command=["no-such-program"])
+    code, _, err = world.call("job.rank", JOB, **rank_env())
+    assert code == 127 and b"[gpu1 0] [toolkit] cannot start no-such-program" in err
+
+
+PID_THEN_SLEEP = "import os, time; print(os.getpid()); time.sleep(60)"
+
+
+def pid_from(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline().split()[-1])
+
+
+def test_sigkill_of_rank_py_ends_the_child(world: World) -> None:
+    world.job(command=python(PID_THEN_SLEEP))
+    process = world.start("job.rank", JOB, **rank_env())
+    pid = pid_from(process)
+    process.kill()
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_sigterm_reaches_the_childs_whole_group(world: World) -> None:
+    code = (
+        "import os, subprocess, sys, time\n"
+        "helper = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print(helper.pid); time.sleep(60)"
+    )
+    world.job(command=python(code))
+    process = world.start("job.rank", JOB, **rank_env())
+    helper = pid_from(process)
+    process.terminate()
+    assert process.wait(timeout=PATIENCE_S) == 143
+    wait_for(lambda: not is_alive(helper))
+
+
+def test_the_rank_ends_when_its_launcher_is_gone(world: World) -> None:
+    world.job(command=python(PID_THEN_SLEEP))
+    launcher = f"import subprocess, sys, time\nsubprocess.Popen({world.rank_argv()!r}); time.sleep(60)"
+    script = world.root / "launcher.py"
+    script.write_text(launcher)
+    process = world.start(str(script), **rank_env())
+    pid = pid_from(process)
+    process.kill()
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_a_helper_that_keeps_the_pipes_open_does_not_keep_the_rank(world: World) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print('done')"
+    )
+    world.job(command=python(code))
+    process = world.start("job.rank", JOB, **rank_env())
+    started = time.monotonic()
+    assert process.wait(timeout=PATIENCE_S) == 0
+    assert time.monotonic() - started < 300
+
+
+def test_a_rank_without_a_reader_works_on(world: World) -> None:
+    code = "import time\nfor i in range(3): print(i, flush=True); time.sleep(0.1)"
+    world.job(command=python(code))
+    process = world.start("job.rank", JOB, **rank_env())
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+    assert process.wait(timeout=PATIENCE_S) == 0
+    assert (world.folder() / "logs" / "rank-0.log").read_bytes() == b"0\n1\n2\n"
+
+
+def test_sigint_gives_130(world: World) -> None:
+    code = "import signal, time; signal.signal(2, signal.SIG_DFL); print(0); time.sleep(60)"
+    world.job(command=python(code))
+    process = world.start("job.rank", JOB, **rank_env())
+    pid_from(process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=PATIENCE_S) == 130
+
+
+# A data-loader worker, wandb or TensorBoard: it inherits the rank's output and prints without end.
+LOOP = "while :; do echo alive; sleep 0.05; done"
+
+
+def shell(text: str) -> list[str]:
+    return ["sh", "-c", text]
+
+
+def test_a_child_that_prints_without_end_does_not_hide_the_exit_of_its_rank(world: World) -> None:
+    world.job(command=shell(f"({LOOP}) & echo pid=$!; exit 3"))
+    code, out, _ = world.call("job.rank", JOB, **rank_env())
+    assert code == 3
+    record = json.loads((world.folder() / "logs" / "rank-0.exit").read_text())
+    assert (record["exit_code"], record["signal"]) == (3, 0)
+    child = int(out.split(b"pid=")[1].split()[0])
+    assert not is_alive(child)
+
+
+def test_a_child_that_ignores_term_is_killed_with_its_rank(world: World) -> None:
+    world.job(command=shell(f"(trap '' TERM; {LOOP}) & echo pid=$!; exit 3"), grace=60.0)
+    code, out, _ = world.call("job.rank", JOB, **rank_env())
+    assert code == 3
+    assert not is_alive(int(out.split(b"pid=")[1].split()[0]))
+
+
+def test_the_exit_is_recorded_before_the_children_have_ended(world: World) -> None:
+    world.job(command=shell(f"(trap '' TERM; {LOOP}) & echo pid=$!; exit 0"), grace=60.0)
+    process = world.start("job.rank", JOB, **rank_env())
+    child = pid_after(process, b"pid=")
+    wait_for((world.folder() / "logs" / "rank-0.exit").exists)
+    assert is_alive(child) and process.poll() is None  # the rank did not fail, so the child has its grace
+    os.kill(child, signal.SIGKILL)
+    assert process.wait(timeout=PATIENCE_S) == 0
+
+
+def test_a_child_saves_in_its_grace_though_its_rank_is_gone(world: World) -> None:
+    # The shell dies of the TERM at once; what it runs has a handler.
+    code = (
+        "import os, signal, sys, time\n"
+        "def save(*_): time.sleep(1.5); open('saved', 'w').close(); sys.exit(0)\n"
+        "signal.signal(15, save); print(f'pid={os.getpid()}', flush=True); time.sleep(60)"
+    )
+    (world.job(command=["sh", "-c", f'{sys.executable} -c "$CODE"; exit 0'], env={"CODE": code}, grace=20.0))
+    process = world.start("job.rank", JOB, **rank_env())
+    pid_after(process, b"pid=")
+    process.terminate()
+    assert process.wait(timeout=PATIENCE_S) == 143
+    assert (world.folder() / "code" / "saved").exists()
+
+
+def test_a_child_saves_in_the_grace_of_the_whole_job_though_its_rank_is_gone(world: World) -> None:
+    # `toolkit stop` signals the rank's processes by their mark, not rank.py. It alone says when KILL comes.
+    code = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        "    terms.append(1); time.sleep(2.5); print('terms', len(terms), flush=True); sys.exit(0)\n"
+        "terms = []; signal.signal(15, save); print(f'pid={os.getpid()}', flush=True); time.sleep(600)"
+    )
+    world.job(command=["sh", "-c", f'{sys.executable} -c "$CODE"; exit 0'], env={"CODE": code}, grace=0.1)
+    process = world.start("job.rank", JOB, **rank_env())
+    child = pid_after(process, b"pid=")
+    sweep = world.start("job.sweep", JOB, "--grace", str(PATIENCE_S), "--ranks")
+    wait_for(lambda: not is_alive(child))
+    assert sweep.wait(timeout=PATIENCE_S) == 0
+    assert process.wait(timeout=PATIENCE_S) == 143
+    assert b"terms 1\n" in (world.folder() / "logs" / "rank-0.log").read_bytes()
+
+
+def test_the_last_words_of_a_child_that_has_just_ended_are_kept(world: World) -> None:
+    gone, log = world.root / "gone", world.root / "log"
+    program = world.driver(
+        f"""
+import os, time
+from pathlib import Path
+from toolkit.container.job import child
+from toolkit.container.logs.lines import Stream
+from toolkit.container.logs.log import Log
+
+gone = Path({str(gone)!r})
+words = ["sh", "-c", f"(sleep 1; printf 'last words\\n'; : >{{gone}}) & exit 0"]
+log = Log(Path({str(log)!r}), 1 << 20)
+rank = child.Child(words, "/", dict(os.environ), Path("/nonexistent"))
+assert rank.copy((Stream(1, b""), Stream(2, b"")), log, 1.0) == 0
+
+def alive_in(group):  # it ends between the reading of its output and this look
+    while not gone.exists():
+        time.sleep(0.01)
+    return []
+
+child.alive_in = alive_in
+rank.end_group(1.0, Path("/nonexistent"))
+"""
+    )
+    status, out, err = world.call(program)
+    assert (status, out) == (0, b"last words\n"), err.decode()
+    assert log.read_bytes() == b"last words\n"
+
+
+def test_a_log_that_cannot_be_written_is_the_reason_of_the_rank(world: World) -> None:
+    world.job()
+    (world.folder() / "logs" / "rank-0.log").mkdir(parents=True)
+    code, _, err = world.call("job.rank", JOB, **rank_env())
+    assert code == 73 and b"cannot write" in err
+    record = json.loads((world.folder() / "logs" / "rank-0.exit").read_text())
+    assert record["exit_code"] == 73 and "cannot write" in record["last"][0]
+
+
+def pid_after(process: subprocess.Popen[bytes], word: bytes) -> int:
+    assert process.stdout is not None
+    while word not in (line := process.stdout.readline()):
+        assert line, "no such line"
+    return int(line.split(word)[1])

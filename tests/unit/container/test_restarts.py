@@ -1,0 +1,235 @@
+"""What follows upon the end of an attempt: how often, how soon, on which hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.container_world import JOB, PATIENCE_S, World, host_entry, python, rank_env, wait_for
+from toolkit.container.job import elastic, restarts
+from toolkit.core.host_programs import container_programs
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def a_job(**changes: Any) -> dict[str, Any]:
+    hosts = [host_entry(), host_entry(name="gpu2", address="10.77.0.3")]
+    spares = [host_entry(name="gpu9", address="10.77.0.9")]
+    job = {"max_restarts": 3, "min_hosts": 0, "hosts": hosts, "spares": spares}
+    return {**job, **changes}
+
+
+def failed(host: str, state: str = "failed") -> Any:
+    return restarts.End(state, 1, "it broke", host)
+
+
+def names(hosts: list[dict[str, Any]]) -> list[str]:
+    return [host["name"] for host in hosts]
+
+
+def test_a_failure_is_followed_as_often_as_asked() -> None:
+    end = failed("gpu1")
+    job = a_job(max_restarts=2)
+    plan = restarts.Restarts(job)
+    for _ in range(2):
+        assert plan.may_follow(end) and not plan.why_not(failed("", "stopped"))
+        plan.note(end, job["hosts"], 1.0)
+    assert not plan.may_follow(end)
+    assert plan.why_not(end) == "; given up after 2 restarts of 2"
+    assert not restarts.Restarts(a_job(max_restarts=0)).why_not(end)
+
+
+@pytest.mark.parametrize("state", ["stopped", "timeout", "succeeded"])
+def test_what_somebody_wanted_is_not_done_again(state: str) -> None:
+    assert not restarts.Restarts(a_job()).may_follow(failed("gpu1", state))
+
+
+def test_each_wait_is_longer_until_an_attempt_has_lasted() -> None:
+    job = a_job(max_restarts=99)
+    plan = restarts.Restarts(job)
+    end = failed("gpu1")
+    assert [plan.note(end, job["hosts"], 5.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [plan.note(end, job["hosts"], lasted) for lasted in (3600.0, 5.0)] == [1, 2]
+
+
+def test_a_host_that_fails_twice_gives_way_to_a_spare() -> None:
+    job = a_job()
+    plan = restarts.Restarts(job)
+    assert names(plan.candidates()) == ["gpu1", "gpu2", "gpu9"]
+    plan.note(failed("gpu1"), job["hosts"], 1.0)
+    assert names(plan.candidates()) == ["gpu1", "gpu2", "gpu9"]
+    plan.note(failed("gpu1"), job["hosts"], 1.0)
+    assert names(plan.candidates()) == ["gpu2", "gpu9", "gpu1"]
+
+
+def test_hosts_without_a_part_in_the_last_attempt_are_swept_too() -> None:
+    job = a_job()
+    plan = restarts.Restarts(job)
+    assert names(plan.idle(job["hosts"], ())) == ["gpu9"]
+    assert names(plan.idle([job["hosts"][0], job["spares"][0]], ())) == ["gpu2"]
+    assert not plan.idle([job["hosts"][0], job["spares"][0]], {"gpu2"})
+    assert not restarts.Restarts(a_job(spares=[])).idle(job["hosts"], ())
+
+
+def test_too_few_hosts_are_told_by_name() -> None:
+    one, two = a_job()["hosts"]
+    assert restarts.too_few([], 1) == "no host answers, and --min-hosts is 1"
+    assert restarts.too_few([one], 2) == "gpu1 alone answers, and --min-hosts is 2"
+    assert restarts.too_few([one, two], 3) == "gpu1, gpu2 alone answer, and --min-hosts is 3"
+
+
+def test_the_launchers_that_travel_need_nothing_else(tmp_path: Path, world: World) -> None:
+    for name, text in container_programs().items():
+        path = tmp_path / "there" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for launcher in ("mpirun", "horovodrun", "torchrun"):
+        folder = world.job(
+            f"{JOB}-{launcher}", launcher=launcher, networks=["10.77.0.0/24"], command=["true"]
+        )
+        text = (
+            "import json, sys; sys.path.insert(0, sys.argv[1]); from toolkit.container.job import restarts\n"
+            "job = json.load(open(sys.argv[2]))\n"
+            "spare = dict(job['hosts'][0], name='gpu9', address='10.77.0.9', slots=2, taken=[0, 1])\n"
+            "made = restarts.next_job(job, [spare], 1, 29501)\n"
+            "print(json.dumps(restarts.part_of_attempt(made)))\n"
+        )
+        argv = [sys.executable, "-I", "-S", "-c", text, str(tmp_path / "there"), str(folder / "job.json")]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, env=dict(os.environ))
+        part = json.loads(done.stdout)
+        about = (part["attempt"], part["world_size"], part["master_address"], part["master_port"])
+        assert about == (1, 2, "10.77.0.9", 29501)
+        assert part["launches"][0]["argv"][0] == launcher and "env" not in part
+        assert any("gpu9:2" in word or word == "10.77.0.9" for word in part["launches"][0]["argv"])
+
+
+def test_a_job_is_started_again_and_keeps_its_variables(world: World) -> None:
+    text = (
+        "import os; n = os.environ['TOOLKIT_RESTART']; print('try', n, os.environ['TOKEN'])\n"
+        "raise SystemExit(0 if n == '1' else 9)"
+    )
+    world.job(command=python(text), env={"TOKEN": "s3cret"}, max_restarts=3, networks=[], launcher="mpirun")
+    fake = world.mpirun_of_one_rank()
+    world.call("job.supervisor", JOB, PATH=f"{fake}:{os.environ['PATH']}")
+    status = world.status()
+    assert (status["state"], status["exit_code"], len(status["restarts"])) == ("succeeded", 0, 1)
+    log = world.log().decode()
+    assert "[gpu1 0] try 0 s3cret" in log and "[gpu1 0] try 1 s3cret" in log
+    assert "rank 0 on gpu1 ended with exit code 9\n[toolkit] restart 1 of 3 in 1 s" in log
+    assert "restart 1: 1 rank on gpu1" in log
+    logs = {"output.log", "rank-0.log"}
+    assert {path.name for path in world.holders("s3cret")} == logs and (
+        world.folder() / "attempt.json"
+    ).exists()
+
+
+def test_a_job_that_says_nothing_is_looked_at_once(world: World) -> None:
+    evidence = str(world.folder() / "evidence" / "*")
+    waits = f"import glob, time\nwhile not glob.glob({evidence!r}): time.sleep(0.05)\nprint('done')"
+    world.job(command=python(waits), stall_after=1.0)
+    world.call("job.supervisor", JOB)
+    assert world.status()["state"] == "succeeded"
+    told = [line for line in world.log().decode().splitlines() if "no rank has printed for" in line]
+    assert len(told) == 1 and f"toolkit why {JOB}" in told[0], world.log()
+    assert [path.name for path in (world.folder() / "evidence").iterdir()]
+
+
+def test_a_stop_between_two_attempts_ends_the_job(world: World) -> None:
+    world.job(command=python("raise SystemExit(9)"), max_restarts=9)
+    process = world.start("job.supervisor", JOB)
+    wait_for(lambda: world.status()["state"] == "restarting")
+    process.terminate()
+    process.wait(PATIENCE_S)
+    status = world.status()
+    assert (status["state"], status["exit_code"], status["reason"]) == ("stopped", 143, "stopped by SIGTERM")
+
+
+def host(name: str, slots: int = 1) -> dict[str, Any]:
+    return {"name": name, "slots": slots}
+
+
+def members(launcher: str = "torchrun", **changes: Any) -> Any:
+    job = {"launcher": launcher, "hosts": [host("a"), host("b")], "spares": [host("c"), host("d")]}
+    return elastic.members_of({"main": "a", "min_hosts": 0, "elastic": True, **job, **changes})
+
+
+def test_who_goes_on_when_a_host_is_gone() -> None:
+    before = members()
+    after = before.without("b", ["a", "d"])
+    assert after.names == ["a", "d"] and [each["name"] for each in after.reserve] == ["c"]
+    assert before.without("a", ["b", "c", "d"]) is None, "torchrun's store stood there"
+    assert before.without("b", ["a"]) is None, "too few"
+    assert members(min_hosts=1).without("b", ["a"]).names == ["a"]
+    assert members("horovodrun", main="m").without("a", ["b", "c"]).names == ["b", "c"]
+    assert members(spares=[host("b")], min_hosts=1).without("b", ["a", "b"]).names == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "code", "goes_on"),
+    [("torchrun", 137, True), ("torchrun", 255, True), ("torchrun", 1, False), ("horovodrun", 137, False)],
+)
+def test_a_launch_that_ends_takes_its_host_along_or_everything(
+    launcher: str, code: int, goes_on: bool
+) -> None:
+    assert elastic.launcher_goes_on({"launcher": launcher}, code) is goes_on
+
+
+def test_the_host_of_a_dead_rank_is_out_with_horovod_alone() -> None:
+    goes = elastic.host_that_goes
+    assert goes({"launcher": "torchrun"}, "b", False) == ""
+    assert goes({"launcher": "torchrun"}, "b", True) == "b"
+    assert goes({"launcher": "horovodrun"}, "b", False) == "b"
+
+
+# What torchrun does as far as we can see it: the rank again, in place.
+AGAIN = "import subprocess, sys\nany(subprocess.call(sys.argv[1:]) == 0 for _ in range(5)) or sys.exit(1)"
+
+
+@pytest.mark.parametrize(("fails", "most", "state"), [(2, 2, "succeeded"), (2, 1, "failed")])
+def test_a_launcher_that_starts_a_rank_again_by_itself(
+    world: World, fails: int, most: int, state: str
+) -> None:
+    count = world.root / "count"
+    code = (
+        f"import pathlib, sys, time; path = pathlib.Path({str(count)!r})\n"
+        "number = len(path.read_text()) if path.exists() else 0\n"
+        "path.write_text('x' * (number + 1)); print('try', number, flush=True)\n"
+        "while not path.with_name(f'go-{number}').exists(): time.sleep(0.02)\n"
+        f"sys.exit(9 if number < {fails} else 0)"
+    )
+    launch = {"host": "gpu1", "argv": [*python(AGAIN), *world.rank_argv()], "env": rank_env()}
+    world.job(command=python(code), launches=[launch], launcher="torchrun", elastic=True, max_restarts=most)
+    supervisor = world.start("job.supervisor", JOB)
+    for number in range(most + 1):
+        (world.root / f"go-{number}").touch()
+        if number < most:  # what torchrun does next is not over before the supervisor has seen this
+            wait_for(lambda: len(world.status().get("restarts", ())) == number + 1)  # noqa: B023
+    assert supervisor.wait(PATIENCE_S) == 0
+    status, log = world.status(), world.log().decode()
+    assert status["state"] == state, log
+    reason = "rank 0 on gpu1 ended with exit code 9"
+    assert f"[toolkit] {reason}; restart 1 of {most} by torchrun itself, on gpu1" in log
+    assert [each["reason"] for each in status["restarts"]] == [reason] * most
+    if state == "failed":
+        assert status["exit_code"] == 9 and log.endswith("given up after 1 restart of 1\n")
+
+
+def test_a_world_that_an_elastic_job_may_have(world: World) -> None:
+    for size, code in ((1, 64), (2, 0), (3, 0), (4, 64)):
+        world.job(f"{JOB}-{size}", world_sizes=[2, 3], world_size=3, elastic=True)
+        argv = f"{JOB}-{size}"
+        done, _, said = world.call("job.rank", argv, **rank_env(0, size))
+        assert done == code, said
+        assert (b"the job asked for 2 to 3" in said) == bool(code)

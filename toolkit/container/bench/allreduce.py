@@ -1,0 +1,47 @@
+"""One all-reduce across all ranks, its numeric result checked on each: NCCL on GPUs, Gloo otherwise."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+ELEMENTS = 2**22  # 16 MiB of float32: long enough for the wire to count, short enough for a slow link
+ROUNDS = 5
+
+
+def main() -> int:
+    import torch
+    import torch.distributed as dist
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpu else "gloo")
+    expected = size * (size + 1) / 2
+    fastest = float("inf")
+    for _ in range(ROUNDS):
+        tensor = torch.full((ELEMENTS,), float(rank + 1), device=device)
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(tensor)
+        if gpu:
+            torch.cuda.synchronize()
+        fastest = min(fastest, time.perf_counter() - start)
+        wrong = int((tensor != expected).sum().item())
+        if wrong:
+            print(f"rank {rank}: {wrong} of {ELEMENTS} sums are not {expected}", file=sys.stderr)
+            return 1
+    if rank == 0:
+        # Bus bandwidth as nccl-tests define it: algorithm bandwidth x 2 (n - 1) / n.
+        algbw = ELEMENTS * 4 / fastest / 1e9
+        busbw = algbw * 2 * (size - 1) / size
+        backend = dist.get_backend()
+        print(
+            f"all-reduce over {size} ranks: sum {expected:.0f} right on all, 16 MiB in "
+            f"{fastest * 1e3:.1f} ms, busbw {busbw:.3f} GB/s ({backend})"
+        )
+    dist.destroy_process_group()
+    return 0

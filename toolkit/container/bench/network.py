@@ -1,0 +1,374 @@
+"""Measurement of a cluster's network as one job: every ordered pair of hosts, then all-reduce over all ranks.
+
+A pair's bandwidth and latency are those of plain TCP; a host is in one pair at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from toolkit.container.job_file import load_host
+
+PINGS = 200
+PING_BYTES = 64
+BUFFER = bytes(1 << 20)
+WARM_S = 0.1  # TCP's slow start and a shaper's bucket make the first moments tell a lie
+LIMIT_S = 30.0  # a peer that is silent for so long is gone
+HELLO = struct.Struct("!i")
+
+
+class Link(NamedTuple):
+    """What was measured from one host to another: bit/s, and half a round trip in seconds."""
+
+    rate: float
+    latency: float
+
+
+def rounds(count: int) -> list[list[tuple[int, int]]]:
+    """Pairs of 0..count-1 in rounds in which nobody is in two pairs (the circle method)."""
+    ring: list[int | None] = list(range(count))
+    if count % 2:
+        ring.append(None)
+    made = []
+    for _ in range(len(ring) - 1):
+        half = len(ring) // 2
+        pairs = zip(ring[:half], reversed(ring[half:]), strict=True)
+        made.append([(min(a, b), max(a, b)) for a, b in pairs if a is not None and b is not None])
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return made
+
+
+def listen(address: str) -> socket.socket:
+    """A listener on a port of the kernel's choice at this address."""
+    listener = socket.create_server((address, 0), backlog=64)
+    listener.settimeout(LIMIT_S)
+    return listener
+
+
+def accept(listener: socket.socket, peer: int, streams: int) -> list[socket.socket]:
+    """The peer's connections; strangers are turned away."""
+    found: list[socket.socket] = []
+    deadline = time.monotonic() + LIMIT_S
+    while len(found) < streams:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"peer {peer} did not connect within {LIMIT_S:.0f} s")
+        connection, _ = listener.accept()
+        _prepare(connection)
+        if HELLO.unpack(exactly(connection, HELLO.size))[0] == peer:
+            found.append(connection)
+        else:
+            connection.close()
+    return found
+
+
+def connect(address: str, port: int, me: int, streams: int) -> list[socket.socket]:
+    """Connections to a peer's listener."""
+    made = []
+    for _ in range(streams):
+        connection = socket.create_connection((address, port), timeout=LIMIT_S)
+        _prepare(connection)
+        connection.sendall(HELLO.pack(me))
+        made.append(connection)
+    return made
+
+
+def _prepare(connection: socket.socket) -> None:
+    connection.settimeout(LIMIT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def exactly(connection: socket.socket, size: int) -> bytes:
+    """`size` bytes, or ConnectionError when the peer has closed."""
+    data = bytearray()
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise ConnectionError("the peer closed the connection")
+        data += piece
+    return bytes(data)
+
+
+def ping(connection: socket.socket) -> float:
+    """Half of the median round trip, in seconds."""
+    times = []
+    for _ in range(PINGS):
+        start = time.perf_counter()
+        connection.sendall(BUFFER[:PING_BYTES])
+        exactly(connection, PING_BYTES)
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2] / 2
+
+
+def pong(connection: socket.socket) -> None:
+    for _ in range(PINGS):
+        connection.sendall(exactly(connection, PING_BYTES))
+
+
+def send(connections: Sequence[socket.socket], seconds: float) -> None:
+    """Send on all of them for so long, then end each direction."""
+    until = time.monotonic() + seconds
+
+    def push(connection: socket.socket) -> None:
+        while time.monotonic() < until:
+            connection.sendall(BUFFER)
+        connection.shutdown(socket.SHUT_WR)
+
+    _together(push, connections)
+
+
+def receive(connections: Sequence[socket.socket]) -> float:
+    """Read until the peer has ended; return bit/s after the warm-up."""
+    lock = threading.Lock()
+    seen: list[tuple[float, int]] = []
+
+    def pull(connection: socket.socket) -> None:
+        into = bytearray(1 << 20)
+        while size := connection.recv_into(into):
+            with lock:
+                seen.append((time.perf_counter(), size))
+
+    _together(pull, connections)
+    return rate_of(sorted(seen))
+
+
+def rate_of(seen: Sequence[tuple[float, int]]) -> float:
+    """bit/s of arrivals (time in seconds, bytes), those of the warm-up left out."""
+    if not seen:
+        return 0.0
+    begin = seen[0][0]
+    late = [(at, size) for at, size in seen if at >= begin + WARM_S]
+    if len(late) < 2:
+        span = seen[-1][0] - begin
+        return 8 * sum(size for _, size in seen[1:]) / span if span else 0.0
+    return 8 * sum(size for _, size in late[1:]) / (late[-1][0] - late[0][0])
+
+
+def _together(work: object, connections: Sequence[socket.socket]) -> None:
+    assert callable(work)
+    failed: list[Exception] = []
+
+    def guarded(connection: socket.socket) -> None:
+        try:
+            work(connection)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(c,)) for c in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def measure(
+    me: int,
+    peer: int,
+    addresses: Sequence[tuple[str, int]],
+    listener: socket.socket,
+    seconds: float,
+    streams: int,
+) -> tuple[float, float]:
+    """Measure with one peer, both ways at their own time.
+
+    Both sides call it. Returns what came in here: bit/s from the peer, and half a round trip in
+    seconds as the lower-numbered side saw it (0 on the other side).
+    """
+    first = me < peer
+    opened = []
+    try:
+        # A direction that has been ended cannot send again, so each way has connections of its own.
+        for _ in range(2):
+            opened.append(
+                connect(*addresses[peer], me, streams) if first else accept(listener, peer, streams)
+            )
+        latency = 0.0
+        if first:
+            latency = ping(opened[0][0])
+            send(opened[0], seconds)
+            rate = receive(opened[1])
+        else:
+            pong(opened[0][0])
+            rate = receive(opened[0])
+            send(opened[1], seconds)
+        return rate, latency
+    finally:
+        for connections in opened:
+            for connection in connections:
+                connection.close()
+
+
+RESULT = "@network "  # begins the line that the command reads from the job's output
+LEAST_S, MOST_ROUNDS = 0.2, 50
+
+
+def wait_for_all(comm: Any) -> None:
+    """A barrier that sleeps: Open MPI's own spins, and would take the cores from who measures."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.002)
+
+
+def measure_pairs(comm: Any, seconds: float, streams: int) -> dict[str, Any]:
+    """Rates and latencies between the hosts; one rank per host takes part, the others wait."""
+    host = load_host()
+    leader = int(os.environ["LOCAL_RANK"]) == 0
+    listener = listen(host["address"]) if leader else None
+    port = listener.getsockname()[1] if listener else 0
+    table = comm.allgather((host["host"], host["address"], port, leader))
+    hosts = [(name, address, port) for name, address, port, leads in table if leads]
+    names = [name for name, _, _ in hosts]
+    addresses = [(address, port) for _, address, port in hosts]
+    me = names.index(host["host"])
+    found: list[tuple[int, int, float, float]] = []
+    faults: list[str] = []
+    for meeting in rounds(len(names)):
+        wait_for_all(comm)
+        mine = [pair for pair in meeting if me in pair]
+        if listener is None or not mine:
+            continue
+        ((low, high),) = mine
+        peer = high if me == low else low
+        try:
+            rate, latency = measure(me, peer, addresses, listener, seconds, streams)
+            found.append((peer, me, rate, latency))
+        except OSError as error:
+            faults.append(f"{names[me]} with {names[peer]}: {error}")
+    wait_for_all(comm)
+    if listener:
+        listener.close()
+    gathered = [item for items in comm.allgather(found) for item in items]
+    latencies = {frozenset((a, b)): latency for a, b, _, latency in gathered if latency}
+    return {
+        "hosts": names,
+        "pairs": [
+            {
+                "from": names[a],
+                "to": names[b],
+                "mbit": round(rate / 1e6, 3),
+                "latency_us": round(latencies.get(frozenset((a, b)), 0.0) * 1e6, 1),
+            }
+            for a, b, rate, _ in sorted(gathered)
+        ],
+        "faults": [fault for some in comm.allgather(faults) for fault in some],
+    }
+
+
+def mpi_allreduce(comm: Any) -> Callable[[int], Callable[[], None]]:
+    """All-reduce of float32 by Open MPI, as Horovod does it on CPUs."""
+    import numpy
+
+    def prepare(size: int) -> Callable[[], None]:
+        mine, total = numpy.ones(size // 4, "float32"), numpy.empty(size // 4, "float32")
+
+        def once() -> None:
+            comm.Allreduce(mine, total)
+            if total[0] != comm.size or total[-1] != comm.size:
+                raise ArithmeticError(f"the sum is {total[0]}, not {comm.size}")
+
+        return once
+
+    return prepare
+
+
+def torch_allreduce(backend: str) -> Callable[[int], Callable[[], None]]:
+    """All-reduce of float32 by torch.distributed with Gloo or NCCL."""
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend)
+
+    def prepare(size: int) -> Callable[[], None]:
+        tensor = torch.ones(size // 4, device=device)
+
+        def once() -> None:
+            tensor.fill_(1)
+            dist.all_reduce(tensor)
+            if backend == "nccl":
+                torch.cuda.synchronize()
+            if float(tensor[-1]) != dist.get_world_size():
+                raise ArithmeticError(f"the sum is {float(tensor[-1])}, not {dist.get_world_size()}")
+
+        return once
+
+    return prepare
+
+
+def sweep(
+    comm: Any, prepare: Callable[[int], Callable[[], None]], sizes: list[int], budget: float
+) -> list[dict[str, Any]]:
+    """Median seconds of an all-reduce by size, the slowest rank's; sizes beyond the budget are left out."""
+    rows: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    last = 0.0
+    for size in sizes:
+        growth = size / rows[-1]["bytes"] if rows else 1.0
+        left = budget - (time.monotonic() - begin)
+        if comm.bcast(bool(rows) and 2 * last * growth > left):
+            break
+        once = prepare(size)
+        once()  # connections are made and buffers touched here
+        times: list[float] = []
+        while True:
+            comm.Barrier()
+            start = time.perf_counter()
+            once()
+            times.append(comm.allreduce(time.perf_counter() - start, op=_max()))
+            spent = sum(times)
+            over = spent >= LEAST_S and len(times) >= 3
+            if comm.bcast(over or len(times) >= MOST_ROUNDS or time.monotonic() - begin > budget):
+                break
+        last = sorted(times)[len(times) // 2]
+        rows.append({"bytes": size, "ranks": comm.size, "seconds": last, "rounds": len(times)})
+    return rows
+
+
+def _max() -> Any:
+    from mpi4py import MPI
+
+    return MPI.MAX
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, required=True, help="per direction of a pair")
+    parser.add_argument("--streams", type=int, required=True)
+    parser.add_argument("--engine", choices=("auto", "mpi", "gloo", "nccl"), required=True)
+    parser.add_argument("--sizes", type=int, nargs="*", required=True)
+    parser.add_argument("--budget", type=float, required=True, help="seconds for all all-reduces")
+    asked = parser.parse_args()
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    names = dict.fromkeys(comm.allgather(load_host()["host"]))
+    result: dict[str, Any] = {"hosts": list(names), "pairs": [], "faults": []}
+    if asked.seconds:
+        result = measure_pairs(comm, asked.seconds, asked.streams)
+    engine = asked.engine
+    if engine == "auto":
+        engine = "nccl" if comm.allreduce(int(_gpu()), op=MPI.MIN) else "mpi"
+    result |= {"engine": engine, "allreduce": []}
+    if asked.sizes and comm.size > 1:
+        prepare = mpi_allreduce(comm) if engine == "mpi" else torch_allreduce(engine)
+        result["allreduce"] = sweep(comm, prepare, asked.sizes, asked.budget)
+    if comm.rank == 0:
+        print(RESULT + json.dumps(result))
+    return 0
+
+
+def _gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())

@@ -1,0 +1,235 @@
+"""Makes a job's folder on this host, with a copy of the code that is the job's own; session.py calls it.
+
+Both sides speak in lines of JSON, from there to here on standard input; bytes follow upon the line that
+counts them. What is here already is found by digests, bucket by bucket, so that only the rest travels:
+
+    job, texts, tree, number, marks    ->
+                                       <-    buckets: those of which the entries are not known here
+    entries, then packed JSON          ->
+                                       <-    needs: ranges of entries whose contents are not here
+    the contents, nothing between      ->
+                                       <-    done, with what was damaged here; or refused with fix
+
+The job's folder appears whole, under its own name, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+import zlib
+from typing import Any
+
+from toolkit.container.code.packs import PIECE, PackWriter, Spoiled, digest_of, make, survey
+from toolkit.container.code.store import Store, Work, jobs_folder
+from toolkit.protocol.code_tree import bucket_of, raw
+
+MARK = 8  # bytes of a bucket's digest that travel
+TRIES = 3
+WORKING_S = 5.0  # between two signs of life
+
+
+class Refused(Exception):
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.what, self.fix = what, fix
+
+
+class Caller:
+    """The other side."""
+
+    def __init__(self) -> None:
+        self._input = sys.stdin.buffer
+        self._said = time.monotonic()
+
+    def working(self) -> None:
+        """Give a sign of life now and then while files are written: the caller has a deadline."""
+        if time.monotonic() - self._said > WORKING_S:
+            self.say(working=True)
+
+    def say(self, **message: Any) -> None:
+        sys.stdout.write(json.dumps(message, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
+        self._said = time.monotonic()
+
+    def line(self) -> dict[str, Any]:
+        message = self.ask()
+        if message is None:
+            raise EOFError
+        return message
+
+    def ask(self) -> dict[str, Any] | None:
+        """The next line; None when there is none any more."""
+        text = self._input.readline()
+        if not text:
+            return None
+        if not text.endswith(b"\n"):
+            raise EOFError
+        message: dict[str, Any] = json.loads(text)
+        return message
+
+    def read(self, size: int) -> bytes:
+        data = self._input.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data
+
+
+class Snapshot:
+    def __init__(self, caller: Caller, store: Store, ask: dict[str, Any], work: Work) -> None:
+        self.caller, self.store, self.ask, self.work = caller, store, ask, work
+        self.tree, self.number = ask["tree"], ask["number"]
+        self.code = work.path + "/spare/code"
+
+    def make(self) -> None:
+        """Make the copy, at `code`."""
+        entries = self._entries()
+        claimed = self.store.claim(self.tree, self.work.path + "/spare")
+        if not claimed:
+            # Of a tree much unlike this one more would have to be taken away than is worth keeping.
+            near, unlike = self.store.nearest(self.number, self.ask["marks"], MARK, self.store.spares())
+            claimed = 2 * len(unlike) <= self.number and self.store.claim(near, self.work.path + "/spare")
+        lacks = list(entries)
+        try:
+            if claimed:
+                lacks = survey(raw(self.code), entries)
+        except (OSError, RecursionError):
+            claimed = False  # somebody has put something into it that is not ours to remove
+        if not claimed:
+            self.code = self.work.path + "/fresh"
+            os.mkdir(self.code)
+        self._complete(entries, lacks)
+
+    def _entries(self) -> list[list[Any]]:
+        known = self.store.tree(self.tree)
+        if known is None:
+            base, unlike = self.store.nearest(self.number, self.ask["marks"], MARK)
+            old = (self.store.tree(base) if base else None) or []
+            known = self._learn(old, unlike if old else list(range(self.number)))
+            if digest_of(known, self.number) != self.tree:
+                known = self._learn([], list(range(self.number)))
+            if digest_of(known, self.number) != self.tree:
+                raise Refused("the list of files did not come as it was sent", "run the same command again")
+            self.store.keep_tree(self.tree, known, self.number, self.ask["marks"])
+        else:
+            self.store.keep_tree(self.tree, None, self.number, self.ask["marks"])
+        return known
+
+    def _learn(self, old: list[list[Any]], buckets: list[int]) -> list[list[Any]]:
+        """The entries of a known tree, those of these buckets as the caller has them."""
+        self.caller.say(buckets=buckets)
+        packed = self.caller.read(self.caller.line()["entries"])
+        fresh: list[list[Any]] = json.loads(zlib.decompress(packed))
+        for entry in fresh:
+            if entry[0].startswith("/") or ".." in entry[0].split("/"):
+                raise Refused(f"{entry[0]!r} is no path inside the code", "")
+        changed = set(buckets)
+        same = [entry for entry in old if bucket_of(entry[0], self.number) not in changed]
+        return sorted(same + fresh, key=lambda entry: entry[0])
+
+    def _complete(self, entries: list[list[Any]], lacks: list[list[Any]]) -> None:
+        folders: set[bytes] = set()
+        for _ in range(TRIES):
+            if not lacks:
+                return
+            self._make_room(sum(entry[3] for entry in lacks))
+            packs = self.store.packs()
+            wanted = {entry[5] for entry in lacks if entry[1] == "f"} - set(packs.where)
+            if wanted:
+                self._receive(entries, wanted)
+                packs = self.store.packs()
+            try:
+                while lacks:
+                    make(raw(self.code), lacks[-1], packs, folders)
+                    lacks.pop()
+                    self.caller.working()
+            except (Spoiled, KeyError):
+                continue  # what a pack has lost is asked for again
+        if lacks:
+            raise Refused(
+                f"{jobs_folder()}/.code cannot be read back as it was written",
+                "look at the disk of this host",
+            )
+
+    def _receive(self, entries: list[list[Any]], wanted: set[str]) -> None:
+        needs: list[list[int]] = []
+        coming = []
+        for at, entry in enumerate(entries):
+            if entry[1] == "f" and entry[5] in wanted:
+                wanted.discard(entry[5])
+                coming.append(entry)
+                if needs and needs[-1][1] == at - 1:
+                    needs[-1][1] = at
+                else:
+                    needs.append([at, at])
+        self.caller.say(needs=needs)
+        writer = PackWriter(self.work.path)
+        for path, _, _, left, _, content in coming:
+            sha = hashlib.sha256()
+            while left:
+                data = self.caller.read(min(left, PIECE))
+                left -= len(data)
+                sha.update(data)
+                writer.write(data)
+            if sha.hexdigest() != content:
+                fix = "run it again; name what others write all the time in .toolkitignore"
+                raise Refused(f"{path} was changed while it was sent", fix)
+            writer.added(content)
+        writer.keep(self.store.root + "/packs")
+
+    def _make_room(self, size: int) -> None:
+        if self.store.room() < 3 * size + 2**24:
+            self.store.shed()
+
+
+def finish(ask: dict[str, Any], work: Work, code: str) -> None:
+    """Put the job's folder in its place."""
+    new = work.path + "/job"
+    os.makedirs(new + "/logs")
+    if code:
+        os.rename(code, new + "/code")
+    else:
+        os.mkdir(new + "/code")
+    for name, text in ask["texts"].items():
+        with open(os.open(f"{new}/{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
+    # The last of all: `down` and `get` tell by it what the job has written.
+    with open(new + "/.sent", "w"):
+        pass
+    job = ask["job"]
+    try:
+        os.rename(new, f"{jobs_folder()}/{job}")
+    except OSError as error:
+        if os.path.isdir(f"{jobs_folder()}/{job}"):
+            raise Refused(
+                f"the folder of job {job} is there already", "run the same command again"
+            ) from error
+        raise
+
+
+def make_folder(caller: Caller, ask: dict[str, Any]) -> str:
+    """Make one job's folder. Return what was damaged in the store, which is then a new one; else empty.
+
+    Raises:
+        Refused: with what to do about it.
+        EOFError: the caller is gone.
+    """
+    job = ask["job"]
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", job):
+        raise Refused(f"{job!r} is not a job id", "")
+    store = Store()
+    try:
+        with Work(store) as work:
+            code = ""
+            if ask["tree"]:
+                snapshot = Snapshot(caller, store, ask, work)
+                snapshot.make()
+                code = snapshot.code
+            finish(ask, work, code)
+    finally:
+        store.close()
+    return store.damage

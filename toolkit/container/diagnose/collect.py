@@ -1,0 +1,68 @@
+"""Keeps what all hosts of a job see of its ranks, without anybody from outside; the watchdog starts it.
+
+The file goes to the job's folder on main, where `toolkit why` finds it also when the job has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from toolkit.container.diagnose.inspect_ranks import EVIDENCE
+from toolkit.container.files import write_json
+from toolkit.container.job_file import Job, load_job
+from toolkit.container.marks import JOB_MARK
+from toolkit.container.paths import job_folder, program, ssh_args
+
+LOOK_S = 30.0  # for one host, the connection included
+
+
+def look_on(job: Job, host: str) -> dict[str, Any]:
+    """What one host says, or the error in its place."""
+    words = ["python3", *program("diagnose.inspect_ranks"), job["id"]]
+    if host == job["main"]:
+        argv = [sys.executable, *words[1:]]
+    else:
+        # With the job's mark, so that the end of the job ends it too.
+        argv = ssh_args(host, ["exec", "env", f"{JOB_MARK}={job['id']}", *words])
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_S)
+        if done.returncode == 0:
+            said: dict[str, Any] = json.loads(done.stdout)
+            said.pop("kept", None)  # or each file would hold all those before it
+            return said
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        return {"host": host, "error": lines[-1] if lines else f"exit code {done.returncode}"}
+    except subprocess.TimeoutExpired:
+        return {"host": host, "error": f"does not answer within {LOOK_S:.0f} s", "is_predicate": True}
+    except (OSError, ValueError) as error:
+        return {"host": host, "error": str(error)}
+
+
+def look_everywhere(job: Job) -> list[dict[str, Any]]:
+    """What every host of the job says, all asked at once."""
+    hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
+    with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
+        return list(pool.map(lambda host: look_on(job, host), hosts))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job_id")
+    parser.add_argument("--why", default="", help="what made somebody look, for those who read it")
+    args = parser.parse_args()
+    job = load_job(args.job_id)
+    folder = job_folder(args.job_id) / EVIDENCE
+    folder.mkdir(mode=0o700, exist_ok=True)
+    at = time.time()
+    hosts = look_everywhere(job)
+    path = folder / f"{at:017.3f}.json"
+    write_json(path, {"at": at, "why": args.why, "hosts": hosts})
+    silent = [f"{host['host']}: {host['error']}" for host in hosts if host.get("error")]
+    sys.stdout.write(json.dumps({"path": str(path), "hosts": len(hosts), "silent": silent}) + "\n")
+    return 0

@@ -1,0 +1,228 @@
+"""Looks at the ranks of a job on this host, changing nothing, and prints one JSON of all that it sees.
+
+`toolkit why` runs it in the container of every host, and collect.py on every host from main.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from toolkit.container.diagnose.processes import (
+    environ_of,
+    flight_dumps,
+    gpus,
+    look,
+    oom_kills,
+    ranks_of,
+    ras,
+    sockets_of,
+)
+from toolkit.container.diagnose.secrets_of_job import secrets_of
+from toolkit.container.diagnose.stacks import finder, is_python, stack_of
+from toolkit.container.exits import fail
+from toolkit.container.job_file import load_host
+from toolkit.container.job_list import kept_status
+from toolkit.container.logs.log import pieces, size_of
+from toolkit.container.paths import ATTEMPT, job_folder, root
+from toolkit.protocol.redact import masked
+
+CPU_S = 0.4  # over which CPU time is measured
+STACKS_S = 12.0  # for all stacks of this host; after it none is begun any more
+SPIES = 4
+TAIL_BYTES = 16384
+OUTPUT_BYTES = 131072
+LINES = 5
+EVIDENCE = "evidence"  # in the job's folder on main: what collect.py has kept
+
+
+def newest_job() -> str:
+    """The job whose folder came last on this host."""
+    jobs = [path.parent for path in (root() / "jobs").glob("*/job.json")]
+    if not jobs:
+        fail(66, f"{load_host()['host']} has no job")
+    return max(jobs, key=lambda folder: folder.name).name
+
+
+def tail(path: Path, most: int, start: int = 0) -> str:
+    """The end of a log, of what stands behind the offset `start`."""
+    found = pieces(path)
+    if not found:
+        return ""
+    begin, piece = found[-1]
+    with suppress(OSError), piece.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(min(size, max(0, size - most, start - begin)))
+        return file.read().decode(errors="replace")
+    return ""
+
+
+def output_start(folder: Path) -> int:
+    """The offset at which the merged output of the last attempt begins."""
+    restarts = (kept_status(folder) or {}).get("restarts") or [{}]
+    return int(restarts[-1].get("from", 0))
+
+
+def age(path: Path, now: float) -> float | None:
+    """For how many seconds nothing has been written to a log."""
+    with suppress(OSError, IndexError):
+        return max(0.0, now - pieces(path)[-1][1].stat().st_mtime)
+    return None
+
+
+def rank_seen(folder: Path, rank: int, pids: list[int], now: float) -> dict[str, Any]:
+    """One rank, without its processes."""
+    log = folder / "logs" / f"rank-{rank}.log"
+    run = read(log.with_suffix(".run")) or {}
+    record = read(log.with_suffix(".exit"))
+    attempt = (read(folder / ATTEMPT) or {}).get("attempt", 0)
+    if record and record.get("attempt", attempt) != attempt:
+        record = None  # it ended before the job was restarted
+    # A rank that this attempt has not started yet has printed nothing in it.
+    start = run.get("from", 0) if run.get("attempt", attempt) == attempt else size_of(log)
+    text = tail(log, TAIL_BYTES, start)
+    return {
+        "rank": rank,
+        "age": age(log, now),
+        "lines": [line for line in text.splitlines() if line.strip()][-LINES:],
+        "tail": text,
+        "exit_code": record["exit_code"] if record else None,
+        "ended": max(0.0, now - record["ended"]) if record else None,
+        "pids": pids,
+        "processes": [],
+        "dumps": {},
+    }
+
+
+def look_twice(pids: list[int]) -> dict[int, dict[str, Any]]:
+    """All processes, with the share of one processor that each used between two looks."""
+    hertz = os.sysconf("SC_CLK_TCK")
+    begun = time.monotonic()
+    before = {pid: look(pid) for pid in pids}
+    time.sleep(CPU_S)
+    passed = time.monotonic() - begun
+    found = {}
+    for pid, first in before.items():
+        second = look(pid)
+        if first is None or second is None:
+            continue
+        used = (second.pop("ticks") - first["ticks"]) / hertz / passed
+        same = (first["call"], first["target"]) == (second["call"], second["target"])
+        found[pid] = {
+            **second,
+            "cpu": round(used, 2),
+            "states": first["state"] + second["state"],
+            "still": same,
+            "woken": second["switches"] - first["switches"],
+        }
+    return found
+
+
+def add_stacks(spy: str, processes: list[dict[str, Any]]) -> None:
+    """Give each Python process its stack, as long as there is time."""
+    until = time.monotonic() + STACKS_S
+
+    def one(process: dict[str, Any]) -> None:
+        process["threads_seen"], process["no_stack"] = [], ""
+        if process["state"] == "Z" or not is_python(process["pid"]):
+            return
+        if not spy:
+            process["no_stack"] = "the image has no py-spy"
+        elif time.monotonic() > until:
+            process["no_stack"] = "no time was left"
+        else:
+            process["threads_seen"], process["no_stack"] = stack_of(spy, process["pid"], process["state"])
+
+    def again(process: dict[str, Any]) -> None:
+        seen, _ = stack_of(spy, process["pid"], process["state"])
+        process["moved"] = bool(seen) and names_of(seen) != names_of(process["threads_seen"])
+
+    pids = {process["pid"] for process in processes}
+    with ThreadPoolExecutor(SPIES) as pool:
+        list(pool.map(one, processes))
+        # A command whose functions are others a moment later goes on; its children need no second look.
+        commands = [each for each in processes if each["threads_seen"] and each["parent"] not in pids]
+        list(pool.map(again, commands if time.monotonic() < until else ()))
+
+
+def names_of(threads: list[dict[str, Any]]) -> list[str]:
+    """The functions of a process's first thread."""
+    first = next((thread for thread in threads if thread["first"]), threads[0])
+    return [frame["name"] for frame in first["frames"]]
+
+
+def read(path: Path) -> Any:
+    """Return the value in a JSON file of any size, None if it cannot be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """The job, without what may be secret."""
+    job = read(folder / "record.json") or read(folder / "job.json") or {}
+    job |= read(folder / ATTEMPT) or {}  # a restarted job may have other hosts
+    hosts = [
+        {name: host.get(name) for name in ("name", "address", "slots", "gpus")}
+        for host in job.get("hosts", ())
+    ]
+    kept = ("cluster", "owner", "world_size", "command", "launcher", "main")
+    return {"id": folder.name, "hosts": hosts, **{name: job.get(name) for name in kept}}
+
+
+def seen(job_id: str, secrets: Collection[str] = ()) -> dict[str, Any]:
+    """All that can be said about the job on this host."""
+    folder = job_folder(job_id)
+    if not folder.is_dir():
+        fail(66, f"{load_host()['host']} has no folder of job {job_id}")
+    now = time.time()
+    found = ranks_of(job_id)
+    logged = {int(path.stem[5:]) for path in folder.glob("logs/rank-*.log") if path.stem[5:].isdigit()}
+    ranks = [rank_seen(folder, rank, found.get(rank, []), now) for rank in sorted({*found, *logged})]
+    environs = {rank: environ_of(pids[0]) for rank, pids in found.items() if pids}
+    processes = look_twice([pid for pids in found.values() for pid in pids])
+    connections = sockets_of(processes)
+    spy = finder()
+    # The command itself first: its children are of use only where there is time.
+    order = sorted(processes.values(), key=lambda process: (process["parent"] in processes, process["pid"]))
+    add_stacks(spy, order)
+    for rank in ranks:
+        rank["processes"] = [processes[pid] for pid in rank.pop("pids") if pid in processes]
+        rank["dumps"] = flight_dumps(folder, rank["rank"], environs.get(rank["rank"], {}))
+    whole = {
+        "host": load_host()["host"],
+        "at": now,
+        "job": about(folder),
+        "ranks": ranks,
+        "sockets": connections,
+        "gpus": gpus(),
+        "ras": ras(next(iter(environs.values()))) if environs else "",
+        "oom_kills": oom_kills(),
+        "py_spy": bool(spy),
+        "status": kept_status(folder),
+        "output": tail(folder / "output.log", OUTPUT_BYTES, output_start(folder)),
+        "lease": tail(folder / "logs" / "lease.log", TAIL_BYTES),
+        "kept": read(max(folder.glob(f"{EVIDENCE}/*.json"), default=folder / "none")),
+    }
+    hidden: dict[str, Any] = masked(whole, secrets_of(folder, list(environs.values()), secrets))
+    return hidden
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job_id", nargs="?", default="", help="the newest on this host if absent")
+    parser.add_argument(
+        "--secret", action="append", default=[], help="a variable whose value is not to be shown"
+    )
+    args = parser.parse_args()
+    sys.stdout.write(json.dumps(seen(args.job_id or newest_job(), args.secret)) + "\n")
+    return 0

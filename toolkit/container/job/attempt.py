@@ -1,0 +1,294 @@
+"""One attempt at a job: its leases and launches, until something ends it, and its end on every host."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from toolkit.container.exits import exit_code_of
+from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, RANKS_ENDED
+from toolkit.container.job.launch import Running
+from toolkit.container.job.lease_client import BLAMED_S, Leases
+from toolkit.container.job.lease_times import BEAT_S, LEASE_S
+from toolkit.container.job.rank_records import End, blame, blames_another, first_cause, words
+from toolkit.container.job.regroup import Regroup
+from toolkit.container.job.threads import Owned
+from toolkit.container.job_file import Host, Job, grace_of
+from toolkit.container.paths import job_folder
+from toolkit.protocol.exit_codes import EXIT_LOST
+
+TICK_S = 0.05
+DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
+# For ranks whose peers are gone: they wait for what never comes, and cannot save anything together.
+FAILED_GRACE_S = 2.0
+
+
+def _blames_another(end: End) -> bool:
+    return bool(end.record) and blames_another(end.record)
+
+
+class Attempt:
+    """From the start of the launches to the sweep of all hosts.
+
+    Args:
+        write: takes output of the ranks.
+        say: takes a line of ours: why all is to end, as soon as it is.
+        over: says why all is to end, None while it is not.
+        may_go_on: whether an elastic launcher may go on after this end of some ranks, on these hosts; then
+            it is told to everybody.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        leases: Leases,
+        write: Callable[[bytes], None],
+        say: Callable[[str], None],
+        over: Callable[[], End | None],
+        may_go_on: Callable[[End, Sequence[Host]], bool],
+    ) -> None:
+        self.job = job
+        self.leases = leases
+        self._write = write
+        self._say = say
+        self._over = over
+        self._running: list[Running] = []
+        self._regroup: Regroup | None = None
+        if job["elastic"]:
+            self._regroup = Regroup(job, leases, self._launch, self._running, may_go_on)
+        self._selector = selectors.DefaultSelector()
+        self._end: End | None = None
+        self._stopping: float | None = None  # since when
+        self._ending: Owned | None = None  # the ranks, while their output is still copied
+        self._killing: Owned | None = None  # everything, when somebody will not wait for the grace
+        self._grace_over = 0.0
+        self._launcher_failed = False  # then it is ending its ranks already
+
+    def start(self) -> None:
+        if self._regroup is not None:
+            self._regroup.start()
+        else:
+            for index in range(len(self.job["launches"])):
+                self._launch(index)
+
+    def _launch(self, index: int) -> None:
+        running = Running(self.job, index)
+        self._running.append(running)
+        assert running.process.stdout is not None
+        os.set_blocking(running.process.stdout.fileno(), False)
+        self._selector.register(running.process.stdout, selectors.EVENT_READ, running)
+
+    def run(self, again: Callable[[End], bool]) -> tuple[End, dict[str, str | None]]:
+        """Go on to the end; returns it, and by host None or why nobody can say that nothing is left there.
+
+        Args:
+            again: whether another attempt follows upon such an end: then hosts keep what it needs.
+        """
+        while self._is_under_way():
+            self._step()
+        end = self._end or End("succeeded", 0, "")
+        grace = self._grace()
+        for running in self._running:
+            running.stop(grace)
+        if self._ending is not None and not end.wanted:
+            self._ending.join()
+        if self._stopping is not None:  # they have had their TERM and some of the grace
+            grace = max(min(1.0, grace), self._stopping + grace - time.monotonic())
+        grace = self._rest(grace)
+        left = self.leases.end(grace, keep=again(end))
+        if self._regroup is not None:
+            left = {**self._regroup.left, **left}
+        for running in self._running:
+            self._drain(running)
+        self._selector.close()
+        for running in self._running:
+            running.close()
+        return end, left
+
+    @property
+    def cause(self) -> End | None:
+        """The end of this attempt; None while it goes on."""
+        return self._end
+
+    def abandon(self) -> None:
+        """Let the launches end, whatever has become of us."""
+        for running in self._running:
+            running.stop(0.0)
+
+    def _is_under_way(self) -> bool:
+        return any(running.code is None for running in self._running if not running.launch["serves"])
+
+    def _grace(self) -> float:
+        grace = grace_of(self.job)
+        return grace if self._end is None or self._end.wanted else min(grace, FAILED_GRACE_S)
+
+    def _rest(self, grace: float) -> float:
+        """The grace of what is left when ranks have had theirs.
+
+        In a job that has failed it has nothing to save; and Open MPI 4.1, asked to end while it is about to
+        by itself, crashes with a trace in everybody's log.
+        """
+        return 0.0 if self._ending is not None and self._end is not None and not self._end.wanted else grace
+
+    def _step(self) -> None:
+        for key, _ in self._selector.select(TICK_S):
+            self._read(key.data)
+        now = time.monotonic()
+        for running in self._running:
+            if running.code is not None:
+                continue
+            returncode = running.process.poll()
+            if returncode is None:
+                continue
+            running.ended = running.ended or now
+            if self._is_open(running) and now < running.ended + DRAIN_S:
+                continue
+            running.code = exit_code_of(returncode)
+            # What serves the others is not to end before them, whatever it has to say.
+            failed = running.code != 0 or (running.launch["serves"] and self._is_under_way())
+            if failed and self._end is None and not running.out:
+                over = self._over()
+                # An end that somebody wanted is the cause, also of a launch that has ended at once.
+                end = over if over is not None and over.wanted else self._failed(running, running.code)
+                if self._regroup is None and _blames_another(end) and now < running.ended + BLAMED_S:
+                    running.code = None  # the one that is meant may be heard of yet
+                    continue
+                goes_on = (
+                    self._regroup is not None
+                    and not end.wanted
+                    and self._regroup.survives_launch(end, running, running.code)
+                )
+                if not goes_on:
+                    self._ends(end)
+                    self._launcher_failed = True
+        if self._end is None and (cause := self._over() or self._lost() or self._died()) is not None:
+            cause = cause if cause.wanted else self._stood_still() or cause
+            if cause.wanted or self._regroup is None or not self._regroup.survives(cause):
+                self._ends(cause)
+        if self._end is not None:
+            self._bring_to_end(now)
+
+    def _failed(self, running: Running, code: int) -> End:
+        """How a launch has failed, by the first of its causes that can be told."""
+        # A launcher sees a host go, too; but it cannot say why, nor that it was the host.
+        if lost := self._stood_still() or self._lost():
+            return lost
+        if self._regroup is None:
+            records = self.leases.records()
+            told = any(each["exit_code"] for each in records if each["host"] == running.launch["host"])
+            # ssh may end a moment before the lease beside it does; by now the lease has been asked, too.
+            if not told and (lost := self._lost()):
+                return lost
+        else:
+            records = self._regroup.latest(running.launch["host"])
+            if lost := self._lost():
+                return lost
+        code, reason, record = blame(self.job, records, running.launch["host"], running.name, code)
+        return End("failed", code, reason, record.get("host", running.launch["host"]), record)
+
+    def _ends(self, end: End) -> None:
+        self._end = end
+        self._say(end.reason)
+
+    def _stood_still(self) -> End | None:
+        """When main stood still for so long that hosts have ended their ranks, whatever that looks like."""
+        seconds = self.leases.stood_still()
+        if seconds < LEASE_S - 2 * BEAT_S:
+            return None
+        main = self.job["main"]
+        reason = f"{main} stood still for {seconds:.0f} s, and the job's ranks have been ended"
+        return End("failed", EXIT_LOST, reason, main)
+
+    def _lost(self) -> End | None:
+        lost = self.leases.lost(self._regroup.names if self._regroup else ())
+        if not lost:
+            return None
+        return End("failed", EXIT_LOST, f"{lost[0]} is lost: {lost[1]}", lost[0], lost_host=lost[0])
+
+    def _died(self) -> End | None:
+        """A rank has failed; launchers see that late, or never when another one hangs."""
+        deaths = self.leases.deaths(self._regroup.since) if self._regroup else self.leases.deaths()
+        record = first_cause(self.job, deaths)
+        if record is None:
+            return None
+        return End("failed", int(record["exit_code"]), words(record), record["host"], record)
+
+    def _bring_to_end(self, now: float) -> None:
+        """End the ranks first, then the launcher, then what heeds neither."""
+        assert self._end is not None
+        for thread in (self._ending, self._killing):
+            if thread is not None:
+                thread.check()
+        grace = self._grace()
+        if grace == 0 and self._end.wanted and self._killing is None:
+            self._killing = Owned(lambda: self.leases.end(0.0))
+            self._killing.start()
+        if self._stopping is None and self._ranks_have_ended(grace):
+            self._stopping = now
+            for running in self._running:
+                running.stop(self._rest(grace))
+        # launch.py keeps the grace itself; through ssh it may not be reachable to do so
+        patience = 5.0 if self._end.wanted else 1.0
+        for running in self._running:
+            late = self._stopping is not None and now > self._stopping + grace + patience
+            # The way to a host that is lost leads nowhere: what stands at this end of it would wait for ever.
+            astray = self.leases.is_lost(running.launch["host"])
+            if (late or astray) and running.process.poll() is None:
+                running.process.kill()
+
+    def _ranks_have_ended(self, grace: float) -> bool:
+        """When we are the ones to end the job, its ranks get their grace before the launcher knows.
+
+        Told first, a launcher gives them less: Open MPI one second, and torchrun a TERM of its own.
+        """
+        if self._killing is not None:
+            return True
+        if self._ending is None:
+            self._ending = Owned(lambda: self.leases.end(grace, ranks=True))
+            self._ending.start()
+            self._grace_over = time.monotonic() + grace
+        # A launcher that has failed ends its ranks itself, those that it can still reach. With one launch for
+        # each host, the ranks of other hosts know nothing of it.
+        ends_all = self._launcher_failed and len(self.job["launches"]) == 1
+        return ends_all or not (self._ending.is_alive() or self._others_have_grace())
+
+    def _others_have_grace(self) -> bool:
+        """Whether ranks of other parts of the job may still use theirs, of which nothing is heard here.
+
+        The launcher ends them once it is told, wherever they are.
+        """
+        if self.job["transport"] != EXEC or self._end is None or not self._end.wanted:
+            return False
+        folder = job_folder(self.job["id"])
+        with suppress(OSError):  # a full disk: the time decides then
+            (folder / RANKS_ENDED).touch()
+        return not (folder / ALL_ENDED).exists() and time.monotonic() < self._grace_over
+
+    def _is_open(self, running: Running) -> bool:
+        return running.process.stdout in self._selector.get_map()
+
+    def _read(self, running: Running) -> bool:
+        stdout = running.process.stdout
+        assert stdout is not None
+        try:
+            data = os.read(stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return False
+        if data:
+            self._write(running.merger.feed(data))
+        else:
+            self._selector.unregister(stdout)
+            self._write(running.merger.close())
+            with suppress(subprocess.TimeoutExpired):  # its end comes a moment after that of its output
+                running.process.wait(TICK_S)
+        return bool(data)
+
+    def _drain(self, running: Running) -> None:
+        until = time.monotonic() + DRAIN_S  # what could not be ended may print without end
+        while self._is_open(running) and self._read(running) and time.monotonic() < until:
+            pass
+        self._write(running.merger.close())

@@ -1,0 +1,141 @@
+"""Launches of a job: the supervisor's side of each, and the program that runs one on its own host.
+
+The program runs the launch for as long as the supervisor holds its standard input open.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from toolkit.container.exits import exit_code_of, fail
+from toolkit.container.job.descriptors import restore_limit
+from toolkit.container.job_file import Job, grace_of, load_host, load_job
+from toolkit.container.logs.lines import Merger
+from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
+from toolkit.container.paths import program, temporary_folder
+from toolkit.protocol.exit_codes import EXIT_USAGE
+
+# The end of stdin is the order to stop. It arrives the same way on main and through ssh, and also
+# when the supervisor, its host or the connection dies: a launch never outlives its supervisor. A number
+# in front of it is the grace to be used, in seconds.
+
+# In a launch's words; see toolkit/launchers/job.py.
+INTERFACE = "{interface}"
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        fail(EXIT_USAGE, "usage: job.launch JOB INDEX")
+    job = load_job(sys.argv[1])
+    launch = job["launches"][int(sys.argv[2])]
+    env = {**os.environ, **launch["env"], JOB_MARK: job["id"]}
+    env.pop(SUPERVISOR_MARK, None)
+    restore_limit(env)
+    temporary = temporary_folder(job["id"])
+    temporary.mkdir(mode=0o700, exist_ok=True)
+    env["TMPDIR"] = str(temporary)
+    woken = wake_on_signals()
+    asked: list[int] = []
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda number, _frame: asked.append(number))
+    interface = load_host()["interface"]
+    try:
+        child = subprocess.Popen(
+            [word.replace(INTERFACE, interface) for word in launch["argv"]],
+            stdin=subprocess.DEVNULL,
+            env=env,
+            cwd=job["workdir"],
+            start_new_session=True,  # so that its group can be ended as one
+        )
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        if shutil.which(launch["argv"][0]) is None:
+            fail(code, f"the image has no {launch['argv'][0]}; toolkit check names a launcher that it has")
+        fail(code, f"cannot start {launch['argv'][0]} in {job['workdir']}: {error.strerror}")
+    while child.poll() is None:
+        readable, _, _ = select.select([0, woken], [], [], 1.0)
+        if woken in readable:
+            os.read(woken, 4096)
+        said = os.read(0, 4096) if 0 in readable else None
+        if asked or said is not None:
+            _end(child, float(said) if said else grace_of(job))
+    return exit_code_of(child.returncode)
+
+
+def wake_on_signals() -> int:
+    """Return what can be read from once a signal has come, the end of a child among them."""
+    woken, waking = os.pipe()
+    for end in (woken, waking):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(waking)
+    signal.signal(signal.SIGCHLD, lambda number, _frame: None)
+    return woken
+
+
+def _end(child: subprocess.Popen[bytes], grace: float) -> None:
+    if grace > 0:
+        os.killpg(child.pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+KILLED_S = 1.0  # for the kernel to end a process
+
+
+class Running:
+    """One launch that has been started."""
+
+    def __init__(self, job: Job, index: int) -> None:
+        self.launch = job["launches"][index]
+        self.merger = Merger()
+        self.code: int | None = None
+        self.ended = 0.0
+        self.out = False  # its host is left out, so that its end is nobody's failure
+        argv = [sys.executable, *program("job.launch"), job["id"], str(index)]
+        if self.launch["host"] != job["main"]:
+            remote = ["python3", *argv[1:]]
+            argv = [sys.executable, *program("job.ssh_agent"), self.launch["host"], *remote]
+        env = {**os.environ, JOB_MARK: job["id"]}
+        env.pop(SUPERVISOR_MARK)
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,  # its end is the order to stop, and our death gives it too
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=env,
+            start_new_session=True,
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{self.launch['name'] or Path(self.launch['argv'][0]).name} on {self.launch['host']}"
+
+    def stop(self, grace: float) -> None:
+        """Order the launch to end: TERM to its group, KILL after the grace."""
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            with suppress(OSError):  # it has ended by itself
+                self.process.stdin.write(f"{grace}\n".encode())
+                self.process.stdin.close()
+
+    def close(self) -> None:
+        """End the process, if the sweep has not, and close its pipes."""
+        if self.process.poll() is None:
+            self.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(KILLED_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()

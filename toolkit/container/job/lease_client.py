@@ -1,0 +1,454 @@
+"""Supervisor's side of the leases: one process of the program job.lease on each host of the job.
+
+Each is heard from all the time; `Held` is one of them, `Leases` all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from toolkit.container.job.elastic import hosts_of
+from toolkit.container.job.lease_times import BEAT_S, LOST_S
+from toolkit.container.job.rank_records import Record, blames_another, is_record
+from toolkit.container.job.sweep import CONNECT_S, KILL_ROUNDS, end_on
+from toolkit.container.job.threads import Owned
+from toolkit.container.job.variables import AllVariables, part_of
+from toolkit.container.job_file import Job
+from toolkit.container.marks import JOB_MARK, SUPERVISOR_MARK
+from toolkit.container.paths import program, ssh_args
+
+ENDING_S = 1.0  # from the end of a lease's output to that of its process
+MOST_LINE = 1 << 24  # bytes of a line
+
+
+class Held:
+    """One host's lease, from the start of its process to its end."""
+
+    def __init__(
+        self,
+        job: Job,
+        host: str,
+        clock: Callable[[], float] = time.monotonic,
+        start: Callable[[Job, str], subprocess.Popen[bytes]] | None = None,
+    ) -> None:
+        self.host = host
+        self.process = (start or start_lease)(job, host)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stderr is not None
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            os.set_blocking(pipe.fileno(), False)
+        self.begun = self.heard = clock()
+        self.answered = False
+        self.lost = ""  # why, once it is
+        self.garbled = False  # it sent an invalid line, so that its host counts as lost
+        self.closed_at: float | None = None  # when its output ended
+        # The number of the question that it has to answer before it is known to have outlived a standstill.
+        self.unsure = 0
+        self.rest = b""
+        self.unsent = b""
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Send a request; nothing to a lease that was released."""
+        assert self.process.stdin is not None
+        if self.process.stdin.closed:
+            return
+        self.unsent += json.dumps(request).encode() + b"\n"
+        with suppress(OSError):  # a full pipe, or nobody reads it any more: what is read says which
+            self.unsent = self.unsent[os.write(self.process.stdin.fileno(), self.unsent) :]
+
+    def release(self) -> None:
+        """Let the process over there end in peace.
+
+        A lost host gets no such word: it has not done what it was asked last, and must end its ranks.
+        """
+        if not self.lost:
+            self.send({"n": 0, "do": "release"})
+        assert self.process.stdin is not None
+        with suppress(OSError):
+            self.process.stdin.close()
+        if self.lost:
+            self.process.kill()
+
+    def end(self, until: float) -> None:
+        """Wait until `until` for the end of the process, kill it after that, and close its pipes."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, until - time.monotonic()))
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def silence(self, now: float) -> str:
+        """Why the host counts as lost, empty while it does not."""
+        limit = LOST_S if self.answered else CONNECT_S
+        if now - self.heard <= limit:
+            return ""
+        return f"has not answered for {limit:.0f} s"
+
+    def end_of_output(self, now: float) -> str:
+        """Return why the host is lost once the output has ended, empty while the process may still end."""
+        self.closed_at = now if self.closed_at is None else self.closed_at
+        code = self.process.poll()
+        if code is None:
+            return "" if now < self.closed_at + ENDING_S else "its lease has closed its output"
+        assert self.process.stderr is not None
+        # Not up to its end: another process may hold it open.
+        text = (self.process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
+        if code == 0 and not text:
+            return "it had not heard from main for too long, and has ended its ranks"
+        return text[-1].rstrip(".") if text else f"its lease ended with exit code {code}"
+
+
+def start_lease(job: Job, host: str) -> subprocess.Popen[bytes]:
+    """Start lease.py on a host; its standard streams are pipes."""
+    words = lease_words(job, host)
+    env = {**os.environ}
+    if host == job["main"]:
+        argv = [sys.executable, *words[1:]]
+        env[JOB_MARK] = job["id"]
+        env.pop(SUPERVISOR_MARK, None)
+    else:
+        # This ssh carries the supervisor's mark and not the job's: main's sweep must not end it.
+        argv = ssh_args(host, ["exec", "env", f"{JOB_MARK}={job['id']}", *words])
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        start_new_session=True,
+    )
+
+
+def reply_of(line: bytes) -> dict[str, Any]:
+    """Return what a lease has sent in one line.
+
+    Raises:
+        ValueError: the line is not one of the protocol.
+    """
+    reply = json.loads(line)
+    if not isinstance(reply, dict) or not isinstance(reply.get("n"), int):
+        raise ValueError("not an answer")
+    records = reply.get("records", [])
+    if not isinstance(records, list):
+        raise ValueError("not a list of records")
+    records = [*records, *([reply["death"]] if "death" in reply else [])]
+    if not all(is_record(record) for record in records):
+        raise ValueError("not the record of a rank")
+    return reply
+
+
+def lease_words(job: Job, host: str) -> list[str]:
+    """The command of a host's lease; everybody on the host can read it, so it says who has taken what."""
+    own = next((each for each in hosts_of(job) if each["name"] == host), None)
+    slots = ",".join(map(str, own["taken"])) if own else ""
+    gpus = ",".join(own["gpus"]) if own else ""
+    about = ["--cluster", job["cluster"], "--owner", job["owner"], "--slots", slots, "--gpus", gpus]
+    return ["python3", *program("job.lease"), job["id"], *about, "--attempt", str(job["attempt"])]
+
+
+TICK_S = 0.1
+SETTLE_S = 0.25  # over the time between two looks of a lease at its ranks
+# For how long, when those that have failed all blame another: so late may the one be heard of whom they mean.
+BLAMED_S = 2.0
+# For how long ranks may end of a trouble after which others have been started again.
+TROUBLE_S = 15.0
+DEATH_S = 0.5  # over the time in which a death is heard of
+# For how long at least a standstill of ours explains what is found broken after it.
+STOOD_S = 5.0
+# A host that has begun to answer is asked what it thinks within this time.
+ASK_S = 15.0
+
+
+def _of_before(heard: float, record: Record, since: float) -> bool:
+    """Whether a death belongs to the trouble after which ranks have been started again at `since`."""
+    began = heard - record["lasted"]
+    return heard <= since or (began < since - DEATH_S and heard < since + TROUBLE_S)
+
+
+def _may_follow(told: Sequence[tuple[float, Record]], now: float) -> bool:
+    """Whether the one that failed first may not have been heard of yet."""
+    wait = BLAMED_S if all(blames_another(record) for _, record in told) else SETTLE_S
+    return now <= told[0][0] + wait
+
+
+class Leases:
+    """All leases of a job, served by a thread of their own so that no beat waits for anything else.
+
+    Args:
+        variables: of the job, None if it has none; each host gets its part before any request.
+        clock: monotonic, in seconds.
+        hold: starts the lease of a host.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        variables: AllVariables | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        hold: Callable[[Job, str, Callable[[], float]], Held] = Held,
+    ) -> None:
+        self._job, self._clock = job, clock
+        names = list(dict.fromkeys([job["main"], *(host["name"] for host in hosts_of(job))]))
+        self._held = {name: hold(job, name, clock) for name in names}
+        if variables is not None:
+            for name, held in self._held.items():
+                held.send({"n": 0, "do": "variables", "variables": part_of(variables, name)})
+        self._lock = threading.Lock()
+        self._replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._asked: dict[int, str] = {}
+        self._deaths: list[tuple[float, Record]] = []
+        self._number = 0
+        self._closing = False
+        self._beaten = self._clock()  # when we last went round
+        self._stood = (0.0, -math.inf)  # for how long we stood still, and until when
+        self._left: list[Held] = []  # given up, and perhaps not ended yet
+        self._wake = os.pipe()
+        self._thread = Owned(self._serve, self._wake_all)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the exception by which the thread that serves the leases has ended, if it has."""
+        self._thread.check()
+
+    def lost(self, among: Iterable[str] = ()) -> tuple[str, str] | None:
+        """The first host that is lost, of all or of these, and why."""
+        wanted = set(among) or self._held.keys()
+        for host, held in self._held.items():
+            if held.lost and host in wanted:
+                return host, held.lost
+        return None
+
+    def is_lost(self, host: str) -> bool:
+        return host in self._held and bool(self._held[host].lost)
+
+    def stood_still(self) -> float:
+        """For how many seconds we ourselves stood still a moment ago; 0 for not at all.
+
+        A host that has not answered since then may have ended its ranks meanwhile, however late that shows.
+        """
+        now = self._clock()
+        seconds, until = max(self._stood, (now - self._beaten, now))
+        explains = now < until + STOOD_S or any(held.unsure for held in list(self._held.values()))
+        return seconds if seconds > 2 * BEAT_S and explains else 0.0
+
+    def all_heard(self, hosts: Iterable[str] = ()) -> bool:
+        """Whether each host, or each of these, has answered or is lost."""
+        held = [self._held[host] for host in hosts] or list(self._held.values())
+        return all(one.answered or one.lost for one in held)
+
+    def there(self) -> list[str]:
+        """The hosts that answer."""
+        return [host for host, held in self._held.items() if held.answered and not held.lost]
+
+    def keep(self, hosts: Iterable[str]) -> None:
+        """Give up the leases of all but these hosts."""
+        wanted = set(hosts)
+        with self._lock:  # the thread that serves them sends under it
+            others = [held for host, held in self._held.items() if host not in wanted]
+            self._held = {host: held for host, held in self._held.items() if host in wanted}
+            self._left += others
+            for held in others:
+                held.release()
+
+    def leave(self, host: str) -> None:
+        """Give up the lease of this host."""
+        self.keep([name for name in self._held if name != host])
+
+    def tell(self, host: str, request: dict[str, Any]) -> dict[str, Any]:
+        """A host's answer; empty when it has none in time."""
+        return self._ask(host, request, ASK_S) or {}
+
+    def deaths(self, since: float = -math.inf) -> list[Record]:
+        """The ranks that have failed, in the order in which we heard of them.
+
+        Empty until all that failed together have had the time to be heard of.
+
+        Args:
+            since: when ranks began to be started again; those from before that end of the same trouble.
+        """
+        told = [(heard, record) for heard, record in self._deaths if not _of_before(heard, record, since)]
+        return [record for _, record in told] if told and not _may_follow(told, self._clock()) else []
+
+    def end(self, grace: float, ranks: bool = False, keep: bool = False) -> dict[str, str | None]:
+        """End what the job runs, on all hosts at once; host -> None, or why nobody can say that it is so.
+
+        Args:
+            ranks, keep: see `end` in sweep.py.
+        """
+        with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
+            return dict(pool.map(lambda host: (host, self._end_on(host, grace, ranks, keep)), self._held))
+
+    def _end_on(self, host: str, grace: float, ranks: bool, keep: bool) -> str | None:
+        request = {"do": "end", "grace": grace, "ranks": ranks, "keep": keep}
+        reply = self._ask(host, request, ASK_S + grace + KILL_ROUNDS * 0.1)
+        if reply is not None and "left" in reply:
+            return f"still alive: {reply['left']}" if reply["left"] else None
+        held = self._held[host]
+        if held.lost and not held.garbled and host != self._job["main"]:
+            # It ends its ranks by itself, but nobody can say so until it is back.
+            return held.lost
+        return end_on(self._job, host, grace, ranks, keep)
+
+    def interrupt(self, hosts: Iterable[str]) -> None:
+        """Kill the ranks on these hosts: they wait for others that are gone, unknown to their launcher."""
+        with self._lock:
+            for host in hosts:
+                self._held[host].send({"n": 0, "do": "interrupt"})
+
+    def records(self) -> list[dict[str, Any]]:
+        """How ranks have ended, from all hosts that answer."""
+        with ThreadPoolExecutor(max_workers=len(self._held)) as pool:
+            replies = pool.map(lambda host: self._ask(host, {"do": "records"}, ASK_S), self._held)
+        return [record for reply in replies for record in (reply or {}).get("records", ())]
+
+    def close(self) -> None:
+        """Give the leases up, after everything has ended. A second call does nothing."""
+        if self._closing:
+            return
+        self._closing = True
+        os.write(self._wake[1], b"x")
+        self._thread.join()
+        for end in self._wake:
+            os.close(end)
+        for held in self._held.values():
+            held.release()
+        until = time.monotonic() + 2.0
+        for held in (*self._held.values(), *self._left):
+            held.end(until)
+
+    def _ask(self, host: str, request: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        held = self._held[host]
+        answer: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        with self._lock:
+            if held.lost or self._thread.error is not None:
+                return None
+            self._number += 1
+            self._replies[self._number], self._asked[self._number] = answer, host
+            held.send({"n": self._number, **request})
+            number = self._number
+        try:
+            return answer.get(timeout=seconds) or None
+        except queue.Empty:
+            return None
+        finally:
+            with self._lock:
+                self._replies.pop(number, None)
+                self._asked.pop(number, None)
+
+    def _wake_all(self) -> None:
+        """Wake the threads that wait for an answer, because none will come."""
+        with self._lock:
+            for answer in self._replies.values():
+                answer.put({})
+
+    def _serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake[0], selectors.EVENT_READ)
+            for held in self._held.values():
+                assert held.process.stdout is not None
+                selector.register(held.process.stdout, selectors.EVENT_READ, held)
+            self._go_round(selector)
+
+    def _go_round(self, selector: selectors.BaseSelector) -> None:
+        beat = 0.0
+        while not self._closing:
+            for key, _ in selector.select(TICK_S):
+                if key.data is not None:
+                    self._read(selector, key.data)
+            now = self._clock()
+            with self._lock:
+                held_now = list(self._held.values())
+            if now > self._beaten + 2 * BEAT_S:
+                # We stood still ourselves, so the silence of that time was not theirs.
+                self._stood = (now - self._beaten, now)
+                for held in held_now:
+                    held.heard += now - self._beaten
+                self._ask_who_is_left(held_now)
+            self._beaten = now
+            if now >= beat + BEAT_S:
+                beat = now
+                with self._lock:
+                    for held in self._held.values():
+                        if not held.lost:
+                            held.send({"n": 0, "do": "beat"})
+            for held in held_now:
+                if held.lost:
+                    continue
+                if held.closed_at is not None:
+                    self._lose(held, held.end_of_output(now))
+                elif held.silence(now):
+                    # Read first: what has come while we were kept from running is no silence.
+                    self._read(selector, held)
+                    self._lose(held, held.silence(now))
+
+    def _ask_who_is_left(self, hosts: Iterable[Held]) -> None:
+        """Ask the hosts something that only who has outlived our standstill answers."""
+        with self._lock:
+            self._number += 1
+            for held in hosts:
+                if not held.lost:
+                    held.unsure = self._number
+                    held.send({"n": self._number, "do": "beat"})
+
+    def _read(self, selector: selectors.BaseSelector, held: Held) -> None:
+        assert held.process.stdout is not None
+        try:
+            data = os.read(held.process.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        now = self._clock()
+        if not data:
+            with suppress(KeyError):
+                selector.unregister(held.process.stdout)
+            if not held.lost:
+                self._lose(held, held.end_of_output(now))
+            return
+        if held.garbled:
+            return
+        held.heard, held.answered = now, True
+        *lines, held.rest = (held.rest + data).split(b"\n")
+        if len(held.rest) > MOST_LINE:
+            lines.append(held.rest)
+        for line in lines:
+            try:
+                reply = reply_of(line)
+            except (ValueError, RecursionError):
+                # What else it sends cannot be trusted either. The other hosts go on.
+                held.garbled = True
+                self._lose(held, f"its lease sent a line that is not of the protocol: {line[:80]!r}")
+                return
+            if reply["n"] == held.unsure:
+                held.unsure = 0
+            if "failed" in reply:
+                self._lose(held, str(reply["failed"]))
+            if "death" in reply:
+                self._deaths.append((self._clock(), reply["death"]))
+            with self._lock:
+                waiting = self._replies.get(reply["n"])
+            if waiting is not None:
+                waiting.put(reply)
+
+    def _lose(self, held: Held, why: str) -> None:
+        if not why:
+            return
+        with self._lock:
+            held.lost = why
+            for number, host in self._asked.items():
+                if host == held.host:
+                    self._replies[number].put({})

@@ -1,0 +1,194 @@
+"""Ends of the ranks of a job by their own records, the rank that failed first, and the end of an attempt."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from toolkit.container.files import read, write_reserved, write_text
+from toolkit.container.job_file import Job
+from toolkit.container.marks import JOB_MARK, is_marked
+from toolkit.container.paths import in_memory
+from toolkit.protocol.exit_codes import EXIT_BROKEN
+
+# A rank's record, `logs/rank-N.exit`: rank, attempt, host, exit_code, signal (0 for none), oom, ended
+# (seconds since the epoch), lasted (seconds), last (its last lines). Before it comes `logs/rank-N.run`: rank,
+# attempt, began (by the host's monotonic clock), starts (of all its attempts, seconds since the epoch). Both
+# have the pid of its rank.py: in an elastic job the same rank may be started several times.
+Record = dict[str, Any]
+
+# What ranks say when the rank at the other end of a connection has ended: Gloo, NCCL in PyTorch, Horovod,
+# and Python of its own sockets.
+_PEER_GONE = re.compile(
+    r"Connection (closed|reset) by (remote )?peer|Broken pipe|ncclRemoteError|HorovodInternalError"
+)
+
+# Launchers that end with the exit code of the first rank to fail.
+_TRUE_CODE = frozenset(("deepspeed", "horovodrun", "mpirun", "python", "ray"))
+
+
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    **{"rank": int, "attempt": int, "pid": int, "host": str, "exit_code": int, "last": list},
+    **{"ended": (int, float), "lasted": (int, float)},
+}
+RUN_FIELDS: dict[str, type | tuple[type, ...]] = {
+    **{"rank": int, "attempt": int, "pid": int, "began": (int, float)},
+}
+
+
+def is_record(value: object, fields: dict[str, type | tuple[type, ...]] = _FIELDS) -> bool:
+    """Return True for a value that has the fields of a rank's record."""
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), kind) for name, kind in fields.items())
+        and all(isinstance(line, str) for line in value.get("last", ()))
+    )
+
+
+def own_records(folder: Path, host: str, attempt: int) -> list[Record]:
+    """The records of an attempt's ranks that have ended on this host; `folder` is the job's."""
+    logs = folder / "logs"
+    ended = {record["rank"]: record for record in _read(logs, "exit", attempt)}
+    for run in _read(logs, "run", attempt):
+        rank, pid = run["rank"], run["pid"]
+        if ended.get(rank, {}).get("pid") == pid or is_marked(pid, JOB_MARK, folder.name):
+            continue
+        # It writes its record last of all, so it may have done so since we looked.
+        late = [record for record in _read(logs, "exit", attempt) if record["pid"] == pid]
+        ended[rank] = late[0] if late else _vanished(run, host)
+    return list(ended.values())
+
+
+def keep_record(path: Path, record: Record) -> None:
+    """Write a file of a rank, in reserved space if the disk is full, else in memory for the host's lease.
+
+    Args:
+        path: in the folder `logs` of the job.
+    """
+    text = json.dumps(record) + "\n"
+    memory = in_memory(path.parent.parent, path.name)
+    try:
+        write_reserved(path, text)
+        memory.unlink(missing_ok=True)
+    except OSError:
+        with suppress(OSError):  # then all has been tried
+            write_text(memory, text)
+
+
+def bring_records(folder: Path) -> None:
+    """Move records from memory to the job's folder, now that the job has ended; drop them if it is full."""
+    for path in _in_memory(folder, "*"):
+        with suppress(OSError):
+            (folder / "logs" / path.name.partition(".")[2]).write_bytes(path.read_bytes())
+        with suppress(OSError):
+            path.unlink()
+
+
+def _in_memory(folder: Path, kind: str) -> list[Path]:
+    pattern = in_memory(folder, f"rank-*.{kind}")
+    return sorted(pattern.parent.glob(pattern.name))
+
+
+def _read(logs: Path, kind: str, attempt: int) -> list[Record]:
+    records = []
+    for path in (*sorted(logs.glob(f"rank-*.{kind}")), *_in_memory(logs.parent, kind)):
+        if (record := read(path)) is not None:
+            records.append(record)
+    fields = _FIELDS if kind == "exit" else RUN_FIELDS
+    return [record for record in records if is_record(record, fields) and record["attempt"] == attempt]
+
+
+def _vanished(run: Record, host: str) -> Record:
+    about = {name: run[name] for name in ("rank", "attempt", "pid")}
+    how = {"exit_code": 128 + signal.SIGKILL, "signal": int(signal.SIGKILL), "oom": False, "vanished": True}
+    lasted = time.monotonic() - run["began"]
+    return {**about, "host": host, **how, "ended": time.time(), "lasted": lasted, "last": []}
+
+
+def blames_another(record: Record) -> bool:
+    """Whether a rank has failed by an error that says that another one has gone: hardly the first, then.
+
+    Its host may well tell of it before the other's does: a process that dumps core is late, and so is a host
+    that is busy.
+    """
+    by_error = record["exit_code"] in (1, 128 + signal.SIGABRT)  # of Python; of C++
+    return by_error and any(_PEER_GONE.search(line) for line in record["last"])
+
+
+def first_cause(job: Job, found: Sequence[Record], host: str = "", code: int = 0) -> Record | None:
+    """The record of the rank that failed first; None where none has.
+
+    Args:
+        found: in the order in which main came to know them.
+        host, code: of the launch that has failed, when it is a launch that told.
+    """
+    records = [record for record in found if record["exit_code"] != 0]
+    several = len(job["launches"]) > 1
+
+    def lateness(numbered: tuple[int, Record]) -> tuple[bool, bool, bool, bool, float, int]:
+        number, record = numbered
+        # The others' own is 1, whatever their ranks'.
+        other_host = bool(host) and several and record["host"] != host
+        other_code = bool(code) and job["launcher"] in _TRUE_CODE and record["exit_code"] != code
+        # A launcher that has lost one rank ends the others by SIGTERM.
+        ended_by_others = record["exit_code"] == 128 + signal.SIGTERM
+        follows = ended_by_others or blames_another(record)
+        return (follows, other_host, other_code, ended_by_others, record["ended"] if host else 0.0, number)
+
+    return min(enumerate(records), key=lateness)[1] if records else None
+
+
+def words(record: Record) -> str:
+    """A rank's end in words."""
+    who = f"rank {record['rank']} on {record['host']}"
+    if record.get("oom"):
+        return f"{who} was killed for lack of memory"
+    if record.get("vanished"):
+        return f"{who} vanished: its rank.py was killed"
+    if record.get("signal"):
+        return f"{who} was killed by {signal_name(record['signal'])}"
+    code = record["exit_code"]
+    # A shell between rank.py and the program tells a signal as it tells an exit code.
+    like = f", as after {signal_name(code - 128)}" if 128 < code < 128 + 32 else ""
+    return f"{who} ended with exit code {code}{like}"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # a real-time one
+
+
+def blame(job: Job, found: Sequence[Record], host: str, launch: str, code: int) -> tuple[int, str, Record]:
+    """Exit code, reason and record of a failed launch: those of the first rank to fail, if there is one."""
+    first = first_cause(job, found, host, code or EXIT_BROKEN)
+    if first is None:
+        return code or EXIT_BROKEN, f"{launch} ended with exit code {code}", {}
+    return int(first["exit_code"]), words(first), first
+
+
+class End(NamedTuple):
+    """How an attempt ended.
+
+    Args:
+        state: a final state.
+        host: where the cause lies, empty where it lies nowhere or is not known.
+        record: of the rank that failed first.
+        lost_host: the host whose loss ended it, empty if it ended for another reason.
+        wanted: somebody asked for it, so ranks have the whole of their grace.
+    """
+
+    state: str
+    code: int
+    reason: str
+    host: str = ""
+    record: Record = {}  # noqa: RUF012 - nobody writes into it
+    wanted: bool = False
+    lost_host: str = ""

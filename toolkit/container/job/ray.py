@@ -1,0 +1,160 @@
+"""A cluster of Ray on the hosts of one job, and what runs on it.
+
+    job.ray JOB node               a node of it, on this host; the first host's is the head
+    job.ray JOB driver COMMAND...  becomes the command once all nodes are there
+
+Nodes and drivers know each other by the job's token (RAY_AUTH_MODE, Ray 2.52 and later): without it, whoever
+reaches a node's ports could run programs there. Ray reads the token at a path, which leads to memory.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+
+from toolkit.container.exits import exit_code_of, fail
+from toolkit.container.job.rank import Place, rank_env
+from toolkit.container.job.variables import Variables, require, token_path
+from toolkit.container.job_file import HostFile, Job, load_host, load_job
+from toolkit.container.logs.log import last_lines
+from toolkit.container.marks import RANK_MARK
+from toolkit.container.paths import job_folder, temporary_folder
+from toolkit.protocol.exit_codes import EXIT_LOST, EXIT_USAGE
+
+READY_S = 90.0  # for all nodes to be there; a busy host takes 20 s to start one
+LOOK_S = 0.3
+# Ray Train's workers print each line twice otherwise: to a logger of theirs, and as it is (patch_print.py).
+QUIET = {"RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
+# The driver's alone: Ray gives its workers places of their own.
+_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def main() -> int:
+    if len(sys.argv) < 3 or sys.argv[2] not in ("node", "driver"):
+        fail(EXIT_USAGE, "usage: job.ray JOB node | job.ray JOB driver COMMAND...")
+    job, host = load_job(sys.argv[1]), load_host()
+    variables = require(job, host["host"])
+    known = token_env(job)
+    if sys.argv[2] == "node":
+        return serve(job, host, variables, known)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    os.environ.update(known, RAY_ADDRESS=head_of(job))
+    wait_for_head(job, host["host"])
+    wait_for_nodes(job)
+    own = job["hosts"][0]["slots"]
+    place = {"RANK": 0, "WORLD_SIZE": job["world_size"], "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": own}
+    os.environ.update({name: str(value) for name, value in place.items()})
+    return os.execvp(sys.argv[3], sys.argv[3:])
+
+
+def head_of(job: Job) -> str:
+    return f"{job['master_address']}:{job['master_port']}"
+
+
+def token_env(job: Job) -> dict[str, str]:
+    """Return what lets a process of this host into the job's Ray; the token itself is in no environment."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_path(job_folder(job["id"])))}
+
+
+def node_argv(job: Job, host: HostFile) -> list[str]:
+    """The command that starts this host's node and stays with it."""
+    own = next(each for each in job["hosts"] if each["name"] == host["host"])
+    head = job["hosts"][0]["name"] == host["host"]
+    argv = ["ray", "start", "--block", "--disable-usage-stats", "--log-style=record", "--log-color=false"]
+    if head:
+        # Ray Train asks the dashboard's server how its controller is; it listens on loopback, by token too.
+        argv += ["--head", f"--port={job['master_port']}", "--dashboard-host=127.0.0.1"]
+        if find_spec("grpc"):  # then Ray's client has a server as well, at a port of its own choice
+            argv += [f"--ray-client-server-port={free_port()}"]
+        # All nodes' folder. Ray opens it to everybody, so it lies in one that is not. Its name is short:
+        # sockets stand below it, and theirs may have 107 letters.
+        argv += [f"--temp-dir={temporary_folder(job['id']) / 'r'}"]
+    else:
+        argv += [f"--address={head_of(job)}"]
+    argv += [f"--node-ip-address={own['address']}", f"--num-gpus={len(own['gpus'])}"]
+    # With GPUs, slots are those; without, a slot is what Ray calls a CPU, so that ranks are spread by them.
+    if not own["gpus"]:
+        argv += [f"--num-cpus={own['slots']}"]
+    # Any that are free: another job's may have those that Ray has in mind.
+    return [*argv, "--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.create_server(("", 0)) as trial:
+        port: int = trial.getsockname()[1]
+    return port
+
+
+def node_env(job: Job, host: HostFile, variables: Variables) -> dict[str, str]:
+    """The environment of Ray's workers, which is their node's: that of a rank without a place."""
+    env = rank_env(os.environ, host, job, variables, Place(0, job["world_size"], 0, 1))
+    for name in (*_PLACE, RANK_MARK):
+        del env[name]
+    # What is left there by daemons that are killed goes with the job.
+    return {**QUIET, **env, "TMPDIR": str(temporary_folder(job["id"]))}
+
+
+def serve(job: Job, host: HostFile, variables: Variables, known: dict[str, str]) -> int:
+    """Run this host's node until it is ended; what Ray says goes to a log beside those of the ranks."""
+    name = host["host"]
+    if name != job["hosts"][0]["name"]:
+        wait_for_head(job, name)
+    logs = job_folder(job["id"]) / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    path = logs / f"ray-{name}.log"
+    with path.open("wb") as log:
+        try:
+            process = subprocess.Popen(
+                node_argv(job, host),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**node_env(job, host, variables), **known},
+            )
+        except FileNotFoundError:
+            fail(127, f"{name}: the image has no Ray: toolkit image build --with ray")
+    code = exit_code_of(process.wait())
+    for line in last_lines(path):
+        print(f"[toolkit] {name}: ray: {line}", file=sys.stderr)
+    return code
+
+
+def wait_for_head(job: Job, name: str) -> None:
+    """Come back when the first host's node listens."""
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        with suppress(OSError), socket.create_connection((job["master_address"], job["master_port"]), 3.0):
+            return
+        time.sleep(LOOK_S)
+    first = job["hosts"][0]["name"]
+    fail(EXIT_LOST, f"{name}: Ray on {first} did not listen at {head_of(job)} within {READY_S:.0f} s")
+
+
+def wait_for_nodes(job: Job) -> None:
+    """Come back when Ray has the nodes of all hosts, with the slots that the job asked for."""
+    try:
+        import ray
+    except ImportError as error:
+        fail(127, f"the image has no Ray ({error}): toolkit image build --with ray")
+    ray.init(address=head_of(job), log_to_driver=False, logging_level="ERROR", configure_logging=False)
+    wanted = {host["address"]: host for host in job["hosts"]}
+    until = time.monotonic() + READY_S
+    there: dict[str, dict[str, float]] = {}
+    while time.monotonic() < until and not wanted.keys() <= there.keys():
+        there = {node["NodeManagerAddress"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+        time.sleep(LOOK_S)
+    ray.shutdown()
+    if late := [host["name"] for address, host in wanted.items() if address not in there]:
+        fail(EXIT_LOST, f"Ray on {', '.join(late)} did not join {head_of(job)} within {READY_S:.0f} s")
+    for address, host in wanted.items():
+        what, slots = ("GPU", len(host["gpus"])) if host["gpus"] else ("CPU", host["slots"])
+        has = there[address].get(what, 0)
+        if has != slots:
+            fail(EXIT_USAGE, f"{host['name']}: Ray has {has:g} x {what}, the job asked for {slots}")

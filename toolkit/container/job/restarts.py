@@ -1,0 +1,133 @@
+"""Whether a job that failed is tried again, when, and on which hosts."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
+
+from toolkit.container.job.lease_client import Leases
+from toolkit.container.job.rank_records import End
+from toolkit.container.job.variables import AllVariables
+from toolkit.container.job_file import Host, Job
+
+MUSTER_S = 8.0  # for hosts to say that they are there, after which it goes on with those that have
+DOUBTFUL_S = 2.0  # for those that were lost a moment ago
+FIRST_WAIT_S, MOST_WAIT_S = 1.0, 60.0
+# An attempt that lasted for so long says that waiting longer and longer would be in vain.
+CALM_S = 600.0
+# A host on which so many attempts failed gives way to one on which none has.
+SUSPECT = 2
+_OWN = (
+    "attempt",
+    "hosts",
+    "world_size",
+    "launches",
+    "master_address",
+    "master_port",
+    "tuned",
+    "rules",
+    "world_sizes",
+)
+
+
+class Restarts:
+    """What has failed so far, and what follows from it."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.wanted = len(job["hosts"])
+        self._failed: Counter[str] = Counter()  # by host
+        self._wait = FIRST_WAIT_S
+        self.done: list[dict[str, Any]] = []
+
+    def may_follow(self, end: End) -> bool:
+        """Whether another attempt is allowed after this end."""
+        return end.state == "failed" and len(self.done) < self._job["max_restarts"]
+
+    def why_not(self, end: End) -> str:
+        """What a person should know about an end that nothing follows upon; empty where nothing."""
+        most = self._job["max_restarts"]
+        if end.state != "failed" or not most:
+            return ""
+        return f"; given up after {count(len(self.done), 'restart')} of {most}"
+
+    def note(self, end: End, hosts: Sequence[Host], lasted: float) -> float:
+        """Remember a failure; returns for how many seconds to wait."""
+        self._failed[end.host] += 1
+        self.done.append(
+            {"at": time.time(), "reason": end.reason, "host": end.host, "hosts": [h["name"] for h in hosts]}
+        )
+        if lasted > CALM_S:
+            self._wait = FIRST_WAIT_S
+        wait, self._wait = self._wait, min(2 * self._wait, MOST_WAIT_S)
+        return wait
+
+    def candidates(self) -> list[Host]:
+        """All hosts that may take part, those first that should."""
+        own, spares = self._job["hosts"], self._job["spares"]
+        trusted = [host for host in own if self._failed[host["name"]] < SUSPECT]
+        suspect = [host for host in own if self._failed[host["name"]] >= SUSPECT]
+        return [*trusted, *spares, *suspect]
+
+    def idle(self, hosts: Sequence[Host], unswept: Collection[str]) -> list[Host]:
+        """Hosts that have the job's file and no part in its last attempt, those out of reach left out."""
+        last = {host["name"] for host in hosts}
+        every = (*self._job["hosts"], *self._job["spares"])
+        return [host for host in every if host["name"] not in last and host["name"] not in unswept]
+
+
+def muster(
+    job: Job,
+    variables: AllVariables | None,
+    candidates: Sequence[Host],
+    number: int,
+    lost: Sequence[str],
+    stop: Callable[[], bool],
+) -> Leases:
+    """Leases on all candidates; comes back when each has answered or is lost, or when it takes too long.
+
+    Args:
+        number: of the attempt that is to come.
+        lost: hosts that are hardly back yet: they are not waited for where others will do.
+    """
+    leases = Leases({**job, "hosts": list(candidates), "attempt": number}, variables)
+    begun = time.monotonic()
+    others = {host["name"] for host in candidates} - set(lost)
+    enough = job["min_hosts"] or len(job["hosts"])
+    while not leases.all_heard() and not stop() and time.monotonic() < begun + MUSTER_S:
+        waited = time.monotonic() > begun + DOUBTFUL_S and leases.all_heard(others)
+        if waited and len(others.intersection(leases.there())) >= enough:
+            break
+        time.sleep(0.05)
+    return leases
+
+
+def next_job(job: Job, hosts: Sequence[Host], number: int, port: int) -> Job:
+    """The job on other hosts: new ranks, launches, address and port."""
+    # Brought along by `up`, beside us.
+    from toolkit.launchers import about_job
+    from toolkit.launchers.job import job_of
+
+    changes: dict[str, Any] = {"hosts": list(hosts), "master_port": port}
+    if [host["name"] for host in hosts] != [host["name"] for host in job["hosts"]]:
+        changes |= {"tuned": {}, "rules": ""}  # measured on exactly the hosts from before
+    made = about_job(job_of({**job, **changes}))
+    return cast(Job, {**job, **made, "attempt": number})
+
+
+def part_of_attempt(job: Job) -> dict[str, Any]:
+    """What of a job is another attempt's own; the rest is in job.json."""
+    return {name: value for name, value in job.items() if name in _OWN}
+
+
+def too_few(there: Sequence[Host], least: int) -> str:
+    """Why nothing can be started on so few hosts."""
+    names = ", ".join(host["name"] for host in there)
+    who = f"{names} alone {'answer' if len(there) > 1 else 'answers'}" if there else "no host answers"
+    return f"{who}, and --min-hosts is {least}"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

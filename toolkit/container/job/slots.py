@@ -1,0 +1,42 @@
+"""Which slots the jobs that run on this cluster have taken, and one job at a time that takes some."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from toolkit.container.job_file import Host, Job, load_job
+from toolkit.container.job_list import read_status
+from toolkit.container.marks import SUPERVISOR_MARK, is_marked
+from toolkit.container.paths import root
+from toolkit.protocol.states import FINAL_STATES
+
+
+def taken(hosts: Sequence[Host]) -> dict[str, list[int]]:
+    return {host["name"]: host["taken"] for host in hosts}
+
+
+@contextmanager
+def taking() -> Iterator[None]:
+    """Of jobs that take their slots at the same moment one goes first, and the next one sees it."""
+    with (root() / "jobs" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def taken_by_another(job: Job) -> str:
+    """What another job that runs here has taken of what this one wants, in words; empty when nothing."""
+    for path in (root() / "jobs").glob("*/status.json"):
+        other = path.parent.name
+        status = read_status(other)
+        if status is None or other == job["id"] or status["state"] in FINAL_STATES:
+            continue
+        if not is_marked(status["pid"], SUPERVISOR_MARK, other):
+            continue
+        theirs = {host["name"]: host["taken"] for host in load_job(other)["hosts"]}
+        for host in job["hosts"]:
+            both = sorted(set(host["taken"]) & set(theirs.get(host["name"], ())))
+            if both:
+                return f"slot {both[0]} of {host['name']} was taken by job {other} a moment ago"
+    return ""

@@ -1,0 +1,38 @@
+"""Starts the ranks of one host side by side, each with its place in the world in its environment.
+
+    job.spawn COUNT FIRST COMMAND...
+
+COUNT ranks from FIRST on. Whoever ends them ends this program's whole process group; one that fails is told
+to main by the host's lease, which has the job ended.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from toolkit.container.exits import exit_code_of, fail
+from toolkit.protocol.exit_codes import EXIT_USAGE
+
+
+def main() -> int:
+    if len(sys.argv) < 4:
+        fail(EXIT_USAGE, "usage: job.spawn COUNT FIRST COMMAND...")
+    count, first, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    # It goes to the ranks as well; their ends are waited for.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    ranks: dict[int, subprocess.Popen[bytes]] = {}
+    for local in range(count):
+        place = {"RANK": first + local, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": count}
+        env = {**os.environ, **{name: str(value) for name, value in place.items()}}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env)
+        ranks[process.pid] = process
+    code = 0
+    while ranks:
+        pid, status = os.wait()
+        if ranks.pop(pid, None) is not None:
+            code = code or exit_code_of(os.waitstatus_to_exitcode(status))
+    return code

@@ -1,0 +1,99 @@
+"""Ends a job through its supervisor, and does the supervisor's last duties where that has died."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from toolkit.container.exits import fail
+from toolkit.container.files import write_text
+from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, PEER, RANKS_ENDED
+from toolkit.container.job.sweep import CONNECT_S, end_everywhere
+from toolkit.container.job_file import grace_of, load_job
+from toolkit.container.job_list import Status, keep_status, read_status
+from toolkit.container.marks import PEER_FAILED, SUPERVISOR_MARK, is_marked
+from toolkit.container.paths import GRACE, in_memory, job_folder
+from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
+from toolkit.protocol.states import FINAL_STATES
+
+START_S = 5.0  # a job that was started a moment ago may not have its status yet
+POLL_S = 0.05
+
+
+def keep_grace(folder: Path, grace: float) -> None:
+    """Write the seconds that a person gave; to memory if the disk is full."""
+    text, memory = f"{grace}\n", in_memory(folder, GRACE)
+    try:
+        write_text(folder / GRACE, text)
+        memory.unlink(missing_ok=True)
+    except OSError:
+        with suppress(OSError):  # no other place is left
+            write_text(memory, text)
+
+
+def _first_status(job_id: str) -> Status:
+    deadline = time.monotonic() + START_S
+    while True:
+        status = read_status(job_id)
+        if status is not None:
+            return status
+        if time.monotonic() > deadline:
+            fail(EXIT_NO_INPUT, f"job {job_id} has not been started here")
+        time.sleep(POLL_S)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job_id")
+    parser.add_argument("--interrupt", action="store_true", help="a person's Ctrl-C: the job ends with 130")
+    parser.add_argument("--failed", action="store_true", help="as it has failed on another host")
+    parser.add_argument("--why", default="", help="with --failed: what is to be written down as the reason")
+    parser.add_argument("--lost", default="", help="with --why: the host whose loss has ended the job")
+    parser.add_argument("--ranks", action="store_true", help="until the ranks here have ended, and no longer")
+    parser.add_argument("--grace", type=float, help="seconds between TERM and KILL, in place of the job's")
+    args = parser.parse_args()
+    signum = PEER_FAILED if args.failed else signal.SIGINT if args.interrupt else signal.SIGTERM
+    job = load_job(args.job_id)
+    folder = job_folder(job["id"])
+    if args.failed and read_status(job["id"]) is None:
+        print("{}")  # it was never started here
+        return 0
+    status = _first_status(job["id"])
+    # On a full disk the job is stopped all the same, in the last case without the reason.
+    if args.why:
+        with suppress(OSError):
+            write_text(folder / PEER, f"{args.lost}\n{args.why}\n")
+    if not args.ranks and job["transport"] == EXEC:
+        with suppress(OSError):
+            (folder / ALL_ENDED).touch()
+    if args.grace is not None:
+        keep_grace(folder, args.grace)
+    grace = grace_of(job)
+    if status["state"] not in FINAL_STATES and is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
+        os.kill(status["pid"], signum)
+    # its own worst case: the ranks' grace, then the launcher's, both with a host that is gone
+    deadline = time.monotonic() + 2 * grace + 2 * CONNECT_S + 30
+    while status["state"] not in FINAL_STATES:
+        if args.ranks and (folder / RANKS_ENDED).exists():
+            break
+        if not is_marked(status["pid"], SUPERVISOR_MARK, job["id"]):
+            status = _first_status(job["id"])
+            if status["state"] in FINAL_STATES:
+                break
+            outcome = end_everywhere(job, grace)
+            status["state"], status["exit_code"] = "failed", EXIT_BROKEN
+            status["ended"], status["reason"] = time.time(), "the supervisor was lost"
+            status["unswept"] = sorted(host for host, problem in outcome.items() if problem)
+            keep_status(job_folder(job["id"]), status)
+            break
+        if time.monotonic() > deadline:
+            fail(EXIT_BROKEN, f"the supervisor (process {status['pid']}) does not end")
+        time.sleep(POLL_S)
+        status = _first_status(job["id"])
+    print(json.dumps(status))
+    return 0

@@ -1,0 +1,344 @@
+"""Owns one job: its attempts one after another, their merged output, how it stands and how it went."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+
+from toolkit.container.diagnose.watchdog import Watchdog
+from toolkit.container.exits import fail
+from toolkit.container.files import reserve, write_json
+from toolkit.container.job.attempt import Attempt
+from toolkit.container.job.descriptors import raise_limit
+from toolkit.container.job.descriptors import too_few as too_few_descriptors
+from toolkit.container.job.elastic import reserve_of
+from toolkit.container.job.exec_mode import PEER
+from toolkit.container.job.lease_client import Leases
+from toolkit.container.job.rank_records import End
+from toolkit.container.job.restarts import Restarts, count, muster, next_job, part_of_attempt, too_few
+from toolkit.container.job.slots import taken, taken_by_another, taking
+from toolkit.container.job.sweep import end_everywhere
+from toolkit.container.job.variables import AllVariables, receive
+from toolkit.container.job_file import Host, Job, load_job
+from toolkit.container.job_list import Status, keep_status
+from toolkit.container.logs.log import Log, size_of
+from toolkit.container.marks import JOB_MARK, PEER_FAILED, SUPERVISOR_MARK
+from toolkit.container.paths import ATTEMPT, job_folder
+from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE
+
+TICK_S = 0.05
+MOST_RESTARTS = 100  # for which space is reserved
+ENDING = frozenset((signal.SIGTERM, signal.SIGINT, PEER_FAILED))  # signals that end a job
+
+
+class Supervisor:
+    def __init__(self, job: Job, log: Log) -> None:
+        self.job = job
+        self.variables: AllVariables | None = None
+        self.folder = job_folder(job["id"])
+        self.log = log
+        self.restarts = Restarts(job)
+        self.watchdog = Watchdog(job["id"], job["stall_after"] or math.inf, time.monotonic())
+        self.leases: Leases | None = None
+        self.attempt: Attempt | None = None
+        self.unswept: dict[str, str] = {}
+        self.asked = 0  # the first signal that ends all
+        self.told = ""  # why the attempt ends, once it does
+        self.began = time.monotonic()
+        self.status: Status = {
+            "state": "starting",
+            "exit_code": None,
+            "started": time.time(),
+            "ended": None,
+            "pid": os.getpid(),
+            "reason": "",
+            "unswept": [],
+            "hosts": taken(job["hosts"]),
+            "restarts": self.restarts.done,
+            "cause": {},
+            "asked": None,
+            "lost_host": "",
+        }
+
+    def on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        if not self.asked and signum != PEER_FAILED:
+            self.status["asked"] = time.time()
+        self.asked = self.asked or signum
+
+    def save(self) -> None:
+        keep_status(self.folder, self.status)
+
+    def write(self, data: bytes) -> None:
+        with suppress(OSError):  # a full disk costs the job its merged output, not its life
+            if data:
+                self.log.write(data)
+
+    def say(self, message: str) -> None:
+        self.write(f"[toolkit] {message}\n".encode())
+
+    def _tell(self, reason: str) -> None:
+        """Say why an attempt ends, at once: its ranks may take a while."""
+        self.told = reason
+        self.say(reason)
+
+    def refuse(self, reason: str) -> None:
+        """End before anything was started."""
+        self.say(reason)
+        self.finish(End("failed", EXIT_STARTED, reason))
+
+    def finish(self, end: End) -> None:
+        """Write how it ended; nothing follows."""
+        self.log.close()
+        self.status["state"], self.status["exit_code"], self.status["reason"] = (
+            end.state,
+            end.code,
+            end.reason,
+        )
+        self.status["ended"], self.status["unswept"] = time.time(), sorted(self.unswept)
+        self.status["cause"], self.status["lost_host"] = end.record, end.lost_host
+        self.save()
+
+    def run(self) -> None:
+        """The job's whole life; afterwards status.json is final."""
+        try:
+            end = self._attempts()
+        except Exception as error:  # whatever it is: all ends, and the status becomes final
+            end = self._broken(error)
+            if self.attempt:
+                self._try(self.attempt.abandon)
+            self._try(lambda: self._sweep(self.job["hosts"], 1.0))
+        self._try(self.watchdog.close)
+        # Spares, and hosts that were given up, have kept what another attempt would have needed.
+        if idle := self.restarts.idle(self.job["hosts"], self.unswept):
+            self._try(lambda: self._sweep(idle, 0.0))
+        for host, why in self.unswept.items():
+            self.say(f"cannot say that nothing is left on {host}: {why}")
+        # What has been said when it became known is not said again.
+        if rest := end.reason.removeprefix(self.told).removeprefix("; "):
+            self.say(rest)
+        if self.leases:
+            self._try(self.leases.close)
+        self.finish(end)
+
+    def _broken(self, error: Exception) -> End:
+        """The end after an error of the supervisor: that of the job, if it had one, with the error added."""
+        what = f"the supervisor failed: {error!r}"
+        first = self.attempt.cause if self.attempt else None
+        if first is None:
+            return End("failed", EXIT_BROKEN, what)
+        return first._replace(reason=f"{first.reason}; {what}")
+
+    def _try(self, work: Callable[[], object]) -> None:
+        """Do one of the last duties. An error is printed to the log and does not prevent the others."""
+        try:
+            work()
+        except Exception as error:
+            self.say(f"the supervisor failed: {error!r}")
+
+    def _sweep(self, hosts: Sequence[Host], grace: float) -> None:
+        try:
+            self._swept(end_everywhere({**self.job, "hosts": list(hosts)}, grace))
+        except Exception as error:
+            self._swept({host["name"]: repr(error) for host in hosts})
+            raise
+
+    def _attempts(self) -> End:
+        if over := self._over():  # asked to end before anything was started
+            self._sweep(self.job["hosts"], 0.0)
+            return over
+        self.leases = Leases(self.job, self.variables)
+        while True:
+            began = time.monotonic()
+            self.attempt = Attempt(
+                self.job, self.leases, self._take_output, self._tell, self._beat, self._may_go_on
+            )
+            self.attempt.start()
+            self.watchdog.heard(time.monotonic())
+            self.status["state"] = "running"
+            self.save()
+            end, left = self.attempt.run(self.restarts.may_follow)
+            self._swept(left)
+            if not self.restarts.may_follow(end):
+                return end._replace(reason=end.reason + self.restarts.why_not(end))
+            if last := self._prepare(end, time.monotonic() - began):
+                # What the hosts had kept for another attempt.
+                self._swept(end_everywhere(self.job, 0.0))
+                return last
+
+    def _prepare(self, end: End, lasted: float) -> End | None:
+        """Bring about what the next attempt needs; returns an end when there is to be none."""
+        assert self.leases is not None
+        wait = self.restarts.note(end, self.job["hosts"], lasted)
+        number, most = len(self.restarts.done), self.job["max_restarts"]
+        self.status["state"] = "restarting"
+        self.save()
+        self.say(f"restart {number} of {most} in {wait:g} s")
+        self.leases.close()
+        self.leases = None
+        until = time.monotonic() + wait
+        while time.monotonic() < until and self._over() is None:
+            time.sleep(TICK_S)
+        candidates = self.restarts.candidates()
+        lost = [end.host] if end.code == EXIT_LOST else []
+        self.leases = muster(
+            self.job, self.variables, candidates, number, lost, lambda: self._over() is not None
+        )
+        if over := self._over():
+            return over
+        there = [host for host in candidates if host["name"] in self.leases.there()]
+        least = self.job["min_hosts"] or self.restarts.wanted
+        if len(there) < least:
+            return end._replace(reason=f"{end.reason}; no restart: {too_few(there, least)}")
+        other = self._take(there[: self.restarts.wanted], number)
+        return end._replace(reason=f"{end.reason}; no restart: {other}") if other else None
+
+    def _take(self, hosts: Sequence[Host], number: int) -> str:
+        """Make the job one on these hosts; returns why that cannot be, empty when it is done."""
+        assert self.leases is not None
+        names = [host["name"] for host in hosts]
+        reserve = [host["name"] for host in reserve_of({**self.job, "hosts": list(hosts)})]
+        self.leases.keep([self.job["main"], *names, *reserve])
+        port = self.leases.tell(names[0], {"do": "port", "from": self.job["master_port"] + 1}).get("port")
+        job = next_job(self.job, hosts, number, int(port or self.job["master_port"]))
+        with taking():
+            if not job["share"] and (other := taken_by_another(job)):
+                return other
+            try:
+                write_json(self.folder / ATTEMPT, part_of_attempt(job))
+            except OSError as error:
+                return f"{self.job['main']} cannot write {self.folder / ATTEMPT}: {error.strerror}"
+            self.job, self.status["hosts"] = job, taken(hosts)
+            self.save()
+        for name in dict.fromkeys([job["main"], *names, *self.leases.there()]):
+            if not self.leases.tell(name, {"do": "attempt", "attempt": part_of_attempt(job)}).get("ready"):
+                self.say(f"{name} did not take what the restart needs")
+        self.say(f"restart {number}: {count(job['world_size'], 'rank')} on {', '.join(names)}")
+        self._mark_output()
+        return ""
+
+    def _mark_output(self) -> None:
+        """Note where the output of the attempt that follows the last failure begins."""
+        self.restarts.done[-1]["from"] = size_of(self.folder / "output.log")
+        self.save()
+
+    def _may_go_on(self, end: End, hosts: Sequence[Host]) -> bool:
+        """Whether an elastic launcher starts its ranks again by itself, on these hosts, after this end."""
+        if not self.restarts.may_follow(end):
+            return False
+        self.restarts.note(end, self.job["hosts"], math.inf)
+        number, most = len(self.restarts.done), self.job["max_restarts"]
+        self.status["hosts"] = taken(hosts)
+        self.save()
+        names = ", ".join(host["name"] for host in hosts)
+        self.say(f"{end.reason}; restart {number} of {most} by {self.job['launcher']} itself, on {names}")
+        self._mark_output()
+        self.watchdog.heard(time.monotonic())
+        return True
+
+    def _beat(self) -> End | None:
+        """What is done all the time while an attempt runs."""
+        if line := self.watchdog.tick(time.monotonic()):
+            self.say(line)
+        return self._over()
+
+    def _over(self) -> End | None:
+        """Why all is to end, from outside the job; None while it is not.
+
+        Raises:
+            Exception: the one by which the thread of the leases has ended.
+        """
+        if self.leases is not None:
+            self.leases.check()
+        if self.asked == PEER_FAILED:
+            return self._peer_failed()
+        if self.asked:
+            name = signal.Signals(self.asked).name
+            return End("stopped", 128 + self.asked, f"stopped by {name}", wanted=True)
+        limit = self.job["timeout"]
+        if limit is not None and time.monotonic() > self.began + limit:
+            return End("timeout", 124, f"not ended within {limit:g} s", wanted=True)
+        return None
+
+    def _peer_failed(self) -> End:
+        try:
+            host, _, why = (self.folder / PEER).read_text().partition("\n")
+        except OSError:
+            what = "ended, as the job has failed on another host"
+            return End("stopped", 128 + signal.SIGTERM, what)
+        # Before all that follows from it, whatever the ranks' own records say of that.
+        return End("failed", EXIT_LOST, why.strip(), record={"ended": 0.0}, lost_host=host)
+
+    def _take_output(self, data: bytes) -> None:
+        if data:
+            self.watchdog.heard(time.monotonic())
+        self.write(data)
+
+    def _swept(self, left: Mapping[str, str | None]) -> None:
+        """Note what came of the sweep of these hosts; of others what was said last stays true."""
+        for host, why in left.items():
+            self.unswept.pop(host, None)
+            if why:
+                self.unswept[host] = why
+
+
+def room_for_status(job: Job) -> int:
+    """Return the bytes to reserve for the final status: its lines, and the hosts of each attempt."""
+    hosts = len(job["hosts"]) + len(job["spares"])
+    return (1 << 15) + 64 * hosts * (1 + min(job["max_restarts"], MOST_RESTARTS))
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        fail(EXIT_USAGE, "usage: job.supervisor JOB")
+    job_id = sys.argv[1]
+    # Blocked until their handlers are installed: an early Ctrl-C stops the job and does not break us.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    job = load_job(job_id)
+    if os.environ.get(SUPERVISOR_MARK) != job_id or JOB_MARK in os.environ:
+        # what others see of our environment is what we were started with, so start once more
+        env = {**os.environ, SUPERVISOR_MARK: job_id}
+        env.pop(JOB_MARK, None)
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], env)
+    if os.getpid() != os.getsid(0):
+        os.setsid()
+    path = job_folder(job_id) / "output.log"
+    try:
+        path.open("xb").close()
+    except FileExistsError:
+        fail(EXIT_STARTED, f"job {job_id} has been started before")
+    supervisor = Supervisor(job, Log(path, job["log_bytes"]))
+    # a function and not SIG_IGN, which the launches would inherit
+    signal.signal(signal.SIGHUP, lambda _signum, _frame: None)
+    for signum in ENDING:
+        signal.signal(signum, supervisor.on_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    if job["variables"]:
+        try:
+            supervisor.variables = receive()
+        except ValueError:
+            supervisor.refuse("the job's variables have not arrived: the client that started it has gone")
+            return EXIT_STARTED
+    if reason := too_few_descriptors(job, raise_limit()):
+        supervisor.refuse(reason)
+        return EXIT_STARTED
+    try:
+        reserve(path.with_name("status.json"), room_for_status(job))
+    except OSError as error:
+        supervisor.refuse(
+            f"{job['main']} has no room for the job's records in {path.parent}: {error.strerror}"
+        )
+        return EXIT_STARTED
+    with taking():
+        other = "" if job["share"] else taken_by_another(job)
+        if other:
+            supervisor.refuse(other)
+            return EXIT_STARTED
+        supervisor.save()
+    supervisor.run()
+    return 0

@@ -1,0 +1,237 @@
+"""Finds and ends the processes of one job by the mark in their environment, never by name."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TypedDict
+
+from toolkit.container.job.rank_records import bring_records
+from toolkit.container.job.variables import forget
+from toolkit.container.job_file import Job
+from toolkit.container.job_list import read_status
+from toolkit.container.marks import HOST_MARK, JOB_MARK, SUPERVISOR_MARK, is_marked
+from toolkit.container.paths import (
+    GRACE,
+    STOPPING,
+    in_memory,
+    job_folder,
+    lease_path,
+    program,
+    ssh_args,
+    temporary_folder,
+)
+
+KILL_ROUNDS = 50  # a process can fork between two looks, so look again; 0.1 s apart
+INTERRUPT_S = 1.0  # a supervisor that is stopped or blocked does not take a signal
+CONNECT_S = 20.0  # over the ConnectTimeout of ssh_config: for a host that accepts and then hangs
+
+
+class Process(TypedDict):
+    """One process of a job; its command line may hold secrets and is left out."""
+
+    pid: int
+    name: str
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_bytes()
+    return int(stat.rpartition(b")")[2].split()[1])  # the name may hold blanks and ")"
+
+
+def _ourselves() -> set[int]:
+    """This process and those above it: ending the sweep would leave the rest alive."""
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            pid = _parent(pid)
+        except OSError:
+            break
+    return found
+
+
+def find(job_id: str, ranks: bool = False) -> list[Process]:
+    """This user's live processes with the job's mark (`ranks`: of its ranks), without ourselves."""
+    spared = _ourselves()
+    found: list[Process] = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        pid = int(folder.name)
+        try:
+            ours = pid not in spared and folder.stat().st_uid == os.getuid()
+            if ours and is_marked(pid, JOB_MARK, job_id, ranks):
+                name = (folder / "comm").read_bytes().decode(errors="replace").strip()
+                found.append({"pid": pid, "name": name})
+        except OSError:
+            continue  # ended while we looked
+    return found
+
+
+def send(pid: int, job_id: str, signum: int) -> None:
+    """Signal `pid` if it is still the job's: the number may have been given to another process."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # a kernel before 5.3, or a seccomp filter that refuses it
+        handle = -1
+    try:
+        if not is_marked(pid, JOB_MARK, job_id):
+            return
+        if handle < 0:
+            os.kill(pid, signum)
+        else:
+            signal.pidfd_send_signal(handle, signum)
+    except ProcessLookupError:
+        pass
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def hang_up(job_id: str, host: str) -> None:
+    """End what of the job here leads to this host; it would wait for an answer for a minute."""
+    mark = f"{HOST_MARK}={host}".encode()
+    for process in find(job_id):
+        with suppress(OSError):
+            if mark in Path(f"/proc/{process['pid']}/environ").read_bytes().split(b"\0"):
+                send(process["pid"], job_id, signal.SIGKILL)
+
+
+def forget_lease(job_id: str) -> None:
+    """Remove what a lease that was killed has left; one that is held goes with its holder."""
+    path = lease_path(job_folder(job_id))
+    with suppress(OSError), path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+
+
+def end(job_id: str, grace: float, ranks: bool = False, keep: bool = False) -> list[Process]:
+    """TERM, up to `grace` seconds of patience, KILL; returns what is left even so.
+
+    When nothing is left, ranks can no longer find the job's variables, unless `keep` leaves them for another
+    attempt.
+    With `ranks`, the launcher and its daemons are left alone, and rank.py does not tell them yet.
+    """
+    if ranks:
+        with suppress(OSError):  # a full disk; or this host has no folder of the job: no ranks either
+            (job_folder(job_id) / STOPPING).touch()
+    left = find(job_id, ranks)
+    for process in left:
+        send(process["pid"], job_id, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = find(job_id, ranks)
+    for _ in range(KILL_ROUNDS):
+        if not left:
+            break
+        for process in left:
+            send(process["pid"], job_id, signal.SIGKILL)
+        time.sleep(0.1)
+        left = find(job_id, ranks)
+    if not ranks and not left:
+        shutil.rmtree(temporary_folder(job_id), ignore_errors=True)
+        if not keep:
+            forget(job_folder(job_id))
+            forget_lease(job_id)
+            with suppress(OSError):
+                in_memory(job_folder(job_id), GRACE).unlink()
+
+            bring_records(job_folder(job_id))
+    return left
+
+
+def end_on(job: Job, host: str, grace: float, ranks: bool = False, keep: bool = False) -> str | None:
+    """None when nothing of the job is left on `host`, else why we cannot say so."""
+    try:
+        if host == job["main"]:
+            left = end(job["id"], grace, ranks, keep)
+        else:
+            argv = ["python3", *program("job.sweep"), job["id"], "--grace", str(grace)]
+            argv += [*(["--ranks"] if ranks else []), *(["--keep"] if keep else [])]
+            done = subprocess.run(
+                ssh_args(host, argv),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=CONNECT_S + grace + KILL_ROUNDS * 0.1,
+            )
+            if done.returncode not in (0, 1):
+                text = done.stderr.decode(errors="replace").strip().splitlines()
+                return text[-1] if text else f"exit code {done.returncode}"
+            left = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return "no answer"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return f"still alive: {left}" if left else None
+
+
+def end_everywhere(job: Job, grace: float, ranks: bool = False) -> dict[str, str | None]:
+    """`end` on main and on every host of the job, all at once; host -> None or what went wrong."""
+    from concurrent.futures import ThreadPoolExecutor  # here and below: most who import this start without
+
+    hosts = list(dict.fromkeys([job["main"], *(host["name"] for host in job["hosts"])]))
+    with ThreadPoolExecutor(max_workers=len(hosts)) as pool:
+        return dict(pool.map(lambda host: (host, end_on(job, host, grace, ranks)), hosts))
+
+
+def interrupt_supervisor(job_id: str) -> None:
+    """Send SIGINT to the supervisor, if one runs here, and wait up to INTERRUPT_S until it has arrived.
+
+    Otherwise the supervisor would report the end of what is killed next as a failure of the job.
+    """
+    status = read_status(job_id)
+    if status is None or not is_marked(status["pid"], SUPERVISOR_MARK, job_id):
+        return
+    deadline = time.monotonic() + INTERRUPT_S
+    with suppress(OSError):  # it has ended meanwhile
+        os.kill(status["pid"], signal.SIGINT)
+        while is_pending(status["pid"], signal.SIGINT) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def is_pending(pid: int, signum: int) -> bool:
+    """Return True while a signal to a process has not been delivered."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = (int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd:", "ShdPnd:")))
+    return any(mask >> (signum - 1) & 1 for mask in masks)
+
+
+def main() -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job_id")
+    parser.add_argument("--signal", choices=["TERM", "KILL"], default="TERM")
+    parser.add_argument("--interrupt", action="store_true", help="first tell the supervisor here of a Ctrl-C")
+    parser.add_argument("--list", action="store_true", help="signal nothing")
+    parser.add_argument("--keep", action="store_true", help="leave the job's variables to another attempt")
+    parser.add_argument("--ranks", action="store_true", help="spare the launcher and its daemons")
+    parser.add_argument(
+        "--grace", type=float, help="TERM, this many seconds, KILL; print what is left, 1 if any"
+    )
+    args = parser.parse_args()
+    job_folder(args.job_id)  # refuses what is no job id
+    if args.grace is not None and not args.list:
+        left = end(args.job_id, args.grace, args.ranks, args.keep)
+        print(json.dumps(left))
+        return 1 if left else 0
+    if args.interrupt:
+        interrupt_supervisor(args.job_id)
+    found = find(args.job_id, args.ranks)
+    if not args.list:
+        for process in found:
+            send(process["pid"], args.job_id, getattr(signal, "SIG" + args.signal))
+    print(json.dumps(found))
+    return 0

@@ -1,0 +1,112 @@
+"""job.json and host.json, as the client writes them to every host."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TypedDict, cast
+
+from toolkit.container.exits import fail
+from toolkit.container.files import content
+from toolkit.container.job.exec_mode import EXEC, own_part
+from toolkit.container.paths import ATTEMPT, GRACE, in_memory, job_folder, root
+from toolkit.protocol.exit_codes import EXIT_NO_INPUT
+
+
+class Host(TypedDict):
+    """One host of a job, in rank order."""
+
+    name: str
+    address: str
+    slots: int
+    taken: list[int]  # which of the host's slots
+    gpus: list[str]  # UUIDs of the GPUs that belong to these slots
+    visible: str  # CUDA_VISIBLE_DEVICES of the ranks; empty where the job has all of the container's GPUs
+
+
+class Launch(TypedDict):
+    """One command that the supervisor starts on one host."""
+
+    host: str
+    argv: list[str]
+    env: dict[str, str]
+    serves: bool  # ended when the others have ended; its own end before that is a failure
+    name: str  # what a person calls it; empty for the program's own name
+
+
+class Job(TypedDict):
+    """job.json, as `run` writes it to every host of the job."""
+
+    id: str
+    cluster: str
+    owner: str
+    world_size: int
+    command: list[str]
+    launcher: str
+    tuned: dict[str, str]
+    rules: str
+    workdir: str
+    hosts: list[Host]
+    main: str
+    master_address: str
+    master_port: int
+    timeout: float | None
+    grace: float
+    share: bool
+    log_bytes: int
+    launches: list[Launch]
+    transport: str
+    spares: list[Host]
+    max_restarts: int
+    min_hosts: int
+    stall_after: float | None
+    elastic: bool
+    local_rank_word: bool
+    variables: bool  # it has some, which are in memory alone; see variables.py
+    world_sizes: list[int]  # the least and the most ranks that there may be at once
+    attempt: int  # 0, then how often it was started again
+
+
+class HostFile(TypedDict):
+    """host.json, as `up` writes it for each host."""
+
+    cluster: str
+    host: str
+    address: str
+    interface: str
+    network: dict[str, str]
+
+
+def load_job(job_id: str) -> Job:
+    """job.json of `job_id`, and over it what is this attempt's own, or this host's where each has a part.
+
+    Exits with EXIT_NO_INPUT without one.
+    """
+    path = job_folder(job_id) / "job.json"
+    try:
+        job = json.loads(content(path))
+        with suppress(FileNotFoundError):
+            job |= json.loads(content(path.parent / ATTEMPT))
+        if job.get("transport") == EXEC:
+            job = own_part(job, load_host()["host"], path.parent)
+        return cast(Job, job)
+    except (OSError, ValueError, RecursionError) as error:
+        fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
+
+
+def load_host() -> HostFile:
+    """host.json of this host; exits with EXIT_NO_INPUT where there is none."""
+    path = root() / "conf" / "host.json"
+    try:
+        return cast(HostFile, json.loads(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        fail(EXIT_NO_INPUT, f"cannot read {path}: {error}")
+
+
+def grace_of(job: Job) -> float:
+    """Seconds between TERM and KILL: what a person gave with `stop`, where that has come, else the job's."""
+    folder = job_folder(job["id"])
+    for path in (in_memory(folder, GRACE), folder / GRACE):
+        with suppress(OSError, ValueError):
+            return float(content(path))
+    return job["grace"]

@@ -1,0 +1,166 @@
+"""Copies a job's output to stdout: the merged log or one rank's, as far as it is, or to the job's end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from toolkit.container.exits import fail
+from toolkit.container.job_file import load_job
+from toolkit.container.job_list import read_status
+from toolkit.container.logs.fold import Fold, LauncherTraceback
+from toolkit.container.logs.log import Reader, offset_at, offset_of_last_lines
+from toolkit.container.marks import SUPERVISOR_MARK, is_marked
+from toolkit.container.paths import job_folder
+from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_NO_INPUT
+from toolkit.protocol.states import FINAL_STATES
+
+LOG = "output.log"
+POLL_S = 0.05
+FOLDED_RANKS = 3  # of two ranks' lines a summary would be as long as what it stands for
+START_S = 30.0  # for how long a job may take to appear
+
+
+class Output:
+    """What is shown of a log: whole, folded, of one host's ranks, or nothing at all."""
+
+    def __init__(self, fold: bool, host: str, silent: bool, merged: bool = False) -> None:
+        self._traceback = LauncherTraceback() if merged else None
+        self._fold = Fold() if fold else None
+        self._prefix = prefix_of(host)
+        self._rest = b""
+        self._silent = silent
+
+    def show(self, data: bytes) -> None:
+        if self._prefix:
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            data = b"".join(line + b"\n" for line in lines if line.startswith(self._prefix))
+        now = time.monotonic()
+        self._folded(self._traceback.feed(data, now) if self._traceback else data, now)
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if self._traceback:
+            self._folded(self._traceback.tick(now), now)
+        if self._fold:
+            self._put(self._fold.tick(now))
+
+    def _folded(self, data: bytes, now: float) -> None:
+        self._put(self._fold.feed(data, now) if self._fold else data)
+
+    def close(self) -> None:
+        if self._traceback:
+            self._folded(self._traceback.close(), time.monotonic())
+        if self._fold:
+            self._put(self._fold.close())
+
+    def _put(self, data: bytes) -> None:
+        while data and not self._silent:
+            data = data[os.write(1, data) :]
+
+
+def prefix_of(host: str) -> bytes:
+    """What the lines of the ranks on a host begin with; every line where none is named."""
+    return f"[{host} ".encode() if host else b""
+
+
+def _wait_for(path: Path, job_id: str) -> None:
+    deadline = time.monotonic() + START_S
+    while not path.exists():
+        # The supervisor makes the job's log before all else.
+        status = read_status(job_id) if path.name == LOG else None
+        if status and not is_marked(status["pid"], SUPERVISOR_MARK, job_id) and not path.exists():
+            fail(EXIT_BROKEN, "the supervisor was ended before it began")
+        if time.monotonic() > deadline:
+            fail(EXIT_NO_INPUT, f"{path} has not appeared within {START_S:.0f} s")
+        time.sleep(POLL_S)
+
+
+def _ended(job_id: str, give_up: float) -> str | None:
+    """None while the job runs, else "" or what is wrong."""
+    status = read_status(job_id)
+    if status is None:
+        late = time.monotonic() > give_up
+        return "the supervisor has written no status" if late else None
+    if status["state"] in FINAL_STATES:
+        return ""
+    if is_marked(status["pid"], SUPERVISOR_MARK, job_id):
+        return None
+    status = read_status(job_id)  # it may have ended between the two looks
+    if status is not None and status["state"] in FINAL_STATES:
+        return ""
+    return "the supervisor is gone and has left no result"
+
+
+def _start(path: Path, args: argparse.Namespace) -> int:
+    """The offset of the log at which to begin."""
+    offsets: list[int] = [args.start]
+    if args.ago is not None:
+        offsets.append(offset_at(path, time.time() - args.ago))
+    if args.since is not None:
+        offsets.append(offset_at(path, args.since))
+    if args.tail is not None:
+        offsets.append(offset_of_last_lines(path, args.tail, prefix_of(args.host)))
+    return max(offsets)
+
+
+def main() -> int:
+    with suppress(BrokenPipeError):
+        return _follow()
+    return 0
+
+
+def _follow() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("job_id")
+    parser.add_argument("--from", dest="start", type=int, default=0, metavar="BYTE")
+    parser.add_argument("--ago", type=float, metavar="SECONDS")
+    parser.add_argument("--since", type=float, metavar="EPOCH")
+    parser.add_argument("--tail", type=int, metavar="LINES")
+    parser.add_argument("--rank", type=int, help="its own log, on the host where it runs")
+    parser.add_argument("--host", default="", help="only what its ranks have said")
+    parser.add_argument("--fold", action="store_true", help="equal lines once, no traceback of torchrun")
+    parser.add_argument("--now", action="store_true", help="what there is, without waiting for more")
+    parser.add_argument("--silent", action="store_true", help="wait for the end and show nothing")
+    parser.add_argument("--status", action="store_true", help="at the end status.json on stderr")
+    args = parser.parse_args()
+    # the reader may leave at any time; dying of SIGPIPE says no word about it
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    folder = job_folder(args.job_id)
+    path = folder / LOG if args.rank is None else folder / "logs" / f"rank-{args.rank}.log"
+    end = path.with_suffix(".exit")
+    if args.now and not path.exists():
+        fail(EXIT_NO_INPUT, f"there is no {path}")
+    _wait_for(path, args.job_id)
+    log = Reader(path, _start(path, args))
+    fold = args.fold and load_job(args.job_id)["world_size"] >= FOLDED_RANKS
+    output = Output(fold, args.host, args.silent, args.fold and args.rank is None)
+    give_up = time.monotonic() + START_S
+    reader = select.poll()
+    reader.register(1, 0)  # no event asked for: it reports only that the reader has gone
+    while True:
+        # asked before copying: what is there then is all
+        problem: str | None = ""
+        if not args.now:
+            problem = _ended(args.job_id, give_up) if args.rank is None else ("" if end.exists() else None)
+        for data in log.rest():
+            output.show(data)
+        output.tick()
+        if problem is not None:
+            break
+        if reader.poll(POLL_S * 1000):
+            return 0  # the reader has gone while the job was silent
+    output.close()
+    if problem:
+        fail(EXIT_BROKEN, problem)
+    if args.status:
+        status = json.dumps(read_status(args.job_id))
+        sys.stderr.write(f'{{"status": {status}, "now": {time.time()}}}\n')
+    return 0

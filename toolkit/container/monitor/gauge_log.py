@@ -1,0 +1,87 @@
+"""Log of a host's gauges over a job's life, for the job's report.
+
+monitor.gauge_log JOB    until standard input ends; the lease of the job holds it open
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from toolkit.container.files import content, write_text
+from toolkit.container.job_file import load_host
+from toolkit.container.monitor.gauges import Gpus, Host
+from toolkit.container.paths import job_folder
+
+GAUGES = "gauges.jsonl"  # in the job's logs on each host
+APART_S = 2.0
+MOST_ROWS = 720  # then every second one goes, and they are twice as far apart
+
+
+class GaugeLog:
+    """A file of rows, one JSON each: what gauges.py tells of the host, without its ranks.
+
+    Args:
+        path: of the file; what an earlier attempt of the job has left there stays in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows = read_rows(path)
+        self._apart = APART_S
+        self._host = Host(load_host()["interface"])
+        self._gpus = Gpus(APART_S)
+
+    def keep(self, over: Event) -> None:
+        """Add rows until it is over."""
+        try:
+            self._add()
+            while not over.wait(self._apart):
+                self._add()
+        finally:
+            self._gpus.close()
+
+    def _add(self) -> None:
+        now = time.monotonic()
+        # What rates need is known from the second time on.
+        row = {"at": round(time.time(), 1), **self._host.sample(now), "gpus": self._gpus.sample(now)}
+        self._rows.append(row)
+        with suppress(OSError):  # a full disk costs the curves, not the job
+            if len(self._rows) <= MOST_ROWS:
+                with self._path.open("a") as file:
+                    file.write(line_of(row))
+                return
+            self._rows, self._apart = self._rows[::2], 2 * self._apart
+            write_text(self._path, "".join(map(line_of, self._rows)))
+
+
+def line_of(row: dict[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":")) + "\n"
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of such a file, none where there is none; one that was cut off is passed over."""
+    rows = []
+    with suppress(OSError):
+        for line in content(path).splitlines():
+            with suppress(ValueError, RecursionError):
+                rows.append(json.loads(line))
+    return rows
+
+
+def main() -> int:
+    over = Event()
+    path = job_folder(sys.argv[1]) / "logs" / GAUGES
+    log = Thread(target=lambda: GaugeLog(path).keep(over), daemon=True)
+    log.start()
+    while os.read(0, 4096):
+        pass
+    over.set()
+    log.join(1.0)
+    return 0

@@ -1,0 +1,170 @@
+"""Tells what this host knows of a job, for the job's report: one line of JSON.
+
+usage: monitor.job_facts JOB
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from toolkit.container.exits import fail
+from toolkit.container.files import read
+from toolkit.container.job_file import load_host
+from toolkit.container.job_list import is_alive, kept_status, list_jobs
+from toolkit.container.logs.log import Reader, last_lines, pieces, size_of, times
+from toolkit.container.monitor.gauge_log import GAUGES, read_rows
+from toolkit.container.monitor.steps import Pace
+from toolkit.container.paths import PREPARATION, job_folder, root
+from toolkit.protocol.exit_codes import EXIT_USAGE
+
+UP = "up.json"  # in main's conf: what the last `up` that changed something did
+BENCH, BENCH_MARK = "bench.network", "@network "
+# So many points a curve has at most; more cannot be seen.
+MOST_POINTS = 300
+# Of what a rank printed between two points its last words tell the pace; of its beginning the first step.
+LAST, FIRST = 4096, 1 << 18
+PACKAGES = (
+    *("torch", "horovod", "mpi4py", "numpy", "accelerate", "deepspeed", "transformers", "lightning"),
+    *("tensorflow", "keras", "ray"),
+)
+
+
+def spread(rows: list[Any], most: int = MOST_POINTS) -> list[Any]:
+    """So many of the rows at most, evenly, the first and the last among them."""
+    if len(rows) <= most:
+        return rows
+    return [rows[round(at * (len(rows) - 1) / (most - 1))] for at in range(most)]
+
+
+def rank_of(run: Path) -> dict[str, Any]:
+    """A rank's life by its files; times are seconds since the epoch, None for what has not been."""
+    about, end = read(run) or {}, read(run.with_suffix(".exit")) or {}
+    # One of an earlier attempt says nothing of the rank that runs now.
+    end = end if end.get("pid") == about.get("pid") else {}
+    log = run.with_suffix(".log")
+    rows, _ = times(log)
+    return {
+        "rank": about.get("rank"),
+        "attempt": about.get("attempt"),
+        "starts": about.get("starts") or [],
+        "first_output": rows[0][0] if rows else None,
+        "first_step": first_step(log, rows),
+        "ended": end.get("ended"),
+        "exit_code": end.get("exit_code"),
+        "signal": end.get("signal"),
+        "oom": end.get("oom"),
+        "last": last_lines(log, 3) if end.get("exit_code") else [],
+    }
+
+
+def first_step(log: Path, rows: list[tuple[float, int]]) -> float | None:
+    """When a rank printed a step for the first time, as far back as the times of its log tell."""
+    pace = Pace()
+    for when, data in _read_by(log, [row for row in rows if row[1] < FIRST], FIRST):
+        pace.feed(data, when)
+        if pace.step is not None or pace.steps_per_s is not None:
+            return when
+    return None
+
+
+def _read_by(log: Path, rows: list[tuple[float, int]], most: int) -> Iterator[tuple[float, bytes]]:
+    """What was printed from each row to the next, its last `most` bytes, with when that began."""
+    ends = [offset for _, offset in rows[1:]] + [size_of(log)][: len(rows)]
+    for (when, start), end in zip(rows, ends, strict=True):
+        cut = max(start, end - most)
+        reader = Reader(log, cut)
+        try:
+            data = reader.read(end - cut) if end > cut else b""
+        finally:
+            reader.close()
+        yield when, b"\n" + data.partition(b"\n")[2] if cut > start else data
+
+
+def pace_of(log: Path, starts: list[float]) -> list[list[Any]]:
+    """The rows of a curve: when, step, steps a second, samples a second; anew with each start of the rank."""
+    raw, apart = times(log)
+    if not raw:
+        return []
+    kept = spread(list(range(len(raw))), 2 * MOST_POINTS)
+    # A row stands for what was written within that time of it; silence may follow.
+    ends = [raw[after - 1][0] + apart for after in [*kept[1:], len(raw)]]
+    with suppress(OSError):
+        ends[-1] = min(ends[-1], pieces(log)[-1][1].stat().st_mtime)
+    pace, found, later = Pace(), [], list(starts[1:])
+    for (begin, data), end in zip(_read_by(log, [raw[at] for at in kept], LAST), ends, strict=True):
+        while later and later[0] <= begin:
+            found.append([round(later.pop(0), 2), None, None, None])
+            pace = Pace()
+        pace.feed(data, end)
+        if pace.step is not None or pace.steps_per_s is not None:
+            found.append([round(end, 2), pace.step, pace.steps_per_s, pace.samples_per_s])
+    return spread(found)
+
+
+def versions() -> dict[str, str]:
+    """What the image brings, and the kernel below it."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    with suppress(OSError, subprocess.SubprocessError, IndexError):
+        said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=10).stdout
+        found["open mpi"] = said.splitlines()[0].split()[-1]
+    for package in importlib.metadata.distributions():
+        if package.name.startswith("nvidia-nccl-"):
+            found["nccl"] = package.version
+    return {**found, "kernel": platform.release(), "machine": platform.machine()}
+
+
+def network() -> dict[str, str]:
+    """What `toolkit bench network` has measured last; empty where it has not."""
+    rows = [row for row in list_jobs(root() / "jobs") if BENCH in str((row["record"] or {}).get("command"))]
+    for row in sorted(rows, key=lambda row: float(row["status"].get("started") or 0), reverse=True):
+        reader = Reader(job_folder(row["id"]) / "output.log")
+        text = b""
+        while data := reader.read():
+            text += data
+        reader.close()
+        for line in text.decode(errors="replace").splitlines():
+            if BENCH_MARK in line:
+                return {"job": row["id"], "text": line.partition(BENCH_MARK)[2]}
+    return {}
+
+
+def account(job: str) -> dict[str, Any]:
+    """All that this host has of a job; what belongs to main alone is None elsewhere."""
+    folder = job_folder(job)
+    ranks = [rank_of(run) for run in sorted((folder / "logs").glob("rank-*.run"))]
+    first = min((rank["rank"] for rank in ranks), default=None)
+    starts: list[float] = next((rank["starts"] for rank in ranks if rank["rank"] == first), [])
+    status = kept_status(folder)
+    return {
+        "host": load_host()["host"],
+        "record": read(folder / "record.json"),
+        "status": status,
+        "alive": bool(status) and is_alive(status.get("pid"), job),
+        "preparation": read(folder / PREPARATION),
+        "up": read(root() / "conf" / UP),
+        "ranks": ranks,
+        "pace": pace_of(folder / "logs" / f"rank-{first}.log", starts) if first is not None else [],
+        "gauges": spread(read_rows(folder / "logs" / GAUGES)),
+        "versions": versions(),
+        "network": network(),
+        "now": time.time(),  # last of all: by this the clocks are compared
+    }
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        fail(EXIT_USAGE, "usage: monitor.job_facts JOB")
+    print(json.dumps(account(sys.argv[1])))
+    return 0

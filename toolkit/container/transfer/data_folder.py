@@ -1,0 +1,414 @@
+"""A data set's folder on a host: what was written there, what of it is there still, how it is removed.
+
+Ranks and other users may write in the folder, so nothing in it decides what is done there. What was written
+is in the account, a folder of its own that only the ssh user can read or write:
+    journal    a line with a shard's entries before the first of its files gets its name, and a line that
+               the shard is whole once all of them are on the disk
+    mark       which set is in the folder, whole; absent while one is changed
+Beside the data there are only
+    .toolkit-part-...        files that are not whole yet, each in the folder of the file that it will be
+
+Entries: ["d", path, mode]  ["l", path, target]  ["f", path, mode, mtime_ns, size]
+         ["p", path, mode, mtime_ns, size, offset, length] of a file that is too large for one shard
+Below the folder, each name is looked up in the descriptor of its own folder, so that no link is followed.
+Paths are strings here: a Path costs more than some of the calls to the system that it stands for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterable
+from typing import Any
+
+from toolkit.protocol.shards import Entry, shard_name
+
+JOURNAL, MARK, PART = "journal", "mark", ".toolkit-part-"
+# Earlier versions kept the account in the folder. It is not read any more, and removed.
+OLD = tuple(f".toolkit-data{ending}" for ending in ("", ".new", ".journal", ".journal.new"))
+# A file system may keep times in units of 2 s (FAT).
+SAME_TIME = 2 * 10**9
+
+# Descriptors of folders that are kept open; their paths are sorted, so the next file is mostly in the same.
+OPEN_FOLDERS = 128
+_NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+_WALK = os.O_PATH | os.O_DIRECTORY | _NO_LINK
+_LENGTHS = {"d": 3, "l": 3, "f": 5, "p": 7}
+
+
+class Fault(Exception):
+    """What a person is told."""
+
+
+def shard_line(shard: str, entries: bytes) -> bytes:
+    """Return the journal's line about a shard that is begun."""
+    return b'{"shard":"%s","entries":%s}\n' % (shard.encode(), entries)
+
+
+def whole_line(shard: str, size: int) -> bytes:
+    """Return the journal's line about a shard that is whole; size: bytes of all that are whole by then."""
+    return b'{"whole":"%s","bytes":%d}\n' % (shard.encode(), size)
+
+
+def parse_entries(text: bytes) -> list[Entry]:
+    """Return a shard's entries.
+
+    Raises:
+        Fault: an entry is none, or its path leads out of the folder.
+    """
+    try:
+        entries: list[Entry] = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Fault("a shard's entries cannot be read") from None
+    if type(entries) is not list:
+        raise Fault("a shard's entries are no list")
+    for entry in entries:
+        if not _is_entry(entry):
+            raise Fault(f"{str(entry)[:200]!r} is no entry of a data set, or is not in the folder")
+    return entries
+
+
+def _is_entry(entry: Any) -> bool:
+    if type(entry) is not list or not entry or type(entry[0]) is not str:
+        return False
+    if len(entry) != _LENGTHS.get(entry[0]) or not _is_path(entry[1]):
+        return False
+    if entry[0] == "l":
+        return type(entry[2]) is str and bool(entry[2]) and _is_name(entry[2])
+    for number in entry[2:]:
+        if type(number) is not int or not -(2**63) <= number < 2**63:
+            return False
+    if not 0 <= entry[2] <= 0o777 or (entry[0] != "d" and entry[4] < 0):
+        return False
+    return entry[0] != "p" or (entry[5] >= 0 and entry[6] >= 0 and entry[5] + entry[6] <= entry[4])
+
+
+def _is_path(path: Any) -> bool:
+    if type(path) is not str or not _is_name(path):
+        return False
+    # In a few calls, as there may be a million: no empty part, "." or ".." anywhere.
+    inner = f"/{path}/"
+    return "//" not in inner and "/./" not in inner and "/../" not in inner
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeError:
+        return False
+
+
+class Account:
+    """The account's files.
+
+    Raises:
+        Fault: its folder is not the ssh user's alone.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
+        about = os.fstat(self._folder)
+        if about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise Fault(f"{path} must belong to the ssh user and have mode 0700; remove it")
+
+    def open(self, name: str, flags: int) -> int:
+        return os.open(name, flags | _NO_LINK, 0o600, dir_fd=self._folder)
+
+    def lines(self) -> list[bytes]:
+        """Return the journal's lines, less a last one that was cut short when the host lost power."""
+        with contextlib.suppress(FileNotFoundError), os.fdopen(self.open(JOURNAL, os.O_RDONLY), "rb") as file:
+            return [line for line in file if line.endswith(b"\n")]
+        return []
+
+    def mark(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError), os.fdopen(self.open(MARK, os.O_RDONLY), "rb") as file:
+            found = json.loads(file.read())
+            if type(found) is dict:
+                return found
+        return {}
+
+    def save(self, name: str, lines: Iterable[bytes]) -> None:
+        """Write one of the files; it is there as it was, or whole."""
+        with os.fdopen(self.open(f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{name}.new", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def drop(self, *names: str) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._folder)
+
+
+class Folder:
+    """A data set's folder and what its account says."""
+
+    def __init__(self, root: str, account: str, lock: bool = False) -> None:
+        self.root, self.account = root, Account(account)
+        self.begun: dict[str, list[Entry]] = {}
+        self.whole: dict[str, int] = {}  # with the bytes of all that were whole then
+        self.ours: dict[str, Entry] = {}  # by path, as it was written last
+        self._top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._folders: dict[str, int] = {}
+        self._lock = -1
+        if lock:
+            self.lock()
+        self.read_account()
+
+    def read_account(self) -> None:
+        for line in self.account.lines():
+            self._read(line)
+
+    def _read(self, line: bytes) -> None:
+        """Take in a line of the journal; one that makes no sense says nothing."""
+        head, found, rest = line.partition(b'","entries":')
+        if found:
+            shard, text = head[len(b'{"shard":"') :].decode("ascii", "replace"), rest[: -len(b"}\n")]
+            with contextlib.suppress(Fault):
+                if shard_name(text) == shard:
+                    self._begin(shard, parse_entries(text))
+            return
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            said = json.loads(line)
+            if said["whole"] in self.begun and type(said["bytes"]) is int:
+                self.whole[said["whole"]] = said["bytes"]
+
+    def path(self, name: str) -> str:
+        """Return how people call something in the folder; nothing is opened by it."""
+        return os.path.join(self.root, name)
+
+    def _begin(self, shard: str, entries: list[Entry]) -> None:
+        self.whole.pop(shard, None)
+        self.begun[shard] = entries
+        self.ours.update((entry[1], entry) for entry in entries)
+
+    def lock(self) -> None:
+        self._lock = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._top)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Fault(f"another command is at work in {self.root}; wait for its end") from None
+
+    def unlock(self) -> None:
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    # What is there
+
+    def names(self) -> list[str]:
+        top = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._top)
+        try:
+            return os.listdir(top)
+        finally:
+            os.close(top)
+
+    def at(self, path: str) -> int:
+        """Return a descriptor of a folder that is there; it is good until the next one is asked for."""
+        if not path:
+            return self._top
+        if path not in self._folders:
+            above, _, name = path.rpartition("/")
+            file = os.open(name, _WALK, dir_fd=self.at(above))
+            if len(self._folders) >= OPEN_FOLDERS:
+                self._close_folders()
+            self._folders[path] = file
+        return self._folders[path]
+
+    def _close_folders(self) -> None:
+        for file in self._folders.values():
+            os.close(file)
+        self._folders.clear()
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """Return what is there under a name, None for nothing."""
+        above, _, name = path.rpartition("/")
+        with contextlib.suppress(OSError):
+            return os.stat(name, dir_fd=self.at(above), follow_symlinks=False)
+        return None
+
+    def written(self, entry: Entry) -> bool:
+        """Whether an entry is there under its name as it was written."""
+        about = self.stat(entry[1])
+        if about is None:
+            return False
+        if entry[0] == "d":
+            return stat.S_ISDIR(about.st_mode)
+        if entry[0] == "l":
+            above, _, name = entry[1].rpartition("/")
+            with contextlib.suppress(OSError):
+                return bool(os.readlink(name, dir_fd=self.at(above)) == entry[2])
+            return False
+        same = about.st_size == entry[4] and abs(about.st_mtime_ns - entry[3]) < SAME_TIME
+        return bool(same and stat.S_ISREG(about.st_mode))
+
+    def has(self, entry: Entry) -> bool:
+        """Whether an entry is there, under its name or as pieces that are put together."""
+        if self.written(entry):
+            return True
+        about = self.stat(self.part_of(entry)) if entry[0] == "p" else None
+        return about is not None and stat.S_ISREG(about.st_mode) and about.st_size >= entry[5] + entry[6]
+
+    def holds(self, shard: str) -> bool:
+        """Whether a shard was whole, and all of it is there still."""
+        entries = self.begun.get(shard)
+        if entries is None or shard not in self.whole:
+            return False
+        # A later shard may have another version of a file, of which size and time say nothing here.
+        return all(_which(self.ours[entry[1]]) == _which(entry) and self.has(entry) for entry in entries)
+
+    def part_of(self, entry: Entry) -> str:
+        """Where the pieces of a large file are put together."""
+        token = hashlib.sha256(repr((entry[1], entry[3], entry[4])).encode("ascii", "backslashreplace"))
+        return beside(entry[1], PART + token.hexdigest()[:24])
+
+    # What is made
+
+    def folder(self, path: str) -> int:
+        """Make a folder be there, with those above it; return a descriptor as ``at`` does."""
+        if not path or path in self._folders:
+            return self.at(path)
+        above, _, name = path.rpartition("/")
+        self.folder(above)
+        try:
+            return self.at(path)
+        except FileNotFoundError:
+            pass
+        except NotADirectoryError:
+            self._clear_way(path)
+        os.mkdir(name, 0o755, dir_fd=self.at(above))
+        return self.at(path)
+
+    def _clear_way(self, path: str) -> None:
+        """Remove a file or link from a folder's place if it is ours as it was written, else refuse."""
+        mine = self.ours.get(path)
+        if mine is None or mine[0] == "d" or not self.written(mine):
+            raise Fault(f"{self.path(path)} is a link or a file where a folder must be; remove it")
+        self.drop(path)
+
+    def begin(self, shard: str, entries: list[Entry]) -> None:
+        """Refuse to write over what others wrote; what is there as it would be written counts as ours."""
+        for entry in entries:
+            path, about = entry[1], self.stat(entry[1])
+            if about is None:
+                continue
+            if entry[0] == "d":
+                if not stat.S_ISDIR(about.st_mode):
+                    self._clear_way(path)
+            elif path not in self.ours and not self.written(entry):
+                words = "is there already and is not the toolkit's; move it, or name another path"
+                raise Fault(f"{self.path(path)} {words}")
+        self._begin(shard, entries)
+
+    def open_part(self, entry: Entry) -> int:
+        """Open the file in which the pieces of a large one are put together."""
+        part = self.part_of(entry)
+        above, _, name = part.rpartition("/")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | _NO_LINK
+        foreign = Fault(f"{self.path(part)} is not a file of the toolkit's; remove it")
+        try:
+            file = os.open(name, flags, 0o600, dir_fd=self.at(above))
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, or a pipe
+                raise foreign from None
+            raise
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_nlink != 1:
+            os.close(file)
+            raise foreign
+        return file
+
+    def replace(self, part: str, path: str) -> None:
+        """Give a file that is whole, in the same folder, its name."""
+        above, _, name = path.rpartition("/")
+
+        def put() -> None:
+            file = self.at(above)
+            os.replace(part, name, src_dir_fd=file, dst_dir_fd=file)
+
+        try:
+            put()
+        except IsADirectoryError:
+            below = [e for entries in self.begun.values() for e in entries if e[1].startswith(f"{path}/")]
+            self.clear([*below, ["d", path, 0]])
+            put()
+
+    # What goes
+
+    def drop(self, path: str) -> None:
+        above, _, name = path.rpartition("/")
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=self.at(above))
+
+    def drop_old(self) -> None:
+        """Remove the account that an earlier version kept in the folder."""
+        for name in OLD:
+            about = self.stat(name)
+            if about is not None and stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
+                self.drop(name)
+
+    def clear(self, entries: Iterable[Entry], but: Iterable[str] = ()) -> tuple[int, int]:
+        """Remove what we wrote, if nobody has changed it since; return how many files went and stayed."""
+        kept = set(but)
+        gone = stay = 0
+        folders = []
+        for entry in entries:
+            if entry[0] == "p":
+                self.drop(self.part_of(entry))
+            if entry[1] in kept:
+                continue
+            if entry[0] == "d":
+                folders.append(entry[1])
+                continue
+            kept.add(entry[1])
+            above, _, name = entry[1].rpartition("/")
+            if self.written(entry):
+                os.unlink(name, dir_fd=self.at(above))
+                gone += 1
+            elif self.stat(entry[1]) is not None:
+                stay += 1
+        for path in sorted(set(folders), reverse=True):
+            above, _, name = path.rpartition("/")
+            # Those in which others keep something stay.
+            with contextlib.suppress(OSError):
+                os.rmdir(name, dir_fd=self.at(above))
+        self._close_folders()  # some of them are no more
+        return gone, stay
+
+
+def beside(path: str, name: str) -> str:
+    """Return the path of another name in the same folder."""
+    above, slash, _ = path.rpartition("/")
+    return above + slash + name
+
+
+def _which(entry: Entry) -> tuple[Any, ...]:
+    """Tell two files of one path apart."""
+    return () if entry[0] == "d" else tuple(entry[2:5])
+
+
+def sync_disk(root: str) -> None:
+    """Bring all of the file system to the disk: many small files at once take one journal commit so."""
+    file = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(library, "syncfs"):
+            os.sync()
+        elif library.syncfs(file):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(file)
+
+
+def words_of(error: BaseException) -> str:
+    text = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
+    name = getattr(error, "filename", None)
+    return f"{os.fsdecode(name)}: {text}" if name else text

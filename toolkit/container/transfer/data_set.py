@@ -1,0 +1,145 @@
+"""What is asked of a data set's folder on a host; see data_folder.py, also for the account.
+
+usage: data_set look FOLDER ACCOUNT      what is there of the shards that are wanted, and how much room
+       data_set adopt FOLDER ACCOUNT     take over what is there as it would be written, then as look
+       data_set finish FOLDER ACCOUNT    once they are whole: what is no longer wanted goes, the mark is
+                                         written
+       data_set remove FOLDER ACCOUNT    all that was written goes
+
+Runs as the ssh user. What is wanted comes as JSON on standard input, the answer is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+
+from toolkit.container.transfer.data_folder import (
+    JOURNAL,
+    MARK,
+    OLD,
+    PART,
+    Fault,
+    Folder,
+    beside,
+    parse_entries,
+    shard_line,
+    sync_disk,
+    whole_line,
+    words_of,
+)
+from toolkit.protocol.shards import Entry, shard_name
+
+
+def look(folder: Folder, wanted: list[str]) -> dict[str, object]:
+    """Say which shards are missing, by their numbers, and how much room there is."""
+    missing = [number for number, shard in enumerate(wanted) if not folder.holds(shard)]
+    room = os.statvfs(folder.root)
+    return {
+        "missing": missing,
+        "set": folder.account.mark().get("set", ""),
+        # Without an account nobody knows of what is there whether it was written by this program.
+        "unknown": not folder.begun and not set(OLD).issuperset(folder.names()),
+        "free": room.f_bavail * room.f_frsize,
+        "inodes": room.f_favail if room.f_files else -1,
+        "block": room.f_frsize,
+    }
+
+
+def adopt(folder: Folder, wanted: list[str], packed: str) -> dict[str, object]:
+    """Begin an account with the shards of which everything is there by path, size and time."""
+    texts = [text.encode() for text in json.loads(zlib.decompress(base64.b64decode(packed)))]
+    if [shard_name(text) for text in texts] != wanted:
+        raise Fault("the list of files did not come as it was sent")
+    found, total = [], 0
+    for text in texts:
+        shard, entries = shard_name(text), parse_entries(text)
+        if all(folder.written(entry) for entry in entries):
+            total += 4 + len(text) + sum(entry[-1] for entry in entries if entry[0] in "fp")
+            found += [shard_line(shard, text), whole_line(shard, total)]
+    if found:
+        sync_disk(folder.root)
+        folder.account.save(JOURNAL, found)
+        folder.read_account()
+    return look(folder, wanted)
+
+
+def finish(folder: Folder, wanted: list[str], mark: dict[str, object]) -> dict[str, object]:
+    """Give large files their names, remove what is no longer wanted, write the mark."""
+    lacking = sum(not folder.holds(shard) for shard in wanted)
+    if lacking:
+        raise Fault(f"{lacking} of {len(wanted)} shards are not whole")
+    entries = [entry for shard in wanted for entry in folder.begun[shard]]
+    for entry in entries:
+        if entry[0] == "p" and not folder.written(entry):
+            file = folder.open_part(entry)
+            try:
+                if os.fstat(file).st_size != entry[4]:
+                    raise Fault(f"{folder.path(entry[1])} was changed meanwhile")
+                os.fchmod(file, entry[2])
+                os.utime(file, ns=(entry[3], entry[3]))
+            finally:
+                os.close(file)
+            folder.replace(os.path.basename(folder.part_of(entry)), entry[1])
+    keep = set(wanted)
+    old = {name: found for name, found in folder.begun.items() if name not in keep}
+    _drop_parts(folder, old)
+    gone, stay = folder.clear([e for found in old.values() for e in found], {entry[1] for entry in entries})
+    size = mark["bytes"]
+    if type(size) is not int:
+        raise Fault("the set's size is no number")
+
+    def lines() -> Iterator[bytes]:
+        for shard in wanted:
+            text = json.dumps(folder.begun[shard], separators=(",", ":")).encode()
+            yield shard_line(shard, text)
+            yield whole_line(shard, size)
+
+    folder.account.save(JOURNAL, lines())
+    # File systems that keep a journal bring the names that were given before to the disk with this.
+    folder.account.save(MARK, [json.dumps({**mark, "since": int(time.time())}).encode() + b"\n"])
+    folder.drop_old()
+    return {"gone": gone, "stay": stay}
+
+
+def remove(folder: Folder) -> dict[str, object]:
+    """Remove what we wrote, but for the folder itself, which may be mounted."""
+    folder.account.drop(MARK)
+    _drop_parts(folder, folder.begun)
+    gone, stay = folder.clear([entry for found in folder.begun.values() for entry in found])
+    folder.account.drop(JOURNAL, f"{JOURNAL}.new", f"{MARK}.new")
+    folder.drop_old()
+    return {"gone": gone, "stay": stay, "left": len(folder.names())}
+
+
+def _drop_parts(folder: Folder, shards: dict[str, list[Entry]]) -> None:
+    """Remove what was being written when a transfer ended."""
+    for shard, entries in shards.items():
+        if shard not in folder.whole:
+            for number, entry in enumerate(entries):
+                folder.drop(beside(entry[1], f"{PART}{shard[:16]}-{number}"))
+
+
+def main() -> int:
+    what, root, account = sys.argv[1:]
+    try:
+        order = json.loads(sys.stdin.buffer.read() or b"{}")
+        folder = Folder(root, account, lock=what != "look")
+        if what == "look":
+            said = look(folder, order["wanted"])
+        elif what == "adopt":
+            said = adopt(folder, order["wanted"], order["entries"])
+        elif what == "finish":
+            said = finish(folder, order["wanted"], order["mark"])
+        else:
+            said = remove(folder)
+    except (OSError, ValueError, LookupError, TypeError, zlib.error, Fault) as error:
+        sys.stderr.write(f"{words_of(error)}\n")
+        return 3
+    sys.stdout.write(json.dumps(said) + "\n")
+    return 0

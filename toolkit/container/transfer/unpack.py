@@ -1,0 +1,240 @@
+"""Unpacks the shards of a data set into its folder, see data_folder.py; relay.py brings them.
+
+A shard is a length (4 bytes), its entries as JSON, then the contents of its files. Its name is made of the
+entries. It counts as whole, and is never sent again, once all of it is on the disk and the journal says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable
+from typing import BinaryIO
+
+from toolkit.container.transfer.data_folder import (
+    JOURNAL,
+    MARK,
+    PART,
+    Fault,
+    Folder,
+    parse_entries,
+    shard_line,
+    sync_disk,
+    whole_line,
+    words_of,
+)
+from toolkit.protocol.shards import Entry, shard_name
+
+# Bytes and seconds after which what was unpacked is brought to the disk, all together: a call for every
+# file, or for every shard, would cost more than writing them.
+SYNC_BYTES, SYNC_EACH = 2**28, 1.0
+
+
+class Shelf:
+    """Unpacks shards, and says of each when it is on the disk.
+
+    Args:
+        writes: numbers of the shards to be written; the others only pass by.
+        count: of all shards that come.
+        say: called with a number, a status and words.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        account: str,
+        writes: Iterable[int],
+        count: int,
+        say: Callable[[int, int, str], None],
+    ) -> None:
+        self.folder = Folder(root, account, lock=True)
+        self.writes, self.left, self.say = set(writes), count, say
+        self.total = max(self.folder.whole.values(), default=0)
+        self.folder.account.drop(MARK)
+        self.journal = _append(self.folder.account.open(JOURNAL, os.O_RDWR | os.O_CREAT | os.O_APPEND))
+        os.umask(0)  # files and folders of the set say their modes themselves
+        self.failed = ""
+        self._turn = threading.Condition()
+        self._writing = threading.Lock()
+        self._waiting: list[Unpacking] = []
+        threading.Thread(target=self._sync, daemon=True).start()
+
+    def open(self, number: int) -> Unpacking:
+        return Unpacking(self, number, number in self.writes)
+
+    def note(self, line: bytes) -> None:
+        self.journal.write(line)
+        self.journal.flush()
+
+    def unpacked(self, one: Unpacking) -> None:
+        with self._turn:
+            self._waiting.append(one)
+            self._turn.notify()
+
+    def _sync(self) -> None:
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._waiting)
+                self._turn.wait_for(self._due, SYNC_EACH)
+            self.flush()
+
+    def _due(self) -> bool:
+        return len(self._waiting) == self.left or sum(one.size for one in self._waiting) >= SYNC_BYTES
+
+    def flush(self) -> None:
+        """Bring what was unpacked to the disk; then it is whole."""
+        with self._writing:
+            with self._turn:
+                ready, self._waiting = self._waiting, []
+            good = [one for one in ready if not one.failed and one.shard]
+            said = {}
+            if good:
+                try:
+                    sync_disk(self.folder.root)
+                    for one in good:
+                        if one.shard not in self.folder.whole:
+                            self.total += one.size
+                        self.note(whole_line(one.shard, self.total))
+                        self.folder.whole[one.shard] = self.total
+                    os.fdatasync(self.journal.fileno())
+                except OSError as error:
+                    said = dict.fromkeys(good, words_of(error))
+            self.left -= len(ready)
+            if not self.left:
+                self.folder.unlock()
+            for one in ready:
+                words = one.failed or said.get(one, "")
+                self.say(one.number, 1 if words else 0, words)
+
+
+class Unpacking:
+    """One shard as it comes."""
+
+    def __init__(self, shelf: Shelf, number: int, wanted: bool) -> None:
+        self.shelf, self.number = shelf, number
+        self.shard = self.failed = ""
+        self.size = 0
+        self._buffer, self._at = b"", 0
+        self._work: Generator[None, bytes, None] | None = self._unpack() if wanted else None
+        if self._work:
+            next(self._work)
+
+    def good(self) -> bool:
+        """Whether the next may be written."""
+        return not self.failed
+
+    def kill(self) -> None:
+        self.failed, self._work = self.failed or self.shelf.failed, None
+
+    def write(self, data: bytes) -> None:
+        """Once it has failed, what was for it is dropped: the next host still needs it."""
+        self.size += len(data)
+        if self._work is None:
+            return
+        try:
+            self._work.send(data)
+        except StopIteration:
+            self._work = None
+        except (OSError, ValueError, Fault) as error:
+            self._fail(words_of(error))
+
+    def _fail(self, words: str) -> None:
+        self.failed, self._work = words, None
+        self.shelf.failed = self.shelf.failed or words
+
+    def finish(self) -> Unpacking:
+        if self._work is not None and not self.failed:
+            self._fail("a shard is cut short")
+        self.shelf.unpacked(self)
+        return self
+
+    def _take(self, count: int) -> Generator[None, bytes, bytes]:
+        while len(self._buffer) - self._at < count:
+            more = yield
+            self._buffer, self._at = self._buffer[self._at :] + more, 0
+        self._at += count
+        return self._buffer[self._at - count : self._at]
+
+    def _pour(self, file: int, count: int) -> Generator[None, bytes, None]:
+        while count:
+            if self._at == len(self._buffer):
+                self._buffer, self._at = (yield), 0
+            piece = memoryview(self._buffer)[self._at : self._at + count]
+            self._at += len(piece)
+            count -= len(piece)
+            while piece:
+                piece = piece[os.write(file, piece) :]
+
+    def _unpack(self) -> Generator[None, bytes, None]:
+        size = int.from_bytes((yield from self._take(4)), "big")
+        text = yield from self._take(size)
+        entries = parse_entries(text)
+        shard, folder = shard_name(text), self.shelf.folder
+        folder.begin(shard, entries)
+        self.shelf.note(shard_line(shard, text))
+        # Before the first file has its name: what is ours must be known after a loss of power too.
+        os.fdatasync(self.shelf.journal.fileno())
+        for number, entry in enumerate(entries):
+            try:
+                yield from self._put(folder, entry, f"{PART}{shard[:16]}-{number}")
+            except OSError as error:
+                # A name in a folder's descriptor says little to people.
+                raise OSError(error.errno, error.strerror, folder.path(entry[1])) from error
+        self.shard = shard
+
+    def _put(self, folder: Folder, entry: Entry, part: str) -> Generator[None, bytes, None]:
+        kind, path = entry[0], entry[1]
+        if kind == "d":
+            file = os.open(".", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder.folder(path))
+            try:
+                os.fchmod(file, entry[2] | 0o700)
+            finally:
+                os.close(file)
+            return
+        above = folder.folder(path.rpartition("/")[0])
+        if kind == "l":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=above)
+            os.symlink(entry[2], part, dir_fd=above)
+            folder.replace(part, path)
+            return
+        if kind == "p":
+            file = folder.open_part(entry)
+            try:
+                os.lseek(file, entry[5], os.SEEK_SET)
+                yield from self._pour(file, entry[6])
+            finally:
+                os.close(file)
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        # With its mode from the beginning: a call less for each of a great many files.
+        try:
+            file = os.open(part, flags, entry[2], dir_fd=above)
+        except FileExistsError:
+            os.unlink(part, dir_fd=above)  # of a try that was cut off
+            file = os.open(part, flags, entry[2], dir_fd=above)
+        try:
+            yield from self._pour(file, entry[4])
+            os.utime(file, ns=(entry[3], entry[3]))
+        finally:
+            os.close(file)
+        folder.replace(part, path)
+
+
+def _append(journal: int) -> BinaryIO:
+    """Return a journal to write to, less a last line that is cut short."""
+    file = os.fdopen(journal, "ab+")
+    size = at = file.seek(0, os.SEEK_END)
+    while at:
+        step = min(at, 2**16)
+        file.seek(at - step)
+        found = file.read(step).rfind(b"\n")
+        if found >= 0:
+            at += found + 1 - step
+            break
+        at -= step
+    if at < size:
+        file.truncate(at)
+    file.seek(0, os.SEEK_END)
+    return file

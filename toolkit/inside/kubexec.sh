@@ -1,4 +1,0 @@
-#!/bin/sh
-# Stands at /etc/mpi/kubexec.sh in every container: Horovod hands its own ssh checks to an agent of
-# this name, so that everything that is started on another host goes through agent.py.
-exec python3 /run/toolkit/inside/agent.py "$@"
