@@ -27,11 +27,7 @@ import yaml
 
 from toolkit.api.connection import Connection
 from toolkit.core.command import script
-<<<<<<< ours
 from toolkit.jobs.build import plan_request, plan_run, read_code
-=======
-from toolkit.jobs.build import make_job, plan_run
->>>>>>> theirs
 from toolkit.jobs.request import Request
 from toolkit.launchers.job import Job
 from toolkit.protocol.names import JOBS
