@@ -11,6 +11,7 @@ import pytest
 from tests.unit import cluster_world as world
 from tests.unit.docs_check import code_of, command_faults, make_targets, page_faults, verbs
 from tests.unit.each import for_each
+from tests.unit.layers import ORDER
 from toolkit.env_lint.lint import lint_inventory
 from toolkit.hostsfile.parse import parse_inventory
 
@@ -153,3 +154,50 @@ def test_the_threat_model_names_tests_that_exist() -> None:
     told = set(re.findall(r"^(?:- ([a-z])|(\d))\.", model, re.MULTILINE))
     assert used == {one or other for one, other in told}
     assert {len(row) for row in rows} == {6} and len(rows) == 9
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+INTERNALS = {
+    page.name: page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "internals").glob("*.md"))
+}
+# Two screens. A row of a table is one line, however long.
+MOST_LINES, MOST_CHARACTERS = 110, 160
+# The folder of the programs for hosts is in no order, because nothing imports it.
+FOLDERS = (*ORDER, "container")
+
+
+def test_the_architecture_fits_on_two_screens() -> None:
+    lines = ARCHITECTURE.splitlines()
+    assert len(lines) <= MOST_LINES
+    assert [line for line in lines if len(line) > MOST_CHARACTERS and not line.startswith("|")] == []
+
+
+def test_every_folder_is_in_the_tree_in_its_order() -> None:
+    tree = ARCHITECTURE[ARCHITECTURE.index("    toolkit/\n") : ARCHITECTURE.index("## Flow")]
+    assert tuple(re.findall(r"^ {6}([a-z_]+) ", tree, re.MULTILINE)) == FOLDERS
+
+
+def test_every_verb_is_in_the_table_with_its_folder() -> None:
+    table = ARCHITECTURE[ARCHITECTURE.index("## Verbs") : ARCHITECTURE.index("## Rules")]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    named = {word for row in rows for word in re.findall(r"`([a-z ]+)[^`]*`", row[0])}
+    assert [name for name in VERBS if not {name, name.partition(" ")[0]} & named] == []
+    assert {word for row in rows for word in re.findall(r"`([a-z_]+)`", row[1])} <= set(FOLDERS)
+
+
+def test_every_folder_has_a_page_or_a_section() -> None:
+    heads = [head for text in INTERNALS.values() for head in re.findall(r"^#+ .*", text, re.MULTILINE)]
+    named = {word for head in heads for word in re.findall(r"`([a-z_]+)`", head)}
+    assert set(FOLDERS) - named == set()
+
+
+@for_each("page", sorted(set(INTERNALS) - {"README.md"}))
+def test_a_page_about_internals_answers_what_a_newcomer_asks(page: str) -> None:
+    sections = re.findall(r"^## (.*)", INTERNALS[page], re.MULTILINE)
+    assert [name for name in ("Entry points", "State", "Tests") if name not in sections] == []
+    assert 30 <= len(INTERNALS[page].splitlines()) <= 95
+
+
+def test_the_overview_lists_every_page_about_internals() -> None:
+    linked = set(re.findall(r"\]\(([a-z-]+\.md)\)", INTERNALS["README.md"]))
+    assert linked == set(INTERNALS) - {"README.md"}
