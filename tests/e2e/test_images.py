@@ -133,7 +133,13 @@ class Altering:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         if source is not None and "load" in command.argv:
             self.number -= 1
             if self.number == 0:
@@ -293,7 +299,13 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         watched = self._watch(source) if source is not None and "load" not in command.argv else source
         return self.inner.stream(command, sink, watched)
 

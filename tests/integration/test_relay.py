@@ -41,7 +41,13 @@ class Streaming(Host):
         self.fed = 0
         self.on_bytes: Callable[[int], None] = lambda count: None
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         if "load" in command.argv or source is None:
             return super().stream(command, sink, source)
         folder = self.state.parent / "bin"

@@ -45,7 +45,13 @@ class ContainerHere(LocalRunner):
     def run(self, command: Command, timeout: float | None = None) -> Result:
         return super().run(Command(tuple(self.words(command)), command.stdin), timeout)
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         process = subprocess.Popen(
             self.words(command),
             stdin=subprocess.PIPE,

@@ -36,7 +36,13 @@ class DataHost(HostHere):
             raise Unreachable("the connection was lost", "again", self.name)
         return super().run(command, timeout)
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         assert source is not None
         words = [str(word) for word in command.argv]
         pipes = subprocess.PIPE

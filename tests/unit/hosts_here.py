@@ -31,7 +31,13 @@ class HostHere(LocalRunner):
         self.ran.append(command)
         return super().run(command, timeout)
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         result = self.run(command if source is None else replace(command, stdin=b"".join(source)))
         sink(result.stdout.encode())
         return result

@@ -117,7 +117,13 @@ class Host(HostHere):
         path = f"PATH={self.state.parent / 'bin'}:{os.environ['PATH']}"
         return super().run(command.within("env", f"FAKE_DOCKER={self.state}", path), timeout)
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         if self.breaks_after is not None and "load" in command.argv:
             self.breaks_after -= 1
         return super().stream(command, sink, source if source is None else [self.alters(b"".join(source))])

@@ -13,6 +13,9 @@ from toolkit.core.command import TIMED_OUT, Command, Result
 from toolkit.core.engines import ENGINE_FAILED
 
 Sink = Callable[[bytes], None]
+# Seconds without output after which a host that sends files is given up. A search through many files can take
+# minutes before the first one is sent.
+MOST_SILENCE_S = 300.0
 
 
 class Runner(Protocol):
@@ -29,8 +32,19 @@ class Runner(Protocol):
     def run(self, command: Command, timeout: float | None = None) -> Result:
         """Run to the end. After ``timeout`` seconds the command is ended there and the status is 124."""
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
-        """Run to the end; output goes to ``sink`` as it comes, standard input is fed from ``source``."""
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
+        """Run to the end; output goes to ``sink`` as it comes, standard input is fed from ``source``.
+
+        Args:
+            silence: if no byte of output arrives for this many seconds, give up with status 124. The command
+                ends there with the connection, or when it next writes.
+        """
 
 
 class Follower(Runner, Protocol):
@@ -144,14 +158,20 @@ class ContainerRunner:
         late = result.status == TIMED_OUT and result.stderr
         return replace(result, stderr=f"no end after {timeout:g} s") if late else result
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         if source is not None:  # it may have been read from, so there is no second run
-            return self.outer.stream(self._within(command, True), sink, source)
+            return self.outer.stream(self._within(command, True), sink, source, silence)
         whole, streams = self._announced(command, False), _Announced(sink)
-        result = self.outer.stream(whole, streams.out)
+        result = self.outer.stream(whole, streams.out, None, silence)
         if not streams.begun and _may_repeat(result):
             streams = _Announced(sink)
-            result = self.outer.stream(whole, streams.out)
+            result = self.outer.stream(whole, streams.out, None, silence)
         streams.give()
         return result
 

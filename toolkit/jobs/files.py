@@ -20,7 +20,7 @@ from toolkit.core.remote_files import (
     decode_sent,
     leads_out,
 )
-from toolkit.core.runner import ContainerRunner
+from toolkit.core.runner import MOST_SILENCE_S, ContainerRunner
 from toolkit.errors import NotReady, ToolkitError
 from toolkit.plan.context import failure
 from toolkit.protocol.files import MOST_BYTES
@@ -236,7 +236,7 @@ def _receive(
     """Receive the files; return the number of bytes."""
     stream = FileStream(writer, files, tell)
     asked = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
-    result = runner.stream(command(*_GIVE, "send"), stream, [asked])
+    result = runner.stream(command(*_GIVE, "send"), stream, [asked], MOST_SILENCE_S)
     if not result.ok or not stream.complete:
         raise failure(result, runner, "run the same command again: it goes on from what is there")
     if stream.refused:

@@ -8,6 +8,7 @@ from typing import IO, cast
 
 from toolkit.core.command import Command, script
 from toolkit.core.local_writer import LocalWriter, UnsafeName, destination, split_name
+from toolkit.core.runner import MOST_SILENCE_S
 from toolkit.core.text import counted
 from toolkit.errors import ToolkitError
 from toolkit.plan.context import Advance, Context, Verdict, failure
@@ -57,7 +58,7 @@ def _fetch(step: Fetch, context: Context, collect: Command, writer: LocalWriter,
             advance(packed.tell(), 0)
 
         runner = context.runners[step.host]
-        result = runner.stream(collect, keep)
+        result = runner.stream(collect, keep, silence=MOST_SILENCE_S)
         if not result.ok:
             raise _or_without(failure(result, runner), step.host)
         if not packed.tell():

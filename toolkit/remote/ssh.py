@@ -151,12 +151,18 @@ class SshRunner:
         raw = bytes(kept)
         return Result(result.status, raw.decode(errors="replace"), result.stderr, result.seconds, raw)
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         if source is None and command.stdin is not None:
             source = _pieces(command.stdin)
         command = spoken(command, self.engine)
         self._tell(command)
-        return self._exec(wire(command), sink, source, None)
+        return self._exec(wire(command), sink, source, None, silence=silence)
 
     def follow(
         self,
@@ -220,8 +226,13 @@ class SshRunner:
         timeout: float | None,
         said: Sink | None = None,
         hold: bool = False,
+        silence: float | None = None,
     ) -> Result:
-        """Run a line; what comes on standard error goes to `said`, or is kept for the result."""
+        """Run a line; what comes on standard error goes to `said`, or is kept for the result.
+
+        Args:
+            silence: seconds without output after which the host is given up, see ``Runner.stream``.
+        """
         start = time.monotonic()
         errors = bytearray()
         broken: list[BaseException] = []
@@ -244,7 +255,7 @@ class SshRunner:
                 channel.shutdown_write()
             if source is not None:
                 threading.Thread(target=_feed, args=(channel, source, broken), daemon=True).start()
-            for data in arriving(channel, deadline):
+            for data in arriving(channel, deadline, silence):
                 try:
                     out(data)
                 except OSError as error:
@@ -254,7 +265,7 @@ class SshRunner:
                     break
             if broken:
                 raise broken[0]
-            if not channel.status_event.wait(_left(deadline)):
+            if not channel.status_event.wait(_least(_left(deadline), silence)):
                 raise TimeoutError
             status = _exit_code(channel.recv_exit_status())
             # The thread that feeds the command may wait for its source. It ends with its next chunk.
@@ -262,7 +273,8 @@ class SshRunner:
         except TimeoutError as error:
             if error in broken:
                 raise
-            return Result(TIMED_OUT, "", _no_end(timeout), time.monotonic() - start)
+            why = _no_end(timeout) if timeout is not None else f"no output for {silence:g} s"
+            return Result(TIMED_OUT, "", why, time.monotonic() - start)
         except (OSError, EOFError, paramiko.SSHException) as error:
             if error in broken:
                 raise
@@ -316,6 +328,10 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.001, deadline - time.monotonic())
 
 
+def _least(*limits: float | None) -> float | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def _no_end(timeout: float | None) -> str:
     return f"no end after {timeout:g} s"
 
@@ -333,19 +349,23 @@ class Timed(Protocol):
 
 
 def arriving(
-    channel: Timed, until: float | None, clock: Callable[[], float] = time.monotonic
+    channel: Timed,
+    until: float | None,
+    silence: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[bytes]:
     """Yield what a channel receives up to its end.
 
     Raises:
-        TimeoutError: it has not ended by `until`, whether bytes still arrive or not.
+        TimeoutError: it has not ended by `until`, whether bytes still arrive or not; or no byte has arrived
+            for `silence` seconds.
     """
     while True:
-        if until is not None:
-            left = until - clock()
-            if left <= 0:
-                raise TimeoutError
-            channel.settimeout(left)
+        left = None if until is None else until - clock()
+        if left is not None and left <= 0:
+            raise TimeoutError
+        if (limit := _least(left, silence)) is not None:
+            channel.settimeout(limit)
         data = channel.recv(_CHUNK)
         if not data:
             return

@@ -24,7 +24,13 @@ class Host:
     def run(self, command: Command, timeout: float | None = None) -> Result:
         raise AssertionError("a look is a stream")
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         self.calls += 1
         words = iter(source or ())
         next(words)
@@ -45,7 +51,13 @@ def looked(host: Host) -> str:
 
 def test_the_status_of_a_program_that_could_not_start_is_kept() -> None:
     class Bare(Host):
-        def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+        def stream(
+            self,
+            command: Command,
+            sink: Sink,
+            source: Iterable[bytes] | None = None,
+            silence: float | None = None,
+        ) -> Result:
             sink(f"[FATAL tini (7)] exec python3 failed\n\n{ENDED}127\n".encode())
             return Result(0, "", "", 0.0)
 

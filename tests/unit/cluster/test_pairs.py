@@ -198,7 +198,13 @@ class FakeHost:
     def run(self, command: Command, timeout: float | None = None) -> Result:
         raise AssertionError
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         assert source is not None
         words = iter(source)
         self.heard.append(next(words))

@@ -64,7 +64,13 @@ class Host:
             return Result(self.status, **said)
         return Result(0, f"{begun}fine")
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         result = self.run(command)
         for letter in result.stdout:
             sink(letter.encode())

@@ -257,7 +257,7 @@ class Breaking(ContainerHere):
 
     most = 150_000
 
-    def stream(self, command: Any, sink: Any, source: Any = None) -> Any:
+    def stream(self, command: Any, sink: Any, source: Any = None, silence: float | None = None) -> Any:
         left = self.most
 
         def cut(data: bytes) -> None:
@@ -340,7 +340,8 @@ class Lying(ContainerHere):
     def run(self, command: Any, timeout: float | None = None) -> Result:
         return Result(0, "@@begun@@\n" + "".join(f"{json.dumps(line)}\n" for line in self.listed))
 
-    def stream(self, command: Any, sink: Any, source: Any = None) -> Result:
+    def stream(self, command: Any, sink: Any, source: Any = None, silence: float | None = None) -> Result:
+        assert silence, "a host that sends nothing would keep `get` waiting"
         sink(self.sent)
         return Result(0)
 

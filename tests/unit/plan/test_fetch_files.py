@@ -34,7 +34,8 @@ class Runner:
         self.archive, self.error = archive, error
         self.name = "gpu1"
 
-    def stream(self, command: Command, keep: Callable[[bytes], None], **_: Any) -> Result:
+    def stream(self, command: Command, keep: Callable[[bytes], None], silence: float | None = None) -> Result:
+        assert silence, "a host that sends nothing would keep `down` waiting"
         if self.error:
             return Result(1, "", self.error)
         if self.archive is None:
@@ -51,7 +52,13 @@ class Host(LocalRunner):
     def __init__(self, name: str, sent: bytes) -> None:
         self.name, self.sent = name, sent
 
-    def stream(self, command: Command, sink: Callable[[bytes], None], source: Any = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Callable[[bytes], None],
+        source: Any = None,
+        silence: float | None = None,
+    ) -> Result:
         sink(self.sent)
         return Result(0)
 

@@ -401,7 +401,13 @@ class Printing(LocalRunner):
     def run(self, *given: object, **more: object) -> Result:
         return Result(0, self.text)
 
-    def stream(self, command: object, sink: Callable[[bytes], None], source: object = None) -> Result:
+    def stream(
+        self,
+        command: object,
+        sink: Callable[[bytes], None],
+        source: object = None,
+        silence: float | None = None,
+    ) -> Result:
         sink(self.text.encode(errors="replace") + b"\n")
         return Result(0)
 

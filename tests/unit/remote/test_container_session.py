@@ -152,7 +152,13 @@ class Nothing(LocalRunner):
     def __init__(self) -> None:
         self.left = threading.Event()
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         self.left.wait(60)
         return Result(0)
 

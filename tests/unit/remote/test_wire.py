@@ -17,6 +17,7 @@ import pytest
 
 from tests.unit.container_world import PATIENCE_S
 from toolkit.core.command import TIMED_OUT, Command, Ref, command, script
+from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
 from toolkit.remote.ssh import MARK, SshRunner, _feed, _Framed, arriving, terminal_wire, wire
 from toolkit.remote.ssh_config import Target
@@ -283,6 +284,31 @@ def test_output_without_end_does_not_move_the_limit_of_a_command() -> None:
     assert (found, channel.limit) == (b"xxxx", 5.0)
 
 
+class Silent:
+    """A channel whose other end sends one byte, then nothing; a wait without a limit is a failure."""
+
+    def __init__(self) -> None:
+        self.limits: list[float | None] = []
+
+    def settimeout(self, timeout: float | None) -> None:
+        self.limits.append(timeout)
+
+    def recv(self, nbytes: int) -> bytes:
+        assert self.limits, "it waits without a limit"
+        if len(self.limits) > 1:
+            raise TimeoutError
+        return b"x"
+
+
+@pytest.mark.parametrize(("until", "limit"), [(None, 30.0), (35.0, 30.0), (20.0, 20.0)])
+def test_a_silent_channel_is_given_up_after_the_shorter_limit(until: float | None, limit: float) -> None:
+    channel, found = Silent(), b""
+    with pytest.raises(TimeoutError):
+        for data in arriving(channel, until, silence=30.0, clock=lambda: 0.0):
+            found += data
+    assert (found, channel.limits) == (b"x", [limit, limit])
+
+
 class Ended:
     """A channel on which a command has printed this and ended."""
 
@@ -335,6 +361,25 @@ def test_the_result_of_a_command_over_ssh(
     assert channel.line == wire(command("true"), timeout) and channel.shut and channel.closed
     # The host ends a late command itself, and is given time to do so.
     assert (max(channel.limits) > timeout) if timeout else max(channel.limits) == 0.0
+
+
+@pytest.mark.parametrize("feeds", [False, True])
+def test_a_host_that_sends_nothing_is_given_up(feeds: bool) -> None:
+    class Mute(Ended):
+        def recv(self, nbytes: int) -> bytes:
+            if self.limits[-1]:
+                raise TimeoutError
+            return super().recv(nbytes)
+
+        def sendall(self, data: bytes) -> None:
+            pass
+
+    channel = Mute(0, b"", b"")
+    runner: Any = SshRunner(Target("gpu1", "10.0.0.1"))
+    runner._link = SimpleNamespace(connection=SimpleNamespace(create_session=lambda: channel))
+    inside = ContainerRunner(runner, "toolkit-demo-main")
+    done = inside.stream(command("tar"), lambda data: None, [b"x"] if feeds else None, silence=30.0)
+    assert (done.status, done.stderr) == (TIMED_OUT, "no output for 30 s") and channel.closed
 
 
 @pytest.mark.parametrize(("status", "code"), [(255, 255), (256, 255), (2**32 - 1, 255), (512, 255)])

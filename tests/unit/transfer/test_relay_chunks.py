@@ -126,7 +126,13 @@ class Lost:
     def run(self, command: Command, timeout: float | None = None) -> Result:
         raise AssertionError("nothing is asked of it")
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         self.feeder = threading.Thread(target=list, args=(source,), daemon=True)
         self.feeder.start()
         raise Unreachable("the connection was lost", "again", self.name)
@@ -149,7 +155,13 @@ class Prints(Lost):
         super().__init__()
         self.line, self.error = line, error
 
-    def stream(self, command: Command, sink: Sink, source: Iterable[bytes] | None = None) -> Result:
+    def stream(
+        self,
+        command: Command,
+        sink: Sink,
+        source: Iterable[bytes] | None = None,
+        silence: float | None = None,
+    ) -> Result:
         sink(self.line)
         return Result(1, "", self.error)
 
