@@ -8,6 +8,8 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum
+from typing import NamedTuple
 
 from toolkit.container.exits import exit_code_of
 from toolkit.container.job.exec_mode import ALL_ENDED, EXEC, RANKS_ENDED
@@ -25,6 +27,46 @@ TICK_S = 0.05
 DRAIN_S = 0.5  # how long a process that outlives its launch may hold the launch's pipe open
 # For ranks whose peers are gone: they wait for what never comes, and cannot save anything together.
 FAILED_GRACE_S = 2.0
+
+
+class State(Enum):
+    """State of an attempt, in the order in which an attempt goes through them; it can skip some."""
+
+    RUNNING = "launches run, and nothing ends them"
+    ENDING_RANKS = "ranks were told to end, and have their grace; launches know nothing of it"
+    STOPPING = "launches were told to end, too"
+    KILLING = "every process of the job is ended at once"
+    OVER = "no launch runs, apart from those that serve others"
+
+
+class Progress(NamedTuple):
+    """What decides about the state that comes next.
+
+    Args:
+        under_way: a launch runs that does not only serve others.
+        ends: the end of the attempt is known.
+        at_once: somebody wants the end without any grace.
+        ranks_ended: nothing is left for which launches have to wait.
+    """
+
+    under_way: bool
+    ends: bool = False
+    at_once: bool = False
+    ranks_ended: bool = False
+
+
+def next_state(state: State, seen: Progress) -> State:
+    """Return the state that follows, which is the same one if nothing changes it.
+
+    Ranks are told to end before an attempt is over, also if no launch runs any more.
+    """
+    if state is State.RUNNING and seen.ends:
+        return State.KILLING if seen.at_once else State.ENDING_RANKS
+    if state in (State.ENDING_RANKS, State.STOPPING) and seen.at_once:
+        return State.KILLING
+    if state is State.ENDING_RANKS and seen.ranks_ended:
+        return State.STOPPING
+    return state if seen.under_way else State.OVER
 
 
 def _blames_another(end: End) -> bool:
@@ -61,11 +103,12 @@ class Attempt:
         if job["elastic"]:
             self._regroup = Regroup(job, leases, self._launch, self._running, may_go_on)
         self._selector = selectors.DefaultSelector()
+        self._state = State.RUNNING
         self._end: End | None = None
-        self._stopping: float | None = None  # since when
-        self._ending: Owned | None = None  # the ranks, while their output is still copied
-        self._killing: Owned | None = None  # everything, when somebody will not wait for the grace
+        self._threads: list[Owned] = []  # that end ranks, while output is still copied
+        self._ranks_end: Owned | None = None  # the one of them that gives ranks their grace
         self._grace_over = 0.0
+        self._told_launches = 0.0  # when launches were told to end
         self._launcher_failed = False  # then it is ending its ranks already
 
     def start(self) -> None:
@@ -88,16 +131,16 @@ class Attempt:
         Args:
             again: whether another attempt follows upon such an end: then hosts keep what it needs.
         """
-        while self._is_under_way():
+        while self._state is not State.OVER:
             self._step()
         end = self._end or End("succeeded", 0, "")
         grace = self._grace()
         for running in self._running:
             running.stop(grace)
-        if self._ending is not None and not end.wanted:
-            self._ending.join()
-        if self._stopping is not None:  # they have had their TERM and some of the grace
-            grace = max(min(1.0, grace), self._stopping + grace - time.monotonic())
+        if self._ranks_end is not None and not end.wanted:
+            self._ranks_end.join()
+        if self._told_launches:  # they have had their TERM and some of the grace
+            grace = max(min(1.0, grace), self._told_launches + grace - time.monotonic())
         grace = self._rest(grace)
         left = self.leases.end(grace, keep=again(end))
         if self._regroup is not None:
@@ -132,7 +175,8 @@ class Attempt:
         In a job that has failed it has nothing to save; and Open MPI 4.1, asked to end while it is about to
         by itself, crashes with a trace in everybody's log.
         """
-        return 0.0 if self._ending is not None and self._end is not None and not self._end.wanted else grace
+        failed = self._end is not None and not self._end.wanted
+        return 0.0 if failed and self._ranks_end is not None else grace
 
     def _step(self) -> None:
         for key, _ in self._selector.select(TICK_S):
@@ -169,8 +213,10 @@ class Attempt:
             cause = cause if cause.wanted else self._stood_still() or cause
             if cause.wanted or self._regroup is None or not self._regroup.survives(cause):
                 self._ends(cause)
+        while (state := next_state(self._state, self._progress())) is not self._state:
+            self._enter(state, now)
         if self._end is not None:
-            self._bring_to_end(now)
+            self._end_late_launches(now)
 
     def _failed(self, running: Running, code: int) -> End:
         """How a launch has failed, by the first of its causes that can be told."""
@@ -217,44 +263,59 @@ class Attempt:
             return None
         return End("failed", int(record["exit_code"]), words(record), record["host"], record)
 
-    def _bring_to_end(self, now: float) -> None:
-        """End the ranks first, then the launcher, then what heeds neither."""
-        assert self._end is not None
-        for thread in (self._ending, self._killing):
-            if thread is not None:
-                thread.check()
+    def _progress(self) -> Progress:
+        if self._end is None:
+            return Progress(self._is_under_way())
+        for thread in self._threads:
+            thread.check()
+        at_once = self._end.wanted and self._grace() == 0
+        ranks_ended = self._state is State.ENDING_RANKS and self._ranks_have_ended()
+        return Progress(self._is_under_way(), True, at_once, ranks_ended)
+
+    def _enter(self, state: State, now: float) -> None:
+        """Do what a new state begins with: the ranks are ended first, then the launches."""
+        self._state = state
         grace = self._grace()
-        if grace == 0 and self._end.wanted and self._killing is None:
-            self._killing = Owned(lambda: self.leases.end(0.0))
-            self._killing.start()
-        if self._stopping is None and self._ranks_have_ended(grace):
-            self._stopping = now
+        if state is State.ENDING_RANKS:
+            self._ranks_end = self._in_background(lambda: self.leases.end(grace, ranks=True))
+            self._grace_over = time.monotonic() + grace
+        elif state is State.KILLING:
+            self._in_background(lambda: self.leases.end(0.0))
+        if state in (State.STOPPING, State.KILLING) and not self._told_launches:
+            self._told_launches = now
             for running in self._running:
                 running.stop(self._rest(grace))
+
+    def _in_background(self, work: Callable[[], object]) -> Owned:
+        thread = Owned(work)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def _end_late_launches(self, now: float) -> None:
+        """End launches that do not end although they were told, or that nobody can tell."""
+        assert self._end is not None
         # launch.py keeps the grace itself; through ssh it may not be reachable to do so
         patience = 5.0 if self._end.wanted else 1.0
+        is_late = bool(self._told_launches) and now > self._told_launches + self._grace() + patience
         for running in self._running:
-            late = self._stopping is not None and now > self._stopping + grace + patience
             # The way to a host that is lost leads nowhere: what stands at this end of it would wait for ever.
             astray = self.leases.is_lost(running.launch["host"])
-            if (late or astray) and running.process.poll() is None:
+            if (is_late or astray) and running.process.poll() is None:
                 running.process.kill()
 
-    def _ranks_have_ended(self, grace: float) -> bool:
-        """When we are the ones to end the job, its ranks get their grace before the launcher knows.
+    def _ranks_have_ended(self) -> bool:
+        """Return whether the launches may be told to end.
 
-        Told first, a launcher gives them less: Open MPI one second, and torchrun a TERM of its own.
+        Told first, a launcher gives its ranks less grace than theirs: Open MPI one second, and torchrun a
+        TERM of its own.
         """
-        if self._killing is not None:
-            return True
-        if self._ending is None:
-            self._ending = Owned(lambda: self.leases.end(grace, ranks=True))
-            self._ending.start()
-            self._grace_over = time.monotonic() + grace
         # A launcher that has failed ends its ranks itself, those that it can still reach. With one launch for
         # each host, the ranks of other hosts know nothing of it.
-        ends_all = self._launcher_failed and len(self.job["launches"]) == 1
-        return ends_all or not (self._ending.is_alive() or self._others_have_grace())
+        if self._launcher_failed and len(self.job["launches"]) == 1:
+            return True
+        assert self._ranks_end is not None
+        return not (self._ranks_end.is_alive() or self._others_have_grace())
 
     def _others_have_grace(self) -> bool:
         """Whether ranks of other parts of the job may still use theirs, of which nothing is heard here.

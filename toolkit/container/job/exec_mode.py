@@ -20,6 +20,7 @@ from typing import Any
 from toolkit.container.files import content, read, write_json
 from toolkit.container.job_list import is_alive, kept_status
 from toolkit.container.paths import PID
+from toolkit.protocol.states import FINAL_STATES
 
 EXEC = "exec"
 # In the job's folder on a host where the launcher on main wants a daemon of its own: that daemon's command.
@@ -50,8 +51,6 @@ ASK, ANSWER = ".ask", ".answer"
 POLL_S = 0.02
 # Between two answers there is no more than a start in a container that is there.
 PATIENCE_S = 60.0
-
-_FINAL = ("succeeded", "failed", "stopped", "timeout")
 
 
 def ask(job: Path, host: str, command: str, patience: float = PATIENCE_S) -> str:
@@ -115,4 +114,4 @@ def is_over(job: Path) -> bool:
             pid = int(content(job / PID))
         except (OSError, ValueError):
             return False  # it is being started
-    return (status or {}).get("state") in _FINAL or not is_alive(pid, job.name)
+    return (status or {}).get("state") in FINAL_STATES or not is_alive(pid, job.name)

@@ -31,6 +31,7 @@ from toolkit.container.logs.log import Log, size_of
 from toolkit.container.marks import JOB_MARK, PEER_FAILED, SUPERVISOR_MARK
 from toolkit.container.paths import ATTEMPT, job_folder
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_STARTED, EXIT_USAGE
+from toolkit.protocol.states import JobState, next_state
 
 TICK_S = 0.05
 MOST_RESTARTS = 100  # for which space is reserved
@@ -52,7 +53,7 @@ class Supervisor:
         self.told = ""  # why the attempt ends, once it does
         self.began = time.monotonic()
         self.status: Status = {
-            "state": "starting",
+            "state": JobState.STARTING.value,
             "exit_code": None,
             "started": time.time(),
             "ended": None,
@@ -95,13 +96,14 @@ class Supervisor:
     def finish(self, end: End) -> None:
         """Write how it ended; nothing follows."""
         self.log.close()
-        self.status["state"], self.status["exit_code"], self.status["reason"] = (
-            end.state,
-            end.code,
-            end.reason,
-        )
+        self.status["exit_code"], self.status["reason"] = end.code, end.reason
         self.status["ended"], self.status["unswept"] = time.time(), sorted(self.unswept)
         self.status["cause"], self.status["lost_host"] = end.record, end.lost_host
+        self._enter(end.state)
+
+    def _enter(self, state: str) -> None:
+        """Change the state of the job, and write the status."""
+        self.status["state"] = next_state(self.status["state"], state)
         self.save()
 
     def run(self) -> None:
@@ -160,8 +162,7 @@ class Supervisor:
             )
             self.attempt.start()
             self.watchdog.heard(time.monotonic())
-            self.status["state"] = "running"
-            self.save()
+            self._enter(JobState.RUNNING)
             end, left = self.attempt.run(self.restarts.may_follow)
             self._swept(left)
             if not self.restarts.may_follow(end):
@@ -176,8 +177,7 @@ class Supervisor:
         assert self.leases is not None
         wait = self.restarts.note(end, self.job["hosts"], lasted)
         number, most = len(self.restarts.done), self.job["max_restarts"]
-        self.status["state"] = "restarting"
-        self.save()
+        self._enter(JobState.RESTARTING)
         self.say(f"restart {number} of {most} in {wait:g} s")
         self.leases.close()
         self.leases = None
