@@ -159,7 +159,7 @@ class Arena:
         words = ("run", "-d", "--json", "--launcher", "torchrun", "--workdir", "beside", "train.py")
         job = self.bystander.run(*words, check=True).json["job"]
         wanted = len(self.agents)
-        waiting.job_prints(self.bystander, job, "] training", wanted)
+        waiting.job_prints(self.bystander, job, "] training", wanted, lab=self.lab)
         time.sleep(1)  # what the start leaves running for a moment
         self.beside = {host: self._beside_on(host) for host in self.agents}
 
