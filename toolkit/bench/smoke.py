@@ -28,7 +28,7 @@ from toolkit.jobs.request import Request
 from toolkit.launchers import WITH_TOKEN
 from toolkit.plan.execute import Listener
 from toolkit.plan.steps import Plan
-from toolkit.protocol.transport import LAUNCHERS as WITHOUT_SSH
+from toolkit.protocol.transport import WITHOUT_SSH
 
 
 @dataclass(frozen=True)

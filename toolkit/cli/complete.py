@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from toolkit.hostsfile.fields import LAUNCHERS
+from toolkit.hostsfile.fields import LAUNCHER_NAMES
 from toolkit.jobs.id_cache import knows_jobs, recall_jobs
 
 Completer = Callable[[str], list[str]]
@@ -49,7 +49,7 @@ def rates(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def launchers(incomplete: str) -> list[str]:
     """Launchers that a job can be started by."""
-    return _matching(LAUNCHERS, incomplete)
+    return _matching(LAUNCHER_NAMES, incomplete)
 
 
 def flavours(incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.hostsfile import fields
 from toolkit.hostsfile.errors import Path, meant, path_text, shown
-from toolkit.protocol.transport import EXEC, INSTEAD, LAUNCHERS
+from toolkit.protocol.transport import EXEC, INSTEAD, WITHOUT_SSH
 
 _SSH_PORT = 22
 
@@ -40,8 +40,8 @@ def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
     if data.get("transport") != EXEC:
         return
     launcher = data.get("launcher")
-    if isinstance(launcher, str) and launcher in fields.LAUNCHERS and launcher not in (*LAUNCHERS, "auto"):
-        instead = INSTEAD.get(launcher) or f"one of {', '.join(LAUNCHERS)}"
+    if isinstance(launcher, str) and launcher in fields.LAUNCHER_NAMES and launcher not in (*WITHOUT_SSH, "auto"):
+        instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
         yield ("launcher",), f"{launcher} needs ssh, and transport is {EXEC}; write {instead}"
     if "worker_port" in data:
         yield ("worker_port",), f"no sshd listens where transport is {EXEC}; remove it"

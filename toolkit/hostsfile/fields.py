@@ -17,7 +17,7 @@ from toolkit.protocol.names import CONF
 from toolkit.protocol.transport import TRANSPORTS
 
 # Names of toolkit.launchers' registry, and auto; this folder may not import it, and a test compares them.
-LAUNCHERS = (
+LAUNCHER_NAMES = (
     "accelerate",
     "auto",
     "deepspeed",
@@ -199,8 +199,8 @@ def transport(text: str) -> str:
 
 
 def launcher(text: str) -> str:
-    if text not in LAUNCHERS:
-        raise ValueError(f"no launcher is called {shown(text)}; {meant(text, LAUNCHERS)}")
+    if text not in LAUNCHER_NAMES:
+        raise ValueError(f"no launcher is called {shown(text)}; {meant(text, LAUNCHER_NAMES)}")
     return text
 
 

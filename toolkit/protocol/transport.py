@@ -10,8 +10,8 @@ from __future__ import annotations
 SSH, EXEC = "ssh", "exec"
 TRANSPORTS = (SSH, EXEC)
 
-# Those that need no way from host to host once all has been started.
-LAUNCHERS = ("accelerate", "mpirun", "python", "torchrun")
+# Launchers that need no connection between hosts once all launches run.
+WITHOUT_SSH = ("accelerate", "mpirun", "python", "torchrun")
 # What starts the same ranks.
 INSTEAD = {"horovodrun": "mpirun"}
 

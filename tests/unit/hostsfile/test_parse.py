@@ -283,7 +283,7 @@ def test_schema() -> None:
     schema = json_schema()
     assert schema["required"] == ["cluster", "image", "hosts"]
     assert schema["additionalProperties"] is False
-    assert schema["properties"]["launcher"]["enum"] == list(fields.LAUNCHERS)
+    assert schema["properties"]["launcher"]["enum"] == list(fields.LAUNCHER_NAMES)
     assert schema["properties"]["launcher"]["default"] == "horovodrun"
     assert schema["properties"]["worker_port"]["minimum"] == 1024
     described = [schema, *schema["$defs"].values()]

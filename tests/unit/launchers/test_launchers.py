@@ -113,7 +113,7 @@ def test_job_file_is_what_its_readers_expect() -> None:
 
 
 def test_the_hosts_file_knows_the_same_launchers() -> None:
-    assert set(fields.LAUNCHERS) == {"auto", *LAUNCHERS}
+    assert set(fields.LAUNCHER_NAMES) == {"auto", *LAUNCHERS}
 
 
 @pytest.mark.parametrize(
