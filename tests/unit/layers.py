@@ -49,7 +49,7 @@ ACTING = frozenset(f"{folder}.{name}" for folder, names in _ACTING.items() for n
 # What a pure module may import besides the toolkit.
 _PURE_STDLIB = (
     "__future__ ast base64 codecs collections collections.abc contextlib dataclasses datetime difflib "
-    "enum fnmatch functools hashlib html ipaddress itertools json math posixpath re shlex stat "
+    "enum fnmatch functools hashlib ipaddress itertools json math posixpath re shlex stat "
     "statistics string struct types typing zlib"
 )
 PURE_STDLIB = frozenset(_PURE_STDLIB.split())

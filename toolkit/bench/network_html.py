@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from toolkit.html.page import page, scroll, table
+from toolkit.html.page import Table, single_page
 from toolkit.network.measured import Measured, Pair, shown_bytes, shown_rate, shown_share, shown_time
 
 _WIDTH, _HEIGHT, _EDGE = 640, 300, 56
@@ -18,85 +18,58 @@ def network_html(measured: Measured, cluster: str, when: str) -> str:
     Args:
         when: date and time of the measurement, as it is to be shown.
     """
-    return page(f"Network of {cluster}", when, network_parts(measured))
+    return single_page("network", f"Network of {cluster}", when, network=network_values(measured))
 
 
-def network_parts(measured: Measured) -> list[str]:
-    """Return what such a page says, for other pages as well."""
-    faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in measured.faults)
-    parts = [
-        f"<p class=verdict>{html.escape(measured.verdict())}</p>",
-        f"<h3>Not measured</h3><ul>{faults}</ul>" if faults else "",
-    ]
-    if measured.pairs:
-        parts += [
-            "<h3>Rate, from the row's host to the column's</h3>",
-            _matrix(measured, lambda link: link.rate, shown_rate, "rates of links", high_is_good=True),
-            "<h3>One-way latency</h3>",
-            _matrix(measured, lambda link: link.latency, shown_time, "latencies", high_is_good=False),
-        ]
-    if measured.allreduce:
-        parts += [
-            f"<h3>All-reduce ({html.escape(measured.engine)})</h3>",
-            _curve(measured),
-            _points(measured),
-        ]
-    return parts
+def network_values(measured: Measured) -> dict[str, Any]:
+    """Return what ``network.html.j2`` names, for other pages as well."""
+    known = bool(measured.pairs)
+    return {
+        "verdict": measured.verdict(),
+        "faults": measured.faults,
+        "hosts": measured.hosts,
+        "rates": known and _matrix(measured, lambda link: link.rate, shown_rate, high_is_good=True),
+        "latencies": known and _matrix(measured, lambda link: link.latency, shown_time, high_is_good=False),
+        "engine": measured.engine,
+        "curve": _curve(measured) if measured.allreduce else None,
+        "table": _points(measured),
+    }
 
 
 def _matrix(
-    measured: Measured,
-    value: Callable[[Pair], float],
-    shown: Callable[[float], str],
-    label: str,
-    high_is_good: bool,
-) -> str:
+    measured: Measured, value: Callable[[Pair], float], shown: Callable[[float], str], high_is_good: bool
+) -> list[tuple[str, list[tuple[str | None, str]]]]:
+    """Rows of hue and text, by the row's host."""
     links = {(link.source, link.target): value(link) for link in measured.pairs}
     least, most = min(links.values(), default=0.0), max(links.values(), default=0.0)
-    head = "".join(f"<th scope=col>{html.escape(name)}" for name in measured.hosts)
-    rows = []
-    for source in measured.hosts:
-        cells = []
-        for target in measured.hosts:
-            found = links.get((source, target))
-            if found is None:
-                cells.append("<td class=none>" + ("" if source == target else "?"))
-                continue
-            share = (found - least) / (most - least) if most > least else 1.0 if high_is_good else 0.0
-            hue = 120 * (share if high_is_good else 1 - share)
-            cells.append(f"<td class=cell style='background:hsl({hue:.0f} 60% 75%)'>{shown(found)}")
-        rows.append(f"<tr><th scope=row>{html.escape(source)}{''.join(cells)}")
-    return scroll(f"<table><tr><th>{head}{''.join(rows)}</table>", label)
+
+    def cell(source: str, target: str) -> tuple[str | None, str]:
+        found = links.get((source, target))
+        if found is None:
+            return None, "" if source == target else "?"
+        share = (found - least) / (most - least) if most > least else 1.0 if high_is_good else 0.0
+        return f"{120 * (share if high_is_good else 1 - share):.0f}", shown(found)
+
+    return [(source, [cell(source, target) for target in measured.hosts]) for source in measured.hosts]
 
 
-def _curve(measured: Measured) -> str:
+def _curve(measured: Measured) -> dict[str, Any]:
     """Bus bandwidth over size, both logarithmic, with the slowest link's rate as a line."""
     points = [(float(p.size), 8 * p.busbw) for p in measured.allreduce]
     limit = measured.slowest.rate if measured.slowest else 0.0
     values = [y for _, y in points] + ([limit] if limit else [])
     x, y = _axis([x for x, _ in points], _EDGE, _WIDTH - 12), _axis(values, _HEIGHT - 36, 14)
-    path = " ".join(f"{'L' if i else 'M'}{x(a):.1f} {y(b):.1f}" for i, (a, b) in enumerate(points))
-    dots = "".join(
-        f"<circle cx={x(a):.1f} cy={y(b):.1f} r=3.5 fill='var(--c0)'>"
-        f"<title>{shown_bytes(int(a))}: {shown_rate(b)}</title></circle>"
-        for a, b in points
-    )
-    names = "".join(
-        f"<text x={x(a):.1f} y={_HEIGHT - 14} text-anchor=middle>{shown_bytes(int(a))}</text>"
-        for a, _ in points[:: max(1, len(points) // 6)]
-    )
-    wire = ""
-    if limit:
-        wire = (
-            f"<line x1={_EDGE} x2={_WIDTH - 12} y1={y(limit):.1f} y2={y(limit):.1f} stroke='var(--bad)'"
-            f" stroke-dasharray='5 4'/><text x={_EDGE + 4} y={y(limit) - 4:.1f}>slowest link"
-            f" {shown_rate(limit)}</text>"
-        )
-    return (
-        f"<svg viewBox='0 0 {_WIDTH} {_HEIGHT}' role=img aria-label='bus bandwidth by size'>"
-        f"{wire}<path d='{path}' fill=none stroke='var(--c0)' stroke-width=2 />{dots}{names}"
-        f"<text x=4 y=12>busbw</text></svg>"
-    )
+    return {
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "edge": _EDGE,
+        "limit": (f"{y(limit):.1f}", f"{y(limit) - 4:.1f}", shown_rate(limit)) if limit else None,
+        "path": " ".join(f"{'L' if i else 'M'}{x(a):.1f} {y(b):.1f}" for i, (a, b) in enumerate(points)),
+        "points": [
+            (f"{x(a):.1f}", f"{y(b):.1f}", f"{shown_bytes(int(a))}: {shown_rate(b)}") for a, b in points
+        ],
+        "sizes": [(f"{x(a):.1f}", shown_bytes(int(a))) for a, _ in points[:: max(1, len(points) // 6)]],
+    }
 
 
 def _axis(values: Sequence[float], begin: float, end: float) -> Callable[[float], float]:
@@ -105,7 +78,7 @@ def _axis(values: Sequence[float], begin: float, end: float) -> Callable[[float]
     return lambda value: begin + (end - begin) * (math.log(value) - least) / span
 
 
-def _points(measured: Measured) -> str:
+def _points(measured: Measured) -> Table:
     rows = []
     for point in measured.allreduce:
         share = measured.wire_share(point)
@@ -118,4 +91,4 @@ def _points(measured: Measured) -> str:
         )
         rows.append(cells)
     head = ("size", "time", "algbw GB/s", "busbw GB/s", "of the slowest link")
-    return table(head, rows, "all-reduce by size", text=())
+    return Table(head, rows, "all-reduce by size", text=())

@@ -1,4 +1,4 @@
-"""Templates of ``compose/``, ``ssh/`` and ``scripts/``, with filters that refuse what cannot be quoted."""
+"""Templates of configuration, scripts and pages: filters refuse what cannot be quoted, pages are escaped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def package_text(name: str) -> str:
 
 
 def render_template(name: str, **values: Any) -> str:
-    """Render ``compose/…``, ``ssh/…`` or ``scripts/…`` by its path.
+    """Render ``compose/…``, ``ssh/…``, ``scripts/…`` or ``html/…`` by its path.
 
     Raises:
         jinja2.UndefinedError: a value that the template names is missing.
@@ -43,6 +43,7 @@ def _environment() -> jinja2.Environment:
 
     folders = {name: data_folder(name) for name in ("compose", "ssh")}
     folders["scripts"] = _PACKAGE / "export" / "scripts"
+    folders["html"] = _PACKAGE / "html"
     loader = jinja2.PrefixLoader({name: jinja2.FileSystemLoader(path) for name, path in folders.items()})
     environment = jinja2.Environment(
         loader=loader,
@@ -50,7 +51,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # text for compose and OpenSSH, not for browsers: the filters below quote
+        # The others are text for compose, OpenSSH and shells: the filters below quote.
+        autoescape=jinja2.select_autoescape(("html.j2",), default=False),
     )
     environment.filters["yaml"] = _yaml
     environment.filters["word"] = word

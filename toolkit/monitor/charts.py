@@ -1,10 +1,9 @@
-"""Curves over time as SVG, and times of hosts as bars."""
+"""Geometry of curves over time and of times of hosts as bars, which ``charts.html.j2`` draws."""
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.core.report import Span
@@ -24,6 +23,50 @@ class Line:
     colour: int
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A curve between two moments at which nothing is known; a point alone is a dot."""
+
+    color: int
+    name: str
+    points: Sequence[tuple[str, str]]
+
+    @property
+    def path(self) -> str:
+        """The points of a polyline."""
+        return " ".join(f"{x},{y}" for x, y in self.points)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over the same time.
+
+    Args:
+        label: what they show, for those who hear the page.
+        grid: y of a line, y of its text, and the text.
+        moments: x, anchor and text.
+        marks: x, and what happened then.
+        legend: number of a color, and what has it.
+    """
+
+    label: str
+    height: int
+    grid: Sequence[tuple[str, str, str]]
+    moments: Sequence[tuple[str, str, str]]
+    marks: Sequence[tuple[str, str]]
+    pieces: Sequence[Piece]
+    legend: Sequence[tuple[int, str]]
+    width: int = _WIDTH
+    left: int = _LEFT
+    right: int = _WIDTH - _RIGHT
+    top: int = _TOP
+
+    @property
+    def low(self) -> int:
+        """The y of the value 0."""
+        return self.height - _FOOT
+
+
 def chart(
     lines: Sequence[Line],
     label: str,
@@ -31,8 +74,8 @@ def chart(
     marks: Sequence[tuple[float, str]] = (),
     window: tuple[float, float] | None = None,
     scale: float | None = None,
-) -> str:
-    """Return curves over the same time; empty where there is no value at all.
+) -> Chart | None:
+    """Return curves over the same time; None where there is no value at all.
 
     Args:
         label: what they show, for those who hear the page.
@@ -42,7 +85,7 @@ def chart(
     """
     points = [point for line in lines for point in line.curve.points if point[1] is not None]
     if not points:
-        return ""
+        return None
     begin, end = window or (min(at for at, _ in points), max(at for at, _ in points))
     span = max(end - begin, 1e-9)
     steps = ticks(scale or max(line.curve.top for line in lines))
@@ -55,81 +98,71 @@ def chart(
     def y(value: float) -> float:
         return low - (low - _TOP) * min(1.0, value / top)
 
-    parts = []
-    for value in steps:
-        if value > top:
-            continue
-        parts.append(
-            f"<line x1={_LEFT} x2={_WIDTH - _RIGHT} y1={y(value):.1f} y2={y(value):.1f}"
-            " stroke='var(--line)'/>"
-            f"<text x={_LEFT - 6} y={y(value) + 4:.1f} text-anchor=end>{value:g}</text>"
-        )
-    for number, at in enumerate(moments(begin, end)):
-        anchor = "start" if number == 0 else "end" if x(at) > _WIDTH - 40 else "middle"
-        parts.append(f"<text x={x(at):.1f} y={height - 6} text-anchor={anchor}>{clock_text(at)}</text>")
-    for at, what in marks:
-        if begin <= at <= end:
-            parts.append(
-                f"<line x1={x(at):.1f} x2={x(at):.1f} y1={_TOP} y2={low} stroke='var(--bad)'"
-                f" stroke-dasharray='4 3'><title>{html.escape(what)}</title></line>"
-            )
-    for line in lines:
-        for piece in _pieces(line.curve):
-            path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in piece)
-            look = f"stroke='var(--c{line.colour})' stroke-width=1.8 fill=none stroke-linejoin=round"
-            title = f"<title>{html.escape(line.name)}</title>"
-            if len(piece) == 1:
-                at, value = piece[0]
-                dot = f"cx={x(at):.1f} cy={y(value):.1f} r=2.5 fill='var(--c{line.colour})'"
-                parts.append(f"<circle {dot}>{title}</circle>")
-            else:
-                parts.append(f"<polyline points='{path}' {look}>{title}</polyline>")
-    inner = "".join(parts)
-    return f"<svg viewBox='0 0 {_WIDTH} {height}' role=img aria-label='{html.escape(label)}'>{inner}</svg>"
+    def anchor(number: int, at: float) -> str:
+        return "start" if number == 0 else "end" if x(at) > _WIDTH - 40 else "middle"
 
-
-def legend(names: Iterable[tuple[int, str]]) -> str:
-    """Return which colour is what."""
-    rows = "".join(
-        f"<li><i style='background:var(--c{colour})'></i>{html.escape(name)}" for colour, name in names
+    return Chart(
+        label,
+        height,
+        [(f"{y(value):.1f}", f"{y(value) + 4:.1f}", f"{value:g}") for value in steps if value <= top],
+        [
+            (f"{x(at):.1f}", anchor(number, at), clock_text(at))
+            for number, at in enumerate(moments(begin, end))
+        ],
+        [(f"{x(at):.1f}", what) for at, what in marks if begin <= at <= end],
+        [
+            Piece(line.colour, line.name, [(f"{x(at):.1f}", f"{y(value):.1f}") for at, value in piece])
+            for line in lines
+            for piece in _pieces(line.curve)
+        ],
+        [(line.colour, line.name) for line in lines],
     )
-    return f"<ul class=legend>{rows}</ul>"
 
 
-def bars(spans: Sequence[Span], hosts: Sequence[str], colours: Sequence[str], label: str) -> str:
-    """Return the spans as bars, a row for each host that has any, over one axis of time.
+@dataclass(frozen=True)
+class Bars:
+    """Spans as bars, a row for each host that has any, over one axis of time.
+
+    Args:
+        label: what they show, for those who hear the page.
+        rows: host, and begin and length in percent, number of the color and title of each of its bars.
+        moments: place in percent, and text.
+        legend: number of a color, and what has it.
+    """
+
+    label: str
+    rows: Sequence[tuple[str, Sequence[tuple[str, str, int, str]]]]
+    moments: Sequence[tuple[str, str]]
+    legend: Sequence[tuple[int, str]]
+
+
+def bars(spans: Sequence[Span], hosts: Sequence[str], colours: Sequence[str], label: str) -> Bars | None:
+    """Return the spans as bars; None where there is none.
 
     Args:
         colours: phases, each in the colour of its place.
     """
     spans = [span for span in spans if span.phase in colours]
     if not spans:
-        return ""
+        return None
     begin, end = min(span.begin for span in spans), max(span.end for span in spans)
     whole = max(end - begin, 1e-9)
-    rows = []
-    for host in hosts:
-        own = [span for span in spans if span.host == host]
-        pieces = "".join(
-            f"<i style='left:{100 * (span.begin - begin) / whole:.2f}%;"
-            f"width:{100 * span.seconds / whole:.2f}%;"
-            f"background:var(--c{colours.index(span.phase) % COLOURS})'"
-            f" title='{html.escape(f'{host}: {span.phase}, {seconds_text(span.seconds)}')}'></i>"
-            for span in own
-        )
-        if own:
-            name = html.escape(host)
-            rows.append(
-                f"<div class=row><span title='{name}'>{name}</span><div class=track>{pieces}</div></div>"
-            )
-    marks = "".join(
-        f"<i style='left:{100 * (at - begin) / whole:.2f}%'>{clock_text(at - begin)}</i>"
-        for at in moments(begin, end)
+    color = {phase: number % COLOURS for number, phase in enumerate(colours)}
+
+    def percent(seconds: float) -> str:
+        return f"{100 * seconds / whole:.2f}"
+
+    def bar(span: Span) -> tuple[str, str, int, str]:
+        title = f"{span.host}: {span.phase}, {seconds_text(span.seconds)}"
+        return percent(span.begin - begin), percent(span.seconds), color[span.phase], title
+
+    rows = [(host, [bar(span) for span in spans if span.host == host]) for host in hosts]
+    return Bars(
+        label,
+        [(host, own) for host, own in rows if own],
+        [(percent(at - begin), clock_text(at - begin)) for at in moments(begin, end)],
+        [(color[phase], phase) for phase in colours if any(span.phase == phase for span in spans)],
     )
-    axis = f"<div class=row><span></span><div class=axis>{marks}</div></div>"
-    seen = [phase for phase in colours if any(span.phase == phase for span in spans)]
-    key = legend((colours.index(phase) % COLOURS, phase) for phase in seen)
-    return f"<div role=img aria-label='{html.escape(label)}'>{''.join(rows)}{axis}</div>{key}"
 
 
 def ticks(top: float, most: int = 4) -> list[float]:

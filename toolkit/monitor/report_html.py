@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Sequence
 
-from toolkit.bench.network_html import network_parts
-from toolkit.bench.scaling_report import Scaling, scaling_parts
+from toolkit.bench.network_html import network_values
+from toolkit.bench.scaling_report import Scaling, scaling_values
 from toolkit.core.report import HERE, Span
-from toolkit.html.page import COLOURS, cards, folded, page, section, table
-from toolkit.monitor.charts import Line, bars, chart, clock_text, legend
+from toolkit.html.page import COLOURS, Table, page
+from toolkit.monitor.charts import Bars, Chart, Line, bars, chart, clock_text
 from toolkit.monitor.job_report import Curve, HostReport, JobReport, RankReport
 from toolkit.network.measured import Measured
 from toolkit.network.units import seconds_text
@@ -46,32 +45,29 @@ def report_html(report: JobReport, when: str, measured: Measured | None, scaling
         measured: the network between the hosts, None where nobody has measured it.
         scaling: how the job's pace grows with hosts, None where nobody has measured it.
     """
-    parts = {
-        "time": section("time", "Where the time went", *times_parts(report)),
-        "pace": section("pace", "Pace", *_pace(report)),
-        "restarts": section("restarts", "Restarts", _attempts(report)) if len(report.attempts) > 1 else "",
-        "ranks": section("ranks", "Ranks", _ranks(report)),
-        "hosts": section("hosts", "Hosts", *(host_part(report, host) for host in report.hosts)),
-        "scaling": section("scaling", "Scaling", *scaling_parts(scaling)) if scaling else "",
-        "network": section("network", "Network", *_network(report, measured)),
-        "versions": section("versions", "Environment and versions", *versions_parts(report)),
-    }
-    titles = {
-        "time": "Time",
-        "pace": "Pace",
-        "restarts": "Restarts",
-        "ranks": "Ranks",
-        "hosts": "Hosts",
-        "scaling": "Scaling",
-        "network": "Network",
-        "versions": "Versions",
-    }
-    links = [(name, titles[name]) for name, text in parts.items() if text]
+    status = report.status
+    alike, differing = _versions_of(report)
     return page(
-        f"Job {report.status.id}",
+        "report",
+        f"Job {status.id}",
         f"{report.cluster}; report of {when}",
-        [*_head(report), *parts.values()],
-        links,
+        status=status,
+        look="good" if status.state == "succeeded" else "bad" if status.final else "soft",
+        verdict=verdict(report),
+        command=shlex.join(status.command),
+        silent=report.silent,
+        facts=facts(report),
+        times=_times(report),
+        pace=_pace(report),
+        restarted=bool(_marks(report)),
+        attempts=_attempts(report) if len(report.attempts) > 1 else None,
+        ranks=_ranks(report),
+        hosts=[(host.name, _gauges(report, host)) for host in report.hosts],
+        scaling=scaling and scaling_values(scaling),
+        network=measured and network_values(measured),
+        network_job=report.network[0],
+        alike=alike,
+        differing=differing,
     )
 
 
@@ -117,52 +113,34 @@ def facts(report: JobReport) -> list[tuple[str, str]]:
     return rows
 
 
-def _head(report: JobReport) -> list[str]:
-    status = report.status
-    look = "good" if status.state == "succeeded" else "bad" if status.final else "soft"
-    reason = f"<p class=bad>{html.escape(status.reason)}</p>" if status.reason and status.final else ""
-    last = "".join(f"{html.escape(line)}\n" for line in status.last_lines)
-    silent = "".join(f"<li>{html.escape(f'{name}: {why}')}" for name, why in report.silent)
-    return [
-        f"<p class='verdict {look}'>{html.escape(verdict(report))}</p>",
-        reason,
-        f"<pre>{last}</pre>" if last and status.state != "succeeded" else "",
-        f"<p><code>{html.escape(shlex.join(status.command))}</code> by {html.escape(status.launcher)}"
-        f"{html.escape(f', started by {status.owner}') if status.owner else ''}</p>",
-        f"<p class=bad>Hosts that do not say anything:</p><ul>{silent}</ul>" if silent else "",
-        cards(facts(report)),
-    ]
+def _marks(report: JobReport) -> list[tuple[float, str]]:
+    """Moments at which the job was started again."""
+    return [(attempt.end, attempt.reason) for attempt in report.attempts[:-1] if attempt.end is not None]
 
 
-def _pace(report: JobReport) -> list[str]:
-    marks = [(attempt.end, attempt.reason) for attempt in report.attempts[:-1] if attempt.end is not None]
-    window = (0.0, max(report.seconds, 1.0))
+def _pace(report: JobReport) -> list[tuple[str, Chart | None]]:
+    marks, window = _marks(report), (0.0, max(report.seconds, 1.0))
     parts = []
     for number, curve in enumerate(report.pace):
         name = {"steps/s": "Steps a second", "samples/s": "Samples a second"}[curve.name]
         typical = report.typical(curve.name)
         label = f"{name} over the job's time, {typical:.4g} in the middle" if typical else name
-        parts += [
-            f"<h3>{html.escape(label)}</h3>",
-            chart([Line(curve, name, number)], label, 170, marks, window),
-        ]
+        parts.append((label, chart([Line(curve, name, number)], label, 170, marks, window)))
     if report.steps is not None and report.steps.top:
         label = f"Steps, up to {report.steps.top:g}"
-        parts += [f"<h3>{label}</h3>", chart([Line(report.steps, "step", 2)], label, 130, marks, window)]
-    if parts and marks:
-        parts.append("<p class=soft>Upright lines: the job was started again.</p>")
-    return parts or ["<p class=soft>The ranks print no steps; docs/top.md says how they are read.</p>"]
+        parts.append((label, chart([Line(report.steps, "step", 2)], label, 130, marks, window)))
+    return parts
 
 
-def _attempts(report: JobReport) -> str:
+def _attempts(report: JobReport) -> Table:
     rows = []
     for number, attempt in enumerate(report.attempts):
         end = "" if attempt.end is None else clock_text(attempt.end)
         rows.append((str(number), clock_text(attempt.begin), end, ", ".join(attempt.hosts), attempt.reason))
-    return table(("attempt", "from", "to", "hosts", "ended by"), rows, "attempts", text=(0, 3, 4))
+    return Table(("attempt", "from", "to", "hosts", "ended by"), rows, "attempts", text=(0, 3, 4))
 
 
-def _ranks(report: JobReport) -> str:
+def _ranks(report: JobReport) -> Table:
     def moment(at: float | None) -> str:
         return "-" if at is None else clock_text(at)
 
@@ -182,26 +160,19 @@ def _ranks(report: JobReport) -> str:
         for rank in report.ranks
     ]
     head = ("rank", "host", "last start", "first line", "first step", "end", "ended")
-    shown = table(head, rows, "ranks", text=(1, 6))
-    return shown if len(rows) <= 16 else folded(f"{len(rows)} ranks", shown)
+    return Table(head, rows, "ranks", text=(1, 6))
 
 
-def _network(report: JobReport, measured: Measured | None) -> list[str]:
-    if measured is None:
-        return ["<p class=soft>Not measured yet: <code>toolkit bench network</code>.</p>"]
-    return [f"<p class=soft>Measured by job {html.escape(report.network[0])}.</p>", *network_parts(measured)]
-
-
-def times_parts(report: JobReport) -> list[str]:
-    """Return what each host did until the first step, then the attempts, and `up` before them."""
+def _times(report: JobReport) -> list[tuple[str, Bars | None, Table | None]]:
+    """What each host did until the first step, then the attempts, and `up` before them; a title for each."""
     first = [*report.preparation, *rank_spans(report)]
     hosts = [HERE, *(host.name for host in report.hosts)]
-    last = max((span.end for span in first), default=0.0)
-    parts = [
-        "<h3>To the first step</h3>" if first else "",
-        bars(first, hosts, _PHASES, f"what each host did until {clock_text(last)} after the start"),
-        _numbers(first, hosts, _PHASES),
-    ]
+    parts = []
+    if first:
+        last = max(span.end for span in first)
+        label = f"what each host did until {clock_text(last)} after the start"
+        drawn = bars(first, hosts, _PHASES, label)
+        parts.append(("To the first step", drawn, _numbers(first, hosts, _PHASES)))
     if len(report.attempts) > 1:
         tries = tuple(f"attempt {number}" for number in range(len(report.attempts)))
         spans = [
@@ -214,16 +185,14 @@ def times_parts(report: JobReport) -> list[str]:
             for name, attempt in zip(tries, report.attempts, strict=True)
             for host in attempt.hosts
         ]
-        parts += ["<h3>All attempts</h3>", bars(spans, hosts, tries, "attempts by host")]
+        parts.append(("All attempts", bars(spans, hosts, tries, "attempts by host"), None))
     if report.up:
         before = report.up_before
         ago = f", {clock_text(before)} before this job" if before is not None and before >= 0 else ""
+        title = f"The last toolkit up that changed something{ago}"
         there = list(dict.fromkeys([*hosts, *(span.host for span in report.up)]))
-        parts += [
-            f"<h3>The last toolkit up that changed something{ago}</h3>",
-            bars(report.up, there, _UP_PHASES, "what up took its time with on each host"),
-            _numbers(report.up, there, _UP_PHASES),
-        ]
+        drawn = bars(report.up, there, _UP_PHASES, "what up took its time with on each host")
+        parts.append((title, drawn, _numbers(report.up, there, _UP_PHASES)))
     return parts
 
 
@@ -252,7 +221,7 @@ def rank_spans(report: JobReport) -> list[Span]:
     return spans
 
 
-def _numbers(spans: Sequence[Span], hosts: Sequence[str], phases: Sequence[str]) -> str:
+def _numbers(spans: Sequence[Span], hosts: Sequence[str], phases: Sequence[str]) -> Table | None:
     """The same bars in numbers: seconds by host and phase."""
     seen = [phase for phase in phases if any(span.phase == phase for span in spans)]
     names = [host for host in hosts if any(span.host == host for span in spans)]
@@ -263,11 +232,11 @@ def _numbers(spans: Sequence[Span], hosts: Sequence[str], phases: Sequence[str])
             own = [span.seconds for span in spans if span.host == host and span.phase == phase]
             cells.append(seconds_text(sum(own)) if own else "")
         rows.append((host, *cells))
-    return folded("In numbers", table(("host", *seen), rows, "seconds by host and phase")) if rows else ""
+    return Table(("host", *seen), rows, "seconds by host and phase") if rows else None
 
 
-def host_part(report: JobReport, host: HostReport) -> str:
-    """Return the curves of one host."""
+def _gauges(report: JobReport, host: HostReport) -> list[tuple[str, Chart]]:
+    """The curves of one host, those of which anything is known."""
     curves = {curve.name: curve for curve in host.curves}
     window = (0.0, max(report.seconds, 1.0))
     parts = []
@@ -275,9 +244,8 @@ def host_part(report: JobReport, host: HostReport) -> str:
         own = [curves[name] for name in names if name in curves]
         # Values beyond the link's speed, where that is known, are faults of the measurement.
         scale = own[0].most if own and own[0].most and names[0] in ("CPU", "memory") else None
-        parts.append(
-            _small(host.name, [Line(curve, curve.name, n) for n, curve in enumerate(own)], window, scale)
-        )
+        lines = [Line(curve, curve.name, n) for n, curve in enumerate(own)]
+        parts.append(_gauge(host.name, lines, window, scale))
     indexes = [name[4:] for name in curves if name.startswith("GPU ") and name[4:].isdigit()]
     for part in _GPU_PARTS:
         lines = [
@@ -286,45 +254,34 @@ def host_part(report: JobReport, host: HostReport) -> str:
             if (name := f"GPU {index}{part}") in curves
         ]
         most = [line.curve.most for line in lines if line.curve.most]
-        parts.append(_small(host.name, lines, window, max(most) if most else None, f"GPUs{part}"))
-    inner = "".join(part for part in parts if part)
-    said = inner and f"<div class=charts>{inner}</div>"
-    return f"<h3>{html.escape(host.name)}</h3>{said or '<p class=soft>No gauges were kept.</p>'}"
+        parts.append(_gauge(host.name, lines, window, max(most) if most else None, f"GPUs{part}"))
+    return [(title, drawn) for title, drawn in parts if drawn]
 
 
-def _small(
+def _gauge(
     host: str, lines: Sequence[Line], window: tuple[float, float], scale: float | None, title: str = ""
-) -> str:
-    if not lines:
-        return ""
+) -> tuple[str, Chart | None]:
     names = title or " and ".join(line.name for line in lines)
-    unit = lines[0].curve.unit
+    unit = lines[0].curve.unit if lines else ""
     text = f"{names}, {unit}" + (f" of {scale:.3g}" if scale and unit != "%" else "")
-    key = legend((line.colour, line.name) for line in lines) if len(lines) > 1 else ""
-    label = f"{text} on {host}"
-    drawn = chart(lines, label, 120, window=window, scale=scale)
-    return f"<div><h3>{html.escape(text)}</h3>{drawn}{key}</div>" if drawn else ""
+    return text, chart(lines, f"{text} on {host}", 120, window=window, scale=scale)
 
 
-def versions_parts(report: JobReport) -> list[str]:
-    """Return what the hosts have, first what is the same on all."""
+def _versions_of(report: JobReport) -> tuple[Table | None, Table | None]:
+    """What the hosts have: what is the same on all, and what is not."""
     names = list(dict.fromkeys(name for host in report.hosts for name, _ in host.versions))
     found = {host.name: dict(host.versions) for host in report.hosts}
     if not names:
-        return []
+        return None, None
     alike = [n for n in names if len({found[host].get(n, "-") for host in found}) == 1]
     others = [n for n in names if n not in alike]
     some = next(iter(found.values()))
-    return [
-        table(("on all hosts", "version"), [(n, some.get(n, "-")) for n in alike], "versions", text=(0, 1)),
-        table(
-            ("not the same", *found),
-            [(n, *(found[host].get(n, "-") for host in found)) for n in others],
-            "versions that differ",
-        )
-        if others
-        else "",
-    ]
+    same = [(n, some.get(n, "-")) for n in alike]
+    rows = [(n, *(found[host].get(n, "-") for host in found)) for n in others]
+    return (
+        Table(("on all hosts", "version"), same, "versions", text=(0, 1)),
+        Table(("not the same", *found), rows, "versions that differ") if rows else None,
+    )
 
 
 def compare_html(one: JobReport, other: JobReport, when: str) -> str:
@@ -333,24 +290,16 @@ def compare_html(one: JobReport, other: JobReport, when: str) -> str:
     Args:
         when: date and time at which it was made, as it is to be shown.
     """
-    names = (one.status.id, other.status.id)
-    parts = {
-        "numbers": section("numbers", "Numbers", _compared_numbers(one, other)),
-        "pace": section("pace", "Pace", *_paces(one, other)),
-        "hosts": section("hosts", "Hosts", _hosts(one, other)),
-        "versions": section("versions", "Versions that differ", _versions(one, other)),
-    }
-    titles = {"numbers": "Numbers", "pace": "Pace", "hosts": "Hosts", "versions": "Versions"}
-    links = [(name, titles[name]) for name, text in parts.items() if text]
-    head = [f"<p class=verdict>{html.escape(comparison(one, other))}</p>"]
-    for report in (one, other):
-        words = shlex.join(report.status.command)
-        head.append(
-            f"<p><b>{html.escape(report.status.id)}</b>: {html.escape(verdict(report))}<br>"
-            f"<code>{html.escape(words)}</code></p>"
-        )
     return page(
-        f"Jobs {names[0]} and {names[1]}", f"{one.cluster}; made {when}", [*head, *parts.values()], links
+        "compare",
+        f"Jobs {one.status.id} and {other.status.id}",
+        f"{one.cluster}; made {when}",
+        comparison=comparison(one, other),
+        jobs=[(job.status.id, verdict(job), shlex.join(job.status.command)) for job in (one, other)],
+        numbers=_compared_numbers(one, other),
+        paces=_paces(one, other),
+        hosts=_hosts(one, other),
+        versions=_versions(one, other),
     )
 
 
@@ -365,7 +314,7 @@ def comparison(one: JobReport, other: JobReport) -> str:
     return "neither has printed its pace"
 
 
-def _compared_numbers(one: JobReport, other: JobReport) -> str:
+def _compared_numbers(one: JobReport, other: JobReport) -> Table:
     sides = [dict(facts(report)) for report in (one, other)]
     names = dict.fromkeys(name for side in sides for name in side)
     rows = [
@@ -373,10 +322,10 @@ def _compared_numbers(one: JobReport, other: JobReport) -> str:
         ("launcher", one.status.launcher, other.status.launcher),
         *((name, sides[0].get(name, "-"), sides[1].get(name, "-")) for name in names),
     ]
-    return table(("", one.status.id, other.status.id), rows, "both jobs in numbers")
+    return Table(("", one.status.id, other.status.id), rows, "both jobs in numbers")
 
 
-def _paces(one: JobReport, other: JobReport) -> list[str]:
+def _paces(one: JobReport, other: JobReport) -> list[tuple[str, Chart]]:
     parts = []
     end = max(one.seconds, other.seconds, 1.0)
     for name in ("steps/s", "samples/s"):
@@ -387,7 +336,7 @@ def _paces(one: JobReport, other: JobReport) -> list[str]:
         ]
         drawn = chart(lines, f"{name} of both jobs, {clock_text(end)} at most", 170, window=(0.0, end))
         if drawn:
-            parts += [f"<h3>{name}</h3>", drawn, legend((line.colour, line.name) for line in lines)]
+            parts.append((name, drawn))
     return parts
 
 
@@ -395,17 +344,17 @@ def _curve(report: JobReport, name: str) -> Curve | None:
     return next((curve for curve in report.pace if curve.name == name), None)
 
 
-def _hosts(one: JobReport, other: JobReport) -> str:
+def _hosts(one: JobReport, other: JobReport) -> Table:
     def slots(report: JobReport) -> dict[str, str]:
         return {name: str(len(taken)) for name, taken in report.status.hosts}
 
     sides = [slots(report) for report in (one, other)]
     names = dict.fromkeys(name for side in sides for name in side)
     rows = [(name, sides[0].get(name, "-"), sides[1].get(name, "-")) for name in names]
-    return table(("ranks on", one.status.id, other.status.id), rows, "ranks by host")
+    return Table(("ranks on", one.status.id, other.status.id), rows, "ranks by host")
 
 
-def _versions(one: JobReport, other: JobReport) -> str:
+def _versions(one: JobReport, other: JobReport) -> Table:
     """Versions that some host of one job has and some host of the other has not."""
 
     def of(report: JobReport) -> dict[str, str]:
@@ -422,6 +371,4 @@ def _versions(one: JobReport, other: JobReport) -> str:
         for name in names
         if sides[0].get(name) != sides[1].get(name)
     ]
-    if not rows:
-        return "<p class=soft>None.</p>"
-    return table(("", one.status.id, other.status.id), rows, "versions that differ", text=(0, 1, 2))
+    return Table(("", one.status.id, other.status.id), rows, "versions that differ", text=(0, 1, 2))

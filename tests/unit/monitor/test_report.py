@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +22,9 @@ from tests.golden import check_golden, without_style
 from tests.unit.cluster_world import EXEC, HOSTS, facts
 from tests.unit.cluster_world import inventory as world_inventory
 from tests.unit.container_world import JOB, PATIENCE_S, World, python, wait_for
+from toolkit.bench.network_html import network_html
 from toolkit.bench.scaling_report import Point as Scaled
-from toolkit.bench.scaling_report import Scaling, parse_scaling
+from toolkit.bench.scaling_report import Scaling, parse_scaling, scaling_html
 from toolkit.container.monitor import gauge_log
 from toolkit.core.report import HERE, Outcome, from_phase, parse_spans, spans_json
 from toolkit.errors import BadInput
@@ -359,6 +363,128 @@ def test_two_jobs_beside_each_other() -> None:
     assert comparison(one, other) == "j1 makes 1.00 times the samples/s of j1"
 
 
+HOSTILE = "a'\" onload=x><script>alert(1)</script>&#39;"
+
+
+class Parsed(HTMLParser):
+    """A page as a browser understands it: elements, attributes, and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.values: list[str] = []
+        self.words = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names |= {tag, *(name for name, _ in attrs)}
+        self.values += [value or "" for _, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def hostile() -> JobReport:
+    """The job of `sample`, in which each name and line that users, hosts or ranks choose is hostile."""
+    whole = sample(state="failed")
+    names = {name: name + HOSTILE for name in ("box1", "box2")}
+    return replace(
+        whole,
+        cluster=HOSTILE,
+        status=replace(
+            whole.status,
+            id=HOSTILE,
+            hosts=((HOSTILE, (0,)),),
+            command=(HOSTILE,),
+            launcher=HOSTILE,
+            owner=HOSTILE,
+            reason=HOSTILE,
+            last_lines=(HOSTILE,),
+        ),
+        hosts=tuple(
+            replace(host, name=names[host.name], versions=((HOSTILE, names[host.name]),))
+            for host in whole.hosts
+        ),
+        ranks=tuple(replace(rank, host=names[rank.host], how=HOSTILE) for rank in whole.ranks),
+        attempts=tuple(
+            replace(attempt, hosts=tuple(names.values()), reason=HOSTILE) for attempt in whole.attempts
+        ),
+        up=tuple(replace(span, host=names[span.host]) for span in whole.up),
+        silent=((HOSTILE, HOSTILE),),
+        network=(HOSTILE, ""),
+    )
+
+
+LINE = (Pair(HOSTILE, "box2", 9.4e9, 2e-5),)
+HOSTILE_NETWORK = Measured((HOSTILE, "box2"), LINE, MEASURED.allreduce, HOSTILE, (HOSTILE,))
+HOSTILE_SCALING = replace(GROWN, faults=(HOSTILE,))
+# Elements and attributes of all pages.
+_ELEMENTS = (
+    "a b br circle code details div h1 h2 h3 header html i li line main meta nav p path polyline pre section "
+    "span style summary svg table td text th title tr ul"
+)
+_ATTRIBUTES = (
+    "aria-label charset class content cx cy d fill href id lang name points r role scope stroke "
+    "stroke-dasharray stroke-linejoin stroke-width style tabindex text-anchor title viewbox width x x1 x2 "
+    "y y1 y2"
+)
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        (
+            lambda: report_html(hostile(), HOSTILE, HOSTILE_NETWORK, HOSTILE_SCALING),
+            # title, when, line of a rank, names of hosts, end of a rank, versions
+            (
+                f"Job {HOSTILE}",
+                f"report of {HOSTILE}",
+                f"{HOSTILE}\n",
+                f"{HOSTILE}: {HOSTILE}",
+                f"box1{HOSTILE}",
+            ),
+        ),
+        (
+            lambda: compare_html(hostile(), sample(), HOSTILE),
+            (f"Jobs {HOSTILE} and j1", f"made {HOSTILE}", f"{HOSTILE}: failed"),
+        ),
+        (
+            lambda: network_html(HOSTILE_NETWORK, HOSTILE, HOSTILE),
+            (f"Network of {HOSTILE}", f"All-reduce ({HOSTILE})", f"slowest link: {HOSTILE}"),
+        ),
+        (
+            lambda: scaling_html(HOSTILE_SCALING, HOSTILE, HOSTILE),
+            (HOSTILE, f"Not measured{HOSTILE}"),
+        ),
+    ],
+    ids=["report", "compare", "network", "scaling"],
+)
+def test_names_titles_and_lines_of_ranks_are_text_in_every_page(
+    page: Callable[[], str], said: tuple[str, ...]
+) -> None:
+    text = page()
+    parsed = Parsed(text)
+    assert [words for words in said if words not in parsed.words] == []
+    assert parsed.names <= {*_ELEMENTS.split(), *_ATTRIBUTES.split()}
+    assert "<script" not in text and "a'" not in text and '\\"' not in text
+
+
+def test_hosts_and_ends_of_attempts_are_text_in_attributes_and_charts() -> None:
+    text = report_html(hostile(), "", None, None)
+    parsed = Parsed(text)
+    assert f"box1{HOSTILE}: attempt 0, 30 s" in parsed.values, "a bar"
+    assert any(value.endswith(f" on box1{HOSTILE}") for value in parsed.values), "a chart of a host"
+    assert f"<title>{html.escape(HOSTILE)}</title></line>" in text, "the mark of a restart"
+
+
+def test_templates_of_pages_are_escaped_without_exception() -> None:
+    files = sorted((Path(toolkit.__file__).parent / "html").glob("*.j2"))
+    assert len(files) >= 7
+    for file in files:
+        assert file.name.endswith(".html.j2"), "by its name it is escaped"
+        assert not re.search(r"safe|autoescape", file.read_text(encoding="utf-8")), file.name
+
+
 def test_charts_have_round_numbers_and_no_line_where_nothing_is_known() -> None:
     assert [ticks(top) for top in (0, 7.3, 0.21, 1000, float("inf"))] == [
         [0.0, 1.0],
@@ -376,8 +502,8 @@ def test_charts_have_round_numbers_and_no_line_where_nothing_is_known() -> None:
     ]
     curve = Curve("x", "", ((0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 1.0), (4.0, 1.5)))
     drawn = chart([Line(curve, "x", 0)], "x")
-    assert drawn.count("<polyline") == 2
-    assert chart([Line(Curve("x", "", ((0.0, None),)), "x", 0)], "x") == ""
+    assert drawn is not None and [len(piece.points) for piece in drawn.pieces] == [2, 2]
+    assert chart([Line(Curve("x", "", ((0.0, None),)), "x", 0)], "x") is None
 
 
 def test_scaling_is_read_as_it_was_printed() -> None:
