@@ -40,7 +40,11 @@ def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
     if data.get("transport") != EXEC:
         return
     launcher = data.get("launcher")
-    if isinstance(launcher, str) and launcher in fields.LAUNCHER_NAMES and launcher not in (*WITHOUT_SSH, "auto"):
+    if (
+        isinstance(launcher, str)
+        and launcher in fields.LAUNCHER_NAMES
+        and launcher not in (*WITHOUT_SSH, "auto")
+    ):
         instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
         yield ("launcher",), f"{launcher} needs ssh, and transport is {EXEC}; write {instead}"
     if "worker_port" in data:

@@ -59,7 +59,9 @@ StartWithin = Annotated[int, _START[0], _START[1]]
 ShmSize = Annotated[str, AfterValidator(fields.shm_size), _text(fields.SHM_SIZE)]
 LogSize = Annotated[str, AfterValidator(fields.log_size), _text(fields.SHM_SIZE)]
 Launcher = Annotated[
-    str, AfterValidator(fields.launcher), WithJsonSchema({"type": "string", "enum": list(fields.LAUNCHER_NAMES)})
+    str,
+    AfterValidator(fields.launcher),
+    WithJsonSchema({"type": "string", "enum": list(fields.LAUNCHER_NAMES)}),
 ]
 EnvName = Annotated[str, AfterValidator(fields.env_name), _text(fields.ENV_NAME)]
 Env = dict[EnvName, str]

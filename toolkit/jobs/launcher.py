@@ -21,8 +21,7 @@ from toolkit.jobs.script_imports import (
 )
 from toolkit.launchers import ELASTIC, LAUNCHERS
 from toolkit.launchers.job import Job
-from toolkit.protocol.transport import EXEC, INSTEAD
-from toolkit.protocol.transport import WITHOUT_SSH
+from toolkit.protocol.transport import EXEC, INSTEAD, WITHOUT_SSH
 
 AUTO = "auto"
 # Of a program that is looked through for its imports: files, and bytes of each.
