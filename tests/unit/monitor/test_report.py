@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 import toolkit.monitor.report
 from tests.golden import check_golden, without_style
@@ -474,7 +474,7 @@ def test_hosts_and_ends_of_attempts_are_text_in_attributes_and_charts() -> None:
     parsed = Parsed(text)
     assert f"box1{HOSTILE}: attempt 0, 30 s" in parsed.values, "a bar"
     assert any(value.endswith(f" on box1{HOSTILE}") for value in parsed.values), "a chart of a host"
-    assert f"<title>{html.escape(HOSTILE)}</title></line>" in text, "the mark of a restart"
+    assert f"<title>{escape(HOSTILE)}</title></line>" in text, "the mark of a restart"
 
 
 def test_templates_of_pages_are_escaped_without_exception() -> None:
