@@ -35,7 +35,7 @@ class Build(NamedTuple):
 
 BUILDS = (
     Build(1, "job/rank.py", 'f"rank-{place.rank}.exit"', 'f"rank-{place.local_rank}.exit"'),
-    Build(2, "job/attempt.py", "if (late or astray) and", "if (late and not astray) and"),
+    Build(2, "job/attempt.py", "if (is_late or astray) and", "if (is_late and not astray) and"),
     Build(3, "job/lease_times.py", "LEASE_S = 10.0", "LEASE_S = 100.0"),
     Build(4, "job/lease_times.py", "LOST_S = 4.0", "LOST_S = 1.0"),
     Build(5, "job/rank_records.py", "min(enumerate(records), key", "max(enumerate(records), key"),

@@ -193,7 +193,7 @@ class Cluster:
 
 def program_of(words: list[str]) -> str:
     """Return the program of toolkit/container that a command starts, empty for any other command."""
-    at = next((number for number, word in enumerate(words[:2]) if word.endswith("/run.py")), -1)
+    at = next((number for number, word in enumerate(words[:4]) if word.endswith("/run.py")), -1)
     name = words[at + 1]
     return name if at >= 0 or name.startswith("job.") else ""
 

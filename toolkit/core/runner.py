@@ -42,8 +42,8 @@ class Runner(Protocol):
         """Run to the end; output goes to ``sink`` as it comes, standard input is fed from ``source``.
 
         Args:
-            silence: if no byte of output arrives for this many seconds, give up with status 124. The command
-                ends there with the connection, or when it next writes.
+            silence: if no byte of output arrives and no piece of input is taken for this many seconds, give
+                up with status 124. The command ends there with the connection, or when it next writes.
         """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from toolkit.protocol.names import JOBS, RUNS, program
 _GIVE = program("send_files", "-S", "-E")
 _LIST_SECONDS = 120.0
 _SHOWN = 8
+_PIECE = 2**15  # bytes of a request that are sent at once
 
 # Bytes done, bytes in all.
 Tell = Callable[[int, int], None]
@@ -230,13 +231,17 @@ def bring(session: Session, found: Found, tell: Tell, keep_modes: bool = False) 
     return Got(found.host, str(found.into.path), count, received, found.there, tuple(skipped))
 
 
+def _pieces(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + _PIECE] for at in range(0, len(data), _PIECE))
+
+
 def _receive(
     runner: ContainerRunner, writer: LocalWriter, files: Sequence[RemoteFile], tell: Callable[[int], None]
 ) -> int:
     """Receive the files; return the number of bytes."""
     stream = FileStream(writer, files, tell)
     asked = json.dumps([[one.path, one.size, one.inode] for one in files]).encode()
-    result = runner.stream(command(*_GIVE, "send"), stream, [asked], MOST_SILENCE_S)
+    result = runner.stream(command(*_GIVE, "send"), stream, _pieces(asked), MOST_SILENCE_S)
     if not result.ok or not stream.complete:
         raise failure(result, runner, "run the same command again: it goes on from what is there")
     if stream.refused:

@@ -26,6 +26,7 @@ from toolkit.remote.keepalive import SILENCE_S
 from toolkit.remote.ssh_config import Target
 
 _CHUNK = 2**15
+_SLICE_S = 5.0  # of waiting for output that has a limit of silence
 _DIAL_S = 15.0
 # The host ends a command that is late. So many seconds later this machine gives up on the host.
 _LATE_S = 15.0
@@ -231,14 +232,22 @@ class SshRunner:
         """Run a line; what comes on standard error goes to `said`, or is kept for the result.
 
         Args:
-            silence: seconds without output after which the host is given up, see ``Runner.stream``.
+            silence: seconds without a byte after which the host is given up, see ``Runner.stream``.
         """
         start = time.monotonic()
         errors = bytearray()
         broken: list[BaseException] = []
 
+        sent = 0
+
         def keep(data: bytes) -> None:
             errors.extend(data[: _MOST_ERRORS - len(errors)])
+
+        def counted(chunks: Iterable[bytes]) -> Iterator[bytes]:
+            nonlocal sent
+            for chunk in chunks:
+                yield chunk
+                sent += 1
 
         out, err = _Framed(sink, self.name), _Framed(said or keep, self.name)
         # The host ends a late command. This limit is for a host that is silent, and for a process that
@@ -254,8 +263,8 @@ class SshRunner:
             if source is None and not hold:
                 channel.shutdown_write()
             if source is not None:
-                threading.Thread(target=_feed, args=(channel, source, broken), daemon=True).start()
-            for data in arriving(channel, deadline, silence):
+                threading.Thread(target=_feed, args=(channel, counted(source), broken), daemon=True).start()
+            for data in arriving(channel, deadline, silence, lambda: sent):
                 try:
                     out(data)
                 except OSError as error:
@@ -347,34 +356,60 @@ class Timed(Protocol):
 
     def recv(self, nbytes: int) -> bytes: ...
 
+    def recv_ready(self) -> bool: ...
+
 
 def arriving(
     channel: Timed,
     until: float | None,
     silence: float | None = None,
+    sent: Callable[[], int] = lambda: 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[bytes]:
     """Yield what a channel receives up to its end.
 
+    Args:
+        sent: returns how many pieces of input the other end has taken, which is a sign of life too.
+
     Raises:
-        TimeoutError: it has not ended by `until`, whether bytes still arrive or not; or no byte has arrived
-            for `silence` seconds.
+        TimeoutError: it has not ended by `until`, whether bytes still arrive or not; or there was no sign of
+            life for `silence` seconds. Time in which this machine stood still does not count.
     """
+    quiet, taken = 0.0, sent()
     while True:
         left = None if until is None else until - clock()
         if left is not None and left <= 0:
             raise TimeoutError
-        if (limit := _least(left, silence)) is not None:
+        limit = left if silence is None else _least(left, silence, _SLICE_S)
+        if limit is not None:
             channel.settimeout(limit)
-        data = channel.recv(_CHUNK)
+        try:
+            data = channel.recv(_CHUNK)
+        except TimeoutError:
+            if silence is None or limit is None:
+                raise
+            # A wait can end late, after this machine slept, although bytes have arrived.
+            before, taken = taken, sent()
+            quiet = 0.0 if channel.recv_ready() or taken != before else quiet + limit
+            if quiet >= silence:
+                raise
+            continue
         if not data:
             return
+        quiet = 0.0
         yield data
 
 
 def _drain(channel: paramiko.Channel, into: Sink, broken: list[BaseException]) -> None:
     try:
-        while data := channel.recv_stderr(_CHUNK):
+        while True:
+            try:
+                if not (data := channel.recv_stderr(_CHUNK)):
+                    break
+            except TimeoutError:
+                if channel.closed:
+                    break
+                continue  # the limit of both streams is for standard output
             into(data)
     except (OSError, EOFError, paramiko.SSHException):
         pass  # the caller, who reads standard output, meets the same

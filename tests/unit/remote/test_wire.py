@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -15,11 +16,11 @@ from typing import Any
 import paramiko
 import pytest
 
-from tests.unit.container_world import PATIENCE_S
+from tests.unit.container_world import PATIENCE_S, wait_for
 from toolkit.core.command import TIMED_OUT, Command, Ref, command, script
 from toolkit.core.runner import ContainerRunner
 from toolkit.errors import ToolkitError
-from toolkit.remote.ssh import MARK, SshRunner, _feed, _Framed, arriving, terminal_wire, wire
+from toolkit.remote.ssh import MARK, SshRunner, _drain, _feed, _Framed, arriving, terminal_wire, wire
 from toolkit.remote.ssh_config import Target
 
 # Debian's names; what is a link to another one is tried once.
@@ -285,28 +286,72 @@ def test_output_without_end_does_not_move_the_limit_of_a_command() -> None:
 
 
 class Silent:
-    """A channel whose other end sends one byte, then nothing; a wait without a limit is a failure."""
+    """A channel whose other end sends one byte, then nothing; a wait without a limit is a failure.
 
-    def __init__(self) -> None:
-        self.limits: list[float | None] = []
+    Args:
+        ready: for how many waits bytes have arrived although the wait has ended.
+    """
+
+    def __init__(self, ready: int = 0) -> None:
+        self.now, self.limit, self.begun, self.ready = 0.0, 0.0, False, ready
 
     def settimeout(self, timeout: float | None) -> None:
-        self.limits.append(timeout)
+        self.limit = timeout or 0.0
 
     def recv(self, nbytes: int) -> bytes:
-        assert self.limits, "it waits without a limit"
-        if len(self.limits) > 1:
+        assert self.limit, "it waits without a limit"
+        if self.begun:
+            self.now += self.limit
             raise TimeoutError
+        self.begun = True
         return b"x"
 
+    def recv_ready(self) -> bool:
+        self.ready -= 1
+        return self.ready >= 0
 
-@pytest.mark.parametrize(("until", "limit"), [(None, 30.0), (35.0, 30.0), (20.0, 20.0)])
-def test_a_silent_channel_is_given_up_after_the_shorter_limit(until: float | None, limit: float) -> None:
-    channel, found = Silent(), b""
+
+@pytest.mark.parametrize(
+    ("until", "ready", "taken", "end"),
+    [(None, 0, 0, 30.0), (35.0, 0, 0, 30.0), (20.0, 0, 0, 20.0), (None, 4, 0, 50.0), (None, 0, 3, 45.0)],
+)
+def test_a_silent_channel_is_given_up_after_the_shorter_limit(
+    until: float | None, ready: int, taken: int, end: float
+) -> None:
+    """Bytes that have arrived, and pieces of input that were taken, are signs of life."""
+    channel, found = Silent(ready), b""
+    pieces = itertools.chain(range(taken + 1), itertools.repeat(taken))
+    asked = {"silence": 30.0, "sent": lambda: next(pieces), "clock": lambda: channel.now}
+    if not taken:
+        asked["sent"] = lambda: 0
     with pytest.raises(TimeoutError):
-        for data in arriving(channel, until, silence=30.0, clock=lambda: 0.0):
+        for data in arriving(channel, until, **asked):  # type: ignore[arg-type]
             found += data
-    assert (found, channel.limits) == (b"x", [limit, limit])
+    assert (found, channel.now) == (b"x", end)
+
+
+class Counted(paramiko.Channel):
+    """A channel of its own, without a connection, that counts the waits for standard error."""
+
+    waits = 0
+
+    def recv_stderr(self, nbytes: int) -> bytes:
+        self.waits += 1
+        return super().recv_stderr(nbytes)
+
+
+def test_the_limit_for_standard_output_does_not_end_standard_error() -> None:
+    channel, heard = Counted(1), list[bytes]()
+    channel._set_window(2**21, 2**15)
+    channel.settimeout(0.01)
+    drain = threading.Thread(target=_drain, args=(channel, heard.append, []), daemon=True)
+    drain.start()
+    wait_for(lambda: channel.waits > 2)
+    channel.in_stderr_buffer.feed(b"tar: Input/output error")
+    wait_for(lambda: bool(heard))
+    channel.closed = True
+    drain.join(PATIENCE_S)
+    assert heard == [b"tar: Input/output error"] and not drain.is_alive()
 
 
 class Ended:
@@ -329,6 +374,9 @@ class Ended:
 
     def recv(self, nbytes: int) -> bytes:
         return self.out.pop(0)
+
+    def recv_ready(self) -> bool:
+        return False
 
     def recv_stderr(self, nbytes: int) -> bytes:
         return self.err.pop(0)

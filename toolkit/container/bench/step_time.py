@@ -198,3 +198,7 @@ def main() -> int:
     code = finish(run_script(options.script, options.arguments))
     # Not the interpreter's own end: DDP and Horovod have threads at work, which abort it now and then.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

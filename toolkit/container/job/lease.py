@@ -178,7 +178,7 @@ def start_gauges(job_id: str) -> subprocess.Popen[bytes] | None:
     env = {name: value for name, value in os.environ.items() if name != JOB_MARK}
     with suppress(OSError):
         return subprocess.Popen(
-            [sys.executable, *program("monitor.gauge_log"), job_id],
+            [sys.executable, "-S", "-E", *program("monitor.gauge_log"), job_id],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
