@@ -51,10 +51,10 @@ lint: venv       ## ruff and mypy
 	$(BIN)/mypy scripts/site/hook.py
 	$(BIN)/mypy examples/checkpoint.py
 
-golden: venv     ## write all golden files anew, then look at `git diff`
+golden: venv     ## rewrite all golden files, then look at `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
 
-docs: venv       ## write docs/reference and cli/explained.py anew, from what they tell of
+docs: venv       ## rewrite docs/reference and cli/explained.py from the code that they describe
 	@$(BIN)/python scripts/reference.py
 
 site: venv       ## the documentation as a site, into site/; open site/index.html

@@ -1,4 +1,4 @@
-"""Starts the command line; here so that Ctrl-C is told in words also while the rest is still imported."""
+"""Start of the command line. Ctrl-C during the imports is reported without a traceback."""
 
 from __future__ import annotations
 

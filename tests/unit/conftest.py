@@ -1,4 +1,4 @@
-"""What several unit tests need: the command line, called as a shell does; a folder for programs."""
+"""Fixtures of several unit tests: the command line, called as a shell does, and a folder for programs."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ READS_WORDS = {
 # at the top of the file.
 LATE = {
     ("toolkit", "toolkit.api.cluster"): "importing any module of the package would import the whole API",
-    ("__main__", "toolkit.cli.app"): "Ctrl-C during this import is told in words",
-    ("__main__", "toolkit.cli.tracebacks"): "Ctrl-C during this import is told in words",
+    ("__main__", "toolkit.cli.app"): "Ctrl-C during this import is reported without a traceback",
+    ("__main__", "toolkit.cli.tracebacks"): "Ctrl-C during this import is reported without a traceback",
     ("api.executors", "toolkit.data.send"): "only a plan with data needs it",
     ("api.executors", "toolkit.image.send"): "Docker SDK; only a plan that sends an image needs it",
     ("api.executors", "toolkit.jobs.send_code"): "only a plan that starts a job needs it",

@@ -14,7 +14,7 @@ from toolkit.network.measured import Measured
 
 
 class BenchPart(Part):
-    """What a cluster that is up gives."""
+    """Measurements of a running cluster."""
 
     def network(self, seconds: float = 0.5, engine: str = "auto", only: Sequence[str] = ()) -> Measured:
         """Measure every ordered pair of hosts and all-reduce by size, in the image.

@@ -109,7 +109,7 @@ class Connection:
 
     @property
     def shows_notices(self) -> bool:
-        """Whether notices go to a function that shows all of them."""
+        """Return True if a function of the caller receives all notices."""
         return self._notice is not None
 
     def notify(self, notice: Notice) -> None:
