@@ -123,6 +123,18 @@ def sh(host: str, text: str, lab: str = LAB) -> str:
     return on(host, "sh", "-c", text, lab=lab)
 
 
+def run_as_root(host: str, text: str, lab: str = LAB) -> None:
+    """Run a shell text as root on a practice host; fail the test, with what it printed, if it fails.
+
+    A change of a host that did not happen must not look like a defect of the command that is tested.
+    """
+    argv = ["docker", "exec", outer(host, lab), "sh", "-c", text]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, (
+        f"on {host}: {text}\nended with {done.returncode}: {done.stdout}{done.stderr}"
+    )
+
+
 def containers(host: str, cluster: str, running: bool = False) -> list[str]:
     """Names of the cluster's containers on a host, stopped ones too unless only ``running`` count."""
     filters = ("--filter", f"label=toolkit.cluster={cluster}", *(() if running else ("-a",)))
