@@ -34,7 +34,7 @@ PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bmay not\b", "cannot, must not or might not"),
         (r"\b(whoever|nobody|somebody|a stranger|strangers)\b", "the role: another user, no host, a client"),
         (r"\b(is|are|was|were|be|been|being) (said|told)\b", "is printed, is reported, receives"),
-        (r"\bstands?\b(?! for\b)", "is, is stored, exists"),
+        (r"\bstands?\b(?!( in)? for\b)", "is, is stored, exists"),
         (r"; else\b", "a new sentence: Otherwise ..."),
         (r"\bof ours\b", "created by toolkit"),
         (r"\b(cure|mend)(s|d|ed)?\b", "fix"),
@@ -48,6 +48,7 @@ PHRASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 # In other Python files only docstrings and comments are prose: their strings are data of tests.
 _MESSAGES_IN = "toolkit/"
 _CODE_IN_MARKDOWN = re.compile(r"`[^`\n]+`|\]\([^)\s]*\)|<!--.*?-->", re.DOTALL)
+_SHELL_PROSE = re.compile(r"(?:^|\s)#.*|'[^']*'|\"[^\"]*\"")
 _FENCE = re.compile(r"^ *(```|~~~)")
 
 
@@ -88,8 +89,15 @@ def markdown_texts(source: str) -> Iterator[Text]:
             yield Text(number, line)
 
 
+def shell_texts(source: str) -> Iterator[Text]:
+    """Yield the comment and the quoted words of each line of a shell script."""
+    for number, line in enumerate(source.splitlines(), 1):
+        for words in _SHELL_PROSE.findall(line):
+            yield Text(number, words)
+
+
 def other_texts(source: str) -> Iterator[Text]:
-    """Yield each line of a file that has no docstrings: templates, Dockerfiles, scripts, YAML."""
+    """Yield each line of any other file: templates, Dockerfiles, YAML."""
     for number, line in enumerate(source.splitlines(), 1):
         yield Text(number, line)
 
@@ -104,6 +112,8 @@ def problems(path: str, source: str) -> Iterator[tuple[int, str]]:
         texts = python_texts(source, path.startswith(_MESSAGES_IN))
     elif path.endswith(".md"):
         texts = markdown_texts(source)
+    elif path.endswith(".sh"):
+        texts = shell_texts(source)
     else:
         texts = other_texts(source)
     for text in texts:
