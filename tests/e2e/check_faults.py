@@ -119,8 +119,8 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
         ),
         Fault(
             "disk-home",
-            "chmod 555 /home/trainer",
-            "chmod 700 /home/trainer",
+            "stat -c %a /home/trainer >/root/mode; chmod 555 /home/trainer",
+            "chmod $(cat /root/mode) /home/trainer; rm /root/mode",
             "cannot be written to",
             "warning",
         ),
