@@ -133,7 +133,7 @@ def test_hosts_files_on_pages_are_right(page: str, text: str) -> None:
 
 
 def test_the_pages_have_hosts_files() -> None:
-    assert {"README.md", "docs/aws.md"} <= {page for page, _ in HOSTS_FILES}
+    assert {"README.md", "docs/how-to/aws.md"} <= {page for page, _ in HOSTS_FILES}
 
 
 def test_no_page_holds_both_sides_of_a_merge() -> None:
