@@ -1,4 +1,4 @@
-"""The rules about folders and imports of docs/internals/architecture.md, as functions of the modules' texts."""
+"""The folder and import rules of docs/internals/architecture.md, as functions of the modules' texts."""
 
 from __future__ import annotations
 
