@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("file", nargs="?", type=Path)
     args = parser.parse_args()
     if args.file is None:
-        print("matrix  skipped: takes up to 30 minutes; python bench/bench_matrix.py docs/internals/matrix.md")
+        print("matrix  skipped: takes 30 minutes; python bench/bench_matrix.py docs/internals/matrix.md")
         return
     start = time.monotonic()
 
