@@ -152,7 +152,7 @@ def main() -> None:
         print(f"{time.monotonic() - start:6.0f} s {text}", file=sys.stderr, flush=True)
 
     lab = Path(".lab", args.lab).resolve()
-    about = ("--name", args.lab, "--hosts", str(len(ENGINES)), "--engine", ",".join(ENGINES))
+    about = ("--name", args.lab, "--count", str(len(ENGINES)), "--engine", ",".join(ENGINES))
     try:
         run(TOOLKIT, "lab", "up", *about, "--folder", str(lab))
         hosts = look(lab, args.lab)

@@ -143,7 +143,7 @@ def test_an_image_without_a_tool_has_a_fix_that_this_image_can_meet(
     found = alarms(judge(with_inside(base, "gpu2", lacks=lacks.split()), STAGES))
     assert {finding.verdict for finding in found} == {"error"} and len(found) == len(fixes)
     for finding, fix in zip(found, fixes, strict=True):
-        assert fix in finding.fix and "toolkit image build --flavour gpu" in finding.fix
+        assert fix in finding.fix and "toolkit image build --flavor gpu" in finding.fix
 
 
 def test_what_another_transport_or_launcher_needs_is_no_finding() -> None:
