@@ -126,7 +126,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recorder:
     recorder = Recorder()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hosts.yaml").write_text(world.HOSTS)
-    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "train.py").write_text("import torch\n")
 
     def opened(inventory: Any, *more: Any) -> Session:
         session = Session(inventory)

@@ -71,7 +71,7 @@ _LOOK_SECONDS = 30.0
 
 
 def choose_launcher(session: Session, layout: Layout | None, asked: str) -> tuple[str, str]:
-    """Return the launcher of the all-reduce, and why it is not the hosts file's; the latter is often empty.
+    """Return the launcher of the all-reduce, and why it is not that of the hosts file, or mpirun for auto.
 
     Args:
         layout: None if the cluster is not up: then nothing is known of its image.
@@ -79,9 +79,9 @@ def choose_launcher(session: Session, layout: Layout | None, asked: str) -> tupl
     """
     if asked and asked != AUTO and asked not in WITH_TOKEN:
         return asked, ""
-    # The all-reduce imports torch.distributed.
     wanted = asked or session.inventory.launcher
-    wanted = "torchrun" if AUTO in (wanted, session.inventory.launcher) else wanted
+    # The same order as in _OTHERS: mpirun if the image has it, otherwise torchrun.
+    wanted = _OTHERS[0] if wanted == AUTO else wanted
     others = [name for name in _OTHERS if not session.inventory.in_parts or name in WITHOUT_SSH]
     if layout is None:
         return wanted, ""

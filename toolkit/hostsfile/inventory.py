@@ -122,7 +122,7 @@ class Inventory:
     ulimits: tuple[Ulimit, ...] = ()
     shm_bytes: int = 8 * 1024**3
     log_bytes: int = DEFAULT_LOG_BYTES
-    launcher: str = "horovodrun"
+    launcher: str = "auto"
     network: str = "auto"
     state_dir: str = ""
     known_hosts: str = ""

@@ -257,9 +257,9 @@ class HostsFile(_Strict):
         default="64m", description="The most that one log of a job takes on a disk: each rank's, the merged."
     )
     launcher: Launcher = Field(
-        default="horovodrun",
-        description="What starts the ranks; auto: what the script's imports ask for. "
-        "If absent and transport is exec, mpirun.",
+        default="auto",
+        description="The program that starts the ranks. auto chooses by the script's imports; without a "
+        "library that connects ranks it chooses python.",
     )
     engine: Engine = Field(default="docker", description="What runs containers on the hosts.")
     transport: Transport = Field(

@@ -13,7 +13,6 @@ from toolkit.hostsfile.errors import Path, path_text
 from toolkit.hostsfile.fields import command_words, limit
 from toolkit.hostsfile.inventory import DataSet, Host, Inventory, Service
 from toolkit.hostsfile.yaml import KEY, Document, read_yaml
-from toolkit.protocol.transport import EXEC, INSTEAD
 
 if TYPE_CHECKING:
     from toolkit.hostsfile.models import (
@@ -117,7 +116,7 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         transport=model.transport,
         shm_bytes=fields.size_bytes(model.shm_size),
         log_bytes=fields.size_bytes(model.log_size),
-        launcher=_launcher(model),
+        launcher=model.launcher,
         network=model.network,
         state_dir=model.state_dir,
         services=tuple(_service(name, item, main) for name, item in (model.services or {}).items()),
@@ -125,13 +124,6 @@ def _inventory(model: HostsFile, source: str) -> Inventory:
         pull="never" if isinstance(image, str) else image.pull,
         source=source,
     )
-
-
-def _launcher(model: HostsFile) -> str:
-    """What the file says, or what starts the default's ranks by this transport."""
-    if model.transport == EXEC and "launcher" not in model.model_fields_set:
-        return INSTEAD[model.launcher]
-    return model.launcher
 
 
 def _host(name: str, settings: HostSettings | None) -> Host:

@@ -229,8 +229,9 @@ hosts:
 # The size of /dev/shm, which data loaders share.
 # shm_size: 8g
 
-# What starts the ranks: horovodrun, mpirun, torchrun, accelerate, deepspeed, python; auto reads the script.
-# launcher: horovodrun
+# The program that starts the ranks. auto chooses by the script's imports. Others: torchrun, horovodrun,
+# horovodrun-gloo, mpirun, accelerate, deepspeed, ray, python.
+# launcher: auto
 
 # How ranks are started on workers: ssh, or exec, with which no container has an sshd or a key.
 # transport: ssh

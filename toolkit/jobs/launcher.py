@@ -1,8 +1,10 @@
-"""What starts a job's ranks, and what each rank executes: as a person asked, or as the script expects."""
+"""The launcher of a job and the command of each rank: as the user asked, or by the script's imports."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +26,19 @@ from toolkit.launchers.job import Job
 from toolkit.protocol.transport import EXEC, INSTEAD, WITHOUT_SSH
 
 AUTO = "auto"
-# Of a program that is looked through for its imports: files, and bytes of each.
+# Stands for a script's path where the code is an argument.
+_CODE = "the code after -c"
+# The reason for FALLBACK if a script was read.
+NO_LIBRARY = "imports no library that connects ranks"
+# The most that is read of a program for its imports: files, and bytes of each.
 _MANY_SOURCES, _LONG_SOURCE = 200, 1 << 20
-_PYTHON = ("python", "python3")
+_PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.[0-9]+)?)?")
+# Options of Python that take a value as the next word.
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+# -c and -m, also after other options in one word, as in -uc.
+_CODE_FOLLOWS, _MODULE_FOLLOWS = re.compile(r"-[a-zA-VYZ]*c"), re.compile(r"-[a-zA-VYZ]*m")
 _ACCELERATE = ("accelerate", "launch")
-# Commands that start ranks themselves -> the launcher in whose place a person may have typed them.
+# Commands that start ranks themselves -> the launcher that the user probably means.
 _THEMSELVES = {
     ("accelerate", "launch"): "accelerate",
     ("deepspeed",): "deepspeed",
@@ -44,11 +54,11 @@ _THEMSELVES = {
 
 @dataclass(frozen=True)
 class Start:
-    """How ranks are started.
+    """The launcher of a job and the command of each rank.
 
     Args:
-        command: what each executes.
-        why: where the launcher was chosen here, by what; else empty.
+        command: the command that each rank executes.
+        why: the reason for the launcher if ``auto`` chose it; otherwise empty.
         local_rank_word: see ``Job``.
     """
 
@@ -61,41 +71,47 @@ class Start:
 def how_to_start(
     words: Sequence[str], workdir: Path | None, launcher: str, named: bool, alone: bool
 ) -> Start:
-    """Return how the ranks of a job are started; reads the script and what it imports from its folder.
+    """Return the launcher and the command of a job; read the script and what it imports from its folder.
 
     Args:
         words: a script of ``workdir`` with its arguments, or a command.
         launcher: one of ``LAUNCHERS``, or AUTO.
-        named: a person has named it for this job; else it is the hosts file's.
-        alone: there is one rank only, which may start others itself.
+        named: the user named the launcher for this job; otherwise it is that of the hosts file.
+        alone: the job has one rank only, which is allowed to start others.
 
     Raises:
         BadInput: see ``rank_command``; or the command would start ranks itself, once for each rank.
     """
     command = rank_command(words, workdir)
     if tuple(words[:2]) == _ACCELERATE and (launcher in (AUTO, "accelerate") or not named):
-        return Start("accelerate", command, "" if launcher == "accelerate" else "the command says so")
+        return Start(
+            "accelerate", command, "" if launcher == "accelerate" else "the command is accelerate launch"
+        )
     if not alone:
         _refuse_nested(words)
     sources = _sources(command, workdir)
-    script = next(iter(sources), "")
     why = ""
     if launcher == AUTO:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python thinks of a person's code is not our affair
-            choice = launcher_for(frozenset().union(*map(imports_of, sources.values())))
-        launcher = choice.launcher
-        why = f"{script} imports {choice.module}" if choice.module else _no_reason(script)
+        choice = launcher_for(frozenset().union(*map(_imports, sources.values())))
+        launcher, why = choice.launcher, _reason(next(iter(sources), ""), choice.module)
     word = launcher == "deepspeed" and any(map(takes_local_rank, sources.values()))
     return Start(launcher, command, why, word)
 
 
-def _no_reason(script: str) -> str:
-    return f"nothing that {script} imports lets ranks work together" if script else "no script to read"
+def _imports(source: str) -> frozenset[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python's warnings about the user's code
+        return imports_of(source)
+
+
+def _reason(script: str, module: str) -> str:
+    if module:
+        return f"{script} imports {module}"
+    return f"{script} {NO_LIBRARY}" if script else "the command is no Python script of the folder"
 
 
 def _refuse_nested(words: Sequence[str]) -> None:
-    plain = ("python" if words[0] in _PYTHON else words[0], *words[1:3])
+    plain = ("python" if _PYTHON.fullmatch(words[0]) else words[0], *words[1:3])
     for start, launcher in _THEMSELVES.items():
         if plain[: len(start)] == start:
             name = " ".join(words[: len(start)])
@@ -106,10 +122,39 @@ def _refuse_nested(words: Sequence[str]) -> None:
 
 
 def _sources(command: Sequence[str], workdir: Path | None) -> dict[str, str]:
-    """The script that a command runs, and what it imports from the folder, by path; none is empty."""
-    if workdir is None or len(command) < 2 or command[0] not in _PYTHON or not command[1].endswith(".py"):
+    """Return the Python code that a command runs and what it imports from the folder, by path."""
+    kind, index = _python_program(command)
+    if kind == "code":
+        return {_CODE: command[index]}
+    if not kind or workdir is None:
         return {}
-    return read_sources(workdir, command[1]) if is_file(workdir / command[1]) else {}
+    candidates = [command[index]]
+    if kind == "module":
+        base = command[index].replace(".", "/")
+        candidates = [f"{base}.py", f"{base}/__main__.py"]
+    script = next((path for path in candidates if is_file(workdir / path)), "")
+    return read_sources(workdir, script) if script else {}
+
+
+def _python_program(command: Sequence[str]) -> tuple[str, int]:
+    """Return ``script``, ``module`` or ``code`` (empty if unknown), and the index of the word that names it.
+
+    Options of Python before it are skipped.
+    """
+    words = iter(enumerate(command))
+    if not _PYTHON.fullmatch(next(words, (0, ""))[1]):
+        return "", 0
+    for index, word in words:
+        following = min(index + 1, len(command) - 1)
+        if not word.startswith("-"):
+            return ("script" if word.endswith(".py") else ""), index
+        if _CODE_FOLLOWS.fullmatch(word):
+            return "code", following
+        if _MODULE_FOLLOWS.fullmatch(word):
+            return "module", following
+        if word in _WITH_VALUE:
+            next(words, None)
+    return "", 0
 
 
 def rank_command(words: Sequence[str], workdir: Path | None) -> tuple[str, ...]:
@@ -164,12 +209,13 @@ def misplaced_options(
     except BadInput:
         return "", ()
     sources = _sources(command, workdir)
-    if not sources:
+    kind, script = _python_program(command)
+    if not sources or kind != "script":
         return "", ()
-    given = command[2:]
+    given = command[script + 1 :]
     own = given[: given.index("--")] if "--" in given else given
     names = dict.fromkeys(word.partition("=")[0] for word in own if word.startswith("-"))
-    return command[1], tuple(
+    return command[script], tuple(
         name
         for name in names
         if name in options and not any(mentions(text, name) for text in sources.values())
@@ -184,53 +230,79 @@ def launcher_problems(launcher: str) -> list[Problem]:
     return [Problem("--launcher", f"is one of {known}, found {launcher}")]
 
 
-def elastic_problems(launcher: str, max_restarts: int) -> list[Problem]:
-    """Return what keeps a job from being elastic; the launcher may be empty, when it is not known."""
+def elastic_problems(launcher: str, max_restarts: int, why: str = "") -> list[Problem]:
+    """Return the problems that prevent an elastic job.
+
+    Args:
+        launcher: empty if it is not known.
+        why: the reason for the launcher if ``auto`` chose it.
+    """
     problems = []
     if launcher in LAUNCHERS and launcher not in ELASTIC:
         known = " or ".join(f"--launcher {name}" for name in ELASTIC)
-        problems.append(Problem("--elastic", f"{launcher} cannot start ranks again by itself; {known}"))
+        chosen = f" ({why})" if why else ""
+        problems.append(Problem("--elastic", f"{launcher}{chosen} cannot restart ranks itself; use {known}"))
     if not max_restarts:
-        problems.append(Problem("--elastic", "say how often ranks may be started again: --max-restarts N"))
+        problems.append(Problem("--elastic", "the limit of restarts is missing; add --max-restarts N"))
     return problems
 
 
 def without_ssh(start: Start) -> Start:
-    """Return the same where no host reaches another: a launcher that was chosen here has its equal there."""
+    """Return the same start for hosts that cannot reach each other by SSH.
+
+    A launcher that ``auto`` chose is replaced by one that starts the same ranks. A launcher that the user
+    named stays.
+    """
     instead = INSTEAD.get(start.launcher) if start.why else None
     return replace(start, launcher=instead) if instead else start
 
 
 def transport_problems(launcher: str, max_restarts: int) -> list[Problem]:
-    """Return what keeps a job from being started where no host reaches another."""
+    """Return the problems that prevent the job with ``transport: exec``."""
     problems = []
     if launcher in LAUNCHERS and launcher not in WITHOUT_SSH:
         known = " or ".join(f"--launcher {name}" for name in WITHOUT_SSH)
-        problems.append(Problem("--launcher", f"{launcher} needs ssh, and transport is {EXEC}; {known}"))
+        problems.append(Problem("--launcher", f"{launcher} needs SSH, and transport is {EXEC}; use {known}"))
     if max_restarts:
-        what = f"a job starts again over ssh alone, and transport is {EXEC}; leave it out"
+        what = f"restarts need SSH between the hosts, and transport is {EXEC}; remove this option"
         problems.append(Problem("--max-restarts", what))
     return problems
 
 
+# Which code of Horovod 0.28.1 does what: docs/internals/adr, "default launcher".
+_GLOO_ELASTIC = (
+    "Horovod's rendezvous listens on main without authentication and unpickles worker addresses that it "
+    "receives: every client that reaches main can run programs as you (CVE-2024-10190), and can read and "
+    "replace the store's other entries (CVE-2026-31234)"
+)
+_GLOO_STATIC = (
+    "Horovod's rendezvous listens on main without authentication: every client that reaches main can read "
+    "and replace the entries of its key-value store (CVE-2026-31234); the code execution of CVE-2024-10190 "
+    "needs --elastic"
+)
+
+
 def launcher_findings(job: Job, start: Start | None = None) -> tuple[Finding, ...]:
-    """Return what is to be known about the way in which a job is started."""
+    """Return warnings about the launcher of a job."""
     found = []
-    by_gloo = job.launcher == "horovodrun-gloo" or (job.elastic and job.launcher == "horovodrun")
-    if by_gloo:
-        what = (
-            "Horovod with Gloo meets at an HTTP server on main that asks for no password and unpickles what "
-            "it gets: whoever reaches main's data address can run programs as you (CVE-2024-10190)"
-        )
+    if job.launcher == "horovodrun-gloo" or (job.elastic and job.launcher == "horovodrun"):
+        what = _GLOO_ELASTIC if job.elastic else _GLOO_STATIC
         which = "--elastic" if job.elastic else "--launcher"
-        other = "--launcher torchrun, or without --elastic" if job.elastic else "--launcher horovodrun"
-        fix = f"only on a network that you trust; else {other}"
+        restarts = f" --max-restarts {job.max_restarts}" if job.elastic else ""
+        fix = _run_with(job, f"--launcher horovodrun{restarts}")
         found.append(Finding("launcher", "warning", what, fix, job.main, which))
-    if start is not None and start.why and start.launcher == FALLBACK and job.world_size > 1:
-        what = f"{start.why}: each of the {job.world_size} ranks does the same work"
-        fix = "--launcher NAME, where they do work together"
-        found.append(Finding("launcher", "warning", what, fix, "", "--launcher auto"))
+    # A command that is no Python script, such as a shell script, can connect its ranks in ways unknown here.
+    if start is not None and start.launcher == FALLBACK and NO_LIBRARY in start.why and job.world_size > 1:
+        what = f"{start.why}: unless it does so itself, each of the {job.world_size} ranks does the same work"
+        found.append(Finding("launcher", "warning", what, _run_with(job, "--np 1"), "", "--launcher auto"))
     return tuple(found)
+
+
+def _run_with(job: Job, options: str) -> str:
+    """Return the command that runs the job's script with these options, without the script's arguments."""
+    kind, index = _python_program(job.command)
+    script = job.command[index] if kind == "script" else "SCRIPT"
+    return f"toolkit run {options} {shlex.quote(script)}"
 
 
 def read_sources(folder: Path, script: str) -> dict[str, str]:
@@ -250,10 +322,7 @@ def read_sources(folder: Path, script: str) -> dict[str, str]:
         except OSError:
             continue
         beside = path.rpartition("/")[0]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what Python thinks of a person's code is not our affair
-            names = imports_of(found[path])
-        for name in sorted(names):
+        for name in sorted(_imports(found[path])):
             places = {beside} if name.startswith(".") else {beside, script.rpartition("/")[0], ""}
             waiting += [each for place in sorted(places) for each in files_of(name, place)]
     return found

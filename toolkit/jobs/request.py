@@ -103,11 +103,13 @@ def check_request(inventory: Inventory | None, request: Request) -> CheckedReque
     else:
         try:
             start = start_of(inventory, request)
-            launcher = start.launcher
+            # Without an inventory it is unknown whether the hosts file names a launcher.
+            launcher = start.launcher if launcher else ""
         except BadInput as error:
             problems += error.problems
     if request.elastic:
-        problems += elastic_problems(launcher, request.max_restarts)
+        why = start.why if start is not None else ""
+        problems += elastic_problems(launcher, request.max_restarts, why)
     if inventory is not None and inventory.in_parts:
         problems += transport_problems(launcher, request.max_restarts)
     sources = ["command line"] if problems else []

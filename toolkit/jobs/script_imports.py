@@ -1,4 +1,4 @@
-"""Imports of a Python script, the launcher that such a script expects, and the options that it mentions."""
+"""Imports of a Python script, the launcher that they ask for, and the options that the script mentions."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-# Words that are tried one after another: who uses the first has no use for the later.
+# The first module of this list that a script imports decides. A library comes before those that it uses.
 _EXPECTED = (
     ("ray", "ray"),
     ("horovod", "horovodrun"),
     ("accelerate", "accelerate"),
     ("deepspeed", "deepspeed"),
+    # Before torch: torch.distributed also works under mpirun, but MPI has one rank only under torchrun.
+    ("mpi4py", "mpirun"),
     ("lightning", "torchrun"),
     ("pytorch_lightning", "torchrun"),
     ("transformers", "torchrun"),
-    ("torch.distributed", "torchrun"),
-    ("torch.nn.parallel.DistributedDataParallel", "torchrun"),
-    ("mpi4py", "mpirun"),
+    # Not torch.distributed alone: `import torch` is enough to call torch.distributed.init_process_group().
+    ("torch", "torchrun"),
 )
-# Where nothing says that ranks meet, nothing is to be started but them.
+# For everything else: each rank gets RANK, WORLD_SIZE and the other variables, and no launcher around it.
 FALLBACK = "python"
 
-# For what this Python's grammar does not know.
+# For a source that this Python's grammar rejects.
 _IMPORT = re.compile(
     r"^[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+([\w.]+)[ \t]+import)", re.M
 )
@@ -35,7 +36,7 @@ class Choice:
     """A launcher and why it was chosen.
 
     Args:
-        module: whose import decided; empty where none did.
+        module: the imported module that decided; empty if none did.
     """
 
     launcher: str

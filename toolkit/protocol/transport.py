@@ -12,8 +12,8 @@ TRANSPORTS = (SSH, EXEC)
 
 # Launchers that need no connection between hosts once all launches run.
 WITHOUT_SSH = ("accelerate", "mpirun", "python", "torchrun")
-# What starts the same ranks.
-INSTEAD = {"horovodrun": "mpirun"}
+# Launchers that need SSH -> the launcher that starts the same ranks without it.
+INSTEAD = {"deepspeed": "torchrun", "horovodrun": "mpirun"}
 
 # The status of a container whose program its image does not have.
 NOT_FOUND = 127

@@ -339,7 +339,7 @@ def test_the_launcher_is_decided_once_by_the_sources_as_they_were(
     monkeypatch.setattr(toolkit.jobs.request, "how_to_start", count)
     with cluster().prepare_run(request, check=False) as prepared:
         assert prepared.job.launcher == "torchrun" and len(decided) == 1
-        assert prepared.notes == ("launcher torchrun: train.py imports torch.distributed",)
+        assert prepared.notes == ("launcher torchrun: train.py imports torch",)
         prepared.execute(lambda event: None)
     assert len(decided) == 1
     checked = check_request(world.inventory(), request)

@@ -85,7 +85,13 @@ CASES = (
     Case("disk-state", "error", _state(may="rx"), "may not write to /home/alice/.local"),
     Case("disk-state", "error", _state(f"locked|{_STATE}/jobs\n"), f"may not write to {_STATE}/jobs"),
     Case("disk-state", "error", _state(on="fuse.sshfs|nas:/home|rw,user_id=1000"), "may not enter"),
-    Case("disk-state", "error", _NOEXEC, "noexec"),
+    Case(
+        "disk-state",
+        "error",
+        replace(_NOEXEC, inventory=replace(_NOEXEC.inventory, launcher="horovodrun")),
+        "noexec",
+    ),
+    Case("disk-state", "warning", _NOEXEC, "mpirun and horovodrun would fail"),
     Case(
         "disk-state",
         "warning",

@@ -14,6 +14,7 @@ from toolkit.core.facts import Interface
 from toolkit.protocol.looks import LookReport
 
 GOOD = scene()
+_HOROVODRUN = replace(GOOD, inventory=replace(GOOD.inventory, launcher="horovodrun"))
 DROPPED = {"worker": {"answer": "timeout"}, "master": {"answer": "timeout"}, "any": {"answer": "timeout"}}
 REFUSED = {"worker": {"answer": "refused"}}
 NOTHING = replace(GOOD, paths={}, choice=replace(GOOD.choice, paths={}))
@@ -272,9 +273,11 @@ NETWORK_CASES = (
     Case(
         "in-programs",
         "error",
-        net.with_inside(GOOD, "gpu2", lacks=["mpirun"]),
+        net.with_inside(_HOROVODRUN, "gpu2", lacks=["mpirun"]),
         "the image toolkit:cpu has no mpirun, which launcher: horovodrun needs",
     ),
+    # With launcher: auto the image needs no launcher's program.
+    Case("in-programs", "ok", net.with_inside(GOOD, "gpu2", lacks=["mpirun", "horovodrun", "torchrun"])),
     Case("in-programs", "not checked", net.without_looks(GOOD), "no container"),
     Case("in-listen", "ok", GOOD),
     Case(

@@ -76,7 +76,7 @@ def test_full_example() -> None:
         ulimits=(Ulimit("memlock", -1, -1), Ulimit("nofile", 65536, 65536), Ulimit("stack", 8388608, -1)),
         shm_bytes=16 * 1024**3,
         log_bytes=256 * 1024**2,
-        launcher="horovodrun",
+        launcher="auto",
         state_dir="/scratch",
         known_hosts="~/.ssh/known_hosts_cluster",
         services=(board,),
@@ -284,7 +284,7 @@ def test_schema() -> None:
     assert schema["required"] == ["cluster", "image", "hosts"]
     assert schema["additionalProperties"] is False
     assert schema["properties"]["launcher"]["enum"] == list(fields.LAUNCHER_NAMES)
-    assert schema["properties"]["launcher"]["default"] == "horovodrun"
+    assert schema["properties"]["launcher"]["default"] == "auto"
     assert schema["properties"]["worker_port"]["minimum"] == 1024
     described = [schema, *schema["$defs"].values()]
     assert all(p.get("description") for model in described for p in model["properties"].values())

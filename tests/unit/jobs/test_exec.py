@@ -50,10 +50,9 @@ TEXT = f"{world.HOSTS}{world.EXEC}"
 # The hosts file and the plan
 
 
-def test_mpirun_starts_what_horovodrun_would() -> None:
-    assert world.inventory(TEXT).launcher == "mpirun"
+def test_a_launcher_of_auto_that_needs_ssh_is_replaced() -> None:
+    assert world.inventory(TEXT).launcher == world.inventory().launcher == "auto"
     assert world.inventory(f"{TEXT}launcher: torchrun\n").launcher == "torchrun"
-    assert world.inventory().launcher == "horovodrun"
     auto = Start("horovodrun", ("python", "a.py"), why="a.py imports horovod")
     assert without_ssh(auto).launcher == "mpirun"
     assert without_ssh(replace(auto, why="")).launcher == "horovodrun", "a person has named it"

@@ -1,4 +1,4 @@
-"""What a script imports, and the launcher that follows from it."""
+"""Imports of a script, and the launcher that they ask for."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ def test_the_names_that_are_imported(source: str, names: set[str]) -> None:
         ({"horovod", "torch.distributed"}, Choice("horovodrun", "horovod")),
         ({"deepspeed", "torch.distributed", "torch"}, Choice("deepspeed", "deepspeed")),
         ({"accelerate", "accelerate.Accelerator", "deepspeed"}, Choice("accelerate", "accelerate")),
-        ({"torch.distributed.fsdp"}, Choice("torchrun", "torch.distributed")),
-        ({"torch", "torch.nn.parallel.DistributedDataParallel"}, None),
+        ({"torch.distributed.fsdp"}, Choice("torchrun", "torch")),
+        ({"torch", "torch.nn"}, Choice("torchrun", "torch")),
         ({"transformers", "transformers.Trainer"}, Choice("torchrun", "transformers")),
         ({"mpi4py.MPI", "numpy"}, Choice("mpirun", "mpi4py")),
-        ({"torch", "horovodish", "ray_tracer"}, Choice("python")),
+        ({"mpi4py.MPI", "torch.distributed"}, Choice("mpirun", "mpi4py")),
+        ({"torchvision", "horovodish", "ray_tracer"}, Choice("python")),
         (set(), Choice("python")),
     ],
 )
-def test_the_launcher_that_follows(names: set[str], choice: Choice | None) -> None:
-    assert launcher_for(names) == (choice or Choice("torchrun", "torch.nn.parallel.DistributedDataParallel"))
+def test_imports_decide_the_launcher(names: set[str], choice: Choice) -> None:
+    assert launcher_for(names) == choice
 
 
-def test_every_launcher_that_may_follow_is_there() -> None:
-    words = ("horovod", "accelerate", "deepspeed", "lightning", "transformers", "mpi4py", "numpy")
+def test_auto_chooses_existing_launchers_only() -> None:
+    words = ("ray", "horovod", "accelerate", "deepspeed", "lightning", "mpi4py", "torch", "numpy")
     assert {launcher_for({word}).launcher for word in words} <= set(LAUNCHERS)
 
 

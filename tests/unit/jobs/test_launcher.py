@@ -1,7 +1,8 @@
-"""What starts a job's ranks: as asked, or as the script expects."""
+"""The launcher of a job: as asked, or by the script's imports."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ DEEPSPEED = "import deepspeed\nparser.add_argument('--local_rank', type=int, def
 def code(tmp_path: Path) -> Path:
     scripts = {"ddp.py": DDP, "hvd.py": HVD, "ds.py": DEEPSPEED, "plain.py": "import numpy\n"}
     scripts["rt.py"] = "from ray.train.torch import TorchTrainer\nimport torch.distributed\n"
+    scripts["mpi.py"] = "from mpi4py import MPI\nimport torch\n"
+    scripts |= {"pkg/__main__.py": "import torch\n", "pkg/hvd.py": HVD, "train.sh": "python ddp.py\n"}
     for name, text in scripts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -38,23 +42,44 @@ def start(
 @pytest.mark.parametrize(
     ("words", "launcher", "why"),
     [
-        (("ddp.py", "--x"), "torchrun", "ddp.py imports torch.distributed"),
+        (("ddp.py", "--x"), "torchrun", "ddp.py imports torch"),
         (("hvd.py",), "horovodrun", "hvd.py imports horovod"),
         (("python", "hvd.py"), "horovodrun", "hvd.py imports horovod"),
         (("python3", "hvd.py"), "horovodrun", "hvd.py imports horovod"),
         (("ds.py",), "deepspeed", "ds.py imports deepspeed"),
         (("rt.py",), "ray", "rt.py imports ray"),
-        (("plain.py",), "python", "nothing that plain.py imports lets ranks work together"),
-        (("nvidia-smi",), "python", "no script to read"),
-        (("python", "-m", "ddp"), "python", "no script to read"),
+        (("mpi.py",), "mpirun", "mpi.py imports mpi4py"),
+        (("plain.py",), "python", "plain.py imports no library that connects ranks"),
+        (("python", "-u", "-X", "dev", "ddp.py"), "torchrun", "ddp.py imports torch"),
+        (("/usr/bin/python3.12", "-Werror", "hvd.py"), "horovodrun", "hvd.py imports horovod"),
+        (("python", "-m", "ddp"), "torchrun", "ddp.py imports torch"),
+        (("python", "-um", "pkg"), "torchrun", "pkg/__main__.py imports torch"),
+        (("python", "-m", "pkg.hvd", "-c"), "horovodrun", "pkg/hvd.py imports horovod"),
+        (("python", "-c", HVD), "horovodrun", "the code after -c imports horovod"),
+        (("python", "-uc", "print(1)"), "python", "the code after -c imports no library that connects ranks"),
+        *(
+            (words, "python", "the command is no Python script of the folder")
+            for words in (
+                ("nvidia-smi",),
+                ("train.sh",),
+                ("sh", "-c", "python ddp.py"),
+                ("python",),
+                ("python", "-"),
+                ("python", "-m", "torch.utils.collect_env"),
+                ("python", "/opt/train.py"),
+                ("python", "ddp"),
+            )
+        ),
     ],
 )
-def test_auto_says_what_it_chose(code: Path, words: tuple[str, ...], launcher: str, why: str) -> None:
+def test_auto_gives_its_choice_and_reason(
+    code: Path, words: tuple[str, ...], launcher: str, why: str
+) -> None:
     chosen = start(words, code)
     assert (chosen.launcher, chosen.why) == (launcher, why)
 
 
-def test_what_is_named_is_taken_without_a_word(code: Path) -> None:
+def test_a_named_launcher_is_used_without_a_reason(code: Path) -> None:
     assert start(("hvd.py", "3"), code, "torchrun") == Start("torchrun", ("python", "hvd.py", "3"))
 
 
@@ -107,18 +132,57 @@ def test_auto_is_asked_before_elastic_is_judged(code: Path) -> None:
     elastic = {"launcher": "auto", "elastic": True, "max_restarts": 1}
     assert refused(code, **elastic) == []
     (said,) = refused(code, words=("plain.py",), **elastic)
-    assert "python cannot start ranks again by itself" in said
+    assert "python (plain.py imports no library that connects ranks) cannot restart ranks itself" in said
+    (said,) = refused(code, **elastic | {"max_restarts": 0, "launcher": ""})
+    assert said == "--elastic: the limit of restarts is missing; add --max-restarts N"
 
 
-def test_horovod_with_gloo_warns_and_so_does_what_nothing_holds_together(code: Path) -> None:
+def test_elastic_is_not_judged_while_the_launcher_is_unknown(code: Path) -> None:
+    elastic = Request(("plain.py",), code, elastic=True, max_restarts=1)
+    assert check_request(None, elastic).start.launcher == "python"  # the hosts file may name torchrun
+    with pytest.raises(BadInput, match="cannot restart ranks itself"):
+        check_request(None, replace(elastic, launcher="python"))
+
+
+@pytest.mark.parametrize(
+    ("transport", "in_file", "asked", "words", "used"),
+    [
+        ("ssh", "", "", "ddp.py", "torchrun"),
+        ("ssh", "", "", "hvd.py", "horovodrun"),
+        ("exec", "", "", "hvd.py", "mpirun"),
+        ("exec", "", "", "ds.py", "torchrun"),
+        ("exec", "", "", "plain.py", "python"),
+        ("ssh", "mpirun", "", "hvd.py", "mpirun"),
+        ("ssh", "mpirun", "python", "hvd.py", "python"),
+        ("ssh", "mpirun", "auto", "hvd.py", "horovodrun"),
+        ("exec", "python", "", "ddp.py", "python"),
+    ],
+)
+def test_the_command_line_wins_over_the_file_and_the_file_over_auto(
+    transport: str, in_file: str, asked: str, words: str, used: str, code: Path
+) -> None:
+    text = world.HOSTS + (world.EXEC if transport == "exec" else "")
+    inventory = world.inventory(text + (f"launcher: {in_file}\n" if in_file else ""))
+    checked = check_request(inventory, Request((words,), code, launcher=asked, secrets=False))
+    assert checked.start.launcher == used
+    assert bool(checked.start.why) == (asked == "auto" or not (asked or in_file))
+
+
+def test_horovod_with_gloo_warns_of_both_cves() -> None:
     job = world.job("horovodrun-gloo", world.job("mpirun").hosts)
-    (finding,) = launcher_findings(job)
-    assert finding.verdict == "warning" and "CVE-2024-10190" in finding.what
-    assert "--launcher horovodrun" in finding.fix
-    job = world.job("python", job.hosts)
+    (finding,) = launcher_findings(replace(job, command=("python", "a b.py", "--token", "s3cret")))
+    assert finding.verdict == "warning" and "read and replace" in finding.what
+    assert "CVE-2024-10190" in finding.what and "CVE-2026-31234" in finding.what
+    assert finding.fix == "toolkit run --launcher horovodrun 'a b.py'"
+
+
+def test_ranks_that_no_library_connects_are_warned_of(code: Path) -> None:
+    job = replace(world.job("python", world.job("mpirun").hosts), command=("python", "plain.py"))
     (finding,) = launcher_findings(job, start(("plain.py",), code))
     assert "each of the" in finding.what and finding.verdict == "warning"
+    assert finding.fix == "toolkit run --np 1 plain.py"
     assert launcher_findings(job, start(("plain.py",), code, "python")) == ()
+    assert launcher_findings(job, start(("train.sh",), code)) == ()  # it can connect them
 
 
 # Options after the script
