@@ -1,4 +1,4 @@
-"""T2: all-reduce as Open MPI does it by itself, and as `toolkit network tune` has it, on limited links.
+"""T2: all-reduce with Open MPI's defaults and with the result of `toolkit network tune`, on limited links.
 
 Needs a practice cluster, up, and TOOLKIT_HOSTS:
 
@@ -6,8 +6,8 @@ Needs a practice cluster, up, and TOOLKIT_HOSTS:
     python bench/bench_allreduce.py                                      # half an hour
     python bench/bench_allreduce.py --rates 100 --hosts 4 --pairs 3      # one cell
 
-For each rate and number of hosts the network is tuned; then pairs of jobs follow in turn, one as Open MPI is
-by itself and one tuned. Shares are of the wire limit: 2 (n - 1) / n of the bytes at what the limited link
+For each rate and number of hosts the network is tuned; then pairs of jobs follow, one with the defaults of
+Open MPI and one tuned. Shares are of the wire limit: 2 (n - 1) / n of the bytes at what the limited link
 carries as payload (see bench/lab_links.py). The median over all jobs, of each job's median.
 """
 
@@ -132,7 +132,7 @@ def main() -> None:
         "spread",
         "ratio",
     )
-    print("T2  one all-reduce, Open MPI by itself (plain) and tuned")
+    print("T2  one all-reduce, Open MPI's defaults (plain) and tuned")
     print(" ".join(f"{head:>9}" for head in heads))
     shares: list[tuple[float, float, int]] = []
     with limited(links_of(data), [int(word) for word in options.rates.split(",")]) as rates:

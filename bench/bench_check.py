@@ -1,6 +1,6 @@
-"""How long `toolkit check` takes on practice hosts that hold the image, with and without the containers.
+"""Duration of `toolkit check` on practice hosts with the image, with and without the containers.
 
-With ``--alarms 100``: so many times in a row on all hosts, and what it finds on them though they are well.
+With ``--alarms 100``: 100 runs in a row on all hosts, and the number of findings on healthy hosts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 
 ROUNDS = 7
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
-# Where it is set, every command compiles all modules anew.
+# If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
@@ -29,7 +29,7 @@ def seconds(hosts: Path, *options: str) -> float:
     )
     taken = time.perf_counter() - start
     findings = json.loads(done.stdout)["findings"]
-    # A figure with a fault in it would be that of a time limit.
+    # With an error, the figure would be that of a time limit.
     assert not [f for f in findings if f["verdict"] == "error"], findings
     return taken
 
@@ -42,12 +42,12 @@ def alarms(hosts: Path, rounds: int) -> None:
         )
         said = json.loads(done.stdout)["findings"]
         found += [f"{f['host']} {f['check']}" for f in said if f["verdict"] in ("error", "warning")]
-    print(f"toolkit check, {rounds} times on hosts that are well: {len(found)} errors and warnings", *found)
+    print(f"toolkit check, {rounds} times on healthy hosts: {len(found)} errors and warnings", *found)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--alarms", type=int, default=0, help="only count findings, in so many runs")
+    parser.add_argument("--alarms", type=int, default=0, help="only count findings, in N runs")
     options = parser.parse_args()
     given = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(given).is_file():

@@ -1,8 +1,8 @@
-"""S6: 10,000 files of code to the hosts of a practice cluster, all at once, beside rsync.
+"""S6: 10,000 files of code to all hosts of a practice cluster at once, compared with rsync.
 
-With a lab and its cluster up and TOOLKIT_HOSTS set. Both have their connections open already. Seconds are
-those of looking at the files here and of making the job's folders there; bytes on the wire are what the
-hosts' interfaces count, in and out together, so packets' headers and ssh are in them.
+Needs a cluster that is up, and TOOLKIT_HOSTS. Connections are open in both cases. Seconds: reading the files
+on your machine and creating the folders of the job on the hosts. Bytes: what the interfaces of the hosts
+count in both directions, including packet headers and SSH.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from toolkit.launchers.job import Job
 from toolkit.protocol.names import JOBS
 
 FILES, ROUNDS, NEW_ROUNDS = 10_000, 20, 3
-# Cards have other names on other hosts; what is left out are the machine's own ways to itself.
+# Interface names differ between hosts. Interfaces that end on the host are left out.
 COUNT = "awk '/:/ && !/lo:|docker|br-|veth/ { sub(/.*:/, \"\"); print $1 + $9 }' /proc/net/dev"
 
 
 def write_tree(folder: Path, files: int, seed: int) -> None:
-    """Write so many files of 200 to 4,000 bytes that do not compress, fifty to a folder."""
+    """Write N files of 200 to 4,000 bytes that cannot be compressed, fifty per folder."""
     chance = random.Random(seed)
     for number in range(files):
         place = folder / f"package{number // 500:02d}" / f"module{number // 50 % 10}"
@@ -47,7 +47,7 @@ def write_tree(folder: Path, files: int, seed: int) -> None:
 
 
 class Hosts:
-    """The practice hosts, and the ways to them."""
+    """The practice hosts and the connections to them."""
 
     def __init__(self, hosts_file: Path, stack: ExitStack) -> None:
         data: dict[str, Any] = yaml.safe_load(hosts_file.read_text())
@@ -71,7 +71,7 @@ class Hosts:
         )
 
     def wire(self) -> list[int]:
-        """Bytes that each host's interface has counted."""
+        """Return the bytes that the interface of each host has counted."""
 
         def one(container: str) -> int:
             argv = ["docker", "exec", container, "sh", "-c", COUNT]
@@ -80,7 +80,7 @@ class Hosts:
         return [one(container) for container in self.containers]
 
     def send(self, folder: Path) -> None:
-        """What `run` does with the code."""
+        """Send the code as `run` does."""
         job: Job = replace(self.planned.job, id=f"{self.planned.job.id}-{len(self.made)}")
         self.made.append(job.id)
         plan = plan_run(self.planned.layout, job, folder, read_code(self.session.inventory, folder))
@@ -88,7 +88,7 @@ class Hosts:
         assert report.ok, report.failures
 
     def copy(self, folder: Path) -> None:
-        """The same folder by rsync, to one and the same place each time."""
+        """Send the same folder with rsync, to the same place each time."""
 
         def one(to: str) -> None:
             argv = ["rsync", "-a", "--delete", "-e", self.ssh[to], f"{folder}/", f"{to}:bench-code/"]
@@ -98,7 +98,7 @@ class Hosts:
             list(pool.map(one, self.ssh))
 
     def forget(self, everything: bool = False) -> None:
-        """Remove the jobs that this has made; and what hosts keep for the next ones."""
+        """Remove the jobs that this program created, and the code store of the hosts."""
         kept = [".code"] if everything else []
         remove = script('cd "$1" && shift && rm -rf "$@"', str(JOBS), *self.made, *kept)
         for name in self.session.facts:
@@ -108,7 +108,7 @@ class Hosts:
         self.made.clear()
 
     def settled(self) -> None:
-        """Wait until no host prepares anything any more: people take longer between two runs."""
+        """Wait until no host prepares the next job: people take longer between two runs."""
         look = '[ -z "$(ls "$1/.code/spares" 2>/dev/null)" ] || exec flock "$1/.code/busy" true'
         quiet = script(f"for i in $(seq 200); do {look}; sleep 0.1; done", str(JOBS))
         for name in self.session.facts:
@@ -116,7 +116,7 @@ class Hosts:
 
 
 def measure(hosts: Hosts, act: Callable[[], None]) -> tuple[float, int]:
-    """Seconds, and the most bytes that one host's interface saw."""
+    """Return the seconds, and the most bytes that the interface of one host counted."""
     before, start = hosts.wire(), time.perf_counter()
     act()
     seconds = time.perf_counter() - start

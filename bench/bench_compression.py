@@ -1,4 +1,4 @@
-"""I6: chunks as they are, all compressed, and those that the toolkit chooses, at several rates of links.
+"""I6: no chunk compressed, all compressed, and the choice of toolkit, at several link rates.
 
     toolkit lab up --count 2 && export TOOLKIT_HOSTS=…
     python bench/bench_compression.py
@@ -52,7 +52,7 @@ WAYS: dict[str, Callable[[], Packer]] = {"none": Never, "always": Always, "ours"
 
 
 def library(size: int) -> bytes:
-    """The tar of one file: the first bytes of torch's largest library."""
+    """Return the tar of one file: the first bytes of torch's largest library."""
     # As the same stretch of it: its beginning is names, which become a quarter.
     text = f"tail -c +{64 * MIB} {LIBRARY} | head -c {size}"
     argv = ["docker", "run", "--rm", "--network", "none", "toolkit:cpu", "sh", "-c", text]

@@ -3,7 +3,7 @@
 Needs a practice cluster of two hosts or more, up, and TOOLKIT_HOSTS:
 
     toolkit lab up --count 2 && export TOOLKIT_HOSTS=… && toolkit up
-    python bench/bench_containers.py                # some five minutes
+    python bench/bench_containers.py                # about five minutes
     python bench/bench_containers.py --pairs 3
 
 Without containers: the image's files are unpacked on both hosts, and the same program runs there by chroot,
@@ -47,7 +47,7 @@ def on(container: str, script: str, *arguments: str, text: str = "") -> str:
 
 
 def image_env(container: str, image: str) -> dict[str, str]:
-    """What the image sets for every process."""
+    """Return the variables that the image sets for every process."""
     ask = "docker image inspect --format '{{range .Config.Env}}{{println .}}{{end}}' \"$1\""
     lines = on(container, ask, image).split("\n")
     return dict(line.split("=", 1) for line in lines if "=" in line)

@@ -1,4 +1,4 @@
-"""Data sets to practice hosts, beside `tar | ssh tar`; bytes after a break; a second time.
+"""Data sets to practice hosts, compared with `tar | ssh tar`; bytes after an interruption; unchanged sets.
 
     toolkit lab up --count 3 && export TOOLKIT_HOSTS=…
     python bench/bench_data.py
@@ -63,7 +63,7 @@ def forget(links: Sequence[tuple[str, str]]) -> None:
 
 
 def ours(hosts: Path) -> tuple[float, list[str]]:
-    """Return seconds of the command, and what it said of each host."""
+    """Return the seconds of the command and its outcome for each host."""
     begun = time.perf_counter()
     argv = [TOOLKIT, "data", "send", "--json", "--hosts", str(hosts)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""R1, R2, R3: how soon a failure is noticed, everything is clean, and the job steps again.
+"""R1, R2, R3: seconds until a failure is detected, all hosts are clean, and the job makes steps again.
 
 Needs a practice cluster of two hosts or more, up, and TOOLKIT_HOSTS; R3 with a host lost needs `spares:`
 or takes the survivors:
@@ -7,8 +7,8 @@ or takes the survivors:
     python bench/bench_failure.py --rounds 10
     python bench/bench_failure.py --only R3 --rounds 5
 
-Times are those of this machine's clock, which practice hosts share. Processes of a job are looked for from
-outside, in /proc, by the mark in their environment; run it as root.
+Times are those of the clock of this machine, which practice hosts share. Processes of a job are searched from
+outside, in /proc, by the job tag in their environment; run it as root.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Run:
         self.lines: list[str] = []
 
     def until(self, pattern: str) -> re.Match[str]:
-        """Read on to a line that has this in it."""
+        """Read to the next line that contains this text."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
@@ -61,7 +61,7 @@ class Run:
         raise SystemExit(f"no {pattern!r} in:\n{''.join(self.lines)}")
 
     def end(self) -> float:
-        """Read to the end; returns when that was."""
+        """Read to the end; return its time."""
         assert self.process.stdout is not None
         self.lines += self.process.stdout.readlines()
         self.process.wait()
@@ -71,7 +71,7 @@ class Run:
 
 
 def marked(job: str, but: frozenset[int] = frozenset()) -> set[int]:
-    """Processes of a job on this machine, on whichever practice host; not its supervisor."""
+    """Return the processes of a job on all practice hosts, without its supervisor."""
     mark, found = f"TOOLKIT_JOB={job}".encode(), set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -81,7 +81,7 @@ def marked(job: str, but: frozenset[int] = frozenset()) -> set[int]:
 
 
 def clean_after(job: str, but: frozenset[int] = frozenset(), seconds: float = 60.0) -> float:
-    """When the last process of the job was gone."""
+    """Return when the last process of the job was gone."""
     deadline = time.time() + seconds
     while marked(job, but):
         if time.time() > deadline:
@@ -90,7 +90,7 @@ def clean_after(job: str, but: frozenset[int] = frozenset(), seconds: float = 60
 
 
 def of_host(container: str) -> frozenset[int]:
-    """The processes of a practice host, those in its containers included."""
+    """Return the processes of a practice host, including those in its containers."""
     ask = ["docker", "inspect", "--format", "{{.State.Pid}}", container]
     first = int(subprocess.run(ask, check=True, capture_output=True, text=True).stdout)
     children: dict[int, list[int]] = {}
@@ -105,7 +105,7 @@ def of_host(container: str) -> frozenset[int]:
 
 
 def crash(launcher: str, how: str, victim: int) -> tuple[float, float, str]:
-    """R1: seconds from the failure until no process of the job is left, and until the command ends; why."""
+    """Return R1: seconds until no process of the job is left, seconds until the command exits, the reason."""
     run = Run(launcher, how, str(victim), str(AT))
     job = run.until(r"job (\S+): ")[1]
     failed = float(run.until(r"fails at (\S+)")[1])
@@ -122,7 +122,7 @@ def crash(launcher: str, how: str, victim: int) -> tuple[float, float, str]:
 
 
 def freeze(container: str) -> Callable[[], None]:
-    """Let nothing on a practice host run any more; its kernel, which is this machine's, still answers."""
+    """Stop all processes of a practice host; its kernel, which is that of this machine, still answers."""
 
     def send(number: int) -> None:
         for pid in of_host(container):
@@ -153,7 +153,7 @@ def cut(container: str) -> Callable[[], None]:
 def lose(
     launcher: str, container: str, fault: Callable[[str], Callable[[], None]]
 ) -> tuple[float, float, float]:
-    """R2: seconds until the other hosts are clean, until the command ends, until the lost host is clean."""
+    """Return R2: seconds until the other hosts are clean, the command exits, the lost host is clean."""
     run = Run(launcher, "nothing", "0", "0")
     job = run.until(r"job (\S+): ")[1]
     run.until(rf"step {AT} ")
@@ -176,7 +176,7 @@ def lose(
 
 
 def again(launcher: str, options: tuple[str, ...], fail: Callable[[], Callable[[], None]] | None) -> float:
-    """R3: seconds from the failure to the first step of the next attempt."""
+    """Return R3: seconds from the failure to the first step of the next attempt."""
     how = "nothing" if fail else "SIGKILL"
     run = Run(launcher, how, "1", str(AT), options=("--max-restarts", "1", *options))
     heal = None

@@ -1,4 +1,4 @@
-"""S4: `toolkit up` and `run`, the image being there, until the first word; a hand-written script beside it.
+"""S4: `toolkit up` and `run` to the first line of output with the image present, and a hand-written script.
 
     toolkit lab up --count 3 && export TOOLKIT_HOSTS=… && toolkit image send
     python bench/bench_first_line.py --rounds 5
@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
-# Where it is set, every command compiles all modules anew.
+# If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 WORDS = ("python3", "-c", "print('a word', flush=True)")
 PORT = 12399
@@ -31,7 +31,7 @@ SSHD = "exec /usr/sbin/sshd -D -e -f /k/sshd_config"
 
 
 class Script:
-    """What somebody would write by hand for these hosts."""
+    """A script that a person would write by hand for these hosts."""
 
     def __init__(self, data: dict[str, Any], folder: Path) -> None:
         self.hosts: dict[str, dict[str, str]] = data["hosts"]
@@ -55,11 +55,11 @@ class Script:
         return done.stdout.decode()
 
     def address(self, host: str) -> str:
-        """The address in the network that the hosts share."""
+        """Return the address in the network that the hosts share."""
         return self.hosts[host].get("data_address") or self.ssh(host, "echo $SSH_CONNECTION").split()[2]
 
     def run(self) -> float:
-        """Bring all up and run the job; returns seconds until its first word."""
+        """Start everything and run the job; return the seconds until its first line."""
         start = time.perf_counter()
         keys = Path(tempfile.mkdtemp(dir=self.folder))
         for name in ("user", "host"):
@@ -112,7 +112,7 @@ class Script:
 
 
 def ours(folder: str) -> float:
-    """The same with the toolkit; there is no code to send in either case."""
+    """Do the same with toolkit; neither case sends code."""
     start = time.perf_counter()
     subprocess.run([TOOLKIT, "up"], check=True, capture_output=True)
     words = ("run", "--launcher", "mpirun", "--no-fold", "--workdir", folder, "--", *WORDS)

@@ -24,13 +24,13 @@ from tests.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLKIT = Path(sys.executable).with_name("toolkit")
-# Where it is set, every command compiles all modules anew.
+# If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 LAB = "minutes"
 
 
 def configure(folder: Path, hosts: Path) -> dict[str, str]:
-    """Write an ssh configuration that knows the lab's hosts; returns the environment of it."""
+    """Write an SSH configuration with the practice hosts; return the environment that uses it."""
     rows = yaml.safe_load(hosts.read_text())["hosts"].values()
     known = folder / "known_hosts"
     text = f"Host *\n UserKnownHostsFile {known}\n"

@@ -1,4 +1,4 @@
-"""I1 to I4: an image to practice hosts, beside `docker save | ssh docker load` and the bound.
+"""I1 to I4: an image to practice hosts, compared with `docker save | ssh docker load` and the bound.
 
     toolkit lab up --count 8 && export TOOLKIT_HOSTS=…
     python bench/bench_images.py
@@ -142,7 +142,7 @@ def send(hosts: Path, links: Sequence[tuple[str, str]], way: str, tag: str) -> d
 
 
 def ssh_words(data: dict[str, Any], name: str, config: Path) -> str:
-    """The ssh command that a person would type, with the practice cluster's own key and host keys."""
+    """Return the ssh command that a person would type, with the key and host keys of the practice cluster."""
     host, lab = data["hosts"][name], Path(os.environ["TOOLKIT_HOSTS"]).parent
     key, known = (
         data.get("identity_file") or lab / "id_ed25519",

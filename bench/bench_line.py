@@ -39,14 +39,14 @@ NAME, NET = "toolkit-line", "10.209.0"
 
 
 class Port:
-    """This machine's one port: everything that goes out shares its rate."""
+    """The one port of this machine: everything that it sends shares the rate."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self.rate, self.free, self.lock, self.sent = bytes_per_second, 0.0, threading.Lock(), 0
         self.due, self.then = float("inf"), lambda: None
 
     def at(self, count: int, then: Callable[[], None]) -> None:
-        """Do something once so many bytes have gone out."""
+        """Call a function once N bytes have been sent."""
         self.due, self.then = count, then
 
     def through(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -92,7 +92,7 @@ def ip(words: str) -> None:
 
 @contextmanager
 def networks(count: int, mbit: int, slow: int = 0) -> Iterator[None]:
-    """A switch and so many hosts, each with one limited link to it; what reaches one of them is a tenth."""
+    """Create a switch and N hosts with limited links; one of them receives at a tenth of the rate."""
     made: list[str] = []
     try:
         ip(f"netns add {NAME}")

@@ -28,7 +28,7 @@ USERS = ("trainer", "root")
 
 @dataclass
 class Row:
-    """One way to one cluster: what was tried, in order, and how each went."""
+    """One row: one way to start one cluster, with the steps in order and their results."""
 
     engine: str
     user: str
@@ -44,7 +44,7 @@ COLUMNS = ("up", "smoke", *SCRIPTS, "up again", "down")
 
 
 def fill(row: Row, cluster: Cluster, start: Callable[[], None], log: Callable[[str], None]) -> None:
-    """Try everything in order; after a start that failed only `down` is left to try."""
+    """Run all steps in order; after a failed start, run only `down`."""
     steps: dict[str, Callable[[], None]] = {"up": start, "smoke": cluster.smoke}
     for launcher in SCRIPTS:
         steps[launcher] = lambda launcher=launcher: cluster.job(launcher)  # type: ignore[misc]
@@ -64,7 +64,7 @@ def fill(row: Row, cluster: Cluster, start: Callable[[], None], log: Callable[[s
 
 
 def look(lab: Path, name: str) -> list[Host]:
-    """Ask every practice host what its engine is, and let root in beside the lab's own user."""
+    """Query the engine of every practice host, and allow root to log in beside the user of the lab."""
     hosts = []
     for host, about in yaml.safe_load((lab / "hosts.yaml").read_text())["hosts"].items():
         found = Host(host, f"toolkit-lab-{name}-{host}", about["address"])
@@ -108,24 +108,25 @@ def rows(lab: Path, hosts: list[Host], only: str, log: Callable[[str], None]) ->
 
 
 def document(found: list[Row], outer: dict[str, Any], version: str, command: str, when: datetime) -> str:
-    """Return the page: what was run on what, and one line for each way to a cluster."""
+    """Return the page: versions, steps, and one line for each way to start a cluster."""
     system = f"{outer['OperatingSystem']}, engine {outer['ServerVersion']}, cgroup v{outer['CgroupVersion']}"
     good = sum(row.ok for row in found)
     head = ("engine and image store", "ssh user", "started by", *COLUMNS)
     lines = [
-        "# The matrix",
+        "# Combinations of engines and launchers",
         "",
         f"Written by `{command}` on {when:%Y-%m-%d} with toolkit {version}.",
-        "Versions are what the engines said. The hosts are practice hosts on one machine:",
+        "The engines reported their versions. The hosts are practice hosts on one machine:",
         f"{system}, {outer['Architecture']}.",
         "",
-        "Every line is one cluster of two hosts (the mixed one: three), one rank on each, from start to end:",
-        "`toolkit smoke`; an all-reduce whose result every rank says, with Horovod under `horovodrun`, with",
-        "mpi4py under `mpirun`, with `torch.distributed` under `torchrun`; `toolkit up` again, which may",
-        "start nothing anew; `toolkit down`, after which no container, volume or network of it is left.",
-        "Before compose or scripts started one, `toolkit up --prepare` and `toolkit render` had run.",
+        "Each row is one cluster of two hosts (three in the mixed rows) with one rank per host. The steps:",
+        "`toolkit smoke`; an all-reduce whose result every rank prints, with Horovod under `horovodrun`,",
+        "with mpi4py under `mpirun` and with `torch.distributed` under `torchrun`; `toolkit up` again,",
+        "which must not start a container; `toolkit down`, after which no container, volume or network",
+        "of the cluster exists. `toolkit up --prepare` and `toolkit render` ran before compose or scripts",
+        "started a cluster.",
         "",
-        f"{good} of {len(found)} lines are ok throughout.",
+        f"In {good} of {len(found)} rows every step succeeded.",
         "",
         "| " + " | ".join(head) + " |",
         "| " + " | ".join("---" for _ in head) + " |",

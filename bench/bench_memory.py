@@ -1,9 +1,9 @@
-"""S8: memory of the command with 64 hosts: the most that `status` and a bare `--help` have had at once.
+"""S8: the largest memory of `status` with 64 hosts, and of `--help`.
 
     toolkit lab up --count 8 && export TOOLKIT_HOSTS=…
     python bench/bench_memory.py
 
-Eight hosts stand for sixty-four: each is in the file eight times, under an alias of its own.
+Each of eight hosts is in the file eight times, each time under another alias.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 import yaml
 
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
-# Where it is set, every command compiles all modules anew.
+# If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 HOSTS = 64
 
 
 def peak(*words: str, env: Mapping[str, str] = os.environ) -> float:
-    """The largest resident set of the command in MiB, as the kernel tells when it has ended."""
+    """Return the largest resident set of the command in MiB, as the kernel reports it."""
     pid = os.posix_spawn(TOOLKIT, [TOOLKIT, *words], dict(env), file_actions=_QUIET)
     _, status, usage = os.wait4(pid, 0)
     code = os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""S7: reading a hosts file, planning `up` for it and printing the plan, for 10 to 10,000 hosts.
+"""S7: parse hosts.yaml, plan `up` and print the plan, for 10 to 10,000 hosts.
 
 python bench/bench_planning.py
 """
@@ -24,7 +24,7 @@ ROUNDS = 3
 
 
 def timed(count: int) -> tuple[float, float, float]:
-    """Seconds of reading, of planning, of printing."""
+    """Return the seconds for parsing, planning and printing."""
     names = {
         f"gpu{number}": f"10.{number // 62500}.{number // 250 % 250}.{number % 250 + 1}"
         for number in range(count)

@@ -1,4 +1,4 @@
-"""S5: what `toolkit run` adds on a warm cluster to the same command typed by hand."""
+"""S5: seconds that `toolkit run` adds to the same command typed by hand, on a warm cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
-# Where it is set, every command compiles all modules anew.
+# If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 LAUNCHERS = ("mpirun", "horovodrun")
 

@@ -1,4 +1,4 @@
-"""S1: how long `toolkit --help` takes, next to a typer program that does nothing, and `toolkit render`."""
+"""S1: duration of `toolkit --help`, of an empty typer program, and of `toolkit render`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 PAIRS = 20
-# Where it is set, every command compiles all modules anew.
+# If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 BARE = """
 import typer

@@ -1,4 +1,4 @@
-"""S2 and S3: ssh connections and time of `up` on a practice cluster where everything is there already."""
+"""S2 and S3: SSH connections and duration of an `up` that changes nothing, on a practice cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
 TOOLKIT = str(Path(sys.executable).with_name("toolkit"))
-# Where it is set, every command compiles all modules anew.
+# If it is set, every command compiles all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 

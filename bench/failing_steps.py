@@ -1,4 +1,4 @@
-"""The job of bench_failure.py: an all-reduce every 50 ms; one rank fails when told to, and says when."""
+"""The job of bench_failure.py: an all-reduce every 50 ms; one rank fails on request and prints the time."""
 
 from __future__ import annotations
 

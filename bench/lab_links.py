@@ -15,12 +15,12 @@ FRAME = 14
 
 
 def payload(mbit: int) -> float:
-    """Bits of payload per second on a link that is limited to so many Mb/s."""
+    """Return the bits of payload per second on a link with this limit in Mb/s."""
     return mbit * 1e6 * wire_efficiency(1500, FRAME)
 
 
 def links_of(data: dict[str, Any]) -> list[tuple[str, str]]:
-    """The containers that are a lab's hosts, with their addresses, from the lab's hosts.yaml."""
+    """Return the containers of the practice hosts with their addresses, from their hosts.yaml."""
     # It names the cluster as the lab, and the hosts' containers are named after both.
     return [
         (f"toolkit-lab-{data['cluster']}-{name}", host["address"]) for name, host in data["hosts"].items()
@@ -40,8 +40,8 @@ def shape(links: Sequence[tuple[str, str]], mbit: int, burst: int = 16_384) -> N
         if mbit
         else "del dev $d root"
     )
-    # Whatever this machine's own choice is. Hosts of a lab may not all have cubic, the kernel's; reno is
-    # always there. With bbr a slow link that is busy in both directions loses a tenth.
+    # Independent of the setting of this machine. Not every host has cubic, the kernel's default; every host
+    # has reno. With bbr a slow link that is busy in both directions loses a tenth.
     setting = "net.ipv4.tcp_congestion_control"
     control = f"for name in cubic reno; do sysctl -qw {setting}=$name 2>/dev/null && break; done"
     for container, address in links:
@@ -54,7 +54,7 @@ def shape(links: Sequence[tuple[str, str]], mbit: int, burst: int = 16_384) -> N
 def limited(
     links: Sequence[tuple[str, str]], rates: Sequence[int], burst: int = 16_384
 ) -> Iterator[Iterator[int]]:
-    """Yields an iterator that sets each rate in turn; no limit is left at the end."""
+    """Yield an iterator that sets each rate in turn; remove the limit at the end."""
 
     def each() -> Iterator[int]:
         for mbit in rates:

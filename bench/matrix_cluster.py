@@ -1,4 +1,4 @@
-"""One cluster of the matrix: its hosts file, the ways to start it, and what is tried on it."""
+"""One cluster of the matrix: its hosts file, the ways to start it, and the steps that run on it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ dist.destroy_process_group()
 
 
 class Failed(Exception):
-    """A step of one row did not do what it should; the text says what it said."""
+    """A step of one row failed; the text contains its output."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """One rank of bench_predict.py: all-reduces and training steps with made-up gradients, timed.
 
-Standard input of a run is closed, so that what to do stands on the command line, as JSON:
+Standard input of a run is closed, so the work is on the command line, as JSON:
 {"points": [BYTES, …], "steps": [[COMPUTE_SECONDS, [BUCKET_BYTES, …], REPEATS], …]}
 Computing is a sleep, so that hosts may outnumber cores. Rank 0 prints one JSON line.
 """
@@ -20,7 +20,7 @@ FORWARD = 1 / 3  # as toolkit/predict/model.py has it
 
 
 def timed(work, *args) -> float:
-    """The slowest rank's seconds: a step is over when all have it."""
+    """Return the seconds of the slowest rank: a step ends when all ranks have finished."""
     dist.barrier()
     start = time.perf_counter()
     work(*args)
@@ -35,13 +35,13 @@ def reduce_all(buckets) -> None:
 
 
 def plain(compute: float, buckets) -> None:
-    """Compute, then send."""
+    """Compute, then send all buckets."""
     time.sleep(compute)
     reduce_all(buckets)
 
 
 def hidden(compute: float, buckets) -> None:
-    """As DistributedDataParallel does: a bucket sets out as soon as the backward pass has filled it."""
+    """Send each bucket as soon as the backward pass has filled it, as DistributedDataParallel does."""
     total = sum(bucket.numel() for bucket in buckets)
     start, ready, pending = time.perf_counter(), 0, []
     for bucket in buckets:

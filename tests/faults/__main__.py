@@ -33,7 +33,7 @@ BEGIN, END = "<!-- written by make faults -->", "<!-- end -->"
 
 
 def lacks(fault: Fault) -> bool:
-    """Whether this machine lacks what the fault is done with."""
+    """Return whether a file that the fault needs is missing on this machine."""
     return bool(fault.needs) and not Path(fault.needs).is_file()
 
 
@@ -44,7 +44,7 @@ def try_case(arena: Arena, case: Case, only: str) -> Outcome:
 
 
 def told(row: Outcome) -> str:
-    """One line about a case, and one for each broken invariant."""
+    """Return one line about a case, and one for each broken invariant."""
     seconds = f", ended after {row.end_s:.1f} s" if row.end_s is not None else ""
     how = f"exit {row.exit}, {row.state or 'no job'}{seconds}" if row.injected else "not reached"
     head = f"{row.index:4d}  {row.fault} in {row.phase} on {row.host} ({row.launcher}): {how}"
@@ -128,12 +128,12 @@ def main() -> int:
     faults = [fault for fault in FAULTS if not lacks(fault)]
     for fault in FAULTS:
         if fault not in faults:
-            print(f"{fault.name} is left out: there is no {fault.needs} here", file=sys.stderr)
+            print(f"{fault.name} is left out: {fault.needs} does not exist", file=sys.stderr)
     first = next_index(history, args.seed, args.only)
     numbers = args.again or range(first, args.n)
     cases = [case_at(faults, args.seed, index, args.only) for index in numbers]
     if cases:
-        # Ended from outside, it takes its clusters with it; behind nohup or & SIGINT would be ignored.
+        # If a signal ends it, it removes its clusters; behind nohup or & SIGINT would be ignored.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: sys.exit(143))
         args.history.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def main() -> int:
             for case in cases:
                 row = try_case(arena, case, args.only)
                 with args.history.open("a") as file:
-                    # The history is kept and shown: what it tells of this machine's folders is nobody's.
+                    # The history is published, so it must not contain folders of this machine.
                     file.write(row.line().replace(f"{Path.cwd()}/", "") + "\n")
                 history.append(row)
                 print(told(row), flush=True)

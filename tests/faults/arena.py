@@ -1,4 +1,4 @@
-"""Two clusters on the same practice hosts, the one that is tried and a bystander, and strangers."""
+"""Two clusters on the same practice hosts, the tested one and a bystander, and unrelated processes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.faults.hosts import Agent, HostGone, docker
 from toolkit.lab.files import ensure_key
 
 TRIED, BYSTANDER = "tried", "bystander"
-# The network is broken for all but the bystander, whose sshd is told apart by its port.
+# Network faults spare the bystander, whose sshd has this port.
 PORT = 23451
 LIMITS = {"up": 90.0, "run": 60.0, "stop": 60.0, "down": 60.0, "send": 90.0, "jobs": 40.0, "wait": 90.0}
 IMAGE = "toolkit-faults:1"
 _LAYER = 24 << 20
 _TRAIN = "import time\nprint('training', flush=True)\nwhile True: time.sleep(0.2)\n"
 _STRANGER = "train.py"
-# A cluster that stands may keep its state; its files are looked at after `down`.
+# A cluster that is up keeps its state; its files are examined after `down`.
 _STATE = r": file /home/trainer/\.local/state/toolkit/"
 _BESIDE = f"{_STATE}{BYSTANDER}/"
 
@@ -68,7 +68,7 @@ class Running:
         return self.process.returncode if self.ended is not None else None
 
     def dump(self) -> str:
-        """Return all that it has said, and where each of its threads stands; that ends it."""
+        """Return its output and the stack of each thread; this ends the process."""
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGABRT)
         self.wait(5)
@@ -83,7 +83,7 @@ class Running:
 
 
 class Arena:
-    """What the cases need of the lab: the tried cluster up or down, the others beside it."""
+    """The tested cluster on the practice hosts, up or down, and the bystanders beside it."""
 
     def __init__(self, hosts_file: Path, folder: Path, lab: str) -> None:
         self.data: dict[str, Any] = yaml.safe_load(hosts_file.read_text())
@@ -134,7 +134,7 @@ class Arena:
         return self
 
     def dress(self, host: str) -> None:
-        """What the cases need on a host and a reboot takes away."""
+        """Prepare a host with what the cases need and a reboot removes."""
         self.agents[host].sh(
             f"mkdir -p {DISK}; mountpoint -q {DISK} || "
             f"mount -t tmpfs -o size={DISK_BYTES},mode=777 faults {DISK}; rm -rf {DISK}/*"
@@ -155,7 +155,7 @@ class Arena:
 
     def _start_beside(self) -> None:
         self.bystander.run("up", check=True)
-        # Its connections stand idle: mpirun's have keepalives, which a link that is reset would end.
+        # Its connections are idle: those of mpirun have keepalives, which a link that is reset would end.
         words = ("run", "-d", "--json", "--launcher", "torchrun", "--workdir", "beside", "train.py")
         job = self.bystander.run(*words, check=True).json["job"]
         wanted = len(self.agents)
@@ -264,13 +264,13 @@ class Arena:
     # After a case
 
     def left(self, renewed: set[str], allowed: str = "") -> list[str]:
-        """What is there beyond what was before the case; of a cluster that stands, not its files."""
+        """Return what exists now and did not before the case, without the files of a cluster that is up."""
         before, files = (self.base, _BESIDE) if self.standing is None else (self.standing, _STATE)
         pattern = f"{files}|{allowed}" if allowed else files
         return settled(self.containers, before, 15, renewed, pattern)
 
     def harmed(self, struck: str = "", off: bool = False) -> list[str]:
-        """Who of those beside is not as it was, but for what the fault itself has struck.
+        """Return the bystanders that changed, except those that the fault itself hit.
 
         Args:
             struck: the host on which the fault has ended everybody's containers.
@@ -287,14 +287,14 @@ class Arena:
         return found
 
     def _ending(self) -> str:
-        """How the bystander's job says that it has ended: mending takes its records away."""
+        """Return how the job of the bystander ended, because the repair removes its records."""
         with suppress(ValueError, subprocess.SubprocessError, IndexError, TypeError):
             job = json.loads(self.bystander.run("jobs", "--json", timeout=60).out)[-1]
             return f" ({job['state']} after {job['ended'] - job['started']:.0f} s: {job['reason']})"
         return ""
 
     def mend_beside(self) -> None:
-        """Bring back those beside that a fault has struck, and count anew what is there."""
+        """Restart the bystanders that a fault has hit."""
         for host, agent in self.agents.items():
             if _STRANGER not in agent.sh(f"tr '\\0' ' ' </proc/{self.strangers[host]}/cmdline"):
                 self._start_stranger(host)
@@ -309,7 +309,7 @@ class Arena:
         self.base = take_census(self.containers)
 
     def unwell(self) -> str:
-        """What is wrong with the lab itself, empty when each host has its sshd, engine, network and disk."""
+        """Return problems of the lab; empty if each host has its sshd, engine, network and disk."""
         text = (
             "for i in $(seq 100); do (: </dev/tcp/127.0.0.1/22) 2>/dev/null && break; sleep 0.2; done;"
             "for i in $(seq 100); do timeout 5 docker info >/dev/null 2>&1 && break; sleep 0.2; done;"
@@ -329,7 +329,7 @@ class Arena:
             return "; ".join(filter(None, pool.map(look, self.agents)))
 
     def restart(self) -> None:
-        """Start all hosts anew, after a case that has broken the lab."""
+        """Restart all hosts, after a case that has broken the practice cluster."""
         for container in self.containers.values():
             docker("unpause", container)
             docker("restart", container, seconds=120)

@@ -1,4 +1,4 @@
-"""Every fault and every phase. Adding one is a row here; docs/internals/faults.md is written from it."""
+"""Every fault and every phase, a row each. `make faults REPORT=1` writes docs/internals/faults.md."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ _LEASE = Process(r"^\S*python\S* \S*/run\.py job\.lease ", "TOOLKIT_JOB")
 
 # R1: a rank that dies ends the job everywhere within 3 s, and is named.
 _CRASH = Answer(r"[1-9]\d*", ("failed",), r"\brank {rank} on {host}\b", notice=3, end=3, gone=3)
-# R2: a host that is lost is told within 5 s, the job ended wherever reachable within 8 s; there within 15 s.
+# R2: a lost host is reported within 5 s, reachable hosts are clean within 8 s, the lost one within 15 s.
 _LOST = Answer(r"[1-9]\d*", ("failed",), r"\b{host} is lost\b", notice=5, end=8, gone=8, own=15)
-# The host is named, whatever is said of it.
+# The message names the host; its other words do not matter.
 _NAMED = replace(_LOST, cause=r"\b{host}\b")
 # A host that has never answered is waited for as long as ssh takes to give up: 20 s.
 _UNHEARD = replace(_NAMED, notice=22, end=25, gone=25, own=25)
 _SURVIVES = Answer(states=("succeeded",))
-# Main itself goes: nobody is left to end the job but the leases, and the command can only say so.
+# Main is lost: only the leases end the job, and the command can only report it.
 _MAIN_GONE = Answer(r"[1-9]\d*", ("failed", "lost", "stopped"), r"\b{host}\b", gone=15, own=15)
-# With `up`, `send`, `stop` and `down`: it works all the same, or fails and names the host.
+# With `up`, `send`, `stop` and `down`: the command succeeds, or fails and names the host.
 _MAY_FAIL = Answer(r"0|[1-9]\d*", cause=r"\b{host}\b")
 _MUST_FAIL = Answer(r"[1-9]\d*", cause=r"\b{host}\b")
 _WORKS = Answer("0")
@@ -297,7 +297,7 @@ _CONTAINERS = (
         # Its own ranks cannot end while they are frozen.
         {
             **_in(RUN, replace(_MAIN_GONE, gone=15, own=30)),
-            # Before the leases begin nobody misses it.
+            # Before the leases start, main is not missed.
             "launch": replace(_MAY_FAIL, states=(*_MAIN_GONE.states, "succeeded")),
             "stop": _MAY_FAIL,
         },

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tests.faults.hosts import AGENT
 
-# Runs as root on the host. A process is told by its number and its start, so that a number given anew is
-# another one. What the engine and the host's own services keep on writing is left out of the files.
+# Runs as root on the host. A process is identified by its number and start time, because numbers are reused.
+# Files that the engine and the services of the host write continuously are left out.
 _LOOK = r"""
 for p in /proc/[0-9]*; do
   words=$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null) || continue
@@ -38,7 +38,7 @@ find /dev/shm 2>/dev/null | sed 's/^/file\t/'
 
 @dataclass(frozen=True)
 class Census:
-    """What is on each host, as lines of kind and name."""
+    """Objects on each host, as lines of kind and name."""
 
     hosts: Mapping[str, frozenset[str]]
 
@@ -46,8 +46,8 @@ class Census:
         """Return what is here and was not there, as ``host: kind name``.
 
         Args:
-            renewed: hosts that were started anew, or whose engine or sshd was: processes there are told by
-                their words, and the engine's own port on loopback is another one.
+            renewed: hosts that were restarted, or whose engine or sshd was: their processes are identified by
+                their command lines, and the engine has another port on loopback.
             allowed: pattern of lines that may be there.
         """
         found = []
@@ -79,7 +79,7 @@ def settled(
     renewed: Collection[str] = (),
     allowed: str = "",
 ) -> list[str]:
-    """Return what is left beyond ``before`` once nothing more goes by itself, waiting at most so long.
+    """Return what is left beyond ``before``, waiting at most ``seconds`` for it to disappear.
 
     ``renewed`` and ``allowed`` are those of ``Census.beyond``.
     """

@@ -15,7 +15,7 @@ _SOURCE = Path(__file__).with_name("agent.py")
 
 
 class HostGone(Exception):
-    """The agent does not answer: the host is off, frozen, or has been started anew."""
+    """The agent does not answer: the host is off, frozen, or was restarted."""
 
 
 class Asked:

@@ -1,4 +1,4 @@
-"""The fault matrix as values: what is done, when, where, and what may come of it."""
+"""The fault matrix as values: the effect, its phase and host, and the permitted results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Login:
 
 @dataclass(frozen=True)
 class NewFile:
-    """A file that matches appears on the host; ``{case}`` stands for the case's folder."""
+    """A file that matches appears on the host; ``{case}`` is replaced by the folder of the case."""
 
     glob: str
 
@@ -76,8 +76,8 @@ class Phase:
     about: str
 
 
-# Effects: what is done. Text for a shell runs as root on the host; NAME stands there for the container's
-# name, PEERS for the other hosts' addresses, PORT for the bystander's sshd.
+# Effects: what is done. Text for a shell runs as root on the host; NAME is the name of the container,
+# PEERS are the addresses of the other hosts, PORT is that of the bystander's sshd.
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class ToCommand:
-    """Signals to the command itself, so many seconds apart."""
+    """Signals to the command itself, ``gap`` seconds apart."""
 
     signals: tuple[str, ...]
     gap: float = 0.7
@@ -122,7 +122,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Second:
-    """Somebody starts the same thing once more."""
+    """The same command is started again at the same time."""
 
 
 Effect = Signal | Shell | Machine | ToCommand | Operator | Second
@@ -130,7 +130,7 @@ Effect = Signal | Shell | Machine | ToCommand | Operator | Second
 
 @dataclass(frozen=True)
 class Answer:
-    """What the toolkit may say and do.
+    """Permitted results of a command and its job.
 
     Args:
         exit: pattern of the command's exit status.

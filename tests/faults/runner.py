@@ -1,4 +1,4 @@
-"""Runs one case: brings the lab to the phase, does the fault, watches what comes of it, heals, counts."""
+"""Runs one case: reach the phase, inject the fault, observe the result, repair, take the census."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HINT = re.compile(
     r"|^job \S+: (failed|lost|timeout|stopped)"
 )
 
-# What a fault is done to has gone by itself: then there was no fault.
+# The target of the fault was already gone: then there was no fault.
 _TOO_LATE = re.compile(r"is not running|No such container|is already in progress")
 
 
@@ -66,12 +66,12 @@ class Trial:
 
     @property
     def renewed(self) -> set[str]:
-        """Hosts of which services or everything were started anew."""
+        """Hosts whose services, or all processes, were restarted."""
         anew = self.fault.strikes or isinstance(self.fault.effect, Machine)
         return {self.case.host} if anew or self.fault.name.startswith("sshd") else set()
 
     def run(self) -> Seen:
-        """Return what was seen; the lab is well again afterwards, or has been started anew."""
+        """Return what was seen; afterwards the practice cluster is healthy or was restarted."""
         arena, seen = self.arena, self.seen
         arena.slow = []
         try:
@@ -126,7 +126,7 @@ class Trial:
         assert not reply.strip(), "the job makes no steps"
 
     def _shell(self, text: str) -> str:
-        """The text with what its words stand for."""
+        """Return the text with its variables defined."""
         case, arena = self.case, self.arena
         role = "main" if case.host == HOSTS[0] else "worker"
         peers = " ".join(arena.addresses[host] for host in HOSTS if host != case.host)
@@ -142,7 +142,7 @@ class Trial:
         return "; ".join(f"{name}={value}" for name, value in names.items()) + "\n" + text
 
     def _effect(self) -> dict[str, Any]:
-        """What the agent is to do; nothing where it is done from here."""
+        """Return the work of the agent; empty if this process does it."""
         effect = self.fault.effect
         if isinstance(effect, Signal):
             return {"signal": effect.signal, "words": effect.to.words, "mark": effect.to.mark}
@@ -201,7 +201,7 @@ class Trial:
                 self._mark(at)
         elif isinstance(effect, Machine):
             if effect.make == "pause":
-                # Containers in a practice host stand in a control group beside its own.
+                # Containers in a practice host are in a control group beside its own.
                 self.arena.agents[host].sh("docker pause $(docker ps -q) >/dev/null")
             self._mark(time.time())
             docker(effect.make, self.arena.containers[host])
@@ -346,7 +346,7 @@ class Trial:
             self.arena.agents[host].ask("strike", effect=words, cluster=TRIED).get(30)
 
     def _afterwards(self) -> None:
-        """The invariants that are looked at once it is over."""
+        """Examine the invariants after the command has ended."""
         arena, seen, case, verb = self.arena, self.seen, self.case, self.phase.verb
         if seen.lab:
             return
@@ -374,7 +374,7 @@ class Trial:
             arena.recount()
 
     def _see_the_job(self) -> None:
-        """How main's records say that the job has ended; asked to finish where it goes on."""
+        """Read from the records of main how the job ended; ask a job that continues to finish."""
         arena, seen = self.arena, self.seen
         if self.fault.settle:
             self._again("up", "--force")
@@ -393,7 +393,7 @@ class Trial:
             seen.state = str(job["state"])
 
     def _is_ours(self, job: str) -> bool:
-        """Not one of an earlier case: the command may have ended before there was any."""
+        """Return whether the job is of this case: the command can end before it starts one."""
         known, self.arena.last_job = self.arena.last_job, job
         said = re.search(r"^job (\S+): \d+ ranks", self.command.text if self.command else "", re.MULTILINE)
         return job == said[1] if said else job != known

@@ -1,8 +1,8 @@
-"""The job that is tried: an all-reduce each step, a checkpoint each few steps, until it is asked to finish.
+"""The tested job: an all-reduce each step, a checkpoint every few steps, until it is asked to finish.
 
-In FOLDER, which all hosts see, rank 0 leaves a mark for each step. A file there named exit-RANK makes a rank
-exit, balloon-RANK makes it take memory without end, and finish ends the job with 0. DISK is where checkpoints
-go, FOLDER when it is not set.
+In FOLDER, which all hosts share, rank 0 writes a file for each step. A file there named exit-RANK makes a
+rank exit, balloon-RANK makes it take memory without end, and finish ends the job with 0. Checkpoints go to
+DISK (default: FOLDER).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOLDER = Path(os.environ["FOLDER"])
 DISK = Path(os.environ.get("DISK", FOLDER))
 STEP_S = 0.15
-LONGEST_S = 150  # so that a job that nobody ends goes by itself
+LONGEST_S = 150  # limit for a job that is not ended from outside
 EVERY, PIECES, PIECE = 3, 10, 200_000
 
 
@@ -48,14 +48,14 @@ def by_gloo() -> Callable[[float], float]:
 
 
 def rest(seconds: float) -> None:
-    """Sleep by what libfaketime leaves alone: under a clock that is ahead by date only, its stand-in for the
-    call behind time.sleep refuses every length (EINVAL; 0.9.10).
+    """Sleep with a call that libfaketime does not replace. With a clock that is ahead by date only, its
+    replacement of the call behind time.sleep refuses every length (EINVAL; 0.9.10).
     """
     select.select([], [], [], seconds)
 
 
 def save(step: int) -> None:
-    """Write a checkpoint so that a crash leaves it whole or not there, and keep two."""
+    """Write a checkpoint that a crash leaves complete or absent, and keep two."""
     body = f"step {step} ".encode() * (PIECES * PIECE // 10)
     half = DISK / f"half-{step}"
     (FOLDER / half.name).touch()

@@ -1,4 +1,4 @@
-"""What was seen of a case, and which invariants that breaks."""
+"""Observations of a case, and the invariants that they break."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.model import Answer, Case
 
 @dataclass
 class Seen:
-    """What was seen of one case; seconds count from the fault, None where it was not seen."""
+    """Observations of one case; seconds count from the fault, None if not seen."""
 
     injected: bool = False
     noticed: float | None = None

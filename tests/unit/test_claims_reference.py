@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from tests.unit.each import for_each
-from toolkit.bench.tune import trials
 from toolkit.checks.clock import STOP_AHEAD, WARN_AHEAD
 from toolkit.checks.containers import LEAST_FILES, LEAST_SHM
 from toolkit.checks.engine import OLDEST_ENGINE, OLDEST_PODMAN
@@ -30,7 +29,7 @@ from toolkit.jobs.request import Request
 from toolkit.jobs.script_imports import _EXPECTED, FALLBACK
 from toolkit.launchers import ELASTIC
 from toolkit.network.measured import shown_bytes
-from toolkit.network.tuning import LEAST_GAIN, MOST_LOSS, SIZES
+from toolkit.network.tuning import LEAST_GAIN, MOST_LOSS, SIZES, trials
 from toolkit.protocol.exit_codes import EXIT_BROKEN, EXIT_LOST, EXIT_NO_LOG, EXIT_USAGE
 from toolkit.protocol.names import DEFAULT_LOG_BYTES, DEFAULT_WORKER_PORT
 from toolkit.protocol.states import JobState
