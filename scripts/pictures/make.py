@@ -212,7 +212,7 @@ def main() -> None:
         folder = Path(made)
         shutil.copy(HERE / "train.py", folder)
         lab = [str(TOOLKIT), "lab"]
-        subprocess.run([*lab, "up", "--name", name, "--hosts", "3"], cwd=folder, check=True)
+        subprocess.run([*lab, "up", "--name", name, "--count", "3"], cwd=folder, check=True)
         try:
             # The name of the cluster in the pictures.
             hosts = (folder / ".lab" / name / "hosts.yaml").read_text(encoding="utf-8")
