@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from svg import THEMES, Shown, draw
+from svg import COLUMNS, THEMES, Shown, draw
 from terminal import Command, record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,9 +29,7 @@ React = Callable[[str, int], None]
 TOOLKIT = Path(sys.executable).with_name("toolkit")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TITLE = "three practice hosts, no GPU; waiting times shortened"
-# Of a command that prints more, its first and its last lines are shown.
-MOST_LINES = 15
-TYPED_S, GAP_S = 0.5, 0.12
+SECONDS, TYPED_S = 21, 0.6
 KILLED = "# in another terminal: kill -9 of rank 1 on box2"
 
 
@@ -83,44 +81,40 @@ class Session:
         subprocess.run(words, env=self.env, check=True, stdout=subprocess.DEVNULL)
 
 
-def shortened(command: Command, most: int = MOST_LINES) -> Command:
-    """Return the first and last lines, and between them what toolkit itself printed."""
-    if len(command.lines) <= most:
-        return command
-    half = most // 2
-    kept: list[int] = []
+def shortened(command: Command, first: int, final: int, kept: str = "$^") -> Command:
+    """Return the first and final lines of a command, and those between them that match ``kept``."""
+    count = len(command.lines)
+    lines, times, before = [], [], -1
     for number, line in enumerate(command.lines):
-        own = line.startswith(("[toolkit]", "# "))
-        near = any(
-            command.lines[each].startswith(("[toolkit]", "# "))
-            for each in range(max(0, number - 1), min(len(command.lines), number + 3))
-        )
-        if number < half or number >= len(command.lines) - half or own or (near and "step" in line):
-            kept.append(number)
-    lines, times, last = [], [], -1
-    for number in kept:
-        if number != last + 1:
+        if first <= number < count - final and not re.search(kept, line):
+            continue
+        if number != before + 1:
             lines.append("  …")
             times.append(command.times[number])
-        lines.append(command.lines[number])
+        lines.append(line)
         times.append(command.times[number])
-        last = number
+        before = number
     return Command(command.words, lines, times, command.code)
 
 
-def timed(commands: list[Command], seconds: float) -> list[Shown]:
-    """Return all lines at the times of the picture: pauses are shortened, their order stays."""
+def timed(commands: list[tuple[Command, float]], seconds: float) -> list[Shown]:
+    """Return all lines at their times in the picture. Pauses are shortened; the order stays.
+
+    Args:
+        commands: each with the seconds for which its output can be read before the next one.
+        seconds: length of the picture.
+    """
     shown: list[Shown] = []
     now = 0.0
-    for command in commands:
+    for command, read_s in commands:
         shown.append(Shown(f"$ {command.words}", now, TYPED_S))
-        now += TYPED_S + 0.3
+        now += TYPED_S
         before = 0.0
         for line, when in zip(command.lines, command.times, strict=True):
-            now += min(max(0.0, when - before) * 0.25, 0.6)
+            now += min(max(0.0, when - before) * 0.25, 0.5)
             before = max(before, when)
-            shown.append(Shown(line, now))
-        now += 0.9
+            shown += [Shown(line[at : at + COLUMNS], now) for at in range(0, max(1, len(line)), COLUMNS)]
+        now += read_s
         shown.append(Shown("", now))
     shown.pop()
     factor = seconds / shown[-1].at
@@ -137,14 +131,6 @@ def write_block(name: str, commands: list[Command]) -> None:
     page.write_text(mark.sub(lambda match: f"{match[1]}{text}\n```", old), encoding="utf-8")
 
 
-def last(command: Command, count: int, first: int = 0) -> Command:
-    """Return the first and the last lines of a command."""
-    if first + count >= len(command.lines):
-        return command
-    lines = [*command.lines[:first], "  …", *command.lines[-count:]]
-    return Command(command.words, lines, [0.0] * len(lines), command.code)
-
-
 def shoot(browser: str, page: Path, name: str, width: int, height: int) -> None:
     """Write a picture of the head of a page."""
     words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
@@ -154,22 +140,24 @@ def shoot(browser: str, page: Path, name: str, width: int, height: int) -> None:
     print(f"wrote docs/img/{name}.png")
 
 
-def first_run(name: str, folder: Path, hosts: str) -> None:
+def first_run(folder: Path, hosts: str) -> None:
     """Write the first run of README.md, from `init` to `down`, with two of the hosts."""
+    shutil.copytree(ROOT / "examples" / "digits", folder)
+    shutil.copy(folder / "train_ddp.py", folder / "train.py")
     two = yaml.safe_load(hosts)
     two["hosts"] = {host: two["hosts"][host] for host in ("box1", "box2")}
-    two["known_hosts"] = str(folder / "recorded")
-    (folder / "two.yaml").write_text(yaml.safe_dump(two), encoding="utf-8")
-    session = Session(folder, folder / "two.yaml")
-    (folder / "hosts.yaml").unlink(missing_ok=True)
-    commands = [session.run("toolkit init box1 box2"), last(session.run("toolkit trust --yes"), 1, 1)]
-    (folder / "hosts.yaml").write_text((folder / "two.yaml").read_text(), encoding="utf-8")
-    commands[-1].words = "toolkit trust"
-    commands.append(last(session.run("toolkit up --hosts hosts.yaml"), 1))
-    commands.append(last(session.run("toolkit smoke"), 2))
-    shutil.copytree(ROOT / "examples" / "digits", folder / "digits", dirs_exist_ok=True)
-    commands.append(last(session.run("toolkit run --workdir digits train_ddp.py"), 2))
-    commands.append(last(session.run("toolkit down"), 2))
+    two["known_hosts"] = str(folder.with_name("recorded"))
+    file = folder.with_name("two.yaml")
+    file.write_text(yaml.safe_dump(two), encoding="utf-8")
+    session = Session(folder, file)
+    commands = [session.run("toolkit init box1 box2"), session.run("toolkit trust --yes")]
+    commands[1] = Command("toolkit trust", [commands[1].lines[0], "  …"], [], 0)
+    # The written file has no user and key of practice hosts.
+    shutil.copy(file, folder / "hosts.yaml")
+    commands.append(shortened(session.run("toolkit up --hosts hosts.yaml"), 0, 1))
+    commands.append(shortened(session.run("toolkit smoke"), 0, 1))
+    commands.append(shortened(session.run("toolkit run train.py"), 1, 2))
+    commands.append(shortened(session.run("toolkit down"), 0, 1))
     write_block("first run", commands)
 
 
@@ -181,21 +169,27 @@ def problems(name: str, folder: Path, hosts: str) -> None:
         )
     file = folder / "mounts.yaml"
     file.write_text(f"{hosts}\nmounts: [/scratch/imagenet:/data:ro]\n", encoding="utf-8")
-    write_block("check", [Session(folder, file).run("toolkit check", code=1)])
+    write_block("check", [Session(folder, file).run("toolkit check --quick", code=1)])
 
 
-def picture(folder: Path, hosts: str) -> None:
+def picture(folder: Path, hosts: Path) -> None:
     """Draw the session in a terminal, and write what `why` prints in it."""
-    file = folder / "three.yaml"
-    file.write_text(hosts, encoding="utf-8")
-    session = Session(folder, file)
-    commands = [session.run("toolkit up")]
-    commands.append(session.run_with_a_killed_rank("toolkit run --max-restarts 1 train.py"))
+    session = Session(folder, hosts)
+    up = session.run("toolkit up")
+    run = session.run_with_a_killed_rank("toolkit run --max-restarts 1 train.py")
     why = session.run("toolkit why")
-    commands += [why, session.run("toolkit stop"), session.run("toolkit report -o report.html")]
-    commands.append(session.run("toolkit down"))
+    stop, report = session.run("toolkit stop"), session.run("toolkit report -o report.html")
+    down = session.run("toolkit down")
     write_block("why", [why])
-    lines = timed([shortened(command) for command in commands], 21)
+    shown = [
+        (shortened(up, 4, 3), 0.8),
+        (shortened(run, 1, 3, r"^job |^\[toolkit\] (rank|restart)|^# |\] step |^\^C"), 0.8),
+        (why, 3.5),
+        (stop, 0.3),
+        (report, 0.8),
+        (shortened(down, 1, 7), 0.0),
+    ]
+    lines = timed(shown, SECONDS)
     for theme in THEMES:
         text = draw(lines, TITLE, theme)
         (IMAGES / f"session-{theme}.svg").write_text(text, encoding="utf-8")
@@ -210,15 +204,19 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        shutil.copy(HERE / "train.py", folder)
         lab = [str(TOOLKIT), "lab"]
         subprocess.run([*lab, "up", "--name", name, "--count", "3"], cwd=folder, check=True)
         try:
             # The name of the cluster in the pictures.
             hosts = (folder / ".lab" / name / "hosts.yaml").read_text(encoding="utf-8")
             hosts = hosts.replace(f'cluster: "{name}"', "cluster: demo\nlauncher: auto")
-            picture(folder, hosts)
-            first_run(name, folder, hosts)
+            work = folder / "work"
+            work.mkdir()
+            shutil.copy(HERE / "train.py", work)
+            (folder / "three.yaml").write_text(hosts, encoding="utf-8")
+            picture(work, folder / "three.yaml")
+            shoot(browser, work / "report.html", "report-light", 1000, 1500)
+            first_run(folder / "digits", hosts)
             problems(name, folder, hosts)
         finally:
             subprocess.run([*lab, "down", "--name", name], cwd=folder, check=True)

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 ADVANCE, LINE, SIZE = 8.0, 18, 13.3
-COLUMNS, ROWS = 96, 26
+COLUMNS, ROWS = 100, 26
 MARGIN, BAR = 14, 30
 # The picture rests on its last line before it begins again.
 REST_S = 3.0
@@ -62,7 +62,7 @@ def _spans(text: str) -> list[tuple[str, str]]:
 def _line(row: int, text: str) -> str:
     """Return the elements of one line; each part has its width, because fonts differ in it."""
     column, parts = 0, []
-    for color, words in _spans(text[:COLUMNS]):
+    for color, words in _spans(text):
         start = len(words) - len(words.lstrip(" "))
         bare = words.strip(" ")
         if bare:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-WIDTH, HEIGHT = 96, 40
+WIDTH, HEIGHT = 100, 40
 # Cursor up, erase the line, and everything else that a terminal does not print.
 _SEQUENCE = re.compile(r"\x1b\[(\d*)A|(\x1b\[2K)|\x1b\[[?\d;]*[a-zA-Z]|(\r)|(\n)")
 
