@@ -169,7 +169,8 @@ def problems(name: str, folder: Path, hosts: str) -> None:
         )
     file = folder / "mounts.yaml"
     file.write_text(f"{hosts}\nmounts: [/scratch/imagenet:/data:ro]\n", encoding="utf-8")
-    write_block("check", [Session(folder, file).run("toolkit check --quick", code=1)])
+    check = Session(folder, file).run("toolkit check --quick", code=1)
+    write_block("check", [shortened(check, 2, 1)])
 
 
 def picture(folder: Path, hosts: Path) -> None:
@@ -180,7 +181,7 @@ def picture(folder: Path, hosts: Path) -> None:
     why = session.run("toolkit why")
     stop, report = session.run("toolkit stop"), session.run("toolkit report -o report.html")
     down = session.run("toolkit down")
-    write_block("why", [why])
+    write_block("why", [shortened(why, 7, 0)])
     shown = [
         (shortened(up, 4, 3), 0.8),
         (shortened(run, 1, 3, r"^job |^\[toolkit\] (rank|restart)|^# |\] step |^\^C"), 0.8),
