@@ -54,7 +54,7 @@ lint: venv       ## ruff and mypy
 golden: venv     ## rewrite the golden files; review the result with `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
 
-docs: venv       ## regenerate docs/reference and toolkit/cli/explained.py from the code
+docs: venv       ## rewrite the generated pages of docs/reference from the code that they describe
 	@$(BIN)/python scripts/reference.py
 
 site: venv       ## build the documentation site; open site/index.html
