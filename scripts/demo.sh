@@ -1,5 +1,5 @@
 #!/bin/sh
-# From an engine and a virtual environment to a training run across two practice hosts. usage: demo.sh TOOLKIT
+# Train across two practice hosts. Needs a Docker engine and a virtual environment. usage: demo.sh TOOLKIT
 set -eu
 
 toolkit=$1
@@ -17,25 +17,25 @@ step() {
     printf '   (%d s)\n' $(($(date +%s) - start))
 }
 
-step "The image that the hosts will run" "$toolkit" image build --flavor cpu
-step "Two practice hosts, each with its own address, sshd and Docker engine" \
+step "Build the image that the hosts run" "$toolkit" image build --flavor cpu
+step "Create two practice hosts, each with its own address, SSH server and Docker engine" \
     "$toolkit" lab up --name demo --count 2 --folder "$folder"
 export TOOLKIT_HOSTS=$folder/hosts.yaml
-step "The cluster: image, keys and containers on both hosts" "$toolkit" up
-step "Do all ranks reach each other?" "$toolkit" smoke
-step "A model learns handwritten digits on both hosts" \
+step "Copy the image to both hosts, generate keys, start containers" "$toolkit" up
+step "Check that all ranks reach each other" "$toolkit" smoke
+step "Train a model of handwritten digits on both hosts" \
     "$toolkit" run --workdir examples/digits train_horovod.py
 
 cat <<END
 
-That was a real training run over ssh across two hosts: one main container, one worker.
-It took $(($(date +%s) - begin)) s. The practice cluster is still up:
+That was a training run over SSH across two hosts: one main container and one worker container.
+It took $(($(date +%s) - begin)) s. The practice cluster is still running:
 
     . $(dirname "$toolkit")/activate && export TOOLKIT_HOSTS=$folder/hosts.yaml
     toolkit status
     toolkit run --launcher torchrun --workdir examples/digits train_ddp.py
     toolkit down && toolkit lab down --name demo
 
-Your own machines: toolkit init HOST HOST writes hosts.yaml; toolkit check says what is in the way; then
-toolkit trust, toolkit up, toolkit run train.py. The README says more.
+On your own hosts: toolkit init HOST HOST, toolkit trust, toolkit check, toolkit up, toolkit run train.py.
+README.md explains each command.
 END

@@ -26,7 +26,8 @@ CARRIED = (
     "examples/README.md",
     "examples/hosts.full.yaml",
 )
-_LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))")
+# In Markdown, and in the HTML of a picture.
+_LINK = re.compile(r"(?<=\]\()([^)\s#]+)(#[^)\s]*)?(?=\))|(?<=\bsrc=\")([^\"]+)|(?<=\bsrcset=\")([^\"]+)")
 
 _CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 
@@ -54,7 +55,7 @@ def with_links(text: str, page: str) -> str:
     source = posixpath.dirname(source_of(page))
 
     def moved(match: re.Match[str]) -> str:
-        link, anchor = match[1], match[2] or ""
+        link, anchor = match[1] or match[3] or match[4], match[2] or ""
         if ":" in link:
             return match[0]
         target = posixpath.normpath(posixpath.join(source, link))

@@ -92,7 +92,7 @@ def command_faults(code: str, known: Mapping[str, Verb]) -> Iterator[str]:
         if option not in _own_options():
             yield f"toolkit has no option {option}"
     for call in _COMMAND.findall(code):
-        words = call.replace("\\|", "|").split()
+        words = [word.rstrip(",") for word in call.replace("\\|", "|").split()]
         groups = {name.split()[0] for name in known if " " in name}
         for first in words[0].split("|"):
             if first in groups:

@@ -106,6 +106,11 @@ def test_nested_lists_are_nested_in_the_site_too() -> None:
         ),
         ("top/README.md", "[x](docs/internals/adr/README.md#y)", "[x](../internals/adr/README.md#y)"),
         ("top/README.md", "[x](LICENSE) [y](#here)", "[x](LICENSE.md) [y](#here)"),
+        (
+            "top/README.md",
+            '<source srcset="docs/img/x.svg"><img src="docs/img/y.svg">',
+            '<source srcset="../img/x.svg"><img src="../img/y.svg">',
+        ),
         ("top/examples/README.md", "[x](../docs/reference/porting.md)", "[x](../../reference/porting.md)"),
         ("glossary.md", "[x](https://example.com/docs/y.md) [y](faults-history.jsonl)", None),
     ],
