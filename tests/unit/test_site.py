@@ -104,7 +104,7 @@ def test_nested_lists_are_nested_in_the_site_too() -> None:
             "[x](../../examples/hosts.full.yaml)",
             "[x](../top/examples/hosts.full.yaml.md)",
         ),
-        ("top/README.md", "[x](docs/adr/README.md#y)", "[x](../adr/README.md#y)"),
+        ("top/README.md", "[x](docs/internals/adr/README.md#y)", "[x](../internals/adr/README.md#y)"),
         ("top/README.md", "[x](LICENSE) [y](#here)", "[x](LICENSE.md) [y](#here)"),
         ("top/examples/README.md", "[x](../docs/reference/porting.md)", "[x](../../reference/porting.md)"),
         ("glossary.md", "[x](https://example.com/docs/y.md) [y](faults-history.jsonl)", None),
