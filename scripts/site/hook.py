@@ -1,4 +1,4 @@
-"""What mkdocs does not do by itself: pages from outside docs/, links to them, folders in the navigation."""
+"""Hooks of mkdocs: pages from outside docs/, links to them, folders in the navigation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ASSETS = ("site.css", "iframe-worker.js")
 TOP = "top/"
-# Files of the repository that the site has as pages, below TOP.
+# Files of the repository that become pages of the site, below TOP.
 CARRIED = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -33,24 +33,24 @@ _CELL = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 
 
 def page_of(path: str) -> str:
-    """Return where the site has a file of the repository: its path below docs/, or below TOP."""
+    """Return the page of a repository file: its path below docs/, or below TOP."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return TOP + (path if path.endswith(".md") else f"{path}.md")
 
 
 def source_of(page: str) -> str:
-    """Return which file of the repository a page of the site is: the inverse of ``page_of``."""
+    """Return the repository file of a page: the inverse of ``page_of``."""
     if not page.startswith(TOP):
         return f"docs/{page}"
     return next(path for path in CARRIED if page_of(path) == page)
 
 
 def with_links(text: str, page: str) -> str:
-    """Return a page's text with relative links that lead where the site has the files that they name.
+    """Return the text of a page with its relative links pointing to pages of the site.
 
     Args:
-        page: the page's path in the site's sources.
+        page: path of the page in the sources of the site.
     """
     source = posixpath.dirname(source_of(page))
 
@@ -65,7 +65,7 @@ def with_links(text: str, page: str) -> str:
 
 
 def as_page(path: str, text: str) -> str:
-    """Return the page for a carried file: itself, or what is no Markdown as a block of code."""
+    """Return the page of a carried file: Markdown unchanged, other text as a code block."""
     if path.endswith(".md"):
         return text
     name = posixpath.basename(path)
@@ -73,18 +73,18 @@ def as_page(path: str, text: str) -> str:
 
 
 def with_folders(nav: Any, pages: Collection[str]) -> Any:
-    """Return a navigation in which ``folder/`` has become the folder's pages, its README first.
+    """Return the navigation with each ``folder/`` replaced by the pages of the folder, README first.
 
     Args:
-        nav: as in mkdocs.yml: a page, a mapping of titles to more, or a list of these.
-        pages: all pages of the site; those that are named elsewhere are not repeated.
+        nav: as in mkdocs.yml: a page, a mapping of titles to navigations, or a list of these.
+        pages: all pages of the site; pages that the navigation names elsewhere are not repeated.
     """
     left = set(pages) - set(named(nav))
     return _expand(nav, sorted(left, key=lambda page: (not page.endswith("README.md"), page)))
 
 
 def named(nav: Any) -> list[str]:
-    """Return all pages and folders that a navigation names, from its top to its end."""
+    """Return all pages and folders that a navigation names, in order."""
     if isinstance(nav, str):
         return [nav]
     return [name for each in (nav.values() if isinstance(nav, Mapping) else nav) for name in named(each)]
@@ -104,11 +104,11 @@ def _expand(nav: Any, pages: list[str]) -> Any:
     return found
 
 
-# What mkdocs calls
+# Called by mkdocs
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the carried files and the theme's own, then give folders of the navigation their pages."""
+    """Add carried files and assets to the site, then expand folders in the navigation."""
     for path in CARRIED:
         text = as_page(path, (ROOT / path).read_text(encoding="utf-8"))
         files.append(File.generated(config, page_of(path), content=text))
@@ -119,10 +119,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Lead links to where the site has what they name."""
+    """Point links to pages of the site."""
     return with_links(markdown, page.file.src_uri)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Take the backslash from each ``|`` in a table: Python-Markdown leaves it where the cell is code."""
+    """Remove the backslash of ``\\|`` in tables: Python-Markdown keeps it in code."""
     return _CELL.sub(lambda match: match[0].replace("\\|", "|"), html)

@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds strictly, all pages can be reached, nothing comes from elsewhere."""
+"""The documentation site: it builds in strict mode, all pages are reachable, nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mkdocs.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "site" / "hook.py"))
-# What a browser fetches by itself: a link that somebody may click is none of it.
+# What a browser downloads without a click.
 FETCHED = re.compile(
     r"<(?:script|link|img|iframe|source|video|object)\b[^>]*?(?:src|href|data)=\"?(?:\w+:)?//[^>]*>"
 )
@@ -24,13 +24,13 @@ IN_STYLES = re.compile(r"(?:url\(|@import)\s*[\"']?(?:\w+:)?//[^)]*")
 
 
 def build(target: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    # Not --quiet: warnings that are not told are not counted either.
+    # Not --quiet: mkdocs counts only the warnings that it prints.
     argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target), *more]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True)
 
 
-def test_the_site_builds_strictly_and_names_nothing_elsewhere(tmp_path: Path) -> None:
+def test_site_builds_in_strict_mode_and_downloads_nothing(tmp_path: Path) -> None:
     done = build(tmp_path / "site")
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
     pages = sorted((tmp_path / "site").rglob("*.html"))
@@ -38,17 +38,17 @@ def test_the_site_builds_strictly_and_names_nothing_elsewhere(tmp_path: Path) ->
     for page in pages:
         text = page.read_text(encoding="utf-8")
         assert FETCHED.findall(text) == [], page
-        # The theme fetches the program that draws these from elsewhere.
+        # The theme downloads the program that draws these.
         assert 'class="mermaid"' not in text, page
         assert "\\|" not in re.sub(r"<pre>.*?</pre>", "", text, flags=re.DOTALL), page
     for style in (tmp_path / "site").rglob("*.css"):
         assert IN_STYLES.findall(style.read_text(encoding="utf-8")) == [], style
-    # Search without a server: the index as a script, and what stands in for the worker.
+    # Search without a server: the index as a script, and the substitute for the worker.
     assert (tmp_path / "site" / "search" / "search_index.js").is_file()
     assert 'src="assets/iframe-worker.js"' in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
 
 
-def test_the_site_is_not_built_with_an_orphan_or_a_dead_link(tmp_path: Path) -> None:
+def test_site_does_not_build_with_an_orphan_page_or_a_dead_link(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     (tmp_path / "docs" / "alone.md").write_text(
         "# Alone\n\n[x](gone.md) [y](how-to/images.md#gone) [z](../GONE.md)\n"
@@ -73,11 +73,11 @@ def test_the_site_is_not_built_with_an_orphan_or_a_dead_link(tmp_path: Path) -> 
         ('<script src="../assets/a.js">', False),
     ],
 )
-def test_what_a_browser_fetches(text: str, fetched: bool) -> None:
+def test_pattern_matches_what_a_browser_downloads(text: str, fetched: bool) -> None:
     assert bool(FETCHED.search(text)) == fetched
 
 
-def test_every_page_is_in_the_navigation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_navigation_names_every_page_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")
     config = load_config(str(ROOT / "mkdocs.yml"), hooks=[])
     docs = [str(path.relative_to(ROOT / "docs")) for path in sorted((ROOT / "docs").rglob("*.md"))]
@@ -86,8 +86,8 @@ def test_every_page_is_in_the_navigation_once(monkeypatch: pytest.MonkeyPatch) -
     assert sorted(named) == sorted(pages)
 
 
-def test_nested_lists_are_nested_in_the_site_too() -> None:
-    """Python-Markdown takes four blanks for a level, git hosts any that reach the text above."""
+def test_nested_lists_are_nested_in_the_site() -> None:
+    """Python-Markdown needs four blanks per level; Git hosts accept fewer."""
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "examples" / "README.md"):
         prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         assert re.findall(r"^ {1,3}(?:[-*+]|\d+\.) .*", prose, re.MULTILINE) == [], path
@@ -115,18 +115,18 @@ def test_nested_lists_are_nested_in_the_site_too() -> None:
         ("glossary.md", "[x](https://example.com/docs/y.md) [y](faults-history.jsonl)", None),
     ],
 )
-def test_links_lead_to_where_the_site_has_a_file(page: str, text: str, expected: str | None) -> None:
+def test_links_point_to_pages_of_the_site(page: str, text: str, expected: str | None) -> None:
     assert HOOK["with_links"](text, page) == (expected or text)
 
 
-def test_a_folder_in_the_navigation_is_its_pages_that_are_named_nowhere_else() -> None:
+def test_folder_in_the_navigation_becomes_its_pages_that_are_not_named_elsewhere() -> None:
     nav = ["a.md", {"B": ["b/", {"C": "b/c.md"}]}]
     pages = ["a.md", "b/a.md", "b/c.md", "b/README.md", "b/d/e.md"]
     assert HOOK["with_folders"](nav, pages) == ["a.md", {"B": ["b/README.md", "b/a.md", {"C": "b/c.md"}]}]
     assert nav == ["a.md", {"B": ["b/", {"C": "b/c.md"}]}]
 
 
-def test_what_is_no_markdown_becomes_a_block_of_code() -> None:
+def test_other_text_than_markdown_becomes_a_code_block() -> None:
     assert HOOK["as_page"]("x/a.yaml", "b: c\n") == "# a.yaml\n\n```yaml\nb: c\n```\n"
     assert HOOK["as_page"]("LICENSE", "words\n") == "# LICENSE\n\n```text\nwords\n```\n"
     assert HOOK["as_page"]("a.md", "# A\n") == "# A\n"
