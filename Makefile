@@ -54,7 +54,7 @@ lint: venv       ## ruff and mypy
 golden: venv     ## rewrite all golden files, then look at `git diff`
 	TOOLKIT_GOLDEN=1 $(BIN)/pytest tests/unit -q
 
-docs: venv       ## rewrite docs/reference and cli/explained.py from the code that they describe
+docs: venv       ## rewrite the generated pages of docs/reference from the code that they describe
 	@$(BIN)/python scripts/reference.py
 
 site: venv       ## the documentation as a site, into site/; open site/index.html

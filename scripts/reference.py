@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from api_page import api_page
+from message_page import message_page
 
 from toolkit.cli.app import app
 from toolkit.cli.lazy import loaded
@@ -26,8 +25,7 @@ from toolkit.hostsfile.parse import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
-TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
-EXPLAINED = ROOT / "toolkit" / "cli" / "explained.py"
+PACKAGE = ROOT / "toolkit"
 EXAMPLE = ROOT / "examples" / "hosts.full.yaml"
 DIGITS = ROOT / "examples" / "digits"
 MADE = "<!-- Written by `make docs`, and compared by a test: change what it is made from, not this page. -->"
@@ -41,6 +39,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(typer.main.get_command(app)),
         "hosts-yaml.md": hosts_page(json_schema(), example),
         "known-errors.md": errors_page(KNOWN_ERRORS),
+        "messages.md": message_page(PACKAGE, MADE),
         "porting.md": porting_page(DIGITS),
     }
 
@@ -343,60 +342,9 @@ def _words(pattern: str) -> str:
     return ", ".join(f"`` {way} ``" if "`" in way else _code(way) for way in pattern.split(OR))
 
 
-# What troubleshooting explains
-
-# Words in capitals that are names; all others stand for what somebody sees in their place.
-_NAMES = frozenset(("CDI", "CHANGED", "CPU", "CUDA", "GPU", "HTTP", "MB", "NFS", "NVIDIA", "REVOKED", "YAML"))
-_VALUE = re.compile(r"\b[A-Z][A-Z_]*(?:[@:][A-Z]+)*\b|\b[0-9]+\b|…")
-# Fewer letters than this stand in texts that are about something else.
-_LEAST = 8
-
-
-def explained_module(page: str) -> str:
-    """Return the module that says which section of a page explains which messages.
-
-    Args:
-        page: Markdown, with messages as code in the first column of tables that are headed ``Message``.
-    """
-    parts = [
-        '"""Which messages docs/troubleshooting.md explains, by section: written by `make docs`."""',
-        "",
-        "from __future__ import annotations",
-        "",
-        'OR = " | "',
-        'GAP = "…"',
-        "",
-        "EXPLAINED = {",
-    ]
-    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
-        heading = section.partition("\n")[0]
-        if found := list(dict.fromkeys(_messages(section))):
-            lines = textwrap.wrap(" | ".join(found), 108, break_long_words=False, break_on_hyphens=False)
-            parts += [f'    "{_anchor(heading)}": """', *lines, '""",']
-    return "\n".join([*parts, "}"]) + "\n"
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-def _messages(section: str) -> Iterator[str]:
-    """Yield each message of a section's tables, with a gap in place of each value."""
-    for table in re.findall(r"^\| Message \|.*\n\| ---.*\n((?:\|.*\n)*)", section, re.MULTILINE):
-        cells = [re.split(r"(?<!\\)\|", row)[1].strip() for row in table.splitlines()]
-        # What begins with a gap is a line below another message, by which the error is known already.
-        for cell in (cell for cell in cells if not cell.startswith("…")):
-            for code in re.findall(r"`([^`]+)`", cell):
-                text = _VALUE.sub(lambda m: m[0] if m[0] in _NAMES else "…", code)
-                text = re.sub(r"^[… ]+|[… ]+$", "", text)
-                if sum(len(piece.strip()) for piece in text.split("…")) >= _LEAST:
-                    yield text
-
-
 def files() -> dict[Path, str]:
-    """Return path and text of everything that is written."""
-    made = {FOLDER / name: text for name, text in pages().items()}
-    return made | {EXPLAINED: explained_module(TROUBLESHOOTING.read_text(encoding="utf-8"))}
+    """Return path and text of every page."""
+    return {FOLDER / name: text for name, text in pages().items()}
 
 
 def main() -> None:
