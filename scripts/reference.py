@@ -1,12 +1,10 @@
-"""Writes docs/reference/ and what else is made of code or pages. usage: reference.py"""
+"""Write the generated pages of docs/reference. usage: reference.py"""
 
 from __future__ import annotations
 
 import difflib
 import json
-import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from api_page import api_page
+from message_page import message_page
 
 from toolkit.cli.app import app
 from toolkit.cli.lazy import loaded
@@ -26,11 +25,10 @@ from toolkit.hostsfile.parse import json_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
-TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
-EXPLAINED = ROOT / "toolkit" / "cli" / "explained.py"
+PACKAGE = ROOT / "toolkit"
 EXAMPLE = ROOT / "examples" / "hosts.full.yaml"
 DIGITS = ROOT / "examples" / "digits"
-MADE = "<!-- Written by `make docs`, and compared by a test: change what it is made from, not this page. -->"
+MADE = "<!-- Written by `make docs` and compared by a test: change its sources, not this page. -->"
 
 
 def pages() -> dict[str, str]:
@@ -41,6 +39,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(typer.main.get_command(app)),
         "hosts-yaml.md": hosts_page(json_schema(), example),
         "known-errors.md": errors_page(KNOWN_ERRORS),
+        "messages.md": message_page(PACKAGE, MADE),
         "porting.md": porting_page(DIGITS),
     }
 
@@ -53,52 +52,52 @@ _PORTS = (
         "train_single.py",
         "train_horovod.py",
         "Horovod",
-        "Six steps: join and take the GPU with the rank's number on its host; scale the learning rate; let "
-        "the optimizer average gradients; go on from what rank 0 has read; begin with rank 0's weights; "
-        "learn from this rank's part of the data. Rank 0 alone writes.",
+        "Six steps: initialize, and select the GPU by the local rank; scale the learning rate; let the "
+        "optimizer average gradients; resume from the checkpoint that rank 0 has read; start with the "
+        "weights of rank 0; train on this rank's part of the data. Only rank 0 writes.",
     ),
     (
         "train_single.py",
         "train_ddp.py",
         "DistributedDataParallel",
-        "The same steps, with a wrapper around the model in place of one around the optimizer. It hands rank "
-        "0's weights to all by itself.",
+        "The same steps, with a wrapper around the model instead of the optimizer. The wrapper sends the "
+        "weights of rank 0 to all ranks.",
     ),
     (
         "train_ddp.py",
         "train_fsdp.py",
         "FSDP",
-        "From DDP on: each layer's weights, gradients and momentum are split among the ranks. A checkpoint "
-        "is brought together from all of them, so all take part in it.",
+        "Compared with DDP, the weights, gradients and momentum of each layer are sharded over the ranks. "
+        "All ranks take part in a checkpoint, because it is collected from all of them.",
     ),
     (
         "train_ddp.py",
         "train_ray.py",
         "Ray Train",
-        "From DDP on: Ray starts the workers, joins them and gives each a device; the script drives them.",
+        "Compared with DDP, Ray starts the workers and gives each a device; the script drives them.",
     ),
     (
         "train_ddp.py",
         "train_accelerate.py",
         "Accelerate",
-        "From DDP on: what wraps the model, and how exactly it computes, is left to Accelerate's settings.",
+        "Compared with DDP, the settings of Accelerate select the wrapper of the model and the precision.",
     ),
     (
         "train_ddp.py",
         "train_deepspeed.py",
         "DeepSpeed",
-        "From DDP on: an engine holds model and optimizer, and splits what its configuration says. It writes "
-        "checkpoints of its own, every rank its part.",
+        "Compared with DDP, an engine holds model and optimizer, and shards them as its configuration says. "
+        "It writes its own checkpoints, each rank its part.",
     ),
 )
 
 
 def porting_page(folder: Path) -> str:
-    """Return the page that shows what each example has that the one before it lacks."""
+    """Return the page with the difference between each example and the one before it."""
     lines = [
         *("# From one GPU to several", "", MADE, ""),
-        "`examples/digits/train_single.py` trains on one GPU, or none. What the others need beyond it, as",
-        "`diff -u` shows it; each runs as it is, on one rank or several.",
+        "`examples/digits/train_single.py` trains on one GPU, or on a CPU. The other scripts differ from it",
+        "as `diff -u` shows below; each runs without changes, on one rank or several.",
     ]
     for before, after, title, about in _PORTS:
         old, new = ((folder / name).read_text(encoding="utf-8").splitlines() for name in (before, after))
@@ -123,9 +122,9 @@ def cli_page(command: Any) -> str:
     """Return the page about all verbs, in the order in which `toolkit --help` lists them."""
     lines = [
         *("# Command line", "", MADE, ""),
-        "Values in capitals are yours. An option in brackets behind another is its opposite.",
+        "Replace values in capitals. An option in parentheses after another is its opposite.",
         "Every command takes `--help`. After `toolkit --install-completion` the shell completes verbs,",
-        "options, hosts and other names, and the jobs that this machine has started or listed.",
+        "options, hosts and other names, and the jobs that your machine has started or listed.",
         *("", "## toolkit", ""),
         *_options(command),
     ]
@@ -141,10 +140,10 @@ def cli_page(command: Any) -> str:
 _JSON = """Once a job has started, `toolkit run` ends with the job's own code, and `toolkit exec` on one host
 with the command's.
 
-With `--json` a command that cannot do its work still prints one object on standard output:
+With `--json` a command that fails still prints one object on standard output:
 `{"ok": false, "error": {"what": "…", "fix": "…", "more": "…", "host": "…", "exit_code": 2, "problems":
-[{"path": "…", "message": "…", "line": null}]}}`. `problems` lists what is wrong with the input, and is empty
-otherwise; `more` says where the message is explained, and is empty where it is not."""
+[{"path": "…", "message": "…", "line": null}]}}`. `problems` lists the errors of the input, and is empty
+otherwise; `more` is the command that explains the message, or empty."""
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -198,7 +197,7 @@ def _names(option: Any) -> str:
 
 def _default(option: Any) -> str:
     if option.is_flag:
-        # Only where an opposite exists does it matter which of the two holds.
+        # The default matters only if an opposite exists.
         return option.opts[0] if option.secondary_opts and option.default else ""
     return "" if option.default in (None, "", [], ()) else str(option.default)
 
@@ -220,12 +219,12 @@ def hosts_page(schema: dict[str, Any], example: dict[str, Any]) -> str:
     """
     lines = [
         *("# hosts.yaml", "", MADE, ""),
-        "The machines of one cluster and what its containers are like. Unknown keys are refused; everything",
-        "that is wrong is told at once, by line and path, before any host is contacted.",
+        "The hosts of one cluster and the settings of its containers. Unknown keys are refused; everything",
+        "that is wrong is listed at once, with line and path, before any host is contacted.",
         "",
-        "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes what stands below",
+        "`toolkit init` writes a first file. `toolkit schema -o hosts.schema.json` writes the tables below",
         "as JSON Schema; with `# yaml-language-server: $schema=hosts.schema.json` on top of hosts.yaml, many",
-        "editors complete keys and mark mistakes. One file with every key:",
+        "editors complete keys and mark errors. One file with every key:",
         "[examples/hosts.full.yaml](../../examples/hosts.full.yaml).",
     ]
     todo: list[tuple[str, dict[str, Any], list[Any]]] = [("", schema, [example])]
@@ -258,7 +257,7 @@ def _given(node: dict[str, Any], key: str) -> str:
 
 
 def _choices(field: dict[str, Any]) -> list[dict[str, Any]]:
-    """The ways to write a value; writing nothing is not told."""
+    """Return the ways to write a value, except null."""
     ways = field.get("anyOf") or field.get("oneOf") or [field]
     return [way for way in ways if way.get("type") != "null"]
 
@@ -305,7 +304,7 @@ def _references(field: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _below(values: list[Any]) -> list[Any]:
-    """What stands one level below, in mappings and lists, or the values themselves."""
+    """Return the values one level below, in mappings and lists, and the values themselves."""
     found: list[Any] = []
     for value in values:
         found += value if isinstance(value, list) else []
@@ -314,7 +313,7 @@ def _below(values: list[Any]) -> list[Any]:
 
 
 def _shown(values: list[Any]) -> str:
-    # A large value says less in one line than the whole example does.
+    # A large value is easier to read in the complete example.
     for value in values:
         text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
         if len(text) <= 80:
@@ -326,77 +325,27 @@ def _shown(values: list[Any]) -> str:
 
 
 def errors_page(errors: Sequence[KnownError]) -> str:
-    """Return the page about errors that jobs print, in the order in which they are looked for."""
+    """Return the page about errors that jobs print, in the order of their search."""
     lines = [
         *("# Known errors", "", MADE, ""),
-        "What training jobs print when something is wrong, by the words that are looked for in their logs.",
-        f"`{GAP.strip()}` stands for anything, case is set aside, commas divide ways to say the same.",
-        "Where a line fits several rows, the first holds. What the toolkit itself prints is in",
-        "[troubleshooting](../troubleshooting.md).",
+        "Messages of NCCL, MPI, PyTorch, CUDA, the kernel and others that `toolkit why` recognizes in the",
+        f"logs of a job. `{GAP.strip()}` matches any text, and case is ignored.",
+        "If a line matches several rows, the first row counts.",
+        "`toolkit --explain NAME` prints one row, and so does `toolkit --explain` with a line of a log.",
+        "[Messages of toolkit](messages.md) are on their own page.",
         "",
     ]
     rows = [(_code(e.name), _words(e.pattern), e.what, e.fix) for e in errors]
-    return "\n".join([*lines, *_table(("Name", "Words", "Cause", "Cure"), rows)]) + "\n"
+    return "\n".join([*lines, *_table(("Name", "Message", "Cause", "Fix"), rows)]) + "\n"
 
 
 def _words(pattern: str) -> str:
     return ", ".join(f"`` {way} ``" if "`" in way else _code(way) for way in pattern.split(OR))
 
 
-# What troubleshooting explains
-
-# Words in capitals that are names; all others stand for what somebody sees in their place.
-_NAMES = frozenset(("CDI", "CHANGED", "CPU", "CUDA", "GPU", "HTTP", "MB", "NFS", "NVIDIA", "REVOKED", "YAML"))
-_VALUE = re.compile(r"\b[A-Z][A-Z_]*(?:[@:][A-Z]+)*\b|\b[0-9]+\b|…")
-# Fewer letters than this stand in texts that are about something else.
-_LEAST = 8
-
-
-def explained_module(page: str) -> str:
-    """Return the module that says which section of a page explains which messages.
-
-    Args:
-        page: Markdown, with messages as code in the first column of tables that are headed ``Message``.
-    """
-    parts = [
-        '"""Which messages docs/troubleshooting.md explains, by section: written by `make docs`."""',
-        "",
-        "from __future__ import annotations",
-        "",
-        'OR = " | "',
-        'GAP = "…"',
-        "",
-        "EXPLAINED = {",
-    ]
-    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
-        heading = section.partition("\n")[0]
-        if found := list(dict.fromkeys(_messages(section))):
-            lines = textwrap.wrap(" | ".join(found), 108, break_long_words=False, break_on_hyphens=False)
-            parts += [f'    "{_anchor(heading)}": """', *lines, '""",']
-    return "\n".join([*parts, "}"]) + "\n"
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-def _messages(section: str) -> Iterator[str]:
-    """Yield each message of a section's tables, with a gap in place of each value."""
-    for table in re.findall(r"^\| Message \|.*\n\| ---.*\n((?:\|.*\n)*)", section, re.MULTILINE):
-        cells = [re.split(r"(?<!\\)\|", row)[1].strip() for row in table.splitlines()]
-        # What begins with a gap is a line below another message, by which the error is known already.
-        for cell in (cell for cell in cells if not cell.startswith("…")):
-            for code in re.findall(r"`([^`]+)`", cell):
-                text = _VALUE.sub(lambda m: m[0] if m[0] in _NAMES else "…", code)
-                text = re.sub(r"^[… ]+|[… ]+$", "", text)
-                if sum(len(piece.strip()) for piece in text.split("…")) >= _LEAST:
-                    yield text
-
-
 def files() -> dict[Path, str]:
-    """Return path and text of everything that is written."""
-    made = {FOLDER / name: text for name, text in pages().items()}
-    return made | {EXPLAINED: explained_module(TROUBLESHOOTING.read_text(encoding="utf-8"))}
+    """Return path and text of every page."""
+    return {FOLDER / name: text for name, text in pages().items()}
 
 
 def main() -> None:

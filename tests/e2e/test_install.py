@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,10 @@ def test_what_needs_no_host(far: Toolkit) -> None:
     assert far.run("version", "--json", check=True).json["libraries"]["typer"]
     assert "cluster" in far.run("schema", check=True).json["properties"]
     assert far.run("init", "-o", "-", "gpu1", check=True).out.startswith("# The machines")
+    failed = far.run("up", "--hosts", "gone.yaml")
+    more = re.search(r"^  more: toolkit (.+)$", failed.err, re.MULTILINE)
+    assert failed.status == 2 and more
+    assert "cause: " in far.run(*more[1].split(), check=True).out
     for flavour in ("cpu", "gpu"):
         plan = far.run("image", "build", "--flavor", flavour, "--dry-run", "--json", check=True).json["plan"]
         assert any(f"--tag toolkit:{flavour} " in line for line in plan)

@@ -99,6 +99,7 @@ LATE = {
     ("cli.complete", "toolkit.image.build_plan"): "all verbs have completers, only TAB calls them",
     ("cluster.session", "toolkit.remote.engine"): "Docker SDK; most commands never ask this machine's engine",
     ("cli.app", "toolkit.cli.failure"): "only an error needs it",
+    ("cli.app", "toolkit.cli.explain"): "PyYAML; only `--explain` needs it",
     (
         "cli.complete",
         "toolkit.hostsfile.yaml",

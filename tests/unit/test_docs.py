@@ -12,6 +12,7 @@ from tests.unit import cluster_world as world
 from tests.unit.docs_check import code_of, command_faults, make_targets, page_faults, verbs
 from tests.unit.each import for_each
 from tests.unit.layers import ORDER
+from tests.unit.test_reference import message_page
 from toolkit.env_lint.lint import lint_inventory
 from toolkit.hostsfile.parse import parse_inventory
 
@@ -29,6 +30,8 @@ PAGES = [
 VERBS = verbs()
 TARGETS = make_targets((ROOT / "Makefile").read_text(encoding="utf-8"))
 TITLES = {step.title for plan in world.plans().values() for step in plan.steps}
+# Messages that begin like a command, such as "make room there".
+TITLES |= {text for each in message_page.raised(ROOT / "toolkit") for text in (each.text, each.fix)}
 
 
 def faults(text: str, folder: Path = ROOT) -> list[str]:

@@ -309,11 +309,28 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _explain(words: str) -> None:
+    if words:
+        from toolkit.cli.explain import explanation
+
+        put_text(explanation(words))
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     show: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
+    explain: Annotated[
+        str,
+        typer.Option(
+            callback=_explain,
+            is_eager=True,
+            metavar="MESSAGE",
+            help="Print cause and fix of a message, given its name, its text or a topic such as `ssh`.",
+        ),
+    ] = "",
 ) -> None:
     """Multi-node training on plain GPU boxes: SSH and Docker, nothing else."""
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, metadata
-from pathlib import Path
 from typing import Any
 
 from toolkit.cli.common import put_json, say
 from toolkit.cli.lazy import loaded
-from toolkit.cli.troubleshooting import section_of
 from toolkit.core.report import Report
+from toolkit.diagnose.messages import message_of
 from toolkit.errors import BadInput, Interrupted, Problem, ToolkitError
 from toolkit.plan.show import report_text
 
@@ -29,40 +26,17 @@ def tell(error: ToolkitError, as_json: bool) -> None:
     report = _report(error)
     if report is not None:
         say("\n" + report_text(report))
-    more = explained_at(str(error))
+    more = explained_by(str(error))
     text = f"toolkit: {error}\n" + (f"  more: {more}\n" if more else "")
     say("\ninterrupted" if _bare_interrupt(error) else text)
     if as_json:
         put_json(error_json(error))
 
 
-def explained_at(text: str) -> str:
-    """Return where the text of an error is explained, empty when it is nowhere.
-
-    In a checkout that is a section of a page, as a path that can be opened from here; else an address of the
-    project's documentation, if the installed package names one.
-    """
-    section = section_of(text)
-    if not section:
-        return ""
-    root = Path(__file__).resolve().parents[2]
-    page = root / "docs" / "troubleshooting.md"
-    if page.is_file() and (root / "pyproject.toml").is_file():
-        with contextlib.suppress(ValueError, OSError):  # elsewhere, or in a folder that is gone
-            page = page.relative_to(Path.cwd())
-        return f"{page}#{section}"
-    site = _documentation()
-    return f"{site.rstrip('/')}/troubleshooting.html#{section}" if site else ""
-
-
-def _documentation() -> str:
-    """The address that the installed package gives for its documentation, empty without one."""
-    try:
-        addresses = metadata("gpu-boxes-toolkit").get_all("Project-URL") or []
-    except PackageNotFoundError:
-        return ""
-    named = dict(address.split(", ", 1) for address in addresses)
-    return str(named.get("Documentation", ""))
+def explained_by(text: str) -> str:
+    """Return the command that explains the text of an error, empty if no message of the list matches."""
+    message = message_of(text)
+    return f"toolkit --explain {message.name}" if message else ""
 
 
 def _bare_interrupt(error: ToolkitError) -> bool:
@@ -80,7 +54,7 @@ def error_json(error: ToolkitError) -> dict[str, Any]:
     about = {
         "what": error.what,
         "fix": error.fix,
-        "more": explained_at(str(error)),
+        "more": explained_by(str(error)),
         "host": error.host,
         "exit_code": error.exit_code,
         "problems": [asdict(problem) for problem in problems],

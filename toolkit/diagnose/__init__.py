@@ -1,1 +1,1 @@
-"""Why a job stands still or has failed."""
+"""Diagnosis of jobs that hang or have failed, and explanations of messages."""

@@ -1,4 +1,4 @@
-"""How a job ended, with the fix of a known error."""
+"""The end of a job in words, with the fix of a known error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toolkit.jobs.status import JobStatus
 
 
 def end_text(job: JobStatus) -> str:
-    """Return how a job ended: what the rank that failed first printed last, then one line with the cause."""
+    """Return the end of a job: the last lines of the rank that failed first, then one line with the cause."""
     lines = []
     if job.last_lines and job.state == "failed":
         lines = ["  the last lines of that rank:", *(f"    {line}" for line in job.last_lines)]

@@ -1,4 +1,4 @@
-"""What the hosts of a job saw of its ranks, as toolkit/container/diagnose/inspect_ranks.py prints it."""
+"""Reports of the hosts of a job about its ranks, printed by toolkit/container/diagnose/inspect_ranks.py."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Process:
 
     Args:
         state: the system's letter: R, S, D, T, Z, …
-        call: the system call in which its first thread is; empty for none, or where nobody may say.
+        call: the system call in which its first thread is; empty for none, or without the right to read it.
         target: the file of that call, with its sort where it is no plain file.
         cpu: processors that it used in the time of the look, 1.0 for one.
         frames: of its first thread, the innermost first; empty without py-spy, or for no Python.
@@ -60,7 +60,7 @@ class RankSeen:
     Args:
         age: seconds since it last printed something; None when it has no log.
         lines: its last ones.
-        exit_code: None while it has not ended, or when nobody wrote it down.
+        exit_code: None while it has not ended, or if it was not recorded.
         processes: its command and what that started.
     """
 
@@ -130,7 +130,7 @@ class HostSeen:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known about a job at one moment.
+    """All reports about a job at one moment.
 
     Args:
         state, reason: as main's records have them; empty when main says nothing.
@@ -148,11 +148,11 @@ class Evidence:
     lost_host: str = ""
 
     def host(self, name: str) -> HostSeen:
-        """Return a host, an empty one when nobody asked it."""
+        """Return the report of a host, an empty one for a host that was not queried."""
         return next((host for host in self.hosts if host.name == name), _not_asked(name))
 
     def rank(self, rank: int) -> RankSeen | None:
-        """Return what its host saw of a rank, None when that saw nothing or did not answer."""
+        """Return the report of a host about a rank, None if the host has none or did not answer."""
         host = self.host(self.placed[rank])
         return next((seen for seen in host.ranks if seen.rank == rank), None)
 
@@ -162,7 +162,7 @@ def _not_asked(name: str) -> HostSeen:
 
 
 def parse_host(name: str, said: Inspected, addresses: Mapping[str, str], container: str = "") -> HostSeen:
-    """Return what one host said.
+    """Return the report of one host.
 
     Args:
         said: what inspect_ranks.py printed, or an error alone.
@@ -214,7 +214,7 @@ def _rank(host: str, row: SeenRank) -> RankSeen:
 def _process(row: SeenProcess) -> Process:
     threads = row.threads_seen or ()
     first = next((one for one in threads if one.first), threads[0] if threads else ThreadStack())
-    # D that has passed between the two looks is a disk at work, and not one that hangs.
+    # A state D that ended between the two samples is a working disk, not a hung one.
     state = "S" if row.state == "D" and row.states not in (None, "DD") else row.state
     return Process(
         pid=row.pid,

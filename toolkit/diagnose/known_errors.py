@@ -1,6 +1,6 @@
-"""Errors that training jobs print, what each means and what to do; found in a log in one pass.
+"""Errors that training jobs print, with meaning and fix; found in a log in one pass.
 
-Words are looked for as they are, not as regular expressions, so that no log, however made, can take long.
+The words are plain text, not regular expressions, so that no log can make the search slow.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from toolkit.protocol.decode import decode
 OR = " | "
 GAP = " … "
 
-# A progress bar without line ends may be megabytes long; what is said before or after it stands at its ends.
+# A progress bar without line ends may be megabytes long; text before or after it is at its ends.
 LONGEST_LINE = 8192
-# Characters in which all words are looked for at once, before any line is looked at by itself.
+# Characters in which all words are looked for at once, before single lines are compared.
 CHUNK = 1 << 18
 
 
@@ -30,9 +30,9 @@ class KnownError:
     Args:
         name: a short name that does not change.
         pattern: words of one line, case set aside; ``" … "`` stands for anything, ``" | "`` is put between
-            two ways to say it.
-        what: what it means, in one sentence.
-        fix: what to do about it.
+            two ways to print it.
+        what: its meaning, in one sentence.
+        fix: what to do.
     """
 
     name: str
@@ -63,7 +63,7 @@ _BY_NAME = {error.name: error for error in KNOWN_ERRORS}
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to say an error: its words in their order, and the longest of them."""
+    """One way to print an error: its words in their order, and the longest of them."""
 
     words: tuple[str, ...]
     mark: str
@@ -89,8 +89,8 @@ _WAYS = {error.name: _ways(error.pattern) for error in KNOWN_ERRORS}
 def match(lines: Iterable[str]) -> tuple[KnownError, ...]:
     """Return the known errors of a log, each once, in the order in which they first occur.
 
-    A line is one error, the most particular that it names. Of a line longer than 8192 characters both ends
-    are looked at. 100,000 lines take half a second, and a few seconds when made to be slow.
+    A line is one error, the first of the list that matches. Of a line longer than 8192 characters only both
+    ends are searched. 100,000 lines take half a second, and a few seconds when made to be slow.
     """
     found: dict[str, KnownError] = {}
     for text in _chunks(lines):
@@ -105,7 +105,7 @@ def match(lines: Iterable[str]) -> tuple[KnownError, ...]:
 
 
 def _first(way: _Way, text: str, others: Sequence[KnownError]) -> int:
-    """Return where the first line begins that says it in this way and is none of the others, else -1."""
+    """Return the start of the first line that matches this way and none of the others, or -1."""
     at = text.find(way.mark)
     while at >= 0:
         start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)

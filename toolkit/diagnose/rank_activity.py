@@ -1,4 +1,4 @@
-"""What one rank is doing, told from its stack, its system call and its use of the processor."""
+"""Activity of one rank, derived from its stack, its system call and its CPU use."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ _SAVE = re.compile(r"[._](?:save|dump)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Doing:
-    """What a rank is doing.
+    """Activity of a rank.
 
     Args:
         kind: collective, gpu, handler, sleep, lock, child, file, network, spin, code; stopped, disk;
             ended, failed, gone, absent, silent.
-        what: in words, to stand behind the rank: ``sleeps at train.py:12``.
+        what: in words that follow the name of the rank: ``sleeps at train.py:12``.
         op: of ``collective``: its name.
         place: file and line of the person's own code, empty for unknown.
     """
@@ -77,12 +77,12 @@ class Doing:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for other ranks."""
+        """Return whether it waits for other ranks."""
         return self.kind in WAITING
 
 
 def lead(rank: RankSeen) -> Process | None:
-    """Return the process that speaks for a rank: its command, or the Python that the command started."""
+    """Return the process that represents a rank: its command, or the Python that the command started."""
     alive = [process for process in rank.processes if process.state != "Z"]
     pids = {process.pid for process in alive}
     roots = [process for process in alive if process.parent not in pids]
@@ -90,7 +90,7 @@ def lead(rank: RankSeen) -> Process | None:
 
 
 def doing(rank: RankSeen) -> Doing:
-    """Return what a rank of a running job is doing."""
+    """Return the activity of a rank of a running job."""
     process = lead(rank)
     if process is None:
         return _without_process(rank)
@@ -145,7 +145,7 @@ def _of_process(process: Process, rank: RankSeen, place: str) -> Doing:
 
 
 def _segment(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The innermost frames, up to the first one of the person's own code."""
+    """Return the innermost frames, up to the first frame of the user's code."""
     own = next((i for i, frame in enumerate(frames) if not is_library(frame.file)), len(frames))
     return frames[: own + 1]
 
@@ -162,7 +162,7 @@ def is_library(file: str) -> bool:
 
 
 def _collective(segment: tuple[Frame, ...]) -> str:
-    """The collective that the person's code has called, empty for none."""
+    """Return the collective that the user's code has called, empty for none."""
     for frame in reversed(segment):  # all_gather_object calls all_gather: people know the outer name
         name = frame.name.rpartition(".")[2]  # from Python 3.11 on, with the class before it
         if _C10D in frame.file and name in _TORCH_COLLECTIVES:
@@ -198,7 +198,7 @@ def _child(process: Process, rank: RankSeen, segment: tuple[Frame, ...], place: 
         process.call in ("wait4", "waitid")
         or _in_files(segment, (*_LOCK_FILES, *_QUEUE_FILES, *_CHILD_FILES))
         or (len(segment) == 1 and _LOCK_CALL.search(own))
-        # Without a stack a wait of this sort is all there is to see.
+        # Without a stack a wait of this sort is the only evidence.
         or (not segment and process.call in ("futex", "read"))
     )
     if dead and waits and process.cpu < _BUSY:

@@ -1,4 +1,4 @@
-"""What `toolkit why` found, for people and as JSON."""
+"""Result of `toolkit why`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from toolkit.jobs.status import JobStatus, length
 from toolkit.plan.show import table
 
 _LINE = 60
-# A cluster of a thousand ranks is told by those that are to blame, and some of the others.
+# Of a thousand ranks only the ranks to blame and some of the others are listed.
 _ROWS = 64
 
 
 def why_text(job: JobStatus, evidence: Evidence, verdict: Verdict, known: Sequence[KnownError]) -> str:
-    """Return the verdict, then what each rank does, then known errors with their cures."""
+    """Return the verdict, then the activity of each rank, then known errors with their fixes."""
     lines = [f"{job.id}: {verdict.what}"]
     lines += [f"  fix: {verdict.fix}"] if verdict.fix else []
     found = doings(evidence)
@@ -52,7 +52,7 @@ def _row(evidence: Evidence, rank: int, one: Doing) -> tuple[str, ...]:
 
 
 def _notes(evidence: Evidence) -> list[str]:
-    """What is missing from the picture, and what stands beside it."""
+    """Return notes: the missing evidence, and facts that accompany the verdict."""
     notes = []
     if without := [host.name for host in evidence.hosts if not host.error and not host.py_spy]:
         notes.append(f"no stacks on {', '.join(without)}: the image has no py-spy")
@@ -71,7 +71,7 @@ def _notes(evidence: Evidence) -> list[str]:
 def why_json(
     job: JobStatus, evidence: Evidence, verdict: Verdict, known: Iterable[KnownError]
 ) -> dict[str, Any]:
-    """Return the same as JSON has it, with everything that was told of ranks, hosts and connections."""
+    """Return the same for JSON, with all reports about ranks, hosts and connections."""
     found = doings(evidence)
     rows = []
     for rank, one in found.items():

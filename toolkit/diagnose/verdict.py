@@ -10,7 +10,7 @@ from toolkit.diagnose.evidence import Connection, Evidence
 from toolkit.diagnose.rank_activity import Doing, doing, lead
 from toolkit.protocol.states import FINAL_STATES
 
-# Sent again so often without an answer, it is no packet lost by chance: that takes more than half a second.
+# This number of retransmissions takes more than half a second: it is no random packet loss.
 _RETRIES = 2
 _KILLED = 137
 FINAL = (*FINAL_STATES, "lost")
@@ -18,13 +18,13 @@ FINAL = (*FINAL_STATES, "lost")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What holds a job up, or what ended it.
+    """The cause that blocks a job or ended it.
 
     Args:
         kind: see ``Doing``; also link, apart (different collectives), host, end, runs, unclear.
         what: in one line, with rank and host.
         fix: what to do next.
-        ranks, hosts: those to blame; empty for nobody.
+        ranks, hosts: the ones to blame; empty for none.
     """
 
     kind: str
@@ -42,15 +42,15 @@ FIXES: Mapping[str, str] = {
     "ended": "every rank has to make as many steps as the others: look at how data are divided (drop_last)",
     "absent": "toolkit logs shows how far the launcher came; toolkit status shows the containers",
     "handler": "what it says is in its own exception: let it be raised before any collective or clean-up",
-    "sleep": "the line that it stands at keeps it from its step; look at why it waits there",
+    "sleep": "look at why it waits at this line",
     "lock": "look at who should release or fill it: a thread or process of that rank, dead or waiting too",
     "child": "look for a kill for want of memory (dmesg on HOST), and give the queue a timeout",
-    "file": "look at that file on HOST: a full or silent share, a pipe that nobody reads or writes",
+    "file": "look at that file on HOST: a full or silent share, a pipe without a reader or writer",
     "network": "look at whom it connects to; toolkit check tells whether hosts reach each other",
-    "spin": "a loop without an end, or much more work than others have: look at the line that it stands at",
-    "code": "look at the line that it stands at, and at its stack in the bundle",
+    "spin": "an endless loop, or much more work than other ranks have: look at this line",
+    "code": "look at this line, and at its stack in the bundle",
     "gpu": "its GPU works on; look at nvidia-smi on HOST and at dmesg for Xid",
-    "collective": "look at the line that it stands at",
+    "collective": "look at this line",
     "apart": "all ranks have to make the same calls in the same order: look for an if that asks for the rank",
     "link": "toolkit check tries every pair of hosts; look at cable, switch and firewall between the two",
     "host": "toolkit status; look at HOST itself (power, network, load), then toolkit up",
@@ -58,12 +58,12 @@ FIXES: Mapping[str, str] = {
 
 
 def doings(evidence: Evidence) -> dict[int, Doing]:
-    """Return what each rank of the job is doing."""
+    """Return the activity of each rank of the job."""
     found = {}
     for rank, name in enumerate(evidence.placed):
         host, seen = evidence.host(name), evidence.rank(rank)
         if host.error:
-            found[rank] = Doing("silent", f"nobody can say: {name} {host.silence}")
+            found[rank] = Doing("silent", f"unknown: {name} {host.silence}")
         elif seen is None:
             found[rank] = Doing("absent", "has not been started yet")
         else:
@@ -72,7 +72,7 @@ def doings(evidence: Evidence) -> dict[int, Doing]:
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Return the one thing that best explains why the job does not go on, or why it has ended.
+    """Return the best explanation of why the job does not continue, or why it has ended.
 
     What is certain comes before what is likely: a host that does not answer, a rank that is stopped or dead,
     a link over which nothing comes, then the rank that is elsewhere than those that wait for it.
@@ -92,10 +92,10 @@ def judge(evidence: Evidence) -> Verdict:
         what = (
             f"the job goes on: {where_text(evidence, moving)} waited for others and went on within the look"
         )
-        return Verdict("runs", what, "toolkit why again when it stands still")
+        return Verdict("runs", what, "run toolkit why again when it stalls")
     for kind in ("ended", "absent", "disk", "handler", "child"):
         blamed = [rank for rank, one in found.items() if one.kind == kind]
-        # Towards the end of a job some ranks are done before others.
+        # Near the end of a job some ranks finish before others.
         if blamed and len(blamed) < len(found) and (waiting or kind != "ended"):
             return _one(evidence, found, blamed)
     others = [rank for rank in found if rank not in waiting]
@@ -113,7 +113,7 @@ def _moved(evidence: Evidence, rank: int) -> bool:
 
 
 def _one(evidence: Evidence, found: Mapping[int, Doing], blamed: Sequence[int]) -> Verdict:
-    """Ranks that are not where the others wait; the first of the most telling kind gives the words."""
+    """Return the verdict about ranks that are not where the others wait; the most conclusive kind counts."""
     first = found[blamed[0]]
     waiting = [rank for rank, one in found.items() if one.waits and rank not in blamed]
     ops = Counter(found[rank].op for rank in waiting)
@@ -192,7 +192,7 @@ def _all_wait(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
 def _apart(
     evidence: Evidence, found: Mapping[int, Doing], groups: Mapping[str, list[int]], what: str
 ) -> Verdict:
-    """Ranks that wait, but not together: the smaller group is to blame; of two equal ones, nobody can say."""
+    """Return the verdict about ranks that wait in different places: the smaller group, or both if equal."""
     sizes = sorted(groups.values(), key=len)
     equal = len(sizes[0]) == len(sizes[-1])
     most = sizes[-1]
@@ -221,12 +221,12 @@ def _nobody_waits(evidence: Evidence, found: Mapping[int, Doing]) -> Verdict:
     last = f"; the last line came {min(ages):.0f} s ago" if ages else ""
     first = next((rank for rank, one in found.items() if one.kind != "ended"), 0)
     what = f"no rank waits for another: {where_text(evidence, [first])} {found[first].what}{last}"
-    fix = "toolkit why again in a minute: ranks that stand where they stood then are stuck there"
+    fix = "run toolkit why again in a minute: ranks at the same line are stuck there"
     return Verdict("runs", what, fix)
 
 
 def _end(evidence: Evidence) -> Verdict:
-    """Why a job that is over has ended, with what its hosts add to it."""
+    """Return why a job has ended, with the reports of its hosts."""
     if evidence.state == "succeeded":
         return Verdict("end", "the job has succeeded", "")
     failed = [
@@ -250,13 +250,13 @@ def _end(evidence: Evidence) -> Verdict:
 
 
 def ended(state: str) -> str:
-    """How a job that is over has ended, as in "the job has been stopped"."""
+    """Return how a job has ended, as in "the job has been stopped"."""
     words = {"failed": "failed", "stopped": "been stopped", "timeout": "run out of time", "lost": "been lost"}
     return words.get(state, state)
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """Ranks in words.
+    """Return ranks in words.
 
     >>> ranks_text([3]), ranks_text([0, 2]), ranks_text([0, 1, 2, 3])
     ('rank 3', 'ranks 0, 2', 'ranks 0–3')
@@ -271,7 +271,7 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def of_several(what: str) -> str:
-    """What one rank does, said of several.
+    """Return the activity of one rank as words about several ranks.
 
     >>> of_several("waits in barrier"), of_several("has ended"), of_several("is stopped")
     ('wait in barrier', 'have ended', 'are stopped')
@@ -281,6 +281,6 @@ def of_several(what: str) -> str:
 
 
 def where_text(evidence: Evidence, ranks: Sequence[int]) -> str:
-    """Ranks in words, with their hosts."""
+    """Return ranks in words, with their hosts."""
     hosts = list(dict.fromkeys(evidence.placed[rank] for rank in ranks))
     return f"{ranks_text(ranks)} on {', '.join(hosts[:3])}" + (" and others" if len(hosts) > 3 else "")

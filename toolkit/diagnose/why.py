@@ -1,4 +1,4 @@
-"""Why a job hangs or has failed: all hosts asked at once, judged, and kept as a bundle for a report."""
+"""Diagnosis of a job that hangs or has failed: query all hosts at once, judge, and write a bundle."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from toolkit.protocol.names import INSIDE, container_name, program
 from toolkit.protocol.redact import masked, masked_text, secret_pairs, secret_values
 from toolkit.remote.fanout import fan_out
 
-# Stacks of many processes take a while; a host that needs longer counts as one that does not answer.
+# Stacks of many processes take time; a host that needs longer counts as one without an answer.
 _LOOK_SECONDS, _STATE_SECONDS = 25.0, 5.0
-# What Python exits with if it cannot open its program; and our own status if the program is missing.
+# The exit code of Python if it cannot open its program, and the code of toolkit if the program is missing.
 _CANNOT_OPEN, _MISSING = 2, 66
 _PROGRAM = "run.py"
-# What the name of a file in the bundle does not have; none of them leads to another folder.
+# Characters that names of files in the bundle do not have, so that no name leads to another folder.
 _FILE = re.compile(r"^\.+|[^A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True)
 class Said:
-    """What one host saw, without secrets.
+    """Report of one host, without secrets.
 
     Args:
         container: see ``HostSeen``.
@@ -57,7 +57,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of asking why; nothing in it is a secret any more.
+    """Result of the diagnosis, with secrets masked.
 
     Args:
         job: as main has it; ``state`` is unknown where main did not say.
@@ -75,7 +75,7 @@ class Answer:
 
 
 def ask_why(session: Session, word: str = "") -> Answer:
-    """Ask every host of a job what its ranks are doing, and judge.
+    """Query every host of a job about the activity of its ranks, and judge.
 
     A host that does not answer is evidence as well.
 
@@ -93,7 +93,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
     except ToolkitError as error:
         if isinstance(error, NotReady) and main not in session.errors and _runs(session, main):
             raise
-        # Main is what the job hangs on, perhaps; the workers know of it too.
+        # The job might hang because of the main host; the workers have its record too.
         job = _from_workers(session, word, error)
     names = list(dict.fromkeys([main, *(name for name, _ in job.hosts)]))
     said = _look(session, job.id, names, secrets)
@@ -112,7 +112,7 @@ def ask_why(session: Session, word: str = "") -> Answer:
 
 
 def _kept(said: Mapping[str, Said], main: str) -> Kept | None:
-    """Return what watchdogs have kept.
+    """Return the evidence that watchdogs have saved.
 
     Args:
         main: the host whose watchdog speaks for all hosts; empty where each speaks for its own part alone.
@@ -127,7 +127,7 @@ def _kept(said: Mapping[str, Said], main: str) -> Kept | None:
 
 
 def _lasted(kept: Kept, said: Mapping[str, Said]) -> bool:
-    """Whether some rank has said nothing more since: else the watchdog looked at another stall."""
+    """Return whether some rank has printed nothing since. Otherwise the watchdog saw another stall."""
     after = {rank.rank: rank.tail for one in said.values() for rank in one.seen.ranks}
     return any(rank.tail == after.get(rank.rank) for one in kept.hosts for rank in one.ranks)
 
@@ -144,7 +144,7 @@ def secrets_of(session: Session) -> tuple[str, ...]:
     """Return values of the file's secrets and of its variables whose names say that they are secret."""
     inventory = session.inventory
     values: list[str] = []
-    with suppress(BadInput):  # somebody else's files, perhaps: the hosts mask what they know of
+    with suppress(BadInput):  # perhaps the files of another user: the hosts mask the values that they know
         values += [value for _, value in read_secrets(inventory)]
     pairs = [*inventory.env, *(pair for host in inventory.hosts for pair in host.env)]
     return secret_values([*values, *secret_pairs(pairs)])
@@ -166,7 +166,7 @@ def masked_job(job: JobStatus, secrets: tuple[str, ...]) -> JobStatus:
 
 
 def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus:
-    """The job as a worker knows it, when main says nothing."""
+    """Return the job from the record of a worker, if the main host does not answer."""
     others = [name for name in session.facts if name != session.inventory.main]
     for said in _look(session, word, others, ()).values():
         if about := said.seen.job:
@@ -177,7 +177,7 @@ def _from_workers(session: Session, word: str, error: ToolkitError) -> JobStatus
 
 
 def _look(session: Session, job: str, names: Iterable[str], secrets: tuple[str, ...]) -> dict[str, Said]:
-    """What each host saw, or its error; and how its container stands."""
+    """Return the report of each host, or its error, and the state of its container."""
     names = list(names)
     found, failed = fan_out(names, lambda name: _look_on(session, job, name, secrets))
     for name, error in failed.items():
@@ -192,7 +192,7 @@ def _silent(name: str, error: str, container: str = "", is_predicate: bool = Fal
 
 def _look_on(session: Session, job: str, name: str, secrets: tuple[str, ...]) -> Said:
     if name not in session.inventory.names:
-        return _silent(name, "does not stand in the hosts file any more", is_predicate=True)
+        return _silent(name, "is not in the hosts file any more", is_predicate=True)
     if name in session.errors:
         raise session.errors[name]
     container = masked_text(_container_words(session, name), secrets)
@@ -229,7 +229,7 @@ def _refuse_older(said: Mapping[str, Said]) -> None:
 
 
 def _container_words(session: Session, name: str) -> str:
-    """How the host's container stands where it does not simply run."""
+    """Return the state of the host's container if it does not simply run."""
     place = container_name(session.inventory.cluster, session.inventory.role(name))
     ask = command("docker", "inspect", "--format", "{{json .State}}", place)
     result = session.runners[name].run(ask, _STATE_SECONDS)
@@ -249,7 +249,7 @@ def _container_words(session: Session, name: str) -> str:
 
 
 def _evidence(job: JobStatus, said: Mapping[str, tuple[Inspected, str]]) -> Evidence:
-    """What is judged: of each host what it saw, and its container's state."""
+    """Return the evidence for the verdict: the report of each host, and the state of its container."""
     about = next((seen.job for seen, _ in said.values() if seen.job), None)
     rows = (about.hosts if about else None) or ()
     addresses = {row.address: row.name for row in rows}
@@ -261,7 +261,7 @@ def _evidence(job: JobStatus, said: Mapping[str, tuple[Inspected, str]]) -> Evid
 
 
 def _lines(job: JobStatus, said: Mapping[str, Said]) -> list[str]:
-    """What the ranks and the launcher have said of late."""
+    """Return the recent output of the ranks and the launcher."""
     texts = [job.reason]
     for one in said.values():
         texts += [one.seen.output or "", *(rank.tail for rank in one.seen.ranks)]
@@ -269,7 +269,7 @@ def _lines(job: JobStatus, said: Mapping[str, Said]) -> list[str]:
 
 
 def bundle_files(answer: Answer, report: str, result: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return what a report should have with it, by name; everything in it has been masked.
+    """Return the files of the bundle by name; all secrets are masked.
 
     Args:
         report: what people were shown.

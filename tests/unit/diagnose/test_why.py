@@ -173,7 +173,7 @@ def test_without_main_a_worker_knows_the_job() -> None:
 def test_a_host_that_has_left_the_file_is_named() -> None:
     paper = hang()
     paper.inventory = inventory(FILE.replace("  cpu3: {address: 10.77.0.4}\n", ""))
-    assert "cpu3 does not stand in the hosts file any more" in ask(paper).verdict.what
+    assert "cpu3 is not in the hosts file any more" in ask(paper).verdict.what
 
 
 def test_a_job_that_is_not_there() -> None:
