@@ -61,13 +61,13 @@ site: venv       ## the documentation as a site, into site/; open site/index.htm
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 image: venv base ## the image that this machine needs; IMAGE=cpu or IMAGE=gpu to choose
-	$(TOOLKIT) image build $(if $(IMAGE),--flavour $(IMAGE))
+	$(TOOLKIT) image build $(if $(IMAGE),--flavor $(IMAGE))
 
 image-cpu: venv base ## the image for hosts without GPUs
-	$(TOOLKIT) image build --flavour cpu
+	$(TOOLKIT) image build --flavor cpu
 
 image-gpu: venv base ## the image for hosts with NVIDIA GPUs; builds on any machine
-	$(TOOLKIT) image build --flavour gpu
+	$(TOOLKIT) image build --flavor gpu
 
 base: engine     ## the base image, made here when no registry can be reached
 	@sh image/base.sh

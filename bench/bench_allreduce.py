@@ -2,7 +2,7 @@
 
 Needs a practice cluster, up, and TOOLKIT_HOSTS:
 
-    toolkit lab up --hosts 8 && export TOOLKIT_HOSTS=… && toolkit up
+    toolkit lab up --count 8 && export TOOLKIT_HOSTS=… && toolkit up
     python bench/bench_allreduce.py                                      # half an hour
     python bench/bench_allreduce.py --rates 100 --hosts 4 --pairs 3      # one cell
 
@@ -115,7 +115,7 @@ def main() -> None:
     options = parser.parse_args()
     hosts_file = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(hosts_file).is_file():
-        print("T2  skipped: no practice cluster; toolkit lab up --hosts 8, set TOOLKIT_HOSTS, toolkit up")
+        print("T2  skipped: no practice cluster; toolkit lab up --count 8, set TOOLKIT_HOSTS, toolkit up")
         return
     data = yaml.safe_load(Path(hosts_file).read_text())
     names = tuple(data["hosts"])

@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     given = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(given).is_file():
-        print("toolkit check  skipped: no practice cluster; toolkit lab up --hosts 8, then set TOOLKIT_HOSTS")
+        print("toolkit check  skipped: no practice cluster; toolkit lab up --count 8, then set TOOLKIT_HOSTS")
         return
     if options.alarms:
         alarms(Path(given), options.alarms)

@@ -1,6 +1,6 @@
 """I6: chunks as they are, all compressed, and those that the toolkit chooses, at several rates of links.
 
-    toolkit lab up --hosts 2 && export TOOLKIT_HOSTS=…
+    toolkit lab up --count 2 && export TOOLKIT_HOSTS=…
     python bench/bench_compression.py
 
 One layer goes to two hosts, from one to the other: either the first bytes of torch's largest library, which
@@ -83,7 +83,7 @@ def main() -> None:
     options = parser.parse_args()
     given = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(given).is_file():
-        print("compression  skipped: no practice cluster; toolkit lab up --hosts 2, then set TOOLKIT_HOSTS")
+        print("compression  skipped: no practice cluster; toolkit lab up --count 2, then set TOOLKIT_HOSTS")
         return
     data: dict[str, Any] = yaml.safe_load(Path(given).read_text())
     network, links = f"toolkit-lab-{data['cluster']}", links_of(data)[:2]

@@ -2,7 +2,7 @@
 
 Needs a practice cluster of two hosts or more, up, and TOOLKIT_HOSTS:
 
-    toolkit lab up --hosts 2 && export TOOLKIT_HOSTS=… && toolkit up
+    toolkit lab up --count 2 && export TOOLKIT_HOSTS=… && toolkit up
     python bench/bench_containers.py                # some five minutes
     python bench/bench_containers.py --pairs 3
 
@@ -79,7 +79,7 @@ def main() -> None:
     options = parser.parse_args()
     hosts_file = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(hosts_file).is_file():
-        print("T1  skipped: no practice cluster; toolkit lab up --hosts 2, set TOOLKIT_HOSTS, toolkit up")
+        print("T1  skipped: no practice cluster; toolkit lab up --count 2, set TOOLKIT_HOSTS, toolkit up")
         return
     data = yaml.safe_load(Path(hosts_file).read_text())
     names, links = tuple(data["hosts"])[:2], links_of(data)[:2]

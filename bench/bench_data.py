@@ -1,6 +1,6 @@
 """Data sets to practice hosts, beside `tar | ssh tar`; bytes after a break; a second time.
 
-    toolkit lab up --hosts 3 && export TOOLKIT_HOSTS=…
+    toolkit lab up --count 3 && export TOOLKIT_HOSTS=…
     python bench/bench_data.py
     python bench/bench_data.py --rate 0 --small 100000 --large 10000000000
 
@@ -112,7 +112,7 @@ def main() -> None:
     options = parser.parse_args()
     given = Path(os.environ.get("TOOLKIT_HOSTS", ""))
     if not given.is_file():
-        print("data  skipped: no practice cluster; toolkit lab up --hosts 3, then set TOOLKIT_HOSTS")
+        print("data  skipped: no practice cluster; toolkit lab up --count 3, then set TOOLKIT_HOSTS")
         return
     data = yaml.safe_load(given.read_text())
     network, links = f"toolkit-lab-{data['cluster']}", links_of(data)

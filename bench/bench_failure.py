@@ -3,7 +3,7 @@
 Needs a practice cluster of two hosts or more, up, and TOOLKIT_HOSTS; R3 with a host lost needs `spares:`
 or takes the survivors:
 
-    toolkit lab up --hosts 3 && export TOOLKIT_HOSTS=… && toolkit up
+    toolkit lab up --count 3 && export TOOLKIT_HOSTS=… && toolkit up
     python bench/bench_failure.py --rounds 10
     python bench/bench_failure.py --only R3 --rounds 5
 

@@ -1,6 +1,6 @@
 """S4: `toolkit up` and `run`, the image being there, until the first word; a hand-written script beside it.
 
-    toolkit lab up --hosts 3 && export TOOLKIT_HOSTS=… && toolkit image send
+    toolkit lab up --count 3 && export TOOLKIT_HOSTS=… && toolkit image send
     python bench/bench_first_line.py --rounds 5
 
 The script does what a person would: keys, an sshd in a container on every worker, mpirun in one on main. It

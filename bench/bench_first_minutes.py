@@ -68,7 +68,7 @@ def main() -> None:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True}
         # What a run that was killed has left.
         subprocess.run([*lab, "down", "--name", LAB], cwd=folder, **quiet)  # type: ignore[call-overload]
-        subprocess.run([*lab, "up", "--name", LAB, "--hosts", "2"], cwd=folder, **quiet)  # type: ignore[call-overload]
+        subprocess.run([*lab, "up", "--name", LAB, "--count", "2"], cwd=folder, **quiet)  # type: ignore[call-overload]
         try:
             env = configure(Path(made), folder / ".lab" / LAB / "hosts.yaml")
             start = last = time.monotonic()

@@ -1,6 +1,6 @@
 """I1 to I4: an image to practice hosts, beside `docker save | ssh docker load` and the bound.
 
-    toolkit lab up --hosts 8 && export TOOLKIT_HOSTS=…
+    toolkit lab up --count 8 && export TOOLKIT_HOSTS=…
     python bench/bench_images.py
     python bench/bench_images.py --rates 100 --hosts 8 --ways ours
 
@@ -184,7 +184,7 @@ def main() -> None:
     options = parser.parse_args()
     given = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(given).is_file():
-        print("images  skipped: no practice cluster; toolkit lab up --hosts 8, then set TOOLKIT_HOSTS")
+        print("images  skipped: no practice cluster; toolkit lab up --count 8, then set TOOLKIT_HOSTS")
         return
     data = yaml.safe_load(Path(given).read_text())
     network = f"toolkit-lab-{data['cluster']}"

@@ -1,6 +1,6 @@
 """S8: memory of the command with 64 hosts: the most that `status` and a bare `--help` have had at once.
 
-    toolkit lab up --hosts 8 && export TOOLKIT_HOSTS=…
+    toolkit lab up --count 8 && export TOOLKIT_HOSTS=…
     python bench/bench_memory.py
 
 Eight hosts stand for sixty-four: each is in the file eight times, under an alias of its own.
@@ -41,7 +41,7 @@ def main() -> None:
     print(f"S8  toolkit --help           {peak('--help'):.0f} MiB")
     file = Path(os.environ.get("TOOLKIT_HOSTS", ""))
     if not file.is_file():
-        print("S8  the rest skipped: no practice cluster; toolkit lab up --hosts 8, then set TOOLKIT_HOSTS")
+        print("S8  the rest skipped: no practice cluster; toolkit lab up --count 8, then set TOOLKIT_HOSTS")
         return
     data = yaml.safe_load(file.read_text())
     some = list(data["hosts"].values())

@@ -2,7 +2,7 @@
 
 Needs a practice cluster of as many hosts, up, and TOOLKIT_HOSTS:
 
-    toolkit lab up --hosts 4 && export TOOLKIT_HOSTS=… && toolkit up
+    toolkit lab up --count 4 && export TOOLKIT_HOSTS=… && toolkit up
     python bench/bench_predict.py                                    # all of it: most of an hour
     python bench/bench_predict.py --rates 100 --hosts 2 --sizes 4    # one cell
 
@@ -113,7 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     hosts_file = os.environ.get("TOOLKIT_HOSTS", "")
     if not Path(hosts_file).is_file():
-        print("T3  skipped: no practice cluster; toolkit lab up --hosts 4, set TOOLKIT_HOSTS, toolkit up")
+        print("T3  skipped: no practice cluster; toolkit lab up --count 4, set TOOLKIT_HOSTS, toolkit up")
         return
     data = yaml.safe_load(Path(hosts_file).read_text())
     names = list(data["hosts"])

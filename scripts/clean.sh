@@ -9,7 +9,7 @@ say() { printf 'clean: %s\n' "$*" >&2; }
 sh scripts/engine.sh wake
 if command -v docker > /dev/null && docker version > /dev/null 2>&1; then
     if [ -x "$toolkit" ]; then "$toolkit" lab down --all; fi
-    # By our own names as well as by label: an image that somebody built on top of ours inherits the label.
+    # By name as well as by label: an image that a user built on top of it inherits the label.
     for name in 'toolkit:*' 'toolkit.local/verified:*' 'toolkit-lab-host:*'; do
         docker images --filter "reference=$name" --filter label=toolkit.image --format '{{.Repository}}:{{.Tag}}'
         docker images --filter "reference=$name" --filter label=toolkit.lab.image --format '{{.Repository}}:{{.Tag}}'

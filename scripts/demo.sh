@@ -17,9 +17,9 @@ step() {
     printf '   (%d s)\n' $(($(date +%s) - start))
 }
 
-step "The image that the hosts will run" "$toolkit" image build --flavour cpu
+step "The image that the hosts will run" "$toolkit" image build --flavor cpu
 step "Two practice hosts, each with its own address, sshd and Docker engine" \
-    "$toolkit" lab up --name demo --hosts 2 --folder "$folder"
+    "$toolkit" lab up --name demo --count 2 --folder "$folder"
 export TOOLKIT_HOSTS=$folder/hosts.yaml
 step "The cluster: image, keys and containers on both hosts" "$toolkit" up
 step "Do all ranks reach each other?" "$toolkit" smoke

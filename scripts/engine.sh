@@ -16,7 +16,7 @@ fail() { say "$1"; [ -z "${2:-}" ] || printf '  fix: %s\n' "$2" >&2; exit 4; }
 have() { command -v "$1" > /dev/null 2>&1; }
 answers() { have docker && docker version --format '{{.Server.Version}}' 2> /dev/null; }
 
-# A process id alone may belong to somebody else by now; with its start time it cannot. A zombie has ended.
+# A process id alone may belong to another process by now; with its start time it cannot. A zombie has ended.
 born() { sed 's/.*) //' "/proc/$1/stat" 2> /dev/null | sed '/^Z/d' | cut -d' ' -f20; }
 ours() {
     [ -f "$state/started" ] || return 1
@@ -32,7 +32,7 @@ ensure() {
     [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=$DOCKER_HOST" "start it, or unset DOCKER_HOST"
     if [ "$(id -u)" != 0 ]; then
         if [ -S /var/run/docker.sock ] && [ ! -w /var/run/docker.sock ]; then
-            fail "there is an engine, but $(id -un) may not use it" \
+            fail "there is an engine, but $(id -un) cannot use it" \
                  "sudo usermod -aG docker $(id -un), then log in again"
         fi
         fail "no Docker engine answers, and only root can install or start one" \
@@ -148,7 +148,7 @@ rules() {
     forward='' ip_forward=''
     . "$state/net"
     iptables -P FORWARD "$forward"
-    # Routing that somebody else turned on meanwhile cannot be told from dockerd's; it was off before.
+    # Routing that another program turned on meanwhile looks the same as dockerd's; it was off before.
     echo "$ip_forward" > /proc/sys/net/ipv4/ip_forward
 }
 
@@ -161,7 +161,7 @@ wake() {
 clean() {
     made_data='' made_etc='' alone=''
     [ ! -f "$state/before" ] || . "$state/before"
-    # A container or a volume that is still there is somebody else's: ours went before.
+    # A container or a volume that still exists belongs to another user: the ones of the tests are already removed.
     if ours && [ -z "$(docker ps -aq)$(docker volume ls -q)" ]; then alone=yes; fi
     stop || return 0
     if [ "$made_data" = yes ] && [ "$alone" = yes ]; then

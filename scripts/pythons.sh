@@ -25,7 +25,7 @@ for version in $versions; do
         continue
     fi
     "$found" -m venv "$folder/$version"
-    # The versions that pip chooses for this Python, as for somebody who installs the package.
+    # The versions that pip chooses for this Python, as for a user who installs the package.
     "$folder/$version/bin/pip" install --quiet --disable-pip-version-check --editable '.[dev,docs]'
     say "$version: $("$folder/$version/bin/python" --version), typer $("$folder/$version/bin/python" -c 'import typer; print(typer.__version__)')"
     "$folder/$version/bin/python" -m pytest tests/unit -q -p no:cacheprovider || failed="$failed $version"

@@ -6,7 +6,7 @@ set -eu
 bin=$1
 shift
 start=$(date +%s)
-"$bin/toolkit" image build --flavour cpu
+"$bin/toolkit" image build --flavor cpu
 printf 'test: image ready after %d s\n' $(($(date +%s) - start)) >&2
 [ $# -gt 0 ] || set -- -m 'not rare'
 sh scripts/unit.sh "$bin"

@@ -1,4 +1,4 @@
-"""What every test may see of this machine: unit tests nothing of it, tests with an engine need one."""
+"""Limits on what tests see of this machine: unit tests see nothing of it; the others need a Docker engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.left_behind import Before, adopt_orphans
 
 UNIT = Path(__file__).resolve().parent / "unit"
 ENGINE_MARKS = ("docker", "lab")
-# Golden files are rewritten on demand (tests/golden.py); any other setting of ours would change results.
+# Golden files are rewritten on demand (tests/golden.py); any other TOOLKIT_ setting would change results.
 KEPT = ("TOOLKIT_GOLDEN",)
 
 
@@ -27,7 +27,7 @@ def is_hermetic(item: pytest.Item) -> bool:
 
 @functools.cache
 def engine_problem() -> str:
-    """Why tests cannot use a Docker engine here, empty when they can; asked once."""
+    """Return why tests cannot use a Docker engine, or an empty text; queried once."""
     if not shutil.which("docker"):
         return "there is no docker program on this machine"
     ask = ["docker", "version", "--format", "{{.Server.Version}}"]
@@ -103,7 +103,7 @@ def leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
 def hermetic(
     leaves_nothing: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, empty_home: Path
 ) -> Iterator[None]:
-    """Unit tests: no socket of any family, no home, no settings of ours, no engine."""
+    """Unit tests: no socket of any family, no home folder, no settings of this user, no engine."""
     if not is_hermetic(request.node):
         yield
         return

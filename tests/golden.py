@@ -23,7 +23,7 @@ def check_golden(path: str, text: str) -> None:
 
 
 def without_style(page: str) -> str:
-    """Return a page without its style sheet, which stands in a file of its own."""
+    """Return a page without its style sheet, which is in a file of its own."""
     head, _, rest = page.partition("<style>")
     style, end, body = rest.partition("</style>")
     assert len(style) > 1000 and end, "a page brings its style along"

@@ -1,4 +1,4 @@
-"""What a kubelet makes of the words of a container before it starts it."""
+"""Expansion of a container's command as a kubelet does it before the start."""
 
 from __future__ import annotations
 

@@ -10,17 +10,17 @@ from toolkit.core.container import Container
 
 Inspect = Mapping[str, Any]
 
-# Labels that compose gives its containers on top of ours.
+# Labels that compose adds to those of toolkit.
 COMPOSE = "com.docker.compose."
 
 
 def variants(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield a value once for each place in it, with another value at that place and a name for the place.
 
-    Works through dataclasses and tuples down to their leaves, so that it knows of new fields by itself.
+    Works through dataclasses and tuples down to their leaves, so that new fields are included automatically.
 
     Raises:
-        ValueError: a place is empty, so that nobody could tell whether it is expressed.
+        ValueError: a place is empty, so that a test cannot see whether it is expressed.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
@@ -55,7 +55,7 @@ def _cdi(inspect: Inspect) -> list[str]:
 
 
 def _pairs(mine: dict[str, str], image: dict[str, str]) -> dict[str, str]:
-    """What is there beyond the image's own, which every container inherits."""
+    """Return what a container has beyond the image's own settings, which every container inherits."""
     return {k: v for k, v in mine.items() if image.get(k) != v and not k.startswith(COMPOSE)}
 
 

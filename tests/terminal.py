@@ -82,7 +82,7 @@ class Terminal:
             return True
         try:
             data = os.read(self._end, 65536)
-        except OSError:  # nobody has the other end any more
+        except OSError:  # no process has the other end open any more
             return False
         self.shown += data.decode(errors="replace").replace("\r\n", "\n")
         return bool(data)

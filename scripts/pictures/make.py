@@ -86,7 +86,7 @@ def main() -> None:
         folder = Path(made)
         shutil.copy(ROOT / "scripts" / "pictures" / "train.py", folder)
         lab = [str(TOOLKIT), "lab"]
-        subprocess.run([*lab, "up", "--name", name, "--hosts", "3"], cwd=folder, check=True)
+        subprocess.run([*lab, "up", "--name", name, "--count", "3"], cwd=folder, check=True)
         try:
             terminal = Terminal(folder, folder / ".lab" / name / "hosts.yaml")
             terminal.run(

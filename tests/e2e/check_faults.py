@@ -12,7 +12,7 @@ from tests.e2e.world import on, sh
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to a host as root, what takes it back, and what a check must say of it.
+    """A fault made as root on a host, how it is undone, and the finding that `check` must report.
 
     Args:
         check: id of the check that finds it; empty for a step on the way to another fault.
@@ -119,8 +119,8 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
         ),
         Fault(
             "disk-home",
-            "chmod 555 /home/trainer",
-            "chmod 700 /home/trainer",
+            "stat -c %a /home/trainer >/root/mode; chmod 555 /home/trainer",
+            "chmod $(cat /root/mode) /home/trainer; rm /root/mode",
             "cannot be written to",
             "warning",
         ),
@@ -222,7 +222,7 @@ def archive(name: str, arch: str) -> bytes:
     return packed.getvalue()
 
 
-# Leftovers of ours on box2, and beside them what must stay.
+# Leftovers of toolkit on box2, and beside them what must stay.
 
 
 def _container(name: str, cluster: str, owner: str = "trainer", more: str = "") -> str:
@@ -315,7 +315,7 @@ FAKE_GPU = Fault(
     "rm -f /usr/local/bin/nvidia-smi; kill $(pgrep -x -u trainer -f 'sleep 305')",
 )
 
-# What a running job of somebody's cluster shows of itself: the path is the one inside its container.
+# What a running job of another user's cluster shows of itself: the path is the one inside its container.
 CLAIM = Fault(
     "",
     "mkdir -p /run/toolkit/inside; echo 'import time; time.sleep(600)' >/run/toolkit/inside/run.py\n"

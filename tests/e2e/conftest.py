@@ -156,7 +156,7 @@ def hosts_file(lab: Path, to: Path, cluster: str, names: tuple[str, ...]) -> Pat
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the commands under test run; the examples stand there as a person would have them."""
+    """Make the folder in which the commands under test run, with the examples as a user has them."""
     folder = tmp_path_factory.mktemp("work")
     shutil.copytree(Path("examples"), folder / "examples")
     return folder

@@ -1,4 +1,4 @@
-"""Faults on practice hosts: each a block in which something is broken, and mended when the block ends."""
+"""Faults on practice hosts: each a block in which something is broken, and repaired when the block ends."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def load_ends(host: str) -> None:
 
 
 def something_of(cluster: str, host: str) -> str:
-    """What there is of a cluster on a host, seen past the toolkit: containers, files, docker's clients."""
+    """Return what a host has of a cluster, without asking toolkit: containers, files, Docker clients."""
     ids = on(host, "docker", "ps", "-aq", "--filter", f"label=toolkit.cluster={cluster}")
     files = sh(host, f"find {STATE_PARENT} -path '*toolkit/{cluster}*' 2>/dev/null")
     loading = sh(host, "pgrep -a -x docker || true")

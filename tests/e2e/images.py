@@ -45,7 +45,7 @@ class Made:
 
 
 def base_parts() -> ImageParts:
-    """What toolkit:cpu is made of."""
+    """The layers and the configuration of toolkit:cpu."""
     engine = Engine.connect()
     image = engine.image("toolkit:cpu")
     assert image is not None, "make image-cpu"
@@ -63,7 +63,7 @@ def layer(name: str, size: int, seed: int = 0) -> bytes:
 
 
 def make(base: ImageParts, tag: str, layers: Sequence[bytes], tools: int = TOOLS, **labels: str) -> Made:
-    """Let this machine's engine have an image of so many first layers of the base and these."""
+    """Load an image made of the first N layers of the base, and these layers, into this machine's engine."""
     own = tuple(Layer(digest(one), len(one)) for one in layers)
     whole = (*base.layers[:tools], *own)
     conf = json.loads(base.config)

@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
 def serving(lab: Path, hosts: Iterable[str], port: int) -> Iterator[Registry]:
     """Serve a registry to practice hosts, each of which finds it on this port of its own loopback.
 
-    Docker trusts plain HTTP there without being told so. What leads to it is ssh, forwarding the port.
+    Docker trusts plain HTTP there without configuration. What leads to it is ssh, forwarding the port.
     """
     registry = Registry()
     settings = yaml.safe_load((lab / "hosts.yaml").read_text())

@@ -3,10 +3,10 @@
 usage: python3 rootsquash.py PID SOURCE TARGET [TYPE]    as root, where the practice cluster runs
 
 Mounts SOURCE at TARGET in the mount namespace of process PID and serves it from there until it is ended.
-It speaks the kernel's protocol by itself (linux/fuse.h, version 7.31) on /dev/fuse, which practice hosts may
-not open. Each request is carried out with the caller's uid and gid as the file system's ids of this process,
+It implements the kernel's protocol itself (linux/fuse.h, version 7.31) on /dev/fuse, which practice hosts
+cannot open. Each request is carried out with the caller's uid and gid as this process's file system ids,
 65534 in place of 0: so the kernel itself judges what the caller may do, as an NFS server does. Groups other
-than the first are not known to it, as they are not to a server that manages gids by itself.
+than the first are not known to it, as they are not to a server that manages gids on its own.
 """
 
 # Paths are bytes here, as the kernel gives them.
@@ -34,7 +34,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Share:
-    """One mounted share; nodes are paths, which hold as long as nobody renames folders below our feet."""
+    """One mounted share; nodes are paths, which are valid while no other program renames folders."""
 
     def __init__(self, source: str) -> None:
         self.paths: dict[int, bytes] = {1: os.fsencode(source)}

@@ -83,7 +83,7 @@ class Slurm:
             )
 
     def submit(self, script: str, *options: str, user: str = "trainer", folder: str = "/srv/shared") -> str:
-        """Submit a script that stands in a folder; return the job's number."""
+        """Submit a script from its folder; return the job's number."""
         words = " ".join(options)
         said = sh(self.hosts[0], f"cd {folder} && runuser -u {user} -- sbatch --parsable {words} {script}")
         assert re.fullmatch(r"\d+", said.strip()), said

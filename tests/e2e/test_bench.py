@@ -27,13 +27,13 @@ def test_pairs_and_allreduce_are_measured(up: Toolkit) -> None:
     assert found["engine"] == "mpi" and found["faults"] == []
     page = (up.folder / "net.html").read_text()
     assert "slowest link" in page and "box2" in page
-    gloo = up.run("bench", "network", "--seconds", "0", "--most", "1", "--engine", "gloo", check=True)
+    gloo = up.run("bench", "network", "--seconds", "0", "--most", "1", "--backend", "gloo", check=True)
     assert "all-reduce (gloo)" in gloo.out
 
 
 def test_nonsense_is_refused_before_anything_is_contacted(two: Toolkit) -> None:
-    done = two.run("bench", "network", "--streams", "0", "--engine", "nccl2")
-    assert done.status == 2 and "--streams" in done.err and "--engine" in done.err
+    done = two.run("bench", "network", "--streams", "0", "--backend", "nccl2")
+    assert done.status == 2 and "--streams" in done.err and "--backend" in done.err
 
 
 # What a rank was given of what is tuned, and a sum that all ranks must agree on to get right.

@@ -1,4 +1,4 @@
-"""Two people's clusters on the same hosts at the same second, and a stranger's training beside them."""
+"""Two people's clusters on the same hosts at the same second, and another user's training beside them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.lab
 HOSTS = ("box1", "box2")
 SECOND = "second"
 _FOLDERS = "umask 022; mkdir -p $1/open $1/closed/deep; chmod 700 $1/closed"
-# Nobody listens, so whoever asks finds the port free, and whoever binds finds it taken.
+# Bound without listening: a probe by connection finds the port free, a program that binds finds it taken.
 BIND = "import socket, time; s = socket.socket(); s.bind(('0.0.0.0', 12345)); time.sleep(600)"
 
 
@@ -36,7 +36,7 @@ def process(host: str, user: str, *argv: str) -> Iterator[str]:
 
 
 def census(host: str, name: str) -> dict[str, str]:
-    """What a cluster has on a host, seen from outside: containers with their ports, and sums of its keys."""
+    """Return what a host has of a cluster: containers with their ports, and checksums of its keys."""
     form = '{{.ID}} {{.Names}} {{.Label "toolkit.port"}} {{.Label "toolkit.owner"}}'
     rows = on(host, "docker", "ps", "--filter", f"label=toolkit.cluster={name}", "--format", form)
     private = r"\( -name id_ed25519 -o -name ssh_host_ed25519_key \)"
@@ -88,7 +88,7 @@ def test_two_clusters_at_the_same_second_and_a_stranger(two: Toolkit, tmp_path: 
 
         other.run("run", "--detach", "--", "sleep", "300", check=True)
         before = [census(host, "other") for host in HOSTS]
-        # Nobody changes anything of another's, and nothing is left of one's own.
+        # No command changes what belongs to the other cluster, and nothing is left of its own.
         alien = cluster(two, folders[0], "other", "trainer", "alien.yaml")
         changing = (("up",), ("down",), ("exec", "--", "true"), ("run", "--", "true"))
         for status, text in at_once(*((alien, words) for words in changing)):
@@ -106,7 +106,7 @@ def test_two_clusters_at_the_same_second_and_a_stranger(two: Toolkit, tmp_path: 
 
 @contextmanager
 def root_squashed(host: str, source: str, target: str, kind: str = "fuse.share") -> Iterator[None]:
-    """The folder as a share that takes root for nobody; served by this machine: hosts have no /dev/fuse."""
+    """Mount a folder as a share that maps root to nobody. This machine serves it: hosts have no /dev/fuse."""
     if os.geteuid() or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("needs root and /dev/fuse on this machine")
     format_ = ("docker", "inspect", "--format", "{{.State.Pid}}", outer(host))
@@ -131,7 +131,7 @@ def test_shares_that_take_root_for_nobody(two: Toolkit, tmp_path: Path) -> None:
     with ExitStack() as stack:
         stack.callback(sh, host, f"rm -rf {disk} {share} /srv/local")
         stack.enter_context(root_squashed(host, disk, share))
-        # Made past the share: useradd is root, who may not there.
+        # Made outside of the share: useradd runs as root, who cannot write there.
         stack.enter_context(account(host, "squashed", f"{disk}/squashed", "/bin/sh", 1711))
         sh(host, f"usermod -d {home} squashed; chmod 755 {disk}/squashed; install -d -m 1777 /srv/local")
         on(host, "setpriv", "--reuid", "squashed", "--clear-groups", "sh", "-c", _FOLDERS, "sh", home)

@@ -36,7 +36,7 @@ def worst_of(toolkit: Toolkit) -> str:
 
 
 def found(toolkit: Toolkit, *expected: tuple[str, str, str, str], besides: str = "") -> Done:
-    """Assert that a check finds these (check, verdict, host, words), each with its cure, and nothing else.
+    """Assert that `check` reports these (check, verdict, host, words), each with a fix, and nothing else.
 
     ``besides`` is a check that may find something as well.
     """
@@ -72,7 +72,7 @@ def checked(lab: Path, folder: Path) -> Toolkit:
 
 @pytest.fixture(scope="module")
 def before(checked: Toolkit) -> str:
-    """What a check says of the cluster before anything is done to its hosts."""
+    """The findings of `check` before anything is done to the hosts."""
     verdict = worst_of(checked)
     assert verdict not in ("error", "warning"), checked.run("check").out
     return verdict
@@ -227,7 +227,7 @@ def test_leftovers_are_found_and_removed_and_nothing_else(checked: Toolkit, befo
         assert set(sh("box2", f"ls {faults.STATE}").split()) == others
 
 
-# GPUs: the shell of the question is real, the answers come from a program that stands in for nvidia-smi
+# GPUs: the shell of the question is real, the answers come from a program in place of nvidia-smi
 
 
 def test_the_question_about_gpus_in_the_shell_of_a_host(checked: Toolkit, before: str) -> None:
@@ -259,7 +259,7 @@ def test_up_stops_at_faults_before_anything_is_changed(checked: Toolkit, folder:
         assert "may not write to" in done.err and "[disk-state]" in done.err and "--no-check" in done.err
         assert done.err.count("ERROR") == 1
         assert checked.run("up", "--dry-run").status == 0, "a dry run shows the plan all the same"
-    # A fault that the plan itself refuses is told once.
+    # A fault that the plan itself refuses is reported once.
     many = changed(checked, "gpus", lambda data: data["hosts"]["box2"].update(gpus=8)).run("up")
     assert many.status == 3 and (many.err + many.out).count("8 GPUs are declared") == 1
     assert sh("box1", look) == containers

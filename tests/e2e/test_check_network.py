@@ -1,4 +1,4 @@
-"""Faults of networks and containers made for real on two practice hosts, and found: host, cause and cure."""
+"""Real faults of networks and containers on two practice hosts: `check` reports host, cause and fix."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.lab
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to box2 as root, what takes it back, and the finding that must come of it.
+    """A fault made on box2 as root, how it is undone, and the finding that it must cause.
 
     In commands and words names in capitals stand for what ``names`` says: DATA1 and DATA2 are the hosts'
-    data addresses, SPARE one that nobody has. box2's data card is enp3s0, its management card ens5.
+    data addresses, SPARE one that no host has. box2's data card is enp3s0, its management card ens5.
     """
 
     check: str
@@ -247,7 +247,7 @@ def own(host: str, text: str) -> str:
 
 @pytest.fixture(scope="module")
 def names(cards: Toolkit) -> dict[str, str]:
-    """What the names in capitals stand for; and the image is on both hosts, and nothing runs."""
+    """Return the values of the names in capitals; send the image to both hosts and run nothing."""
     cards.run("image", "send", check=True)
     cards.run("down", "--no-save", check=True)
     file = yaml.safe_load(cards.hosts.read_text())
@@ -339,7 +339,7 @@ def test_a_fault_is_found(settled: Toolkit, names: dict[str, str], group: str) -
 
 
 def test_what_is_told_before_the_image_is_there(settled: Toolkit, names: dict[str, str]) -> None:
-    """Drops are told; what is rejected looks like a port where nobody listens, and is not called open."""
+    """Report dropped packets; a rejected port looks like one without a listener and is not called open."""
     with broken([Fault("", *drop("-p tcp --syn -j DROP"), "")], names):
         dropped = settled.run("check", "--quick", "--json")
     require(dropped, [Fault("pair-open", "", "", "box1 → box2 (DATA2): all ports dropped")], names)
@@ -418,7 +418,7 @@ def test_healthy_hosts_raise_no_alarm_and_no_sshd_is_bothered(running: Toolkit) 
     before = bothered()
     for _ in range(int(os.environ.get("TOOLKIT_TEST_ROUNDS", "1"))):
         assert alarms(running.run("check", "--json")) == []
-    # Whoever connects without logging in is locked out after a while by OpenSSH from 9.8 on.
+    # OpenSSH 9.8 and later block an address for a while that connects without logging in.
     assert bothered() == before
 
 

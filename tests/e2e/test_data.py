@@ -78,7 +78,7 @@ def test_a_killed_transfer_goes_on_and_ranks_read_what_came(tool: Toolkit) -> No
         )
     there = min(whole(host) for host in HOSTS)
     rows = tool.run("data", "ls", "--json").json["rows"]
-    # Whoever was the first in the line may have it all already.
+    # The first host of the chain might have everything already.
     assert {row["state"] for row in rows} & {"part", "absent"}, rows
 
     done = tool.run("up", "--json", check=True).json

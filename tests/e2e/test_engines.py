@@ -373,7 +373,7 @@ def test_clusters_of_earlier_and_later_versions(up: Toolkit, later: Toolkit) -> 
     roles = {"box1": "main", "box2": "worker"}
     before, own = ids("two", **roles), package.__version__
     try:
-        # A cluster of an earlier version: said, usable after `up`, and no container is made anew for that.
+        # A cluster of an earlier version is reported and usable after `up`, which recreates no container.
         status = later.run("status", check=True).out
         assert (
             f"made by toolkit {own}, this is 99.0.0" in status and "fix for box1, box2: toolkit up" in status

@@ -1,4 +1,4 @@
-"""`transport: exec` on real hosts: no sshd, no key, no port of ours, and jobs all the same."""
+"""`transport: exec` on real hosts: no sshd, no key, no port of toolkit, and jobs run anyway."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def there(parts: Toolkit) -> Toolkit:
 
 
 def listeners(host: str) -> set[str]:
-    """Where anything listens on a host: address and port; the host and its containers share one network."""
+    """Return the listening addresses and ports of a host; its containers share its network."""
     lines = [*on(host, "ss", "-Hltn").splitlines(), *on(host, "ss", "-Hlun").splitlines()]
     return {line.split()[3] for line in lines}
 

@@ -1,4 +1,4 @@
-"""Trouble on one host: an error that names host and cure, the others untouched, nothing half-made."""
+"""Trouble on one host: an error that names host and fix, the others untouched, nothing half-made."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_an_unknown_or_changed_host_key_is_refused_until_it_is_trusted(base: Too
 def test_a_state_folder_on_a_full_disk(base: Toolkit) -> None:
     base.run("down", "--no-save", check=True)
     with faults.small_disk(SICK, faults.STATE_PARENT, "64k", "trainer"):
-        # Seen before anything is changed; and by those who go on all the same.
+        # Reported before anything is changed; and in a run that continues anyway.
         refused = base.run("up", "--json")
         assert refused.status == 3 and refused.json["ok"] is False
         assert f"ERROR  {SICK}: " in refused.err and "no room for keys" in refused.err
@@ -240,7 +240,7 @@ def until(process: subprocess.Popen[str], *words: str) -> None:
 
 
 def lost(process: subprocess.Popen[str]) -> None:
-    """The command ends by itself: it names the sick host, and the healthy one is done."""
+    """The command ends before its deadline: it names the broken host, and the healthy one is done."""
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 1, said
     report = said[said.rindex("up faulty: failed on 1 host of 2") :]

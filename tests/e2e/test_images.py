@@ -291,7 +291,7 @@ def test_sent_from_engines_of_other_kinds(
 
 
 class Watched:
-    """A host's runner that slows down what is fed to its relay, and acts when so many bytes have gone."""
+    """A host's runner that slows down the input of its relay, and acts after a number of bytes."""
 
     def __init__(self, inner: SshRunner, at: int, act: Callable[[], None], pause: float = 0.02) -> None:
         self.inner, self.at, self.act, self.pause = inner, at, act, pause

@@ -84,7 +84,7 @@ def test_what_needs_no_host(far: Toolkit) -> None:
     assert "cluster" in far.run("schema", check=True).json["properties"]
     assert far.run("init", "-o", "-", "gpu1", check=True).out.startswith("# The machines")
     for flavour in ("cpu", "gpu"):
-        plan = far.run("image", "build", "--flavour", flavour, "--dry-run", "--json", check=True).json["plan"]
+        plan = far.run("image", "build", "--flavor", flavour, "--dry-run", "--json", check=True).json["plan"]
         assert any(f"--tag toolkit:{flavour} " in line for line in plan)
     assert far.run("lab", "up", "--name", "far-away", "--dry-run", "--json", check=True).json["plan"]
 

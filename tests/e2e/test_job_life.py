@@ -70,7 +70,7 @@ class Terminal:
             if pid:
                 return os.waitstatus_to_exitcode(status)
             assert time.monotonic() < deadline, f"it did not end in {seconds:.0f} s: {self.seen}"
-            # Somebody has to read, or the command waits for room on its screen.
+            # Read its output, otherwise the command waits for room in the pipe.
             try:
                 if select.select([self.screen], [], [], 0.05)[0]:
                     self.seen += os.read(self.screen, 4096).decode(errors="replace")

@@ -40,7 +40,7 @@ def test_a_model_learns_digits_across_both_hosts(up: Toolkit, launcher: str, scr
     rows = ACCURACY.findall(done.out)
     assert {(host, rank) for host, rank, _, _ in rows} == {("box1", "0"), ("box2", "1")}
     assert len({accuracy for *_, accuracy in rows}) == 1 and float(rows[0][3]) >= 0.95
-    # Nobody turns host key checking off, in any process of any host during the whole run.
+    # No process of any host turns host key checking off during the complete run.
     assert len(seen) > 20
     assert not [line for line in seen if re.search("StrictHostKeyChecking[= ](no|off)", line)]
     assert not [line for line in seen if "PRIVATE KEY" in line]
@@ -205,7 +205,7 @@ def test_a_job_whose_main_went_down_is_lost_and_not_in_the_way(up: Toolkit) -> N
     job = up.run("run", "-d", "--json", "--workdir", "examples", "--", "sleep", "300", check=True).json["job"]
     waiting.rank_runs("box2", job, "sleep 300")
     on("box1", "docker", "rm", "-f", "toolkit-two-main")
-    # Without main nobody holds the worker's ranks any more.
+    # Without main no process keeps the worker's ranks alive.
     waiting.job_gone("box2", job)
     up.run("up", check=True)
     jobs = up.run("status", "--json", check=True).json["jobs"]

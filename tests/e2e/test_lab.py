@@ -92,7 +92,7 @@ def test_a_labs_life(name: str, tmp_path: Path) -> None:
     lab_up(spec)
     assert file.read_text() == written and not beside.exists()
 
-    # A reboot: everything comes back by itself, under the same key.
+    # A reboot: everything restarts automatically, with the same key.
     docker("restart", f"toolkit-lab-{name}-box2")
     assert lab_up(spec).changes == 0
     assert lab_status(name) == status

@@ -1,4 +1,4 @@
-"""Every launcher across real hosts: what ranks are told, exit codes, what `auto` chooses, others' code."""
+"""Every launcher across real hosts: variables of ranks, exit codes, the choice of `auto`, users' scripts."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def hanging(cluster: Toolkit) -> str:
 
 
 def inside(host: str, text: str) -> str:
-    """What a shell in Ray's container on a host prints."""
+    """Return what a shell in Ray's container on a host prints."""
     name = "toolkit-ray-main" if host == "box1" else "toolkit-ray-worker"
     return on(host, "docker", "exec", name, "sh", "-c", text)
 

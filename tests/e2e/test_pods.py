@@ -27,7 +27,7 @@ pytestmark = pytest.mark.lab
 
 IMAGE = "toolkit:cpu"
 HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts: {gpu1: {slots: 2}, gpu2: {slots: 2}}\nshm_size: 256m\n"
-# As one write: ranks share a pipe, and the image's Python writes each word by itself.
+# As one write: ranks share a pipe, and the image's Python writes each word separately.
 TELLS = (
     "import os; names = 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NOTE'.split(); "
     "words = ['told', *(os.environ[n] for n in names), os.uname().nodename]; "
@@ -61,7 +61,7 @@ class Pods:
             if each["name"] != "POD_IP":
                 words += ["--env", f"{each['name']}={expanded(each['value'])}"]
         self.names.append(f"{self.network}-{name}")
-        # The pod's address, which a pod is told by its cluster.
+        # The pod's address, which the cluster gives to a pod.
         argv = [
             "sh",
             "-c",

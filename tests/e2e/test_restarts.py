@@ -1,4 +1,4 @@
-"""Jobs that lose a host or a rank and go on by themselves."""
+"""Jobs that lose a host or a rank and continue automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the cluster opens, and where its private keys are."""
+"""Ports that the cluster opens, and places of its private keys."""
 
 from __future__ import annotations
 

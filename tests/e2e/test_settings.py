@@ -59,7 +59,7 @@ def test_limits_and_labels_reach_containers_and_ranks(lab: Path, tmp_path: Path)
         for host, name in (("box1", "toolkit-limits-main"), ("box2", "toolkit-limits-worker")):
             carried = json.loads(on(host, "docker", "inspect", "-f", "{{json .Config.Labels}}", name))
             assert labels.items() <= carried.items() and carried["toolkit.cluster"] == "limits"
-        # More than any Linux gives, whoever asks.
+        # More than any Linux gives to any user.
         change(subject, ulimits={"nofile": 4_000_000_000})
         refused = subject.run("up", "--json")
         failed = {o["host"]: o for o in refused.json["outcomes"] if o["status"] == "failed"}
@@ -116,7 +116,7 @@ def test_ranks_alone_see_a_secret_and_no_host_keeps_it(lab: Path, tmp_path: Path
         dry = subject.run("run", "--dry-run", *words, check=True)
         shown = dry.out + dry.err + subject.run("status", "--json").out + done.err
         assert secret not in shown and "TOKEN" not in dry.out
-        # Who runs nothing needs no secret; who runs something is told before any host is asked.
+        # A command that runs nothing needs no secret; `run` reports a missing one before it contacts a host.
         key.rename(tmp_path / "keys" / "moved")
         before = logins("box1")
         refused = subject.run("run", *words)
@@ -192,7 +192,7 @@ def test_hosts_pull_the_image_themselves(lab: Path, tmp_path: Path, registry: Re
     assert (
         differs.status == 1 and "the hosts hold different images" in differs.err and "box2 has" in differs.err
     )
-    # What goes wrong, by host, with its cure.
+    # What goes wrong, by host, with its fix.
     for host, (what, fix) in failures(send("missing", "no-such-tag")).items():
         assert "the registry has no such image" in what and "push it" in fix, (host, what)
     registry.locked = True
@@ -272,7 +272,7 @@ def _put(host: str, path: str, text: str) -> None:
 
 
 def _restart(host: str) -> None:
-    """Boot the practice host anew, so that its engine reads its settings; what ran there runs afterwards."""
+    """Boot the practice host again, so that its engine reads its settings; what ran there runs afterwards."""
     running = on(host, "docker", "ps", "-q").split()
     subprocess.run(["docker", "restart", "-t", "10", outer(host)], check=True, capture_output=True)
     waiting.host_answers(host)

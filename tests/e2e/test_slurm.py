@@ -1,4 +1,4 @@
-"""What `render slurm` prints, under a real Slurm: world size, exit codes, cancelled without leftovers."""
+"""The script of `render slurm` under a real Slurm: world size, exit codes, cancelled without leftovers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("ssh"), reason="there is no ssh program on this machine"),
 ]
 
-# Its sshd is older than OpenSSH 9.8: a newer one would lock us out for a while after so many refusals.
+# Its sshd is older than OpenSSH 9.8: a newer one would block this machine after that many refusals.
 HOST = "box2"
 
 # A second sshd: other host keys, a host certificate, and logins by certificate; on 2223 a key is not enough.
@@ -100,7 +100,7 @@ class Ssh:
         self.write("config", "\n    ".join(("Host gpu", *lines, *usual)) + "\n")
 
     def theirs(self) -> bool:
-        """Whether OpenSSH gets in."""
+        """Return whether OpenSSH can log in."""
         words = ["ssh", "gpu", "true"]
         done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
         return done.returncode == 0
@@ -325,7 +325,7 @@ def test_a_proxy_command_leads_there(ssh: Ssh, tmp_path: Path) -> None:
 
 
 def running(word: str) -> bool:
-    """Whether a process of this machine has this on its command line."""
+    """Return whether a process of this machine has this text on its command line."""
     lines = (path / "cmdline" for path in Path("/proc").iterdir() if path.name.isdigit())
     for line in lines:
         try:
@@ -366,7 +366,7 @@ def test_a_host_that_says_nothing_any_more_is_given_up(ssh: Ssh) -> None:
     ssh.config()
     runner = SshRunner(resolve_target("gpu", "gpu"), silence=2.0)
     runner.open()
-    # What stands behind this very connection stops, and its kernel goes on acknowledging.
+    # The process behind this connection stops, and its kernel continues to acknowledge.
     stop = (
         "p=$PPID; until grep -q sshd /proc/$p/comm; do p=$(ps -o ppid= -p $p | tr -d ' '); done; "
         "echo $p >/tmp/stopped; "

@@ -110,7 +110,7 @@ def down_if_it_fails(toolkit: Toolkit) -> Iterator[None]:
 
 
 def ranks(out: str) -> list[dict[str, Any]]:
-    """What SHOW has printed, by rank."""
+    """Return what SHOW has printed, by rank."""
     rows: list[dict[str, Any]] = [json.loads(line.partition("] ")[2]) for line in out.splitlines()]
     return sorted(rows, key=lambda row: str(row["rank"]))
 
@@ -235,7 +235,7 @@ def test_a_home_that_two_hosts_share(two: Toolkit, tmp_path: Path) -> None:
         assert {o["status"] for o in down.json["outcomes"] if o["host"] == "box1"} <= {"ok", "skipped"}
         assert on("box1", "ls", state) == "box2\n"
         assert containers("box2", "shared") == ["toolkit-shared-worker"]
-        # It comes back by itself, keys and all, and goes for good.
+        # It restarts automatically with its keys, and `down` removes it.
         shared.run("up", check=True)
         assert shared.run("exec", "--", "ssh", "box2", "true").status == 0
         shared.run("down", check=True)

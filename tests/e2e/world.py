@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-# The practice cluster that the tests make; another name lets two runs stand side by side on one machine.
+# The practice cluster that the tests make; another name lets two runs use one machine at the same time.
 LAB = os.environ.get("TOOLKIT_TEST_LAB", "ci")
 # A second one, whose hosts have two network cards.
 CARDS = f"{LAB}-cards"
@@ -34,7 +34,7 @@ LASTING: list[bool] = []
 
 @dataclass
 class Done:
-    """How a command ended."""
+    """A finished command: exit status, output, duration in seconds."""
 
     status: int
     out: str
@@ -142,7 +142,7 @@ def containers(host: str, cluster: str, running: bool = False) -> list[str]:
 
 
 def logins(host: str) -> int:
-    """How many ssh logins the host's own sshd has accepted so far."""
+    """Return the number of SSH logins that the host's own sshd has accepted."""
     return int(sh(host, "grep -c 'Accepted publickey' /var/log/sshd.log || true").split()[0])
 
 

@@ -78,7 +78,7 @@ LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "trust": (("--yes",), ("--yes", "--json"), ("--yes", "--replace")),
     "check": ((), _AS_JSON, ("--quick",), ("--fix", "--dry-run"), ("--strict",)),
     "network explain": ((), _AS_JSON),
-    "network tune": (("--engine", "mpi", "--budget", "12"), ("--forget",)),
+    "network tune": (("--backend", "mpi", "--budget", "12"), ("--forget",)),
     "up": ((), _AS_JSON, ("--dry-run",), ("--no-check", "-v"), ("--prepare",)),
     "smoke": ((), _AS_JSON),
     "run": (
@@ -111,7 +111,7 @@ LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "down": ((), _AS_JSON, ("--no-save",), ("--dry-run",)),
     "gc": (("--dry-run",), ("--state", "--json"), ("--older-than", "30")),
-    "bench network": (("--engine", "mpi", "--seconds", "1", "--budget", "5"),),
+    "bench network": (("--backend", "mpi", "--seconds", "1", "--budget", "5"),),
     "bench scaling": (("--on", "1,2", "--seconds", "5", "train.py"),),
     "predict": (("--rate", "1gbit", "--probe", "train.py"),),
     "render compose": (("-o", "made"),),

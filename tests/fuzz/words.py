@@ -31,7 +31,7 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("init", "--find", "--force", "--dry-run", "--json"),
     ("init", "gpu1", "alice@gpu2", "--try", "--yes", "-o", "new.yaml"),
     ("init", "--yes", "--cluster", "x", "--image", "a:b", "--force"),
-    ("image", "build", "--flavour", "cpu", "--tag", "x:y", "--dry-run", "--json"),
+    ("image", "build", "--flavor", "cpu", "--tag", "x:y", "--dry-run", "--json"),
     (
         "image",
         "build",
@@ -54,13 +54,13 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ("up", "--prepare", "--force", "--json"),
     ("up", "--hosts", "hosts.yaml", "--dry-run", "-v"),
     ("smoke", "--launcher", "torchrun", "--dry-run", "--json"),
-    ("check", "--only", "docker", "--only", "clock", "--strict", "--json"),
+    ("check", "--check", "docker", "--only", "clock", "--strict", "--json"),
     ("check", "--fix", "--dry-run", "-v"),
     ("check", "--quick"),
     ("network", "explain", "--json"),
-    ("network", "tune", "--engine", "mpi", "--budget", "12", "--only", "gpu1", "--only", "gpu2", "--json"),
+    ("network", "tune", "--backend", "mpi", "--budget", "12", "--only", "gpu1", "--only", "gpu2", "--json"),
     ("network", "tune", "--forget", "--dry-run", "-v"),
-    ("bench", "network", "--only", "gpu1", "--engine", "mpi", "--most", "4", "--report", "net.html", "-v"),
+    ("bench", "network", "--only", "gpu1", "--backend", "mpi", "--most", "4", "--report", "net.html", "-v"),
     ("bench", "scaling", "--on", "1,2", "--seconds", "5", "--batch", "all", "train.py", "--epochs", "9"),
     ("bench", "scaling", "--only", "gpu1", "--report", "s.html", "--json", "--", "python3", "train.py"),
     ("bench", "network", "--seconds", "0", "--streams", "2", "--budget", "5", "--dry-run", "--json"),
@@ -148,7 +148,7 @@ RIGHT: tuple[tuple[str, ...], ...] = (
     ),
     ("down", "--no-save", "--dry-run", "--json"),
     ("gc", "--older-than", "30", "--state", "--dry-run", "--json", "-v"),
-    ("lab", "up", "--name", "x", "--hosts", "3", "--engine", "old,new", "--rate", "1mbit", "--slots", "2"),
+    ("lab", "up", "--name", "x", "--count", "3", "--engine", "old,new", "--rate", "1mbit", "--slots", "2"),
     ("lab", "up", "--interfaces", "same", "--user", "root", "--image", "a:b", "--folder", "f", "--dry-run"),
     ("lab", "down", "--all", "--keep-images", "--folder", "f", "--json"),
     ("lab", "status", "--json"),
@@ -286,7 +286,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     ),
     "image build": (
         _UNKNOWN,
-        _option("--flavour", "tpu", "CPU"),
+        _option("--flavor", "tpu", "CPU"),
         _option("--build-arg", "X", "=y", ""),
         _extra,
     ),
@@ -298,7 +298,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "data rm": (_UNKNOWN, _NO_HOSTS, _extra),
     "trust": (_UNKNOWN, _NO_HOSTS, lambda rng, words: [*words, rng.choice(("gpu9", "GPU1", "", "é"))]),
     "up": (_UNKNOWN, _NO_HOSTS, _extra),
-    "check": (_UNKNOWN, _NO_HOSTS, _extra, _option("--only", "no-such-check", "", "é")),
+    "check": (_UNKNOWN, _NO_HOSTS, _extra, _option("--check", "no-such-check", "", "é")),
     "smoke": (_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER, _extra),
     "bench scaling": (
         *(_UNKNOWN, _NO_HOSTS, _NO_LAUNCHER),
@@ -310,7 +310,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     ),
     "bench network": (
         *(_UNKNOWN, _NO_HOSTS, _extra),
-        _option("--engine", "rccl", "", "MPI"),
+        _option("--backend", "rccl", "", "MPI"),
         _option("--streams", "0", "x", "65", "-1"),
         _option("--seconds", "-1", "61", "nan", "x"),
         _option("--budget", "0", "1e9", "inf", "x"),
@@ -319,7 +319,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     ),
     "network tune": (
         *(_UNKNOWN, _NO_HOSTS, _extra),
-        _option("--engine", "gloo", "", "MPI"),
+        _option("--backend", "gloo", "", "MPI"),
         _option("--budget", "1", "601", "nan", "inf", "x"),
         _option("--only", "gpu9", "", "é"),
     ),
@@ -406,7 +406,7 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
     "gc": (_UNKNOWN, _NO_HOSTS, _extra, _option("--older-than", "-1", "x", "1.5", "")),
     "lab up": (
         *(_UNKNOWN, _NO_NAME, _extra),
-        _option("--hosts", *_NUMBERS, "999"),
+        _option("--count", *_NUMBERS, "999"),
         _option("--slots", *_NUMBERS, "99"),
         _option("--engine", "newer", "", "new,,old"),
         _option("--rate", "1", "fast", "0mbit"),
@@ -421,4 +421,13 @@ SPOILERS: dict[str, tuple[Spoiler, ...]] = {
 }
 COMPLETION = ("--install-completion", "--show-completion")
 # Options that a later one of the same name would overrule, so that a spoiled one must be the last.
-REPEATABLE = ("--env", "--only", "--exclude", "--build-arg", "--sbatch", "--resource", "--node-selector")
+REPEATABLE = (
+    "--env",
+    "--only",
+    "--exclude",
+    "--check",
+    "--build-arg",
+    "--sbatch",
+    "--resource",
+    "--node-selector",
+)

@@ -1,4 +1,4 @@
-"""The rules about folders and imports of docs/architecture.md, as functions of the modules' texts."""
+"""The folder and import rules of docs/internals/architecture.md, as functions of the modules' texts."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def violations(module: str, text: str, acting: Iterable[str] = ACTING) -> list[s
         return [f"imports {name}" for name, _ in _imports(tree) if name not in allowed]
     folder = folder_of(module)
     if not folder:
-        return [f"{module} is in no folder of ORDER: give it one here and in docs/architecture.md"]
+        return [f"{module} is in no folder of ORDER: give it one here and in docs/internals/architecture.md"]
     if folder == "container":
         return _container(module, tree)
     found = []

@@ -16,14 +16,14 @@ from toolkit.network.measured import Measured
 class BenchPart(Part):
     """Measurements of a running cluster."""
 
-    def network(self, seconds: float = 0.5, engine: str = "auto", only: Sequence[str] = ()) -> Measured:
+    def network(self, seconds: float = 0.5, backend: str = "auto", only: Sequence[str] = ()) -> Measured:
         """Measure every ordered pair of hosts and all-reduce by size, in the image.
 
         Args:
             seconds: of sending per direction of a pair.
-            engine: what does the all-reduce: auto, mpi, gloo or nccl.
+            backend: what does the all-reduce: auto, mpi, gloo or nccl.
         """
-        bench = NetworkBench(seconds=seconds, engine=engine)
+        bench = NetworkBench(seconds=seconds, engine=backend)
         check_bench(bench)
         with self._cluster.connect() as session:
             session.require_some()

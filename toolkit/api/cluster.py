@@ -192,8 +192,11 @@ class Cluster(Elsewhere):
                 gauges.wait_for_rates()
                 return gauges.now()
 
-    def execute(self, host: str, *command: str, timeout: float | None = 600.0) -> Result:
-        """Run a command in the container of a host; ``timeout`` in seconds. It ends there with this program.
+    def execute(self, host: str, *command: str, timeout: float | None = None) -> Result:
+        """Run a command in the container of a host. If this program exits, the command ends too.
+
+        Args:
+            timeout: seconds until the command is ended; None for no limit.
 
         Raises:
             NotReady: no container of the cluster runs there.
@@ -203,8 +206,12 @@ class Cluster(Elsewhere):
             session.require_own()
             return session.run_inside(name, command, timeout)
 
-    def on_all(self, *command: str, timeout: float | None = 600.0) -> dict[str, Result | ToolkitError]:
-        """Run a command in every host's container at once; a host that cannot has its error in the answer."""
+    def on_all(self, *command: str, timeout: float | None = None) -> dict[str, Result | ToolkitError]:
+        """Run a command in every host's container at once; a host that cannot has its error in the answer.
+
+        Args:
+            timeout: seconds until the command is ended on each host; None for no limit.
+        """
         with self.connect() as session:
             session.require_own()
             done, errors = fan_out(

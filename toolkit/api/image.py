@@ -56,7 +56,7 @@ class ImagePart(Part):
 
     def build(
         self,
-        flavour: str = "",
+        flavor: str = "",
         tag: str = "",
         extras: Sequence[str] = (),
         requirements: str | Path = "",
@@ -68,7 +68,7 @@ class ImagePart(Part):
         """Build the image on this machine and return its size in bytes.
 
         Args:
-            flavour: cpu or gpu; by what this machine has by default.
+            flavor: cpu or gpu; by what this machine has by default.
             tag: the hosts file's name for the image by default.
             extras: frameworks to add; requirements: file of further packages.
             arguments: ARGs of the Dockerfile.
@@ -80,7 +80,7 @@ class ImagePart(Part):
             ImageError: it could not be built.
         """
         recipe = ImageRecipe(
-            known_flavour(flavour),
+            known_flavour(flavor),
             tag or self._cluster.inventory.image,
             tuple((arguments or {}).items()),
             arch=own_arch(),

@@ -19,13 +19,14 @@ class NetworkPart(Part):
             away = {name: error.what for name, error in session.errors.items()}
             return explain_network(session.inventory, session.facts, session.runners_in_use(), away)
 
-    def tune(self, engine: str = "auto", budget: float = 120.0) -> Tuning:
+    def tune(self, backend: str = "auto", budget: float = 120.0) -> Tuning:
         """Measure which of Open MPI's or NCCL's ways is quickest here, and give it to later jobs.
 
         Args:
+            backend: auto, mpi or nccl.
             budget: seconds for all of it.
         """
-        check_tune(engine, budget)
+        check_tune(backend, budget)
         with self._cluster.connect() as session:
             session.require_some()
-            return tune(session, engine, budget, self._cluster.listen)
+            return tune(session, backend, budget, self._cluster.listen)

@@ -47,7 +47,7 @@ def check_tune(engine: str, budget: float) -> None:
     """
     problems = []
     if engine not in ENGINES:
-        problems.append(Problem("--engine", f"is one of {', '.join(ENGINES)}, found {engine}"))
+        problems.append(Problem("--backend", f"is one of {', '.join(ENGINES)}, found {engine}"))
     if not 2 <= budget <= 600:
         problems.append(Problem("--budget", f"is 2 to 600 s, found {budget:g}"))
     if problems:

@@ -41,7 +41,7 @@ def _starts(seen: Seen, scene: Scene) -> Iterator[Finding]:
 def _build(scene: Scene) -> str:
     """The command that builds an image with all tools, and the line of hosts.yaml that names this image."""
     flavour = "gpu" if any(facts.gpus for facts in scene.facts.values()) else "cpu"
-    return f"toolkit image build --flavour {flavour}, then in hosts.yaml: image: toolkit:{flavour}"
+    return f"toolkit image build --flavor {flavour}, then in hosts.yaml: image: toolkit:{flavour}"
 
 
 def _programs(scene: Scene) -> Iterator[Finding]:

@@ -117,7 +117,7 @@ class Check:
     """One thing that would stop, spoil or slow a job, and how it is told from what hosts answered.
 
     Args:
-        id: stable, kebab-case; what ``--only`` and ``--json`` call it.
+        id: stable, kebab-case; what ``--check`` and ``--json`` call it.
         title: what is right when it is ``ok``, in a few words.
         host: judge of one host at a time; nothing yielded means ok.
         whole: judge of all hosts together; nothing yielded means ok.

@@ -47,7 +47,9 @@ def choose_checks(only: Collection[str]) -> tuple[Check, ...]:
     """
     known = {check.id: check for check in CHECKS}
     if unknown := [name for name in only if name not in known]:
-        problems = (Problem("--only", f"no check is called {name}; {meant(name, known)}") for name in unknown)
+        problems = (
+            Problem("--check", f"no check is called {name}; {meant(name, known)}") for name in unknown
+        )
         raise BadInput("command line", tuple(problems))
     return tuple(check for check in CHECKS if not only or check.id in only)
 

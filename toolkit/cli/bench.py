@@ -38,6 +38,7 @@ def network(
     engine: Annotated[
         str,
         typer.Option(
+            "--backend",
             help="What does the all-reduce: auto, mpi, gloo or nccl.",
             autocompletion=complete.one_of("auto", "mpi", "gloo", "nccl"),
         ),

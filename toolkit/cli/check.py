@@ -35,7 +35,7 @@ def check(
     only: Annotated[
         list[str],
         typer.Option(
-            "--only",
+            "--check",
             metavar="CHECK[,CHECK]",
             help="These checks alone; repeatable.",
             autocompletion=complete.check_list,

@@ -52,8 +52,8 @@ def launchers(incomplete: str) -> list[str]:
     return _matching(LAUNCHER_NAMES, incomplete)
 
 
-def flavours(incomplete: str) -> list[str]:
-    """Flavours of the image."""
+def flavors(incomplete: str) -> list[str]:
+    """Flavors of the image."""
     from toolkit.image.build_plan import FLAVOURS
 
     return _matching(FLAVOURS, incomplete)

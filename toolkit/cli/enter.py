@@ -37,7 +37,12 @@ def execute(
     ],
     hosts: HostsFile = DEFAULT_HOSTS,
     everywhere: Annotated[bool, typer.Option("--all", help="On every host.")] = False,
-    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Seconds until it is ended.")] = "600",
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS", help="End the command after this many seconds (default: no time limit)."
+        ),
+    ] = None,
     raw: Raw = False,
     as_json: Json = False,
     verbose: Verbose = False,

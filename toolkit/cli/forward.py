@@ -78,11 +78,11 @@ def _wanted(line: CommandLine, inventory: Inventory | None, names: list[str]) ->
             there = (
                 f"there are: {', '.join(known)}"
                 if known
-                else "it has none, see services: in docs/services.md"
+                else "it has none, see services: in docs/how-to/services.md"
             )
             line.refuse(name, f"is not a service of the file; {there}")
     if not known and not names:
-        line.refuse("", "the hosts file has no services; see docs/services.md")
+        line.refuse("", "the hosts file has no services; see docs/how-to/services.md")
     chosen = [known[name] for name in dict.fromkeys(names or known) if name in known]
     for service in chosen:
         if not service.ports and service.name in names:

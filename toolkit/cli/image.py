@@ -43,14 +43,16 @@ app = typer.Typer(
 
 @app.command("build")
 def build(
-    flavour: Annotated[
+    flavor: Annotated[
         str,
         typer.Option(
-            metavar="cpu|gpu", help="By what this machine has if absent.", autocompletion=complete.flavours
+            metavar="cpu|gpu",
+            help="By what this machine has if absent.",
+            autocompletion=complete.flavors,
         ),
     ] = "",
     tag: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the image; toolkit:FLAVOUR if absent.")
+        str, typer.Option(metavar="NAME", help="Name of the image; toolkit:FLAVOR if absent.")
     ] = "",
     base_image: Annotated[str, typer.Option(metavar="IMAGE", help="In place of debian:bookworm-slim.")] = "",
     build_arg: Annotated[
@@ -84,8 +86,8 @@ def build(
 ) -> None:
     """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
     line = CommandLine()
-    if flavour:
-        line.one_of("--flavour", flavour, FLAVOURS)
+    if flavor:
+        line.one_of("--flavor", flavor, FLAVOURS)
     if tag:
         line.value("--tag", image_name, tag)
     if base_image:
@@ -99,7 +101,7 @@ def build(
     if certificate and not is_file(certificate):
         line.refuse("--certificate", f"there is no file {certificate}")
     line.end()
-    known = known_flavour(flavour)
+    known = known_flavour(flavor)
     arguments = [(name, value) for name, _, value in (a.partition("=") for a in build_arg or [])]
     if base_image:
         arguments.append(("BASE_IMAGE", base_image))

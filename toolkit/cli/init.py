@@ -194,7 +194,7 @@ def _next(draft: Draft, file: str) -> str:
 
     engine = Engine.find()
     there = engine is not None and engine.image(draft.image) is not None
-    flavour = {CPU_IMAGE: "cpu", GPU_IMAGE: "gpu"}.get(draft.image, "")
-    build = f"toolkit image build --flavour {flavour}, then " if flavour and not there else ""
+    flavor = {CPU_IMAGE: "cpu", GPU_IMAGE: "gpu"}.get(draft.image, "")
+    build = f"toolkit image build --flavor {flavor}, then " if flavor and not there else ""
     where = "" if file == "hosts.yaml" else f" --hosts {file}"
     return f"{build}toolkit check{where}, then toolkit up{where}"

@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Option(metavar="NAME", help="The lab's name; several
 
 def up(
     name: Name = "lab",
-    hosts: Annotated[str, typer.Option(metavar="N", help="How many hosts.")] = "2",
+    count: Annotated[str, typer.Option(metavar="N", help="How many hosts.")] = "2",
     engine: Annotated[
         str,
         typer.Option(
@@ -70,10 +70,10 @@ def up(
     A hosts.yaml that you edited is kept; the new one is then written to hosts.new.yaml beside it.
     """
     line = CommandLine()
-    count, per_host = line.whole("--hosts", hosts), line.whole("--slots", slots)
+    number, per_host = line.whole("--count", count), line.whole("--slots", slots)
     kinds = tuple(part.strip() for part in engine.split(","))
     where = _folder(folder, name)
-    made = (name, where, count or 1, kinds, rate, interfaces, user, per_host or 1, image, management)
+    made = (name, where, number or 1, kinds, rate, interfaces, user, per_host or 1, image, management)
     spec = line.accept(line.read(LabSpec, *made))
     if dry_run:
         _show(f"lab up {name}", preview_up(spec), as_json)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -18,11 +20,22 @@ class Verb(TyperCommand):
         line: the first paragraph of the function's docstring.
         passes_on: words from its first argument on belong to another program.
         cls: the class of the command, named like its function.
+        old: former names of options, each with its present name; they work, and no help shows them.
+        hidden: not listed in help.
     """
 
-    def __init__(self, name: str, place: str, line: str, passes_on: bool = False, cls: str = "") -> None:
-        super().__init__(name, help=line)
-        self.place, self._passes_on, self._cls = place, passes_on, cls
+    def __init__(
+        self,
+        name: str,
+        place: str,
+        line: str,
+        passes_on: bool = False,
+        cls: str = "",
+        old: Mapping[str, str] | None = None,
+        hidden: bool = False,
+    ) -> None:
+        super().__init__(name, help=line, hidden=hidden)
+        self.place, self._passes_on, self._cls, self._old = place, passes_on, cls, old or {}
 
     @cached_property
     def loaded(self) -> Any:
@@ -31,7 +44,13 @@ class Verb(TyperCommand):
         settings = {"allow_interspersed_args": False} if self._passes_on else None
         cls = _named(self._cls) if self._cls else None
         alone.command(self.name, cls=cls, context_settings=settings)(_named(self.place))
-        return typer.main.get_command(alone)
+        command: Any = typer.main.get_command(alone)
+        for old, new in self._old.items():
+            option = copy.copy(next(param for param in command.params if new in param.opts))
+            # Both write to one value, so that a list takes from both.
+            option.opts, option.hidden = [old], True
+            command.params.append(option)
+        return command
 
 
 class VerbGroup(TyperGroup):

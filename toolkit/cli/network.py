@@ -52,6 +52,7 @@ def tune(
     engine: Annotated[
         str,
         typer.Option(
+            "--backend",
             help="What does the all-reduce: auto, mpi or nccl.",
             autocompletion=complete.one_of("auto", "mpi", "nccl"),
         ),

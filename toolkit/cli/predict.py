@@ -108,7 +108,7 @@ def predict(
 ) -> None:
     """Predict seconds per step, throughput and scaling efficiency for 1 … N hosts.
 
-    Contacts nobody, unless --probe asks for a run of a few steps. Formulas: docs/predict.md.
+    Contacts nobody, unless --probe asks for a run of a few steps. Formulas: docs/explanation/prediction.md.
     """
     if arguments and not probe:
         problem = Problem(arguments[0], "is not an option; arguments of a script need --probe SCRIPT")

@@ -344,7 +344,7 @@ def test_what_makes_no_sense_is_refused_at_once(budget: float) -> None:
     with pytest.raises(BadInput) as caught:
         check_tune("gloo", budget)
     assert [str(problem) for problem in caught.value.problems] == [
-        "--engine: is one of auto, mpi, nccl, found gloo",
+        "--backend: is one of auto, mpi, nccl, found gloo",
         f"--budget: is 2 to 600 s, found {budget:g}",
     ]
 
@@ -357,9 +357,9 @@ def test_what_is_right_passes() -> None:
 
 def test_faults_of_options_and_of_hosts_are_told_together(run: Run) -> None:
     Path("hosts.yaml").write_text(world.HOSTS)
-    status, _, err = run("network", "tune", "--engine", "gloo", "--budget", "1", "--only", "gpu9")
+    status, _, err = run("network", "tune", "--backend", "gloo", "--budget", "1", "--only", "gpu9")
     assert status == 2
-    assert all(words in err for words in ("--engine: is one of", "--budget: is 2 to 600 s", "gpu9: is not"))
+    assert all(words in err for words in ("--backend: is one of", "--budget: is 2 to 600 s", "gpu9: is not"))
 
 
 # Measuring and keeping

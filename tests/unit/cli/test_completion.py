@@ -109,7 +109,7 @@ def test_in_bash(installed: Path) -> None:
         ("toolkit smoke --launcher m", ["mpirun"]),
         ("toolkit run --on-interrupt ", ["ask", "stop", "detach"]),
         ("toolkit render ", ["compose", "docker", "ssh", "slurm", "kubernetes"]),
-        ("toolkit image build --flavour ", ["cpu", "gpu"]),
+        ("toolkit image build --flavor ", ["cpu", "gpu"]),
         ("toolkit lab up --engine new,", ["new,old", "new,new", "new,containerd", "new,podman"]),
         ("toolkit lab up --user r", ["root"]),
         ("toolkit lab up --interfaces ", ["differ", "same"]),
@@ -118,8 +118,8 @@ def test_in_bash(installed: Path) -> None:
         ("toolkit attach --hosts other.yaml ", []),
         ("toolkit attach --hosts elsewhere.yaml ", []),
         ("toolkit attach --hosts broken.yaml ", []),
-        ("toolkit check --only docker-v", ["docker-version"]),
-        ("toolkit check --only clock,docker-v", ["clock,docker-version"]),
+        ("toolkit check --check docker-v", ["docker-version"]),
+        ("toolkit check --check clock,docker-v", ["clock,docker-version"]),
         ("toolkit predict --rate g", ["gpu1=", "gpu2="]),
         ("toolkit predict --model resnet5", ["resnet50"]),
         ("toolkit run train", []),
@@ -209,7 +209,7 @@ TAKES = {
     "service": "board",
     "launcher": "torchrun",
     "model": "resnet50",
-    "flavour": "cpu",
+    "flavor": "cpu",
 }
 # Its hosts stand in no file yet.
 NEW_NAMES = ("init",)

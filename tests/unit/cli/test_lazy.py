@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,46 @@ def test_the_table_says_what_the_verb_says(name: str) -> None:
     assert verb.loaded.help.split("\n\n")[0] == verb.help
     assert getdoc(verb.loaded.callback) == verb.loaded.help
     assert verb.loaded.name == verb.name
+
+
+OLD_OPTIONS = [
+    ("image build", "--flavour", "--flavor"),
+    ("lab up", "--hosts", "--count"),
+    ("check", "--only", "--check"),
+    ("bench network", "--engine", "--backend"),
+    ("bench tune", "--engine", "--backend"),
+    ("network tune", "--engine", "--backend"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), OLD_OPTIONS)
+def test_the_former_name_of_an_option_works_and_no_help_shows_it(
+    run: Run, name: str, old: str, new: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hosts.yaml").write_text("cluster: demo\nimage: toolkit:cpu\nhosts: [gpu1]\n")
+    assert old in {word for param in TABLE[name].loaded.params if param.hidden for word in param.opts}
+    value = "0" if name == "lab up" else "no-such"
+    refused = [run(*name.split(), *words) for words in ((old, value), (new, value), (f"{old}={value}",))]
+    assert refused[0][0] == 2 and new in refused[0][2]
+    assert refused[0] == refused[1] == refused[2]
+    shown = run(*name.split(), "--help")[1]
+    assert new in shown and not re.search(rf"(?<![\w-]){old}\b", shown)
+
+
+def test_a_list_takes_from_the_former_and_the_present_name() -> None:
+    made = TABLE["check"].loaded.make_context("check", ["--only", "a", "--check", "b", "--only=c"])
+    assert made.params["only"] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("second", "first"), [("bench predict", "predict"), ("bench tune", "network tune")])
+def test_a_verb_in_two_places_is_one_verb(second: str, first: str) -> None:
+    assert TABLE[second] is TABLE[first]
+
+
+def test_hidden_verbs_work_and_no_help_lists_them(run: Run) -> None:
+    assert [name for name, verb in TABLE.items() if verb.hidden] == ["schema"]
+    assert "schema" not in run("--help")[1]
+    assert run("schema")[0] == 0
 
 
 # Packages that take long to import. A verb that talks to hosts imports those for SSH when it connects.

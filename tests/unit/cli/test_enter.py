@@ -1,0 +1,74 @@
+"""`toolkit exec` and the Python methods that do the same: how long a command may run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.conftest import Run
+from toolkit.api.cluster import Cluster
+from toolkit.core.command import Result
+
+HOSTS = "cluster: demo\nimage: toolkit:cpu\nhosts:\n  gpu1: {}\n  gpu2: {}\n"
+
+
+class RecordingSession:
+    """A session that records the time limit of each command in place of running it."""
+
+    def __init__(self) -> None:
+        self.limits: list[float | None] = []
+
+    def require_own(self) -> None:
+        """Accept the cluster."""
+
+    def run_inside(self, host: str, argv: Sequence[str], timeout: float | None, *sinks: Any) -> Result:
+        self.limits.append(timeout)
+        return Result(0, "", "")
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RecordingSession:
+    (tmp_path / "hosts.yaml").write_text(HOSTS)
+    recording = RecordingSession()
+
+    @contextmanager
+    def opened(*args: object, **kwargs: object) -> Iterator[RecordingSession]:
+        yield recording
+
+    monkeypatch.setattr("toolkit.cli.enter.connect", opened)
+    monkeypatch.setattr(Cluster, "connect", opened)
+    return recording
+
+
+@pytest.mark.parametrize(
+    ("words", "limits"),
+    [
+        (("sleep", "900"), [None]),
+        (("gpu2", "--", "sleep", "900"), [None]),
+        (("--json", "sleep", "900"), [None]),
+        (("--all", "sleep", "900"), [None, None]),
+        (("--all", "--json", "sleep", "900"), [None, None]),
+        (("--timeout", "5", "sleep", "900"), [5.0]),
+        (("--all", "--timeout", "5", "sleep", "900"), [5.0, 5.0]),
+    ],
+)
+def test_exec_sets_a_time_limit_only_if_timeout_is_given(
+    run: Run, session: RecordingSession, words: tuple[str, ...], limits: list[float | None]
+) -> None:
+    assert run("exec", *words)[0] == 0
+    assert session.limits == limits
+
+
+def test_the_api_sets_a_time_limit_only_if_timeout_is_given(
+    session: RecordingSession, tmp_path: Path
+) -> None:
+    cluster = Cluster(tmp_path / "hosts.yaml")
+    cluster.execute("gpu2", "sleep", "900")
+    cluster.on_all("sleep", "900")
+    cluster.execute("gpu2", "sleep", "900", timeout=5.0)
+    cluster.on_all("sleep", "900", timeout=5.0)
+    assert session.limits == [None, None, None, 5.0, 5.0, 5.0]
