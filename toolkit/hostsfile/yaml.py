@@ -52,7 +52,7 @@ def read_yaml(text: str | bytes, secret_keys: Collection[str] = (), loader: Any 
     """Read one YAML document whose top level is a mapping. Never raises, whatever the text.
 
     Args:
-        secret_keys: values below these keys are not shown in messages.
+        secret_keys: values below these keys are text, and are not shown in messages.
         loader: a PyYAML loader class; only its parser is used.
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
@@ -169,6 +169,8 @@ class _Reader:
         value, complaint = plain(text)
         if complaint:
             secret = any(key in self.secret_keys for key in path[:-1])
+            if secret:  # every value below these keys is text
+                complaint = f"{complaint.partition(';')[0]}; put it in quotes"
             shows = not secret and len(text) < 60 and text.isprintable()
             subject = text if shows else "this unquoted value"
             return self._opaque(path, event, f"{subject} {complaint}", value)
@@ -251,7 +253,7 @@ _NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
 _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"),
-        "is a boolean to some YAML readers; write true or false, or put it in quotes",
+        "is a boolean to some YAML readers; put it in quotes if it is text, otherwise write true or false",
     ),
     (
         re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
