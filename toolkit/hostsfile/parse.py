@@ -50,7 +50,7 @@ def parse_inventory(text: str | bytes, source: str) -> Inventory:
     if document.data is not None:
         model, faults = validate(document.data)
         judged = [*faults, *((path, message, False) for path, message in check_across(document.data))]
-        # A variable that must not be set has one problem: the advice for its value would contradict the other.
+        # A variable with a refused name has one problem, so that no advice for its value contradicts it.
         refused = {path for path, _, at_key in faults if at_key and _is_variable(document, path)}
         places = {path_text(path) for path in refused}
         problems = [problem for problem in problems if problem.path not in places]
