@@ -75,7 +75,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _close(node: Any) -> None:
-    """Let names that fit no pattern be refused; pydantic says which may be, and not that others may not."""
+    """Refuse names that fit no pattern; pydantic's schema lists the patterns and refuses nothing."""
     if isinstance(node, dict):
         if "patternProperties" in node:
             node.setdefault("additionalProperties", False)
@@ -146,7 +146,7 @@ def _host(name: str, settings: HostSettings | None) -> Host:
 
 
 def _gpus(value: int | list[int | str]) -> tuple[int, tuple[str, ...]]:
-    """How many, and which where that is said."""
+    """Return the number of GPUs, and their IDs if the file lists them."""
     return (len(value), tuple(map(str, value))) if isinstance(value, list) else (value, ())
 
 

@@ -19,7 +19,7 @@ from toolkit.hostsfile.errors import Path, path_text, shown
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
 
-# Behind a path in ``Document.opaque``: the key itself is at fault, what stands below it is not.
+# At the end of a path in ``Document.opaque``: the key has the problem, and its value has none.
 KEY = "[key]"
 
 # libyaml's parser is about ten times as fast; both give the same events and lines (a test compares them).
@@ -33,12 +33,12 @@ _BAD_IN_TEXT = re.compile(f"(?!\r\n){_BAD.pattern}")
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML text holds.
+    """The content of a YAML text.
 
     Args:
         data: mappings (text keys), lists and scalars; None when the faults leave nothing to work with.
         lines: line, from 1, of each path; of the key where there is one.
-        opaque: paths whose value could not be told; nothing more should be said about what stands there.
+        opaque: paths whose value is unknown; they get no further problems.
         problems: what is wrong with the YAML as such.
     """
 
@@ -245,7 +245,7 @@ _FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*|\.[0-9]+")
 _MOST_DIGITS = 18
 _TOO_LONG = "is too long for a number; put it in quotes if it is text"
 
-# The patterns below take quadratic time, so that longer texts are told apart by one that does not.
+# The patterns below take quadratic time, so that longer texts are classified by one that does not.
 _LONGEST_READ = 100
 _NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
 
@@ -311,13 +311,13 @@ def plain(text: str) -> tuple[_Value, str]:
     return text, ""
 
 
-# Parts of PyYAML's and libyaml's messages, in our words; True: the fault stands where the construct began.
+# Parts of PyYAML's and libyaml's messages, reworded; True: the problem is at the start of the construct.
 _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("expected ':'", True, "there is no ': ' (a colon and a blank) after this key"),
     (
         "mapping values are not allowed",
         False,
-        "a ': ' stands inside a value, the indentation is wrong, or the line above lacks a blank after ':'",
+        "a ': ' is inside a value, the indentation is wrong, or the line above lacks a blank after ':'",
     ),
     ("unexpected end of stream", True, "a quote is opened here and never closed"),
     ("unexpected document separator", True, "a quote is opened here and never closed"),
@@ -330,7 +330,7 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("expected key", False, "the indentation does not fit the lines above"),
     ("sequence entries are not allowed", False, "a list item ('- ') needs its own line"),
     ("expected alphabetic or numeric", False, "'*' and '&' have a special meaning; put the value in quotes"),
-    ("tag", False, "a tag ('!…') cannot stand here; remove it, or put the value in quotes"),
+    ("tag", False, "a tag ('!…') is not allowed in this place; remove it, or put the value in quotes"),
 )
 
 _ELSE = "this is not YAML; put text with special characters in quotes"
