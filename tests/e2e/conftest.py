@@ -144,10 +144,17 @@ def cards(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> Iterator[To
         yield Toolkit(place / "hosts.yaml", folder)
 
 
-def hosts_file(lab: Path, to: Path, cluster: str, names: tuple[str, ...]) -> Path:
-    """Write a hosts file with some of the lab's hosts; the first is main."""
+def hosts_file(
+    lab: Path, to: Path, cluster: str, names: tuple[str, ...], launcher: str = "horovodrun"
+) -> Path:
+    """Write a hosts file with some of the lab's hosts; the first is main.
+
+    Args:
+        launcher: for jobs that name none. It is not the default, auto: jobs of many tests import no library,
+            and Horovod's launcher starts more processes that a test can find.
+    """
     data = yaml.safe_load((lab / "hosts.yaml").read_text())
-    data["cluster"], data["main"] = cluster, names[0]
+    data |= {"cluster": cluster, "main": names[0], "launcher": launcher}
     data["hosts"] = {name: data["hosts"][name] for name in names}
     path = to / f"{cluster}.yaml"
     path.write_text(yaml.safe_dump(data))

@@ -28,7 +28,7 @@ LAUNCHERS = ("mpirun", "torchrun", "python")
 
 @pytest.fixture(scope="module")
 def parts(lab: Path, folder: Path) -> Iterator[Toolkit]:
-    path = hosts_file(lab, folder, "parts", tuple(HOSTS))
+    path = hosts_file(lab, folder, "parts", tuple(HOSTS), "mpirun")
     data = yaml.safe_load(path.read_text()) | {"transport": "exec"}
     data["hosts"]["box2"]["slots"] = 2
     path.write_text(yaml.safe_dump(data))

@@ -42,7 +42,8 @@ def test_every_rank_is_told_its_place(up: Toolkit, launcher: str) -> None:
     found = places(done.out)
     assert {rank: row[:4] for rank, row in found.items()} == {0: (0, 2, 0, 1), 1: (1, 2, 0, 1)}
     assert len({row[4] for row in found.values()}) == 1
-    assert ("CVE-2024-10190" in done.err) == (launcher == "horovodrun-gloo")
+    for cve in ("CVE-2024-10190", "CVE-2026-31234"):
+        assert (cve in done.err) == (launcher == "horovodrun-gloo")
 
 
 @pytest.mark.parametrize("launcher", ["horovodrun-gloo", "python"])
@@ -53,21 +54,35 @@ def test_a_rank_that_fails_ends_the_job_with_its_exit_code(up: Toolkit, launcher
     assert done.status == 7 and "rank 1 on box2 ended with exit code 7" in done.out + done.err
 
 
-@pytest.mark.rare
-def test_auto_says_what_it_chose_and_it_trains(up: Toolkit) -> None:
-    done = up.run(
-        "run",
-        "--launcher",
-        "auto",
-        "--workdir",
-        "examples/digits",
-        "train_ddp.py",
-        "--epochs",
-        "2",
-        check=True,
-    )
-    assert "launcher torchrun: train_ddp.py imports torch" in done.err
+@pytest.fixture
+def unnamed(up: Toolkit) -> Toolkit:
+    """The cluster by a hosts file that names no launcher."""
+    data = yaml.safe_load(up.hosts.read_text())
+    del data["launcher"]
+    path = up.folder / "unnamed.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return Toolkit(path, up.folder)
+
+
+@pytest.mark.parametrize(
+    ("script", "launcher", "module"),
+    [("train_ddp.py", "torchrun", "torch"), ("train_horovod.py", "horovodrun", "horovod")],
+)
+def test_a_script_trains_by_the_launcher_that_it_imports(
+    unnamed: Toolkit, script: str, launcher: str, module: str
+) -> None:
+    done = unnamed.run("run", "--workdir", "examples/digits", script, "--epochs", "2", check=True)
+    assert f"launcher {launcher}: {script} imports {module}" in done.err
     assert len(ACCURACY.findall(done.out)) == 2
+
+
+def test_a_command_gets_its_ranks_variables_without_a_launcher(unnamed: Toolkit) -> None:
+    words = ("--workdir", "examples", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE")
+    done = unnamed.run("run", *words, check=True)
+    assert "launcher python: the command is no Python script of the folder" in done.err
+    assert {"[box1 0] 0 of 2", "[box2 1] 1 of 2"} <= set(done.out.splitlines())
+    smoke = unnamed.run("smoke", "--json", check=True).json
+    assert smoke["launcher"] == "mpirun" and "over 2 ranks: sum 3" in smoke["allreduce"]
 
 
 def test_a_launcher_within_a_launcher_is_refused_before_anything_is_contacted(up: Toolkit) -> None:

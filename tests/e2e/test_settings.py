@@ -26,7 +26,7 @@ STATE = "/home/trainer/.local/state/toolkit"
 def cluster(lab: Path, folder: Path, name: str, hosts: tuple[str, ...], **settings: Any) -> Toolkit:
     """A hosts file of its own, with these keys on top of the lab's."""
     data = yaml.safe_load((lab / "hosts.yaml").read_text())
-    data |= {"cluster": name, "main": hosts[0], **settings}
+    data |= {"cluster": name, "main": hosts[0], "launcher": "horovodrun", **settings}
     data["hosts"] = {host: data["hosts"][host] for host in hosts}
     made = Toolkit(folder / "hosts.yaml", folder)
     made.hosts.write_text(yaml.safe_dump(data))

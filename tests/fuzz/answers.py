@@ -151,7 +151,7 @@ _BRINGING = frozenset(("down", "api down", "get", "api job.get"))
 _OUTPUT = frozenset(("run", "attach", "logs", "exec", "shell", "bench scaling", "bench network", "smoke"))
 FILES = {
     "hosts.yaml": HOSTS.encode(),
-    "train.py": b"print(1)\n",
+    "train.py": b"import torch\n",
     "folder/x": b"abc",
     "sentinel/x": b"mine",
     ".ssh/config": b"Host gpu1 gpu2\n  User alice\n",

@@ -131,6 +131,8 @@ CASES: dict[str, str | bytes] = {
     "env is text": GOOD + "env: TOKEN=hunter2\n",
     "env with equals signs": GOOD + "env: {TOKEN=hunter2, PIN=hunter2: }\n",
     "env is a list": GOOD + "env: [TOKEN=hunter2]\n",
+    "yes in env": GOOD + "env: {NCCL_DEBUG: yes, NCCL_IB_DISABLE: On, DEBUG: true}\n",
+    "one advice for a refused variable": GOOD + "env: {RANK: 3, WORLD_SIZE: , TOOLKIT_X: true, 2ND: 1}\n",
     "env names": GOOD + "env: {MY-VAR: a, 2ND: b, '': c, RANK: d, TOOLKIT_JOB: e, OMPI_COMM_WORLD_RANK: f}\n",
     "variables of containers": GOOD + "env: {NVIDIA_VISIBLE_DEVICES: '0', NVIDIA_DRIVER_CAPABILITIES: all}\n",
     "host env": _host("env: {TOKEN: 12345678, WORLD_SIZE: '2'}"),

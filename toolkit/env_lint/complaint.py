@@ -1,4 +1,4 @@
-"""What is wrong with a variable, and a variable with the place where it stood."""
+"""A variable with its place in the file, and a complaint about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolkit.core.finding import Verdict
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable as a rank gets it, and where it was written; see ``lint_environment``."""
+    """One variable as a rank receives it, and its place; see ``lint_environment``."""
 
     name: str
     value: str
@@ -20,7 +20,7 @@ class Setting:
 
 
 class Complaint(NamedTuple):
-    """See ``Finding``; ``error`` is kept for what ends a job that uses the library."""
+    """Parts of a ``Finding``; ``error`` is for a variable that stops a job that uses the library."""
 
     verdict: Verdict
     what: str
@@ -28,6 +28,6 @@ class Complaint(NamedTuple):
 
 
 def listed(words: Iterable[str]) -> str:
-    """Return words as people list them: ``LL, LL128 and Simple``."""
+    """Return words as a list in a sentence: ``LL, LL128 and Simple``."""
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,7 +1,7 @@
 """Environment lint: variables of communication libraries that do not do what they are set for.
 
-Only names with a prefix that one of these libraries owns are looked at; anything else is nobody's business.
-A value is shown only where the tables say how it is read, so that a secret never stands in a finding.
+Only names with a prefix that belongs to one of these libraries are checked.
+A value is shown only if the tables define how it is read, so that no finding contains a secret.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from toolkit.network.settings import usual_variables
 
 CHECK = "environment"
 
-# What every rank is given for its own host, by the shape of the value.
+# Variables that toolkit sets on each host, with a description of the value.
 _PER_HOST = usual_variables()
 
 Pairs = Sequence[tuple[str, str]]
 
 
 def lint_environment(env: Pairs, where: str, host: str = "") -> tuple[Finding, ...]:
-    """Return what is wrong with variables that stand in one place.
+    """Return findings about variables from one place.
 
     Args:
-        where: what comes before a variable's name there: ``env/``, ``hosts/gpu1/env/``, ``--env ``.
-        host: the host that alone gets them, empty when all do.
+        where: the prefix of a variable's name there: ``env/``, ``hosts/gpu1/env/``, ``--env ``.
+        host: the only host that receives them; empty for all hosts.
     """
     return _lint({name: Setting(name, value, where, host) for name, value in env})
 
@@ -37,10 +37,10 @@ def lint_environment(env: Pairs, where: str, host: str = "") -> tuple[Finding, .
 def lint_inventory(
     inventory: Inventory, override: Pairs = (), hosts: Sequence[str] | None = None
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with the variables as ranks get them.
+    """Return findings about the variables as ranks receive them.
 
-    A host's own win over the file's, and the command line's over both: what loses is not looked at. What all
-    hosts have in common is said once, for no host.
+    The variables of a host win over those of the file, and the command line wins over both; a variable that
+    loses is not checked. A finding for all hosts is reported once, without a host.
 
     Args:
         override: variables of the command line.
@@ -84,13 +84,13 @@ def _of_one(setting: Setting) -> Iterator[Complaint]:
     elif complaint := judge_value(variable, setting.value):
         yield complaint
     if setting.name in _PER_HOST and not setting.host:
-        what = f"on all hosts alike it replaces the {_PER_HOST[setting.name]} that the toolkit finds for each"
-        yield Complaint("warning", what, "drop it, or set it in hosts/NAME/env")
+        what = f"on all hosts it replaces the {_PER_HOST[setting.name]} that the toolkit sets for each host"
+        yield Complaint("warning", what, "remove it, or set it in hosts/NAME/env")
 
 
 def _unknown(name: str, table: Table) -> Complaint:
     near = nearest(name, table)
-    fix = f"write {near} if that is meant, or drop it" if near else "drop it"
+    fix = f"write {near} if you mean that, or remove it" if near else "remove it"
     return Complaint("warning", f"{table.library} reads no variable of this name", fix)
 
 
@@ -103,13 +103,13 @@ def _note(variable: Variable, verdict: Verdict, what: str, fix: str) -> Complain
     return Complaint(verdict, what.format_map(said), fix.format_map(said))
 
 
-# Kinds of the tables that say something of the name, whatever the value is: verdict, what, fix.
+# Kinds of the tables that concern the name, not the value: severity, what, fix.
 _NOTES: dict[str, tuple[Verdict, str, str]] = {
     "unread": ("warning", "no library of the image reads a variable of this name", "{text}"),
     "renamed": ("warning", "this is the old name of {text}", "write {text}"),
     "gone": ("warning", "{product} has not read it since {first}", "{rest}"),
-    "later": ("warning", "{product} reads it from {first} on, and the image has {library}", "drop it"),
+    "later": ("warning", "{product} reads it from {first} on, and the image has {library}", "remove it"),
     "build": ("warning", "{library} reads it while it is built, not when it runs", "{text}"),
-    "launcher": ("warning", "{text} reads it, the launcher, which gets none of these variables", "drop it"),
+    "launcher": ("warning", "{text} reads it, the launcher, which gets none of these variables", "remove it"),
     "fatal": ("error", "{library} ends the process when it is set", "{text}"),
 }

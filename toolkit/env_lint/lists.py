@@ -14,17 +14,17 @@ _FUNCTIONS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
 
 
 def judge_tokens(variable: Variable, value: str) -> Complaint | None:
-    """``INIT,NET`` or ``^COLL``: what is not known is passed over in silence."""
+    """Check ``INIT,NET`` or ``^COLL``; the library ignores unknown words without a message."""
     known = {word.lower() for word in variable.words}
     wrong = [t for t in value.removeprefix("^").split(",") if t and t.lower() not in known]
     if not wrong:
         return None
-    what = f"{variable.library} passes over {listed(map(shown, wrong))}: it knows {listed(variable.words)}"
+    what = f"{variable.library} ignores {listed(map(shown, wrong))}: it knows {listed(variable.words)}"
     return Complaint("warning", what, f"correct {variable.name}")
 
 
 def judge_per_function(variable: Variable, value: str) -> Complaint | None:
-    """``Ring,Tree`` or ``^Tree``, and after it ``;AllReduce:Ring`` for single functions."""
+    """Check ``Ring,Tree`` or ``^Tree``, and ``;AllReduce:Ring`` after it for single functions."""
     library, known = variable.library, {word.lower() for word in variable.words}
     parts = [part for part in value.split(";") if part]
     if not all(":" in part for part in parts[1:]):
@@ -38,46 +38,46 @@ def judge_per_function(variable: Variable, value: str) -> Complaint | None:
         wrong = [n for n in names.removeprefix("^").split(",") if n and n.lower() not in known]
         if wrong:
             what = f"{library} has no {listed(map(shown, wrong))}, and stops at it"
-            return Complaint("error", what, f"choose among {listed(variable.words)}, or drop it")
+            return Complaint("error", what, f"choose among {listed(variable.words)}, or remove it")
     return None
 
 
 def judge_prefixes(variable: Variable, value: str) -> Complaint | None:
-    """NCCL's ``eth,en``, ``=eth0,eth1``, ``^docker,lo``, ``^=docker0``."""
+    """Check NCCL's ``eth,en``, ``=eth0,eth1``, ``^docker,lo``, ``^=docker0``."""
     fix = f"set {variable.name} to prefixes (eth,en), to whole names (=eth0) or to all but some (^docker,lo)"
     names = value.removeprefix("^").removeprefix("=").split(",")
     wrong = [n for n in names if n and (re.search(r"[*?\[\]^=\s/]", n) or _is_address(n))]
     if wrong:
         none = len(wrong) == len(names) and not value.startswith("^")
-        how = f"beginnings of names are taken, and ^ or = at the very front{'; NCCL stops' if none else ''}"
+        how = f"it holds prefixes of names, and ^ or = only at the front{'; NCCL stops' if none else ''}"
         what = f"{listed(map(shown, wrong))} fits no interface: {how}"
         return Complaint("error" if none else "warning", what, fix)
     return _loopback(variable, value.removeprefix("="))
 
 
 def judge_interfaces(variable: Variable, value: str) -> Complaint | None:
-    """Whole names of interfaces, as Gloo takes them: it raises at any other."""
+    """Check complete interface names for Gloo, which raises an error for every other word."""
     if all(_is_interface(name) for name in value.split(",")):
         return _loopback(variable, value)
     what = f"{variable.library} takes whole interface names here, and stops at ^, =, *, blanks and addresses"
-    fix = f"set {variable.name} to the name, in hosts/NAME/env where hosts differ"
+    fix = f"set {variable.name} to the name, in hosts/NAME/env if hosts differ"
     return Complaint("error", what, fix)
 
 
 def judge_interfaces_or_networks(variable: Variable, value: str) -> Complaint | None:
-    """Open MPI's ``eth0,192.0.2.0/24``: it warns of any other and goes on without it."""
+    """Check Open MPI's ``eth0,192.0.2.0/24``; it warns of every other word and ignores it."""
     if all(_is_network(name) or _is_interface(name) for name in value.split(",") if name):
         return None
     what = f"{variable.library} takes interface names and networks (192.0.2.0/24) here, without ^ or blanks"
-    return Complaint("warning", what, f"correct {variable.name}, or drop it")
+    return Complaint("warning", what, f"correct {variable.name}, or remove it")
 
 
 def judge_components(variable: Variable, value: str) -> Complaint | None:
-    """Open MPI's ``self,tcp`` or ``^openib``."""
+    """Check Open MPI's ``self,tcp`` or ``^openib``."""
     library, names = variable.library, value.removeprefix("^").split(",")
     if any("^" in name for name in names):
-        what = f"{library} stops at ^ anywhere but at the very front"
-        return Complaint("error", what, "name what to use, or behind one ^ what to leave out")
+        what = f"{library} stops at a ^ that is not at the front"
+        return Complaint("error", what, "list the components to use, or one ^ and the components to exclude")
     if value.startswith("^"):
         return None
     wrong = [name for name in names if name and name not in variable.words]
@@ -94,7 +94,7 @@ def judge_components(variable: Variable, value: str) -> Complaint | None:
 def _loopback(variable: Variable, value: str) -> Complaint | None:
     if value != "lo":
         return None
-    return Complaint("warning", "loopback leads to no other host", f"drop {variable.name}")
+    return Complaint("warning", "loopback reaches no other host", f"remove {variable.name}")
 
 
 def _is_interface(text: str) -> bool:

@@ -15,14 +15,14 @@ _BTL = "^openib"  # what the images and mpirun's command line say
 
 
 class Conflict(NamedTuple):
-    """A complaint about the first of ``settings``, which the others make true."""
+    """A complaint about the first of ``settings``, caused by the others."""
 
     settings: tuple[Setting, ...]
     complaint: Complaint
 
     @property
     def host(self) -> str:
-        """The host that it is about: one of the variables is that host's own."""
+        """The host of the complaint, if one of the variables belongs to one host."""
         return next((s.host for s in self.settings if s.host), "")
 
 
@@ -30,7 +30,7 @@ Settings = Mapping[str, Setting]
 
 
 def find_conflicts(settings: Settings) -> Iterator[Conflict]:
-    """Return what is wrong with these variables together."""
+    """Return the contradictions between these variables."""
     for rule in _RULES:
         yield from rule(settings)
 
@@ -48,13 +48,13 @@ def _with(settings: Settings, *prefixes: str, but: str = "") -> tuple[Setting, .
 
 
 def _on(settings: Settings, name: str) -> Setting | None:
-    """A switch that C reads as a number."""
+    """Return a switch that C reads as a number, if it is on."""
     found = settings.get(name)
     return found if found and c_number(found.value) else None
 
 
 def _yes(settings: Settings, *names: str) -> Setting | None:
-    """A switch that torch reads."""
+    """Return a switch that torch reads, if it is on."""
     return next((settings[n] for n in names if n in settings and settings[n].value.lower() in _YES), None)
 
 
@@ -69,8 +69,8 @@ def _number(settings: Settings, name: str) -> int | None:
 
 
 def _void(why: Setting, how: str, names: tuple[Setting, ...]) -> Conflict:
-    what = f"{why.name}={shown(why.value)} leaves {how} out, so {_names(names)} can do nothing"
-    return _conflict("warning", what, f"drop {why.name}, or the rest", why, *names)
+    what = f"{why.name}={shown(why.value)} excludes {how}, so {_names(names)} has no effect"
+    return _conflict("warning", what, f"remove {why.name}, or the rest", why, *names)
 
 
 def _without_infiniband(settings: Settings) -> Iterator[Conflict]:
@@ -78,7 +78,7 @@ def _without_infiniband(settings: Settings) -> Iterator[Conflict]:
     off, net = _on(settings, "NCCL_IB_DISABLE"), _is(settings, "NCCL_NET", "socket")
     if off and (wanted := _is(settings, "NCCL_NET", "ib")):
         what = "only InfiniBand is allowed, and NCCL_IB_DISABLE=1 forbids it: NCCL finds no network and stops"
-        yield _conflict("error", what, "drop one of the two", wanted, off)
+        yield _conflict("error", what, "remove one of the two", wanted, off)
     elif names and (why := off or net):
         yield _void(why, "InfiniBand", names)
 
@@ -91,7 +91,7 @@ def _without_plugin(settings: Settings) -> Iterator[Conflict]:
     plugin = settings.get("NCCL_NET_PLUGIN")
     if net and plugin and plugin.value and not none:
         what = f"NCCL_NET={shown(net.value)} is NCCL's own network, so the plugin is never used"
-        yield _conflict("warning", what, "drop NCCL_NET, or NCCL_NET_PLUGIN", plugin, net)
+        yield _conflict("warning", what, "remove NCCL_NET, or NCCL_NET_PLUGIN", plugin, net)
 
 
 def _provider(settings: Settings) -> Iterator[Conflict]:
@@ -107,7 +107,7 @@ def _ranges(settings: Settings) -> Iterator[Conflict]:
         low, high = f"NCCL_MIN_{what}", f"NCCL_MAX_{what}"
         least, most = _number(settings, low), _number(settings, high)
         if least is not None and most is not None and least > most:
-            text = f"the least, {least}, is more than the most, {most}"
+            text = f"the minimum {least} is larger than the maximum {most}"
             yield _conflict("warning", text, f"set {low} to at most {high}", settings[low], settings[high])
     threads, each = (_number(settings, n) for n in ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"))
     if threads and each and threads * each > 64:
@@ -119,53 +119,53 @@ def _ranges(settings: Settings) -> Iterator[Conflict]:
 def _peer_to_peer(settings: Settings) -> Iterator[Conflict]:
     off, level = _on(settings, "NCCL_P2P_DISABLE"), settings.get("NCCL_P2P_LEVEL")
     if off and level:
-        what = "NCCL_P2P_DISABLE=1 makes the level void"
-        yield _conflict("warning", what, "drop one of the two", level, off)
+        what = "the level has no effect with NCCL_P2P_DISABLE=1"
+        yield _conflict("warning", what, "remove one of the two", level, off)
 
 
 def _torch_errors(settings: Settings) -> Iterator[Conflict]:
     wait = _yes(settings, "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
     for name in ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"):
         if wait and _number(settings, name):
-            what = f"torch switches it off where {wait.name} is on"
-            yield _conflict("warning", what, f"drop {wait.name}", settings[name], wait)
+            what = f"torch switches it off if {wait.name} is on"
+            yield _conflict("warning", what, f"remove {wait.name}", settings[name], wait)
     dump = _yes(settings, "TORCH_NCCL_DUMP_ON_TIMEOUT")
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         if dump and _number(settings, name) == 0:
             what = f"there is nothing to dump while {name}=0"
-            yield _conflict("warning", what, f"drop {name}: 2000 is the default", dump, settings[name])
+            yield _conflict("warning", what, f"remove {name}: 2000 is the default", dump, settings[name])
 
 
 def _open_mpi(settings: Settings) -> Iterator[Conflict]:
     if (out := settings.get("OMPI_MCA_btl_tcp_if_exclude")) and out.value:
         what = "the toolkit sets OMPI_MCA_btl_tcp_if_include; with both Open MPI uses no TCP between hosts"
-        yield _conflict("error", what, "drop it: ranks use the data network alone anyway", out)
+        yield _conflict("error", what, "remove it: ranks use only the data network anyway", out)
     btl = settings.get("OMPI_MCA_btl")
     chosen = btl.value if btl and btl.value else _BTL
     for part in ("tcp", "openib"):
         names = _with(settings, f"OMPI_MCA_btl_{part}_")
         if names and (part in chosen.lstrip("^").split(",")) == chosen.startswith("^"):
-            what = f"OMPI_MCA_btl is {shown(chosen)}, without {part}, so {_names(names)} can do nothing"
-            yield _conflict("warning", what, "drop it", *names, *filter(None, (btl,)))
+            what = f"OMPI_MCA_btl is {shown(chosen)}, without {part}, so {_names(names)} has no effect"
+            yield _conflict("warning", what, "remove it", *names, *filter(None, (btl,)))
     tuned = tuple(s for s in _with(settings, "OMPI_MCA_coll_tuned_") if "_algorithm" in s.name)
     switch = "OMPI_MCA_coll_tuned_use_dynamic_rules"
     if tuned and not _is(settings, switch, *_YES, "enabled"):
-        what = f"Open MPI passes over {_names(tuned)} without {switch}=1"
+        what = f"Open MPI ignores {_names(tuned)} without {switch}=1"
         yield _conflict("warning", what, f"set {switch}=1", *tuned)
 
 
 def _horovod(settings: Settings) -> Iterator[Conflict]:
     for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
         if gloo := _is(settings, name, "gloo"):
-            what = "the toolkit starts Horovod with MPI and never with Gloo: its ranks crash"
-            yield _conflict("error", what, f"drop {name}", gloo)
+            what = "it selects Gloo, and horovodrun and mpirun start Horovod with MPI: the ranks crash"
+            yield _conflict("error", what, f"remove {name}; for Gloo: --launcher horovodrun-gloo", gloo)
     if (log := settings.get("HOROVOD_AUTOTUNE_LOG")) and not _on(settings, "HOROVOD_AUTOTUNE"):
         what = "nothing is written without HOROVOD_AUTOTUNE=1"
-        yield _conflict("warning", what, "set HOROVOD_AUTOTUNE=1, or drop it", log)
+        yield _conflict("warning", what, "set HOROVOD_AUTOTUNE=1, or remove it", log)
     times = _with(settings, "HOROVOD_STALL_CHECK_TIME_", "HOROVOD_STALL_SHUTDOWN_TIME_")
     if times and (off := _on(settings, "HOROVOD_STALL_CHECK_DISABLE")):
-        what = f"without the check {_names(times)} can do nothing"
-        yield _conflict("warning", what, "drop HOROVOD_STALL_CHECK_DISABLE", off, *times)
+        what = f"without the check {_names(times)} has no effect"
+        yield _conflict("warning", what, "remove HOROVOD_STALL_CHECK_DISABLE", off, *times)
 
 
 _RULES: tuple[Callable[[Settings], Iterator[Conflict]], ...] = (
@@ -187,11 +187,11 @@ class _Cost(NamedTuple):
 
 
 def find_costs(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
-    """Return the settings that slow a job down, each with what it does."""
+    """Return the settings that slow a job down, each with its effect."""
     for cost in _COSTS:
         setting = settings.get(cost.name)
         if setting and setting.value and cost.applies(setting.value):
-            yield setting, Complaint("warning", cost.what, "drop it when the search is over")
+            yield setting, Complaint("warning", cost.what, "remove it after debugging")
     yield from _nccl_log(settings)
 
 
@@ -206,7 +206,7 @@ def _nccl_log(settings: Settings) -> Iterator[tuple[Setting, Complaint]]:
             calls = {"COLL", "CALL"} - named if "ALL" not in named else set()
         if calls - (set() if level.value.upper() == "TRACE" else {"CALL"}):
             what = "NCCL writes a line for every collective of every rank"
-            fix = "set NCCL_DEBUG=WARN when the search is over, or NCCL_DEBUG_SUBSYS=INIT,NET"
+            fix = "set NCCL_DEBUG=WARN after debugging, or NCCL_DEBUG_SUBSYS=INIT,NET"
             yield parts, Complaint("warning", what, fix)
             return
     if level.value.upper() == "TRACE":
@@ -226,19 +226,27 @@ def _one_of(*words: str) -> Callable[[str], bool]:
     return lambda value: value.lower() in words
 
 
-_WAIT = "ranks wait for each collective on the CPU instead of going on"
+_WAIT = "the CPU of each rank waits for each collective"
 _UCX_LEVELS = ("trace", "req", "data", "async", "func", "poll")
 _COSTS = (
-    _Cost("CUDA_LAUNCH_BLOCKING", _nonzero, "every kernel is waited for before the next is started"),
-    _Cost("PYTORCH_NO_CUDA_MEMORY_CACHING", _any, "torch asks the driver for all GPU memory anew"),
-    _Cost("TORCH_DISTRIBUTED_DEBUG", _one_of("detail"), "torch checks every collective by one more"),
+    _Cost("CUDA_LAUNCH_BLOCKING", _nonzero, "the CPU waits for every kernel before it starts the next one"),
+    _Cost(
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        _any,
+        "torch frees and allocates all GPU memory by the driver",
+    ),
+    _Cost("TORCH_DISTRIBUTED_DEBUG", _one_of("detail"), "torch runs one more collective to check each"),
     _Cost("TORCH_NCCL_BLOCKING_WAIT", _one_of(*_YES), _WAIT),
     _Cost("NCCL_BLOCKING_WAIT", _one_of(*_YES), _WAIT),
     _Cost("TORCH_NCCL_NAN_CHECK", _one_of(*_YES), "every tensor is searched for NaN before it is sent"),
     _Cost("NCCL_CHECK_POINTERS", _nonzero, "NCCL asks CUDA about every pointer of every call"),
     _Cost("NCCL_CHECK_MODE", _one_of("debug_local", "debug_global"), "NCCL checks every call"),
     _Cost("NCCL_P2P_DISABLE", _nonzero, "GPUs of one host no longer reach each other's memory directly"),
-    _Cost("NCCL_SHM_DISABLE", _nonzero, "what shared memory would carry within a host takes the network"),
+    _Cost(
+        "NCCL_SHM_DISABLE",
+        _nonzero,
+        "ranks of one host use the network, not shared memory",
+    ),
     _Cost("HOROVOD_TIMELINE", _any, "Horovod writes events for every tensor of every step to a file"),
     _Cost("HOROVOD_LOG_LEVEL", _one_of("trace", "debug"), "Horovod writes lines for every tensor"),
     _Cost("UCX_LOG_LEVEL", _one_of(*_UCX_LEVELS), "UCX writes lines for every message"),

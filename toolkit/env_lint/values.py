@@ -1,4 +1,4 @@
-"""How libraries read a value, by kind: what they make of it when it is not what they expect."""
+"""Checks of a value by kind, as the library reads it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SHIFT = {"k": 10, "m": 20, "g": 30}
 
 
 def judge_value(variable: Variable, value: str) -> Complaint | None:
-    """Return what is wrong with a value; None when nothing is, or when it is empty, which resets most."""
+    """Return the complaint about a value; None if it is good, or empty, which resets most variables."""
     return _KINDS[variable.kind](variable, value) if value else None
 
 
 def c_number(value: str) -> int:
-    """Return what C's strtol makes of a text: the number it begins with, 0 when there is none."""
+    """Return the number that C's strtol reads from a text: the one at its beginning, or 0."""
     match = _NUMBER.match(value)
     if not match:
         return 0
@@ -36,7 +36,7 @@ def c_number(value: str) -> int:
 
 
 def is_number(value: str) -> bool:
-    """Return whether the whole text is one whole number."""
+    """Return True if the complete text is one integer."""
     match = _NUMBER.match(value)
     return match is not None and not value[match.end() :].strip()
 
@@ -55,7 +55,7 @@ def _outside(variable: Variable, value: str) -> Complaint | None:
     number = c_number(value)
     if number < int(low) or (high and number > int(high)):
         what = f"{shown(value)} is not among the numbers that {variable.library} can use, {_range(variable)}"
-        return Complaint("warning", what, f"set {variable.name} to one of them, or drop it")
+        return Complaint("warning", what, f"set {variable.name} to one of them, or remove it")
     step = int(variable.words[2]) if len(variable.words) > 2 else 1
     if number > 0 and number % step:
         what = (
@@ -79,13 +79,13 @@ def _as_number(variable: Variable, value: str) -> str:
 
 
 def _switch(variable: Variable, value: str) -> Complaint | None:
-    # A word for "no" is read as 0, which is what it means.
+    # A word for "no" is read as 0, as intended.
     return None if value.lower() in _NO else _number(variable, value)
 
 
 def _bytes(variable: Variable, value: str) -> Complaint | None:
     if is_number(value) and 0 < c_number(value) < 1024:
-        what = f"this is a number of bytes: {shown(value)} is next to nothing"
+        what = f"this is a number of bytes: {shown(value)} is very small"
         return Complaint("warning", what, f"set {variable.name}={c_number(value) << 20} for {value} MiB")
     return _number(variable, value)
 
@@ -93,7 +93,7 @@ def _bytes(variable: Variable, value: str) -> Complaint | None:
 def _real(variable: Variable, value: str) -> Complaint | None:
     if re.fullmatch(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", value):
         return None
-    what = f"{variable.library} reads a number here, and this is none"
+    what = f"{variable.library} reads a number here, and this is no number"
     return Complaint("warning", what, f"set {variable.name} to a number such as 2.5")
 
 
@@ -127,14 +127,14 @@ def _only(variable: Variable, value: str) -> Complaint | None:
 def _unknown_word(variable: Variable, value: str, how: str) -> Complaint:
     words = [word for word in variable.words if not word.isdigit()] or variable.words
     what = f"{variable.library} knows {listed(words)} here{how}"
-    return Complaint("warning", what, f"set {variable.name} to one of them, or drop it")
+    return Complaint("warning", what, f"set {variable.name} to one of them, or remove it")
 
 
 def _counts(variable: Variable, value: str) -> Complaint | None:
     if all(re.fullmatch(r"\s*[1-9][0-9]*\s*", part) for part in value.split(",")):
         return None
-    what = f"{variable.library} takes no notice of anything but whole numbers from 1 on here"
-    return Complaint("warning", what, f"set {variable.name} to the threads that each rank may have")
+    what = f"{variable.library} ignores everything except integers from 1 on here"
+    return Complaint("warning", what, f"set {variable.name} to the number of threads of each rank")
 
 
 def _mca_number(variable: Variable, value: str) -> Complaint | None:
@@ -154,7 +154,7 @@ def _mca_level(variable: Variable, value: str) -> Complaint | None:
 
 
 def _nothing(variable: Variable, value: str) -> None:
-    """Anything may stand there."""
+    """Accept every value."""
 
 
 _KINDS: dict[str, Callable[[Variable, str], Complaint | None]] = {
@@ -163,7 +163,7 @@ _KINDS: dict[str, Callable[[Variable, str], Complaint | None]] = {
     "switch": _switch,
     "bytes": _bytes,
     "real": _real,
-    # What torch raises at: C++'s stoi or Python's int, and its own reading of yes and no.
+    # torch raises an error: C++'s stoi or Python's int, and its own reading of yes and no.
     "whole": _whole,
     "yes-or-no": _yes_or_no,
     # One of the words: in any case, in this case, in any case and fatal otherwise.

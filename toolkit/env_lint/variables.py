@@ -1,7 +1,7 @@
 """The variables that the pinned libraries read, from the tables of ``toolkit/env_lint/tables``.
 
-A table is one text file per library. ``#`` begins a comment: there stand the source, its version and the
-day it was looked at. Then, one to a line:
+A table is one text file per library. ``#`` begins a comment: a comment names the source, its version and
+the day on which it was read. Then, one per line:
 
     library NCCL 2.29.7           what messages call it
     closed NCCL_                  prefixes whose every name is this library's: what is not below is unknown
@@ -17,7 +17,7 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
-# The table of a name is that of the longest prefix; a table is read when a name of its comes along.
+# The longest prefix decides the table of a name; a table is read when one of its names occurs.
 _TABLES = {
     "NCCL_": "nccl",
     "TORCH_": "torch",
@@ -33,12 +33,12 @@ _TABLES = {
     "OFI_NCCL_": "ofi_nccl",
 }
 _WORDS = frozenset(("library", "closed", "open", "also"))
-_NEAR = 0.76  # below it the nearest name is somebody else's: found by trying the names of tutorials
+_NEAR = 0.76  # less similar names belong to other programs; measured with the names of tutorials
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: ``kind`` says how it is read, ``words`` are what that kind needs to know."""
+    """One variable: ``kind`` defines how it is read, ``words`` are the parameters of the kind."""
 
     name: str
     kind: str
@@ -48,7 +48,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Table:
-    """What one library reads; see the module's text for the terms."""
+    """The variables of one library; the module's docstring defines the terms."""
 
     library: str
     closed: tuple[str, ...]
@@ -56,12 +56,12 @@ class Table:
     variables: dict[str, Variable]
 
     def claims(self, name: str) -> bool:
-        """Return whether a variable of this name can only be meant for this library."""
+        """Return True if a variable of this name can only belong to this library."""
         return name.startswith(self.closed) and not name.startswith(self.open)
 
 
 def table_of(name: str) -> Table | None:
-    """Return the table in which a variable of this name would stand, None when no library's prefix fits."""
+    """Return the table for a variable of this name, or None if no library has its prefix."""
     prefixes = [prefix for prefix in _TABLES if name.startswith(prefix)]
     return _read(_TABLES[max(prefixes, key=len)]) if prefixes else None
 
@@ -72,7 +72,7 @@ def every_table() -> dict[str, Table]:
 
 
 def nearest(name: str, table: Table) -> str:
-    """Return the known name that was most likely meant, empty when none is near."""
+    """Return the most similar known name, or an empty text."""
     for sibling in (f"TORCH_{name}", name.removeprefix("TORCH_")):
         other = table_of(sibling)
         if other and sibling != name and sibling in other.variables:

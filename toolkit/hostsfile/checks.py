@@ -1,4 +1,4 @@
-"""What several values of hosts.yaml must be together; works on plain data, whatever else is wrong in it."""
+"""Checks of hosts.yaml across several values; the data can have other problems as well."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def _without_ssh(data: Mapping[str, Any]) -> Iterator[Fault]:
         and launcher not in (*WITHOUT_SSH, "auto")
     ):
         instead = INSTEAD.get(launcher) or f"one of {', '.join(WITHOUT_SSH)}"
-        yield ("launcher",), f"{launcher} needs ssh, and transport is {EXEC}; write {instead}"
+        yield ("launcher",), f"{launcher} needs SSH, and transport is {EXEC}; write {instead}"
     if "worker_port" in data:
         yield ("worker_port",), f"no sshd listens where transport is {EXEC}; remove it"
     if data.get("spares"):
-        yield ("spares",), f"a job starts again over ssh alone, and transport is {EXEC}; remove them"
+        yield ("spares",), f"restarts need SSH between the hosts, and transport is {EXEC}; remove them"
 
 
 def _host_places(hosts: Any) -> list[tuple[str, Path, Mapping[str, Any]]]:
@@ -130,7 +130,7 @@ def _gpu_list(place: Path, items: list[Any]) -> Iterator[Fault]:
     seen: dict[object, int] = {}
     for index, item in enumerate(items):
         if type(item) in (int, str) and (first := seen.setdefault(item, index)) != index:
-            yield (*place, index), f"{shown(item)} stands in {path_text((*place, first))} already"
+            yield (*place, index), f"{shown(item)} is already in {path_text((*place, first))}"
 
 
 def _same_variables(data: Mapping[str, Any], hosts: Mapping[str, Mapping[str, Any]]) -> Iterator[Fault]:
@@ -140,7 +140,7 @@ def _same_variables(data: Mapping[str, Any], hosts: Mapping[str, Mapping[str, An
     for name in secrets if isinstance(secrets, dict) else ():
         for place, env in places.items():
             if isinstance(env, dict) and name in env:
-                yield ("secrets", name), f"stands in {path_text(place)} too; keep one of them"
+                yield ("secrets", name), f"is also in {path_text(place)}; keep one of them"
 
 
 def _limits(ulimits: Any) -> Iterator[Fault]:
@@ -190,7 +190,7 @@ def _services(data: Mapping[str, Any], hosts: Mapping[str, Any]) -> Iterator[Fau
         if hosts and isinstance(host, str) and host not in hosts:
             yield (*place, "host"), f"no host is called {shown(host)}; {meant(host, hosts)}"
         if "command" not in item and not item.get("image"):
-            yield place, "the cluster's image does nothing by itself; write a command, or another image"
+            yield place, "the cluster's image has no command of its own; write a command, or another image"
         if item.get("health") and not ports:
             yield (*place, "health"), "is asked on the first of its ports; write them too"
         if isinstance(item.get("gpus"), list):

@@ -101,7 +101,7 @@ _SORTS = {
     "dict_type": "a mapping",
     "list_type": "a list",
 }
-# Values that may be written in several forms, by key and by how deep below it they stand.
+# Values that may be written in several forms, by key and by their depth below it.
 _FORMS = {
     ("hosts", 0): "a mapping of names to settings, or a list of names",
     ("mounts", 1): "'/source:/target' or a mapping with source and target",
@@ -112,7 +112,7 @@ _FORMS = {
     ("ulimits", 2): "a number or unlimited",
     ("command", 0): "words, or text that is split at blanks",
 }
-# Below these keys may stand secrets, or what a person took for the place of one: never shown.
+# Values below these keys can be secrets, also by mistake: they are never shown.
 _HIDDEN = {
     "env": ("a mapping such as NAME: 'value'", "text", "; write '' for an empty value"),
     "secrets": ("a mapping such as NAME: path/of/file", "the path of a file", "; write one or remove it"),
@@ -127,7 +127,7 @@ def fault(
     Args:
         error: one item of ``ValidationError.errors()``.
         keys: the keys of each model, by the model's name.
-        model_of: the model whose keys stand below a top-level key, by that key; "" for the top itself.
+        model_of: the model of the keys below a top-level key, by that key; "" for the top itself.
     """
     place = [p for p in error["loc"] if not (isinstance(p, str) and p.startswith(FORM))]
     sort, value = error["type"], error["input"]
@@ -158,7 +158,7 @@ def _unknown(path: Path, keys: Mapping[str, tuple[str, ...]], model_of: Mapping[
 
 
 def _holder(path: Path) -> str:
-    """The key below which a key stands: a service has mounts too."""
+    """Return the key that holds a key: a service has mounts too."""
     return "mounts" if path[0] == "services" and len(path) > 3 else str(path[0])
 
 

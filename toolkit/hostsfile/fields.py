@@ -1,4 +1,4 @@
-"""Single values of hosts.yaml: text in, normal form out, ValueError with a sentence for people.
+"""Single values of hosts.yaml: text in, normal form out, ValueError with a sentence for the user.
 
 In this order: hosts and jobs, containers, services, mounts and data.
 """
@@ -16,7 +16,7 @@ from toolkit.hostsfile.errors import fits, meant, require, shown
 from toolkit.protocol.names import CONF
 from toolkit.protocol.transport import TRANSPORTS
 
-# Names of toolkit.launchers' registry, and auto; this folder may not import it, and a test compares them.
+# Names of toolkit.launchers' registry, and auto; this folder must not import it, and a test compares them.
 LAUNCHER_NAMES = (
     "accelerate",
     "auto",
@@ -234,11 +234,11 @@ def env_name(text: str) -> str:
     if text in _RANK_NAMES or text.startswith(_RANK_PREFIXES):
         raise ValueError("is set for every rank by the toolkit or the launcher; remove it")
     if text in _CONTAINER_NAMES:
-        raise ValueError("has no effect on a rank; which GPUs a host gives is said by hosts/NAME/gpus")
+        raise ValueError("has no effect on a rank; choose the GPUs of a host with hosts/NAME/gpus")
     return text
 
 
-# What the hosts do about an image that they lack: nothing (it is sent to them), pull it, pull it anew.
+# The hosts' handling of a missing image: none (it is sent to them), pull it if missing, pull it always.
 PULLS = ("never", "missing", "always")
 
 # The names that docker's --ulimit knows (https://docs.docker.com/reference/cli/docker/container/run/#ulimit),
@@ -312,7 +312,7 @@ def label_value(text: str) -> str:
 
 # Part of a container's name, beside the cluster's.
 SERVICE_NAME = r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?"
-# RFC 3986, 3.3: what may stand in a path, and behind "?" in a query, without being written as %XX.
+# RFC 3986, 3.3: characters of a path, and of a query behind "?", that need not be written as %XX.
 HEALTH = r"/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*"
 
 
@@ -337,7 +337,7 @@ def command(text: str) -> str:
 
 
 def command_words(value: str | list[str]) -> tuple[str, ...]:
-    """Return a checked command's words; nobody expands variables or patterns in them."""
+    """Return a checked command's words; variables and patterns in them are not expanded."""
     return tuple(shlex.split(value) if isinstance(value, str) else value)
 
 

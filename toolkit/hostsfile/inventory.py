@@ -1,4 +1,4 @@
-"""The Inventory: hosts.yaml after validation; nothing is missing that has a default, nothing carries YAML."""
+"""The Inventory: hosts.yaml after validation, with all defaults."""
 
 from __future__ import annotations
 
@@ -140,12 +140,12 @@ class Inventory:
 
     @property
     def in_parts(self) -> bool:
-        """Whether each host has a part of every job and answers for it alone; else main answers for all."""
+        """True if each host has a part of every job and reports it. Otherwise main reports for all."""
         return self.transport == EXEC
 
     @property
     def answering(self) -> tuple[str, ...]:
-        """The hosts that say which jobs there are and how they stand."""
+        """The hosts that report the jobs and their states."""
         return self.names if self.in_parts else (self.main,)
 
     def host(self, name: str) -> Host:

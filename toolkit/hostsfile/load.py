@@ -1,4 +1,4 @@
-"""What a person gives: the hosts file with the files that it names, and names of hosts."""
+"""Input of the user: the hosts file, the files that it names, and names of hosts."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def _secret(path: Path) -> str:
             raise ValueError(f"{path} is not a file")
         if about.st_mode & stat.S_IRWXO:
             # The group may: that is how several people who steer one cluster share it.
-            cure = command("chmod", "o=", str(path)).line()
-            raise ValueError(f"every user of this machine may use {path}; {cure}")
+            chmod = command("chmod", "o=", str(path)).line()
+            raise ValueError(f"every user of this machine can read or write {path}; {chmod}")
         if about.st_size > MAX_SECRET:
             raise ValueError(f"{path} has {about.st_size} bytes; at most {MAX_SECRET} fit into a variable")
         data = path.read_bytes()
@@ -115,7 +115,7 @@ def is_folder(path: str | Path) -> bool:
 
 
 def _is(path: str | Path, test: Callable[[Path], bool]) -> bool:
-    # A name that is too long, a byte 0, the home of a user whom nobody knows.
+    # A name that is too long, a byte 0, the home of an unknown user.
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         return test(Path(path))
     return False

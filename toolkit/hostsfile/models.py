@@ -108,7 +108,7 @@ LabelValue = Annotated[str, AfterValidator(fields.label_value)]
 
 
 def _form(value: Any) -> str | None:
-    """Which of the ways to write a value was taken; becomes one element of an error's place."""
+    """Mark the form in which a value is written, as one element of an error's place."""
     if isinstance(value, dict):
         return _MAPPING.tag
     if isinstance(value, list):
@@ -199,7 +199,7 @@ class ServiceSettings(_Strict):
     )
     host: HostName = _absent(str, "The host that it runs on; main if absent.")
     ports: list[Port] | None = _absent(
-        list, "Where it listens in its container. Nobody outside of the host reaches them: `toolkit forward`."
+        list, "Its ports in its container. Reach them with `toolkit forward`; they are not published."
     )
     gpus: Gpus = _absent(int, "How many of the host's GPUs it is given, or which. None if absent.")
     health: Health = _absent(str, "Path of a URL on its first port, answered with 200 to 399 once it serves.")

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 MAX_PROBLEMS = 100
 
 
+# Keys that hold variables of the ranks.
+_VARIABLES = ("env", "secrets")
+
+
 def parse_inventory(text: str | bytes, source: str) -> Inventory:
     """Return the Inventory that a hosts.yaml describes. Reads no file and contacts nothing.
 
@@ -40,16 +44,24 @@ def parse_inventory(text: str | bytes, source: str) -> Inventory:
     # Here and not above: commands without a hosts file need not pay for importing pydantic.
     from toolkit.hostsfile.models import validate
 
-    document = read_yaml(text, secret_keys=("env", "secrets"))
+    document = read_yaml(text, secret_keys=_VARIABLES)
     problems = list(document.problems)
     model = None
     if document.data is not None:
         model, faults = validate(document.data)
         judged = [*faults, *((path, message, False) for path, message in check_across(document.data))]
-        problems += _problems(document, judged)
+        # A variable with a refused name has one problem, so that no advice for its value contradicts it.
+        refused = {path for path, _, at_key in faults if at_key and _is_variable(document, path)}
+        places = {path_text(path) for path in refused}
+        problems = [problem for problem in problems if problem.path not in places]
+        problems += _problems(document, [each for each in judged if each[2] or each[0] not in refused])
     if model is None or problems:
         raise BadInput(source, _ordered(problems))
     return _inventory(model, source)
+
+
+def _is_variable(document: Document, path: Path) -> bool:
+    return path[-2:-1] != () and path[-2] in _VARIABLES and (*path, KEY) not in document.opaque
 
 
 def json_schema() -> dict[str, Any]:
@@ -63,7 +75,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _close(node: Any) -> None:
-    """Let names that fit no pattern be refused; pydantic says which may be, and not that others may not."""
+    """Refuse names that fit no pattern; pydantic's schema lists the patterns and refuses nothing."""
     if isinstance(node, dict):
         if "patternProperties" in node:
             node.setdefault("additionalProperties", False)
@@ -134,7 +146,7 @@ def _host(name: str, settings: HostSettings | None) -> Host:
 
 
 def _gpus(value: int | list[int | str]) -> tuple[int, tuple[str, ...]]:
-    """How many, and which where that is said."""
+    """Return the number of GPUs, and their IDs if the file lists them."""
     return (len(value), tuple(map(str, value))) if isinstance(value, list) else (value, ())
 
 

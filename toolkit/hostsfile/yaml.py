@@ -19,7 +19,7 @@ from toolkit.hostsfile.errors import Path, path_text, shown
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
 
-# Behind a path in ``Document.opaque``: the key itself is at fault, what stands below it is not.
+# At the end of a path in ``Document.opaque``: the key has the problem, and its value has none.
 KEY = "[key]"
 
 # libyaml's parser is about ten times as fast; both give the same events and lines (a test compares them).
@@ -33,12 +33,12 @@ _BAD_IN_TEXT = re.compile(f"(?!\r\n){_BAD.pattern}")
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML text holds.
+    """The content of a YAML text.
 
     Args:
         data: mappings (text keys), lists and scalars; None when the faults leave nothing to work with.
         lines: line, from 1, of each path; of the key where there is one.
-        opaque: paths whose value could not be told; nothing more should be said about what stands there.
+        opaque: paths whose value is unknown; they get no further problems.
         problems: what is wrong with the YAML as such.
     """
 
@@ -52,7 +52,7 @@ def read_yaml(text: str | bytes, secret_keys: Collection[str] = (), loader: Any 
     """Read one YAML document whose top level is a mapping. Never raises, whatever the text.
 
     Args:
-        secret_keys: values below these keys are not shown in messages.
+        secret_keys: values below these keys are text, and are not shown in messages.
         loader: a PyYAML loader class; only its parser is used.
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
@@ -169,6 +169,8 @@ class _Reader:
         value, complaint = plain(text)
         if complaint:
             secret = any(key in self.secret_keys for key in path[:-1])
+            if secret:  # every value below these keys is text
+                complaint = f"{complaint.partition(';')[0]}; put it in quotes"
             shows = not secret and len(text) < 60 and text.isprintable()
             subject = text if shows else "this unquoted value"
             return self._opaque(path, event, f"{subject} {complaint}", value)
@@ -243,7 +245,7 @@ _FLOAT = re.compile(r"[-+]?[0-9]+\.[0-9]*|\.[0-9]+")
 _MOST_DIGITS = 18
 _TOO_LONG = "is too long for a number; put it in quotes if it is text"
 
-# The patterns below take quadratic time, so that longer texts are told apart by one that does not.
+# The patterns below take quadratic time, so that longer texts are classified by one that does not.
 _LONGEST_READ = 100
 _NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
 
@@ -251,7 +253,7 @@ _NUMBERLIKE = re.compile(r"[-+0-9_.:eE]+")
 _SURPRISES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF"),
-        "is a boolean to some YAML readers; write true or false, or put it in quotes",
+        "is a boolean to some YAML readers; put it in quotes if it is text, otherwise write true or false",
     ),
     (
         re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
@@ -309,13 +311,13 @@ def plain(text: str) -> tuple[_Value, str]:
     return text, ""
 
 
-# Parts of PyYAML's and libyaml's messages, in our words; True: the fault stands where the construct began.
+# Parts of PyYAML's and libyaml's messages, reworded; True: the problem is at the start of the construct.
 _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("expected ':'", True, "there is no ': ' (a colon and a blank) after this key"),
     (
         "mapping values are not allowed",
         False,
-        "a ': ' stands inside a value, the indentation is wrong, or the line above lacks a blank after ':'",
+        "a ': ' is inside a value, the indentation is wrong, or the line above lacks a blank after ':'",
     ),
     ("unexpected end of stream", True, "a quote is opened here and never closed"),
     ("unexpected document separator", True, "a quote is opened here and never closed"),
@@ -328,7 +330,7 @@ _SYNTAX: tuple[tuple[str, bool, str], ...] = (
     ("expected key", False, "the indentation does not fit the lines above"),
     ("sequence entries are not allowed", False, "a list item ('- ') needs its own line"),
     ("expected alphabetic or numeric", False, "'*' and '&' have a special meaning; put the value in quotes"),
-    ("tag", False, "a tag ('!…') cannot stand here; remove it, or put the value in quotes"),
+    ("tag", False, "a tag ('!…') is not allowed in this place; remove it, or put the value in quotes"),
 )
 
 _ELSE = "this is not YAML; put text with special characters in quotes"

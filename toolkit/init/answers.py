@@ -1,4 +1,4 @@
-"""What a person may answer to the questions of ``toolkit init``: text in, value out."""
+"""Answers to the questions of ``toolkit init``: text in, value out."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def cluster_name(file: str, folder: str) -> str:
     """Return a cluster's name after its file, or after the folder where the file's own name says nothing.
 
     Args:
-        file: name of the file without what stands behind the dot.
+        file: name of the file without its extension.
     """
     for text in ("" if file in ("hosts", "-") else file, folder):
         name = re.sub("[^a-z0-9]+", "-", text.lower())[:32].strip("-")

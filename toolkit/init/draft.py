@@ -16,7 +16,7 @@ from toolkit.hostsfile.yaml import plain
 MOST_SLOTS = 1024
 
 _WORD = re.compile(r"(?:([^=@:]*)=)?(?:([^@]*)@)?([^@:]*)(?::([^:]*))?")
-# What may stand in YAML without quotes, if `plain` has nothing to say against it.
+# Text that needs no quotes in YAML, unless `plain` reports a problem.
 _BARE = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./:@+-]*[A-Za-z0-9_./@+-])?")
 _LONGEST = 200
 
@@ -44,7 +44,7 @@ class DraftHost:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a hosts.yaml shall say; without hosts it gets two that stand for the reader's own.
+    """The content of a new hosts.yaml; without hosts it gets two as an example.
 
     Args:
         left_out: hosts that were meant and are not in it, as (host, why), for a comment.

@@ -34,7 +34,7 @@ def choice_of(draft: Draft, scene: Scene, met: Mapping[str, Met], evidence: Evid
 def filled(draft: Draft, met: Mapping[str, Met], choice: Choice) -> Draft:
     """Return the draft with slots, notes and addresses of its hosts; what is in it already stays.
 
-    A data address becomes a setting only where the toolkit could not choose one by itself.
+    A data address becomes a setting only if the toolkit cannot choose one.
 
     Args:
         met: by host; those of the draft that are absent, or that cannot be used, stay as they are.

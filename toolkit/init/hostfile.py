@@ -2,7 +2,7 @@
 
 https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html; what the page leaves open was tried with
 mpirun. A line that repeats a host adds a slot; a second ``slots=`` for a host is an error; ``max_slots``
-alone are the slots; a host whose slots nobody gives has one per core. Ranks here are not bound to cores, so
+alone are the slots; a host without a number of slots has one per core. Ranks here are not bound to cores, so
 that such a host stays without slots and the default of hosts.yaml holds. Also read is ``host:slots``, as in
 ``horovodrun -H`` and in other launchers' files.
 """
@@ -32,7 +32,7 @@ _COMMENT = re.compile(r"/\*.*?(\*/|\Z)|(#|//)[^\n]*", re.DOTALL)
 
 @dataclass
 class _Line:
-    """What one line says of a host; a value that it does not give is empty."""
+    """One line about a host; a value that it does not give is empty."""
 
     number: int
     host: str = ""
@@ -119,7 +119,7 @@ def _not_a_host(words: list[str]) -> str:
 def _pairs(line: _Line, words: list[str]) -> Iterator[tuple[str, str]]:
     while words:
         if len(words) < 3 or words[1] != "=" or words[2] == "=":
-            line.faults.append(f"behind the host stand pairs such as slots=4, found {shown(' '.join(words))}")
+            line.faults.append(f"after the host come pairs such as slots=4, found {shown(' '.join(words))}")
             return
         yield words[0], words[2]
         words = words[3:]

@@ -32,7 +32,7 @@ from toolkit.protocol.names import LABEL_CLUSTER, LABEL_OWNER
 
 @dataclass(frozen=True)
 class Meeting:
-    """What the hosts of a draft said.
+    """The answers of the hosts of a draft.
 
     Args:
         met: of every host of the draft, by its name there.
@@ -110,7 +110,7 @@ def _meet(inventory: Inventory, away: Mapping[str, ToolkitError]) -> Meeting:
 
 def leave_out(draft: Draft, meeting: Meeting, hosts: Collection[str]) -> Draft:
     """Return the draft without these hosts; it says why they are not in it."""
-    # Named before any goes: those that stay keep the names under which they were told.
+    # Named before any is removed: those that stay keep their names.
     all_ = named(draft.hosts)
     why = tuple((h.address, meeting.met[h.name].what) for h in all_ if h.name in hosts)
     return replace(draft, hosts=tuple(h for h in all_ if h.name not in hosts), left_out=why)
@@ -126,7 +126,7 @@ def fill(
         mounts: file systems of all hosts that ranks are to see.
 
     Raises:
-        NotReady: somebody else has a cluster of that name there.
+        NotReady: another user has a cluster of that name there.
     """
     for host, owner in meeting.strangers(cluster).items():
         what = f"a cluster named {cluster} of user {printable_line(owner)} is there already"
@@ -158,8 +158,8 @@ def first_file(
         replace_it: write over a file that is there.
 
     Raises:
-        BadInput: a host is not written so, or the file cannot be written; nobody was contacted.
-        ToolkitError: none of the hosts can be used; or somebody else has a cluster of that name there.
+        BadInput: a host is not written so, or the file cannot be written; no host was contacted.
+        ToolkitError: none of the hosts can be used; or another user has a cluster of that name there.
     """
     refuse_file(path, replace_it)
     draft = Draft(cluster or "demo", image or CPU_IMAGE, _drafted(hosts, user))

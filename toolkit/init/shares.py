@@ -11,7 +11,7 @@ from toolkit.core.container import Mount
 from toolkit.hostsfile import fields
 from toolkit.protocol.frames import CELL, rows
 
-# Each is looked at by a shell of its own, all at once: one whose server is gone answers nobody.
+# Each is looked at by a shell of its own, all at once: a share whose server is gone blocks its shell.
 SHARES = Probe(
     "shares",
     rf"""

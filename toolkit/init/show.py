@@ -1,4 +1,4 @@
-"""What ``toolkit init`` found, as text for people; nothing here prints."""
+"""The findings of ``toolkit init`` as text; this module does not print."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def met_text(met: Mapping[str, Met]) -> str:
         parts = [part for part in (one.engine, gpus_text(one), machine_text(one)) if part]
         lines.append(f"  {name.ljust(wide)}  {', '.join(parts)}")
         for fault in one.faults:
-            lines += [f"  {' ' * wide}  to be mended: {_more(fault.what)}", *_fix(fault.fix, wide)]
+            lines += [f"  {' ' * wide}  to fix: {_more(fault.what)}", *_fix(fault.fix, wide)]
     return "\n".join(lines)
 
 
 def mixed_text(met: Sequence[Met]) -> str:
-    """Return what is to be said of hosts that are unlike each other; empty when they are alike."""
+    """Return a text about differences between the hosts; empty if there are none."""
     bare = [one.host for one in met if not one.gpus]
     lines = []
     if bare and len(bare) < len(met):

@@ -36,7 +36,7 @@ class Alias:
 
 
 def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
-    """Return the aliases of an ssh configuration, ``~/.ssh/config`` by default; contacts nobody.
+    """Return the aliases of an ssh configuration, ``~/.ssh/config`` by default, without contacting a host.
 
     They come in its order, and ``Include`` is followed.
     Of several names of one place the first may be a host.
@@ -64,7 +64,7 @@ def find_aliases(path: Path | None = None) -> tuple[Alias, ...]:
 
 
 def _no_address(name: str) -> str:
-    """Why a hosts file cannot hold the name as an address, empty when it can."""
+    """Return the reason why the name is not allowed as an address in a hosts file; empty if it is."""
     try:
         fields.address(name)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What hosts that no file names yet say about themselves, and whether a cluster can use them."""
+"""Facts about hosts that no file names yet, and the problems that keep a cluster from using them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ esac
 """,
 )
 
-# With these a host takes no part, whatever is done to the file; other faults can be mended later.
+# Problems that exclude a host whatever the file contains; others can be fixed later.
 _SHUT = frozenset(("docker", "docker-here", "docker-users", "docker-version", "programs", "same-machine"))
-# Of what the file says and of an image that nobody has made yet; the file is not written yet either.
+# Of what the file says and of an image that is not built yet; the file is not written yet either.
 _NOT_YET = frozenset(("cluster-name", *(check.id for check in image.CHECKS)))
 
 
 @dataclass(frozen=True)
 class Met:
-    """What came of one host.
+    """The result for one host.
 
     Args:
         what, fix: why it cannot be used, and what to do; empty when it can.

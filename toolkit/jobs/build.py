@@ -1,4 +1,4 @@
-"""From a request to a Job on the hosts that have answered, and to the plan that starts it."""
+"""From a request to a Job on the hosts that answered, and to the plan that starts it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def job_layout(
 
 
 def _needed(inventory: Inventory, checked: CheckedRequest) -> tuple[str, ...]:
-    """The hosts without which a job does not start: that of its launcher, and those of its ranks."""
+    """Return the hosts that a job needs: that of its launcher, and those of its ranks."""
     from_main = starts_from_main(checked.start.launcher, inventory.transport)
     return (*((inventory.main,) if from_main else ()), *chosen_hosts(inventory, checked.request))
 
@@ -97,7 +97,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
 
     Raises:
         BadInput: more ranks than the slots found on the hosts.
-        NotReady: a container does not run, other jobs have the slots, or somebody else holds a GPU.
+        NotReady: a container does not run, other jobs have the slots, or another process holds a GPU.
     """
     inventory, request, start = session.inventory, checked.request, checked.start
     chosen = chosen_hosts(inventory, request)
@@ -157,7 +157,7 @@ def make_job(session: Session, checked: CheckedRequest, layout: Layout) -> Job:
 
 
 def _usable_spares(session: Session, layout: Layout, left_out: Sequence[str]) -> tuple[str, ...]:
-    """Return the spares that can be had: one that is away or not up must keep nobody from starting."""
+    """Return the usable spares; a spare that is away or not up does not prevent the job."""
     usable = []
     for name in session.inventory.spares:
         with contextlib.suppress(NotReady):

@@ -49,7 +49,7 @@ class Rules:
     """The rules of one ignore file.
 
     Two readings of the same lines, because the library's own order of precedence is made for a list of
-    files: a rule for folders counts less in it than one for anything. Whoever walks from folder to folder,
+    files: a rule for folders counts less in it than one for anything. A walk from folder to folder,
     as git does, needs the last rule that matches to win for a folder.
     """
 

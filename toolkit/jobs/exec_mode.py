@@ -47,7 +47,7 @@ class Parts:
         """The whole job."""
         status = together(self.statuses)
         if self.record.transport == EXEC:
-            status = replace(status, hosts=None)  # each has told of itself alone; all stand in the record
+            status = replace(status, hosts=None)  # each reported itself only; the record lists all
         unknown = ""
         if self.disputed:
             status, unknown = replace(status, reason=self.disputed), self.disputed

@@ -169,9 +169,7 @@ def _no_such_file(missing: Sequence[Missing], host: str, job: str) -> NoSuchFile
     first = missing[0]
     names = ", ".join(one.pattern for one in missing)
     if first.there:
-        return NoSuchFile(
-            f"job {job} has written nothing to {names}", "name a file of the code by itself", host
-        )
+        return NoSuchFile(f"job {job} has written nothing to {names}", f"toolkit get {job} FILE", host)
     where = first.called or "the job's folder"
     more = f" and {first.more} more" if first.more else ""
     what = f"job {job} has no {names}"

@@ -56,7 +56,7 @@ def cache_folder() -> Path:
     """Return where jobs are remembered, a file for each cluster.
 
     Raises:
-        RuntimeError: nobody knows where this user's home is.
+        RuntimeError: the home folder of this user is unknown.
     """
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "toolkit" / "jobs"

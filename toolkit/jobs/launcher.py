@@ -14,7 +14,6 @@ from toolkit.core.finding import Finding
 from toolkit.errors import BadInput, Problem
 from toolkit.hostsfile.load import is_file
 from toolkit.jobs.script_imports import (
-    FALLBACK,
     files_of,
     imports_of,
     launcher_for,
@@ -28,8 +27,6 @@ from toolkit.protocol.transport import EXEC, INSTEAD, WITHOUT_SSH
 AUTO = "auto"
 # Stands for a script's path where the code is an argument.
 _CODE = "the code after -c"
-# The reason for FALLBACK if a script was read.
-NO_LIBRARY = "imports no library that connects ranks"
 # The most that is read of a program for its imports: files, and bytes of each.
 _MANY_SOURCES, _LONG_SOURCE = 200, 1 << 20
 _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.[0-9]+)?)?")
@@ -60,12 +57,14 @@ class Start:
         command: the command that each rank executes.
         why: the reason for the launcher if ``auto`` chose it; otherwise empty.
         local_rank_word: see ``Job``.
+        unconnected: ``auto`` read the script and found no library that connects ranks.
     """
 
     launcher: str
     command: tuple[str, ...]
     why: str = ""
     local_rank_word: bool = False
+    unconnected: bool = False
 
 
 def how_to_start(
@@ -90,12 +89,13 @@ def how_to_start(
     if not alone:
         _refuse_nested(words)
     sources = _sources(command, workdir)
-    why = ""
+    why, unconnected = "", False
     if launcher == AUTO:
         choice = launcher_for(frozenset().union(*map(_imports, sources.values())))
         launcher, why = choice.launcher, _reason(next(iter(sources), ""), choice.module)
+        unconnected = bool(sources) and not choice.module
     word = launcher == "deepspeed" and any(map(takes_local_rank, sources.values()))
-    return Start(launcher, command, why, word)
+    return Start(launcher, command, why, word, unconnected)
 
 
 def _imports(source: str) -> frozenset[str]:
@@ -107,7 +107,11 @@ def _imports(source: str) -> frozenset[str]:
 def _reason(script: str, module: str) -> str:
     if module:
         return f"{script} imports {module}"
-    return f"{script} {NO_LIBRARY}" if script else "the command is no Python script of the folder"
+    return (
+        f"{script} imports no library that connects ranks"
+        if script
+        else "the command is no Python script of the folder"
+    )
 
 
 def _refuse_nested(words: Sequence[str]) -> None:
@@ -292,7 +296,7 @@ def launcher_findings(job: Job, start: Start | None = None) -> tuple[Finding, ..
         fix = _run_with(job, f"--launcher horovodrun{restarts}")
         found.append(Finding("launcher", "warning", what, fix, job.main, which))
     # A command that is no Python script, such as a shell script, can connect its ranks in ways unknown here.
-    if start is not None and start.launcher == FALLBACK and NO_LIBRARY in start.why and job.world_size > 1:
+    if start is not None and start.unconnected and job.world_size > 1:
         what = f"{start.why}: unless it does so itself, each of the {job.world_size} ranks does the same work"
         found.append(Finding("launcher", "warning", what, _run_with(job, "--np 1"), "", "--launcher auto"))
     return tuple(found)

@@ -1,7 +1,7 @@
 """Output of a job: what there is of it, or all up to the job's end.
 
-With `transport: exec` each host has a part of the job, and no host hears from another. Whoever follows such a
-job does: a part that fails, or a host that is gone, ends the others, whose ranks would wait for it.
+With `transport: exec` each host has a part of the job, and hosts do not report to each other. The client that
+follows the job stops the other parts if one fails or its host is gone, because their ranks would wait for it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Told = queue.SimpleQueue[tuple[str, Status | Exception]]
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What of a job's output is wanted; everything of the merged log by default.
+    """A selection of a job's output; the complete merged log by default.
 
     Args:
         rank: this rank's own log, whole, in place of the merged one.
         host: only what the ranks on this host have said.
-        ago: only what came in the last so many seconds.
+        ago: only lines of the last seconds, this many.
         since: only what came after this moment, seconds since the epoch.
-        tail: only so many lines at the end.
+        tail: only this number of lines at the end.
         fold: show a line that several ranks print once.
     """
 
@@ -88,7 +88,7 @@ def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobSt
     """Copy a job's output to ``sink`` until the job has ended; return how it went, without its record.
 
     Raises:
-        ToolkitError: nobody is left who could say how it ended.
+        ToolkitError: no host is left that could report its end.
     """
     if session.inventory.in_parts:
         session.desks.leave()
@@ -106,7 +106,7 @@ def follow(session: Session, job: str, sink: Sink, what: Excerpt = ALL) -> JobSt
 
 
 def wait_for_end(session: Session, job: str, seconds: float | None = None) -> bool:
-    """Return True when the job has ended, False when it has not after so many seconds."""
+    """Return True if the job ends within this number of seconds, otherwise False."""
     if session.inventory.in_parts:
         return follow_parts(session, job, None, ALL, seconds) is not None
     ask = (*program("logs.follow"), job, "--silent")
@@ -133,7 +133,7 @@ def heard_out(result: Result, job: str, host: str) -> str:
         return result.stderr
     if words := words_of(result.stderr):
         raise ToolkitError(f"cannot show the log of {job}: {words}", "toolkit jobs", host)
-    # The engine ends what runs in a container that goes, and nobody is left to say a word.
+    # The engine kills all processes of a container that it removes, so that no message is written.
     what = f"cannot show the log of {job} any more: the program that reads it was ended, as when"
     raise ToolkitError(f"{what} its container goes down", "toolkit status; toolkit jobs", host)
 
@@ -148,7 +148,7 @@ def follow_parts(
         seconds: after which it is given up; None for never.
 
     Returns:
-        None when it has not ended after so many seconds.
+        None if it did not end within this number of seconds.
 
     Raises:
         NotReady: the records of its hosts contradict each other, so that a failure of one must end no other.
@@ -190,7 +190,7 @@ def follow_parts(
 
 
 def _is_its_own(session: Session, parts: Parts, host: str) -> bool:
-    """Whether a host that is not heard from is gone by itself: another one of the job still answers."""
+    """Return True if only this host is gone: another host of the job still answers."""
     if session.closed:
         return False
     others = [name for name in parts.statuses if name != host]

@@ -1,4 +1,4 @@
-"""What `run` does before the job runs by itself: code and job file to every host, then the supervisor."""
+"""The plan of `run`: code and job file to every host, then the supervisor, which runs the job."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def rooms(layout: Layout, chosen: Sequence[str]) -> tuple[Room, ...]:
     return tuple(Room(p.name, p.path.address, p.slots, ordered_uuids(p.gpus, p.facts)) for p in places)
 
 
-# What is to be added to an image for a launcher: one of these. The image's ENV says what was.
+# Additions to an image for a launcher: one of these. The ENV of the image lists its additions.
 _COMES_WITH = {"accelerate": ("accelerate", "transformers"), "deepspeed": ("deepspeed",), "ray": ("ray",)}
 
 
 def require_running(layout: Layout, hosts: Sequence[str]) -> None:
-    """Refuse to go on unless the containers of these hosts run.
+    """Refuse hosts whose containers do not run.
 
     Raises:
         NotReady: names every host whose container does not run, or that did not answer.
@@ -46,7 +46,7 @@ def require_running(layout: Layout, hosts: Sequence[str]) -> None:
 
 
 def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> None:
-    """Refuse a launcher that the image lacks; of an image that is not ours nothing is known.
+    """Refuse a launcher that is missing in the image; only images of toolkit are checked.
 
     Raises:
         NotReady: the image was built without it, or has an Open MPI with which it does not work.
@@ -54,10 +54,8 @@ def require_launcher(layout: Layout, launcher: str, elastic: bool = False) -> No
     env = dict(layout.image.env)
     openmpi = env.get("TOOLKIT_OPENMPI", "")
     if launcher == "horovodrun" and not elastic and openmpi.startswith("5."):
-        what = f"horovodrun knows Open MPI 4, and the image {layout.inventory.image} has {openmpi}"
-        raise NotReady(
-            what, "--launcher mpirun, which starts Horovod's ranks too; or --launcher horovodrun-gloo"
-        )
+        what = f"horovodrun works with Open MPI 4, and the image {layout.inventory.image} has {openmpi}"
+        raise NotReady(what, "toolkit run --launcher mpirun SCRIPT (mpirun starts Horovod's ranks too)")
     added = env.get("TOOLKIT_WITH")
     wanted = _COMES_WITH.get(launcher)
     if added is None or wanted is None or {OWN, *wanted} & set(added.split(",")):
@@ -130,7 +128,7 @@ def plan_job(layout: Layout, job: Job, source: str, tree: CodeTree) -> Plan:
 
 
 def _start_phase(job: Job, containers: Mapping[str, str]) -> Phase:
-    """The supervisor on main, or on each host that starts something by itself."""
+    """Return the start of the supervisor on main, or of one on each host that has a launch."""
     hosts = dict.fromkeys(launch.host for launch in LAUNCHERS[job.launcher](job))
     # The hosts to which each supervisor gives variables.
     starting = {host: (host,) for host in hosts} if job.transport == EXEC else {job.main: tuple(containers)}

@@ -1,4 +1,4 @@
-"""What the cluster knows of its jobs: their records and how they stand."""
+"""The jobs of a cluster: their records and their states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a person asks to run to a Job: everything that can be refused is refused before it starts."""
+"""A request to run a job, and the checks that refuse it before any host is contacted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toolkit.jobs.launcher import (
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asks to run.
+    """The command and the options of a job.
 
     Args:
         words: a script of ``workdir`` with its arguments, or a command.
@@ -33,9 +33,9 @@ class Request:
         launcher: empty means the hosts file's.
         max_restarts, min_hosts, stall_after, elastic: see ``Job``.
         with_spares: let spares take ranks like other hosts.
-        share: take slots and GPUs whoever has them.
+        share: oversubscribe slots and GPUs that are already taken.
         secrets: hand the hosts file's secrets to the ranks.
-        tuned: give the ranks what `toolkit network tune` found for exactly these.
+        tuned: give the ranks the settings that `toolkit network tune` found for exactly these ranks.
     """
 
     words: tuple[str, ...]
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True)
 class CheckedRequest:
-    """A request in which nothing is wrong as far as this machine can tell.
+    """A request that has no problem as far as your machine can check.
 
     Args:
         start: how its ranks are started, which was decided once, by the sources as they were then.
@@ -70,10 +70,10 @@ class CheckedRequest:
 
 
 def check_request(inventory: Inventory | None, request: Request) -> CheckedRequest:
-    """Refuse what is known to be wrong before any host is contacted, all of it at once.
+    """Report all problems of a request at once, before any host is contacted.
 
     Args:
-        inventory: None when the hosts file is wrong: then what does not depend on it is looked at.
+        inventory: None if the hosts file has problems; then only the rest is checked.
 
     Raises:
         BadInput: unknown launcher or hosts, more ranks than declared slots, a folder, a script or a
@@ -153,12 +153,12 @@ def _variable_problems(request: Request) -> list[Problem]:
             found.append(Problem(f"--env {name}", str(error)))
         if "\0" in value:
             # The value may be a secret: no message repeats it.
-            found.append(Problem(f"--env {name}", "holds a NUL byte, which no variable can"))
+            found.append(Problem(f"--env {name}", "contains a NUL byte, which a variable cannot contain"))
     return found
 
 
 def environment_findings(inventory: Inventory, request: Request | None = None) -> tuple[Finding, ...]:
-    """Return what is wrong with the variables that ranks would get, errors first; nothing is contacted.
+    """Return findings about the variables of the ranks, errors first; no host is contacted.
 
     Raises:
         BadInput: the request's hosts, see ``choose_hosts``.
@@ -170,7 +170,7 @@ def environment_findings(inventory: Inventory, request: Request | None = None) -
 
 
 def start_of(inventory: Inventory | None, request: Request) -> Start:
-    """Return how the request's ranks are started.
+    """Return the launcher and the command of a request.
 
     Raises:
         BadInput: see ``how_to_start``.
@@ -182,7 +182,7 @@ def start_of(inventory: Inventory | None, request: Request) -> Start:
 
 
 def chosen_hosts(inventory: Inventory, request: Request) -> tuple[str, ...]:
-    """Return the hosts that take ranks; a spare does when it is named."""
+    """Return the hosts that take ranks; a spare only if it is named."""
     chosen = choose_hosts(inventory, request.only, request.exclude)
     if request.only or request.with_spares:
         return chosen

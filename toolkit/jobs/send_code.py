@@ -16,7 +16,7 @@ from toolkit.plan.steps import SendCode, StartDaemons, StartJob
 from toolkit.protocol.session import ENDED, Heard
 from toolkit.remote.container_session import Desk
 
-# The program there gives up by itself after 60 s, see toolkit/container/job/exec_mode.py.
+# The program on the host gives up after 60 s, see toolkit/container/job/exec_mode.py.
 _RANKS_S = 90.0
 # Parts of the code that a host can ask for; an honest one asks a few times.
 _ROUNDS = 50
@@ -74,14 +74,14 @@ def start_daemons(step: StartDaemons, context: Context, advance: Advance) -> Ver
         raise ToolkitError(heard.refused, heard.fix, step.host)
     if done < len(containers):  # the launcher has ended before, and says why in the job's log
         return Verdict("ok", f"{done} of {len(containers)}")
-    # Whoever goes away now leaves none that waits for a daemon in vain.
+    # A client that stops now must leave no launcher that waits for a daemon.
     idle = []
     for host, container in step.others:
         other = context.desks.open(context.runners[host], container)
         other.say({"do": "begun", "job": step.job})
         if not other.hear(f"the first rank of {step.job}", _RANKS_S).begun:
             idle.append(host)
-    # Whoever follows the job hears why; who does not is to know that it may wait for ever.
+    # A client that follows the job gets the reason; without one the job could wait without end.
     return Verdict("ok", f"no rank has begun on {', '.join(idle)}: toolkit logs {step.job}" if idle else "")
 
 
@@ -98,7 +98,7 @@ def _start_daemon(context: Context, host: str, container: str, start: dict[str, 
 
 
 class _Talk:
-    """This side of what ``toolkit/container/code/snapshot.py`` says and is told."""
+    """The client of ``toolkit/container/code/snapshot.py``."""
 
     def __init__(self, step: SendCode, desk: Desk, advance: Advance) -> None:
         self._step, self._desk, self._advance = step, desk, advance

@@ -1,4 +1,4 @@
-"""Which slots of which hosts a job takes, and the GPUs that go with them."""
+"""Assignment of slots, and of the GPUs that belong to them, to a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolkit.launchers.job import JobHost
 
 @dataclass(frozen=True)
 class Room:
-    """What a host has for ranks.
+    """The slots and GPUs of a host for ranks.
 
     Args:
         address: its data address.
@@ -84,4 +84,4 @@ def _too_few(rooms: Sequence[Room], jobs: Sequence[Taken], wanted: int, left: in
             holding.append(f"job {job.job} of {job.owner} has {', '.join(where)}")
     what = f"{wanted} slots are needed and {left} are free: {'; '.join(holding)}"
     free = f"--np {left} for those that are free; " if left else ""
-    return NotReady(what, f"{free}toolkit stop {jobs[-1].job}; --share to run beside it all the same")
+    return NotReady(what, f"{free}toolkit stop {jobs[-1].job}; toolkit run --share to run beside it")

@@ -19,7 +19,7 @@ from toolkit.protocol.states import FINAL_STATES
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 
-# lost: nobody was left to write how it ended. unknown: some host of it does not say.
+# lost: no process was left to record its end. unknown: a host of the job does not report.
 FINAL = (*FINAL_STATES, "lost", "unknown")
 # What has kept a job from its end outweighs what has followed from that.
 FAULTS = ("failed", "timeout", "lost")
@@ -30,14 +30,14 @@ _COMMAND_WIDTH = 48
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job and how it stands.
+    """A job and its state.
 
     Args:
         state: starting, running or restarting, or one of ``FINAL``.
         exit_code: None until it has ended.
         started, ended: seconds since the epoch by main's clock; ``ended`` None until it has.
         reason: why it ended as it did; empty when it succeeded.
-        unswept: hosts of which nobody could say that nothing of the job is left there.
+        unswept: hosts on which the cleanup of the job is not confirmed.
         owner: who started it, by the name on the machine that did.
         command: what each rank executes.
         hosts: names of its hosts in rank order, each with the slots that it has there.
@@ -65,7 +65,7 @@ class JobStatus:
 
     @property
     def error(self) -> str:
-        """The last line of an exception that the rank which failed first printed; else its last line."""
+        """The last line of the exception of the rank that failed first, or its last line of output."""
         lines = [_RANK.sub("", line).strip() for line in self.last_lines]
         found = [line for line in lines if _EXCEPTION.match(line)]
         return next(iter(reversed(found or [line for line in lines if line])), "")
@@ -100,7 +100,7 @@ def parse_status(job: str, status: Status, alive: bool = True, record: Record | 
     asked = {host.name: host.taken or tuple(range(host.slots)) for host in record.hosts or ()}
     return JobStatus(
         id=job,
-        # Main's container or host went down under it, so nobody was left to write how it ended.
+        # Main's container or host went down under it, so no process was left to record its end.
         state=status.state if alive or status.state in FINAL else "lost",
         exit_code=status.exit_code,
         started=status.started or 0.0,
@@ -162,7 +162,7 @@ def shifted(status: Status, seconds: float) -> Status:
 def _telling(statuses: list[Status]) -> Status:
     """The part that says how the job has ended: the first that failed, best with a rank's own record.
 
-    Unless somebody had asked for the end before: what fails after that has failed of it.
+    Unless a user stopped the job before: later failures are a consequence of that.
     """
     asked = min((one.asked for one in statuses if one.asked), default=math.inf)
 

@@ -1,4 +1,4 @@
-"""From a Job to the processes to start; one file and one registry line per launcher."""
+"""The registry of launchers: each turns a Job into the processes to start."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ IN_MEMORY = frozenset(("env", "host_env", "override", "token"))
 
 
 def about_job(job: Job) -> dict[str, Any]:
-    """Return what job.json says of a job, its launches included; see toolkit/container/job_file.py.
+    """Return the content of job.json, launches included; see toolkit/container/job_file.py.
 
-    The variables of its ranks are left out: they are never written to a disk.
+    The variables of the ranks are left out, because they are never written to a disk.
     """
     launches = [{**asdict(launch), "env": dict(launch.env)} for launch in LAUNCHERS[job.launcher](job)]
     about = {name: value for name, value in asdict(job).items() if name not in IN_MEMORY}
@@ -39,22 +39,22 @@ def about_job(job: Job) -> dict[str, Any]:
     }
 
 
-# Those that reach other hosts by ssh of their own, for which a program of ours stands in.
+# Launchers that start ssh themselves. Toolkit replaces that ssh with a program of its own.
 BY_AGENT = ("horovodrun", "horovodrun-gloo", "mpirun")
 
 
 def starts_from_main(launcher: str, transport: str) -> bool:
-    """Return whether main takes part in a job though it may have no ranks: something there starts them."""
+    """Return True if main takes part in a job even without ranks, because the launcher runs there."""
     return transport == SSH or launcher in BY_AGENT
 
 
-# Those that can start ranks again by themselves.
+# Launchers that can restart ranks without a restart of the job.
 ELASTIC = ("horovodrun", "torchrun")
 
-# Those with daemons of their own, which know each other by a token.
+# Launchers with daemons of their own, which authenticate each other by a token.
 WITH_TOKEN = ("ray",)
 
-# What an image must have for a launcher besides python3: programs, and Python packages as python:NAME.
+# Requirements of a launcher in the image besides python3: programs, and Python packages as python:NAME.
 NEEDS: dict[str, tuple[str, ...]] = {
     "accelerate": ("torchrun", "python:accelerate"),
     "deepspeed": ("python:deepspeed",),

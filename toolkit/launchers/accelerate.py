@@ -1,6 +1,6 @@
-"""Hugging Face Accelerate, through torchrun: the settings are Accelerate's own, the ranks torchrun's.
+"""Hugging Face Accelerate: torchrun starts the ranks, with the settings that Accelerate would give them.
 
-``accelerate launch`` on several machines without GPUs starts one world per machine and says nothing (1.15).
+``accelerate launch`` on several hosts without GPUs starts one world per host and prints no error (1.15).
 """
 
 from __future__ import annotations

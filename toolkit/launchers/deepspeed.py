@@ -1,6 +1,6 @@
-"""DeepSpeed's own launcher of one host's ranks, started on every host side by side.
+"""DeepSpeed's launcher for the ranks of one host, started on every host at the same time.
 
-Its launcher of several hosts wants pdsh and passwordless ssh of its own, and does the same beyond that.
+DeepSpeed's launcher for several hosts requires pdsh and passwordless SSH, and then starts the same processes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from toolkit.launchers.job import Job, Launch
 def deepspeed(job: Job) -> tuple[Launch, ...]:
     """Return one launch per host.
 
-    The world is told as DeepSpeed's runner tells it (deepspeed/launcher/runner.py, 0.19): URL-safe base64 of
-    the JSON object host name -> numbers of its devices, hosts in rank order.
+    ``--world_info`` has the form of deepspeed/launcher/runner.py (0.19): URL-safe base64 of a JSON object
+    that maps host names, in rank order, to device numbers.
     """
     world = {host.name: list(range(host.slots)) for host in job.hosts}
     about = base64.urlsafe_b64encode(json.dumps(world).encode()).decode()
@@ -33,12 +33,12 @@ def deepspeed(job: Job) -> tuple[Launch, ...]:
                 "--master_port",
                 str(job.master_port),
                 "--log_level",
-                "warning",  # else it lists every variable and process
-                "--no_local_rank",  # rank.py gives it, to scripts that take it
+                "warning",  # otherwise it lists every variable and process
+                "--no_local_rank",  # rank.py adds it for scripts that accept it
                 "--no_python",
                 *job.rank_argv,
             ),
-            # It says LOCAL_SIZE instead.
+            # DeepSpeed sets only LOCAL_SIZE.
             (("LOCAL_WORLD_SIZE", str(host.slots)),),
         )
         for index, host in enumerate(job.hosts)

@@ -1,8 +1,8 @@
-"""horovodrun with the MPI controller, from main, over the cluster's own ssh.
+"""horovodrun with the MPI controller, from main, over the cluster's own SSH.
 
-Not with the Gloo controller, unless a job is to be elastic, which Horovod does with Gloo alone: its own
-rendezvous is an unauthenticated HTTP store that unpickles what anybody on the network sends it
-(CVE-2024-10190, CVE-2026-31234; every version up to 0.28.1).
+Elastic jobs use the Gloo controller, because Horovod has no other for them. Its rendezvous is an HTTP store
+without authentication (CVE-2026-31234), and the elastic one unpickles worker addresses that clients send
+(CVE-2024-10190). Both concern every version up to 0.28.1; see ADR 44.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from toolkit.launchers.openmpi import hosts_argument, openmpi_env
 def horovodrun(job: Job) -> tuple[Launch, ...]:
     """Return one launch on main."""
     how = _elastic(job) if job.elastic else _mpi(job)
-    # Its answers are kept in the home for an hour and outlive the cluster they were true for.
+    # horovodrun caches its checks of hosts in the home folder for an hour, longer than a cluster may exist.
     argv = ("horovodrun", "-np", str(job.world_size), "--disable-cache", *how, *job.rank_argv)
     return (Launch(job.main, argv, openmpi_env(job)),)
 
 
 def _mpi(job: Job) -> tuple[str, ...]:
     remote = any(host.name != job.main for host in job.hosts)
-    # Its own discovery intersects interface names and fails where they differ. A network goes
-    # straight to Open MPI; on one host alone Horovod would look it up by name and refuse it.
+    # Horovod's own discovery intersects interface names and fails if they differ. A network in CIDR form is
+    # passed to Open MPI; with one host Horovod would look it up as an interface name and refuse it.
     networks = ("--network-interfaces", ",".join(job.networks)) if remote else ()
     return ("--mpi", "-H", hosts_argument(job), *networks)
 
@@ -35,10 +35,10 @@ def _elastic(job: Job) -> tuple[str, ...]:
         str(least),
         "--max-np",
         str(most),
-        # Written by the supervisor, which knows which hosts answer; read once a second.
+        # The supervisor writes this file with the hosts that answer; Horovod reads it once a second.
         "--host-discovery-script",
         f"cat {job.folder}/discovered",
-        # Main's own, where the rendezvous listens; the ranks' are in each host's network settings.
+        # The interface of main, where the rendezvous runs. Each host's network settings have its ranks' own.
         "--network-interfaces",
         INTERFACE,
     )

@@ -1,4 +1,4 @@
-"""A job as a value, and what a launcher makes of it."""
+"""Values of a job: the job, its hosts, and the processes that a launcher starts for it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from toolkit.protocol.names import DEFAULT_LOG_BYTES, JOBS, program
 from toolkit.protocol.transport import SSH
 
-# See ``Launch``; launch.py on the host knows it.
+# See ``Launch``; launch.py on the host replaces it.
 INTERFACE = "{interface}"
 
 
 @dataclass(frozen=True)
 class JobHost:
-    """A host that takes part.
+    """A host that takes part in a job.
 
     Args:
         address: its data address.
         slots: the number of ranks that run there.
-        taken: which of the host's slots these are, counted from 0.
+        taken: the numbers of these slots on the host, from 0.
         gpus: UUIDs of the GPUs that belong to these slots.
-        visible: CUDA_VISIBLE_DEVICES for the ranks; empty where the job has all of the container's GPUs.
+        visible: CUDA_VISIBLE_DEVICES for the ranks; empty if the job has all GPUs of the container.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Job:
     """One training run.
 
     Args:
-        command: what each rank executes.
+        command: the command that each rank executes.
         hosts: in rank order; ranks are numbered host by host.
         main: the host on which the launcher runs; it takes no rank unless it is among ``hosts``.
         networks: data networks of the hosts in CIDR form.
@@ -47,20 +47,20 @@ class Job:
         override: variables that win over all others. All three can hold secrets, so they are in no
             ``repr`` and no job file: only the start of a supervisor carries them, see ``StartJob``.
         tuned: variables that all others win over, see ``toolkit.network.tuning``.
-        rules: Open MPI's file of rules that goes with them; the same on every rank, since ranks that use
+        rules: Open MPI's file of rules that goes with them; the same on every rank, because ranks that use
             different algorithms hang.
-        timeout: seconds after which the job is ended, None for never.
-        grace: seconds between SIGTERM and SIGKILL when the job is ended.
-        share: take slots and GPUs whoever has them.
-        log_bytes: the most that the merged log and each rank's own may take on a disk.
-        spares: hosts that take part in place of others when it is started again.
-        max_restarts: how often it is started again by itself after a failure.
-        min_hosts: with how many hosts at least; 0 for as many as at first.
+        timeout: seconds after which the job is stopped, None for no limit.
+        grace: seconds between SIGTERM and SIGKILL when the job is stopped.
+        share: oversubscribe slots and GPUs that are already taken.
+        log_bytes: the most that the merged log and each rank's log take on a disk.
+        spares: hosts that replace failed hosts at a restart.
+        max_restarts: the most automatic restarts after a failure.
+        min_hosts: the fewest hosts to restart with; 0 for as many as at the start.
         stall_after: seconds without a line from any rank after which evidence is collected, None for never.
-        elastic: the launcher starts ranks again by itself, in a world of another size if need be.
-        local_rank_word: the script is given ``--local_rank=N``, as DeepSpeed's launcher does.
+        elastic: the launcher restarts ranks itself, with another world size if necessary.
+        local_rank_word: the script receives ``--local_rank=N``, as from DeepSpeed's launcher.
         transport: how ranks are started on hosts other than main, see ``toolkit.protocol.transport``.
-        token: what a launcher's own daemons know each other by; a secret of this job alone, which
+        token: authenticates a launcher's daemons to each other; a secret of this job alone, which
             is sent with the variables.
     """
 
@@ -97,12 +97,12 @@ class Job:
 
     @property
     def has_variables(self) -> bool:
-        """Whether a supervisor needs what the job file leaves out."""
+        """True if the supervisor needs variables that the job file leaves out."""
         return bool(self.env or self.host_env or self.override or self.token)
 
     @property
     def reserve(self) -> tuple[JobHost, ...]:
-        """The spares that an elastic launcher may take in."""
+        """The spares that an elastic launcher can use."""
         own = {host.name for host in self.hosts}
         return tuple(host for host in self.spares if host.name not in own) if self.elastic else ()
 
@@ -112,7 +112,7 @@ class Job:
 
     @property
     def world_sizes(self) -> tuple[int, int]:
-        """The least and the most ranks that there may be at once; the same where the job is not elastic."""
+        """The smallest and the largest world size; equal if the job is not elastic."""
         if not self.elastic:
             return self.world_size, self.world_size
         slots = sorted(host.slots for host in (*self.hosts, *self.reserve))
@@ -125,17 +125,17 @@ class Job:
 
     @property
     def workdir(self) -> str:
-        """Where the job's snapshot of the code stands, and where its ranks run."""
+        """The folder of the job's code snapshot, in which its ranks run."""
         return str(JOBS / self.id / "code")
 
     @property
     def rank_argv(self) -> tuple[str, ...]:
-        """The program that launchers start once per rank; it starts ``command``."""
+        """The program that a launcher starts once per rank, and that starts ``command``."""
         return (*program("job.rank"), self.id)
 
 
 def job_of(about: Mapping[str, Any]) -> Job:
-    """Return the job of a job file's content; what is not a job's own there is passed over."""
+    """Return the job from a job file's content; ignore keys that are no field of a job."""
     names = {each.name for each in fields(Job)}
     made = {name: value for name, value in about.items() if name in names}
     for name in ("hosts", "spares"):
@@ -151,13 +151,13 @@ def _host_of(about: Mapping[str, Any]) -> JobHost:
 
 @dataclass(frozen=True)
 class Launch:
-    """One process that the supervisor starts: on main itself, or through the cluster's ssh on a worker.
+    """One process that the supervisor starts, on main or over the cluster's SSH on a worker.
 
-    A word of ``argv`` that is INTERFACE stands for that host's data interface.
+    A word of ``argv`` that is INTERFACE is replaced by the host's data interface.
 
     Args:
-        serves: it is there for the others: it is ended when they have ended, and is not to end before.
-        name: what a person calls it; empty for the program's own name.
+        serves: it serves the other processes: it is stopped after they have exited, and must not exit before.
+        name: the name in messages; empty for the name of the program.
     """
 
     host: str

@@ -1,7 +1,7 @@
-"""What Open MPI is told, for mpirun and for horovodrun, which calls mpirun.
+"""Settings of Open MPI, for mpirun and for horovodrun, which calls mpirun.
 
-Version 4.1, which the images carry, reads OMPI_MCA_*; version 5 starts its daemons by PRRTE, which reads
-PRTE_MCA_* (plm_ssh_component.c in its source). Each passes over the other's names.
+Version 4.1, which the images have, reads OMPI_MCA_*. Version 5 starts its daemons by PRRTE, which reads
+PRTE_MCA_* (plm_ssh_component.c in its source). Each ignores the names of the other.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from toolkit.launchers.job import Job
 from toolkit.protocol.openmpi import openmpi_network
 
-# Horovod leaves its own ssh calls to an agent of exactly this name, so no ssh of its making is started.
-# `up` mounts it from toolkit/container/kubexec.sh.
+# Horovod starts no ssh itself if the agent has exactly this name. `up` mounts it from
+# toolkit/container/kubexec.sh.
 AGENT = "/etc/mpi/kubexec.sh"
 
 
@@ -20,21 +20,21 @@ def hosts_argument(job: Job) -> str:
 
 
 def openmpi_env(job: Job) -> tuple[tuple[str, str], ...]:
-    """Return what Open MPI's launcher is told by its environment."""
+    """Return the environment of Open MPI's launcher."""
     env = {**openmpi_network(job.networks), **openmpi_daemons(AGENT, max(len(job.hosts), 1))}
     return tuple(sorted(env.items()))
 
 
 def openmpi_daemons(agent: str, hosts: int) -> dict[str, str]:
-    """Return how Open MPI's launcher is to start its daemons, for 4.1 and for 5.
+    """Return the variables by which Open MPI's launcher starts its daemons, for 4.1 and for 5.
 
-    In the environment rather than on the command line, because Open MPI takes a parameter that
-    stands twice on a command line as an error, and horovodrun writes some of its own. Not among them:
-    odls_base_sigkill_timeout, which Open MPI sleeps out several times over at every failed job.
+    They are variables, not options, because Open MPI refuses a parameter that occurs twice on a command line,
+    and horovodrun writes some itself. odls_base_sigkill_timeout is not set: Open MPI waits for it several
+    times at every failed job.
     """
     launch = {
         "agent": agent,
-        # Only main holds the key: a worker cannot start another worker.
+        # Only main has the key: a worker cannot start another worker.
         "no_tree_spawn": "1",
         "num_concurrent": str(hosts),
     }

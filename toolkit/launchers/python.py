@@ -1,4 +1,4 @@
-"""The bare command on every rank with RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR set, and nothing else."""
+"""The command of every rank without a launcher around it; RANK, WORLD_SIZE and the others are set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from toolkit.protocol.names import program
 
 
 def python(job: Job) -> tuple[Launch, ...]:
-    """Return one launch per host, which starts that host's ranks side by side."""
+    """Return one launch per host, which starts all ranks of the host at the same time."""
     launches, first = [], 0
     for host in job.hosts:
         argv = (*program("job.spawn"), str(host.slots), str(first), *job.rank_argv)

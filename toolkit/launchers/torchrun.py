@@ -1,26 +1,26 @@
-"""torchrun: one agent per host, started side by side."""
+"""torchrun: one agent per host, all started at the same time."""
 
 from __future__ import annotations
 
 from toolkit.launchers.job import Job, JobHost, Launch
 
-# How the agents of an elastic job find each other; "Rendezvous" in the documentation of torch.distributed.
+# Settings of the rendezvous of an elastic job; see "Rendezvous" in the documentation of torch.distributed.
 _RENDEZVOUS = {
-    "last_call_timeout": 3,  # for how long a round that has enough hosts waits for more; 30 by default
-    "keep_alive_interval": 1,  # a host is out after three that it missed; 5 by default
+    "last_call_timeout": 3,  # seconds that a round with enough hosts waits for more; 30 by default
+    "keep_alive_interval": 1,  # a host that misses three of them is removed; 5 by default
     "keep_alive_max_attempt": 3,
 }
 _ELASTIC_ENV = (
-    # Agents that outlive the first host's, by the moment in which all end, print a stack each.
+    # Agents that exit after the agent of the first host print a stack each.
     ("TORCH_CPP_LOG_LEVEL", "ERROR"),
-    # Shared, the store's place is told in the first round alone (dynamic_rendezvous.py of PyTorch 2.13), and
-    # an agent that comes in a later one waits for it in vain.
+    # The address of a shared store is sent in the first round only (dynamic_rendezvous.py of PyTorch 2.13).
+    # An agent that joins in a later round would wait for the address without end.
     ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),
 )
 
 
 def torchrun(job: Job) -> tuple[Launch, ...]:
-    """Return one launch per host, one for each spare too where the job is elastic."""
+    """Return one launch per host, and one per spare if the job is elastic."""
     hosts = (*job.hosts, *job.reserve)
     meet = _elastic if job.elastic else _static
     return tuple(
@@ -34,20 +34,22 @@ def torchrun(job: Job) -> tuple[Launch, ...]:
 
 
 def _static(job: Job, host: JobHost, index: int) -> tuple[str, ...]:
-    """Static ranks: the c10d rendezvous finds its place by comparing host names, which fails where a name
-    resolves to loopback. The store listens on the first host.
+    """Return options for static ranks; the store runs on the first host.
+
+    The c10d rendezvous compares host names to find out where the store runs, which fails if a name resolves
+    to loopback.
     """
     words = ("--nnodes", len(job.hosts), "--node-rank", index, "--nproc-per-node", host.slots)
     return tuple(map(str, (*words, "--master-addr", job.hosts[0].address, "--master-port", job.master_port)))
 
 
 def _elastic(job: Job, host: JobHost, index: int) -> tuple[str, ...]:
-    """The c10d rendezvous, told whose store it is and by which address each host goes."""
+    """Return options for the c10d rendezvous, with the host of the store and the address of this host."""
     settings = {"is_host": str(index == 0).lower(), **_RENDEZVOUS}
     words = {
         "--nnodes": f"{job.least_hosts}:{len(job.hosts)}",
         "--nproc-per-node": host.slots,
-        # The supervisor counts, and ends the job when it is enough: an agent that came later counts less.
+        # The supervisor counts the restarts and stops the job: an agent that joined later counts fewer.
         "--max-restarts": job.max_restarts + 1,
         "--rdzv-backend": "c10d",
         "--rdzv-endpoint": f"{job.hosts[0].address}:{job.master_port}",

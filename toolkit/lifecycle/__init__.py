@@ -1,1 +1,1 @@
-"""A cluster's up and down."""
+"""Start and removal of a cluster."""

@@ -1,4 +1,4 @@
-"""What `down` does: records come home, what carries the cluster's label goes, nothing is left: proved."""
+"""The plan of `down`: download job records, remove the cluster by its label, and check that it is gone."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _fetch_steps(cluster: str, hosts: Sequence[Facts], save_to: str) -> tuple[St
         if running:
             steps.append(Fetch(facts.host, title, ("docker", "exec", running), save_to))
         elif image:
-            # After a reboot, or when somebody removed the container, the jobs are there all the same.
+            # After a reboot, or when a user removed the container, the jobs are still on the host.
             mount = f"type=bind,source={jobs},target={JOBS},readonly"
             # A cluster that never got as far as a job may have an image in which nothing runs.
             look = ("sh", "-c", '[ "$(ls -A "$1" 2>/dev/null)" ] || exit 0; shift; exec "$@"', "sh", jobs)

@@ -1,4 +1,4 @@
-"""`up`, and once more on another port where somebody took the one that was free when the hosts were asked."""
+"""Run `up`, and again with another port if a process took the port after the hosts were probed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bring_up(
     prepare: bool = False,
     force: bool = False,
 ) -> Report:
-    """Run a plan of ``plan_up``; where its port was lost to somebody, plan and run it anew.
+    """Run a plan of ``plan_up``; if another process took its port, plan and run it again.
 
     All hosts of the cluster go to the new port together. A port that the hosts file names stays: then the
     report says who has it.
@@ -49,7 +49,7 @@ def bring_up(
 
 
 def _keep_times(session: Session) -> None:
-    """Leave on main how long it took, for the reports of its jobs; they can do without."""
+    """Store the durations on main for the reports of jobs, which work without them."""
     main = session.facts.get(session.inventory.main)
     if main is None:
         return
@@ -92,12 +92,12 @@ def _bring_up(
 
 
 def _lost(report: Report) -> dict[str, Outcome]:
-    """The hosts whose sshd found its port taken."""
+    """Return the hosts whose sshd found its port in use."""
     return {o.host: o for o in report.failures if o.cause is FailureCause.PORT_TAKEN}
 
 
 def _blamed(report: Report, lost: Mapping[str, Outcome], error: ToolkitError) -> Report:
-    """Say in place of sshd's words why there is no other port."""
+    """Replace sshd's message by the reason why there is no other port."""
 
     def told(outcome: Outcome) -> Outcome:
         if outcome is not lost.get(outcome.host) or error.host not in ("", outcome.host):

@@ -41,7 +41,7 @@ def ssh_files(layout: Layout) -> dict[str, str]:
     """Return the client's configuration, and each worker's sshd configuration.
 
     Raises:
-        BadInput: nobody uses ssh between this cluster's containers.
+        BadInput: the containers of this cluster do not use SSH.
     """
     if not layout.port:
         what = f"is {layout.inventory.transport}: no ssh and no sshd between containers"

@@ -1,4 +1,4 @@
-"""What `up` does: image, files, keys, containers, the proof that main reaches the workers, services."""
+"""The plan of `up`: image, files, keys, containers, a login of main on every worker, services."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _OF_ROLE = {
     WORKER: (HOST_KEY, f"{HOST_KEY}.pub", "authorized_keys", "sshd_config"),
 }
 _OF_SSH = ("conf/ssh_config", "conf/known_hosts", "etc/ssh_config")
-# What a folder of the hosts file holds under our name may be somebody's who waits for our keys there.
-# Arguments: the container of the other role, its owner, a folder that must be ours or "", folders to be
+# Another user can have created the folder to read the keys, so its owner is checked.
+# Arguments: the container of the other role, its owner, a folder that this user must own or "", folders to be
 # there, "--", files not to be there.
 _MAKE_FOLDERS = f"""umask 077{REMOVE_OWN}base=$1; shift
 if [ -n "$base" ]; then
   mkdir -p "$base" || exit
-  [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to somebody else" >&2; exit 1; }}
+  [ "$(stat -c %u "$base")" = "$(id -u)" ] || {{ echo "$base belongs to another user" >&2; exit 1; }}
 fi
 # Once more: the end of our last other cluster may take a parent away between two steps of the first.
 while [ "$1" != -- ]; do mkdir -p "$1" 2>/dev/null || mkdir -p "$1" || exit; shift; done
@@ -71,7 +71,7 @@ _LAST_WORDS = f"""
 docker logs --tail 3 "$1" 2>&1
 docker inspect --format '{{{{if not .State.Running}}}}{_EXIT_CODE}{{{{.State.ExitCode}}}}{{{{end}}}}' "$1"
 """
-_PORT_TAKEN = "somebody else took the port in the meantime"
+_PORT_TAKEN = "another process took the port in the meantime"
 
 
 def plan_up(
@@ -80,7 +80,7 @@ def plan_up(
     prepare: bool = False,
     data: Sequence[tuple[DataSet, str, Content]] = (),
 ) -> Plan:
-    """Return the plan that makes the cluster be there.
+    """Return the plan that starts or repairs the cluster.
 
     Args:
         layout: from ``make_layout``.
@@ -122,7 +122,7 @@ def _data_phases(layout: Layout, data: Sequence[tuple[DataSet, str, Content]]) -
 
 
 def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
-    """Return what brings the image to a host under its identity; nothing travels when it is there."""
+    """Return the steps that send the image to a host that does not have it, and tag it by its digest."""
     present = next((i for i in place.facts.images if i.identity == layout.image.identity), None)
     tag = layout.inventory.image
     if present is None:
@@ -145,7 +145,7 @@ def image_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
 
 
 def plan_image_send(layout: Layout) -> Plan:
-    """Return the plan that brings the image to every host."""
+    """Return the plan that sends the image to every host."""
     steps = tuple(step for place in layout.places for step in image_steps(layout, place))
     return Plan(f"image send {layout.inventory.image}", (Phase("image", steps),))
 
@@ -175,10 +175,10 @@ def _file_steps(
     own = sorted({"inside", *(f"inside/{folder}" for file in programs for folder in _parents(file.path))})
     others = (*_FOLDERS, *service_folders(layout.inventory, place.name))
     folders = [f"{state}/{name}" for name in ("conf", *own, *others)]
-    # What the host had in its other role: a worker keeps no key that opens workers, main lets nobody in.
+    # What the host had in its other role: a worker keeps no key that opens workers, main accepts no login.
     role = WORKER if place.role == MAIN else MAIN
     stale = [f"{state}/conf/{name}" for name in _OF_ROLE[role]]
-    if not layout.port:  # or by another transport: then nobody keeps any
+    if not layout.port:  # or another transport, which needs no key
         stale += [f"{state}/conf/{name}" for name in _OF_ROLE[place.role]]
         stale += [f"{state}/{name}" for name in _OF_SSH]
     base = state.rsplit("/", 3)[0] if layout.inventory.state_dir else ""
@@ -232,7 +232,7 @@ def _ssh_files(layout: Layout, place: Place, client: _Text) -> tuple[File, ...]:
 
 def _wait_step(layout: Layout, place: Place) -> Step:
     name = container_name(layout.inventory.cluster, WORKER)
-    taken = "up goes on by itself with another port; where it has not: toolkit up once more"
+    taken = "toolkit up"
     if layout.inventory.worker_port_fixed:
         taken = (
             f"on {place.name}: ss -ltnp 'sport = :{layout.port}'; or leave worker_port out of the hosts file"

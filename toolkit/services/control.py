@@ -29,7 +29,7 @@ _LOGS = 'exec docker logs "$@" 2>&1'
 
 
 def states(session: Session) -> list[ServiceState]:
-    """Return how every service of the file stands; those that run are asked for their health."""
+    """Return the status of every service of the file, with the health of those that run."""
     asked = {service.name: service for service in to_ask(session.inventory, session.facts)}
 
     def ask(name: str) -> str:
@@ -82,7 +82,7 @@ def address_of(session: Session, service: Service) -> str:
     """
     if service.host in session.errors:
         raise session.errors[service.host]
-    # Asked now and not taken from the facts: it may have been started anew since.
+    # Queried now, not taken from the facts, because the container can have been recreated since.
     result = session.runners[service.host].run(address_command(session.inventory, service), _HEALTH_SECONDS)
     state, _, address = result.stdout.strip().partition(" ")
     if not result.ok:

@@ -1,4 +1,4 @@
-"""Ways from this machine to services on the hosts, through ssh; they outlive a connection that breaks."""
+"""Port forwarding from your machine to services on the hosts, over SSH; a lost connection is reopened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolkit.services.control import address_of
 
 @dataclass(frozen=True)
 class Door:
-    """A port here that leads to a service.
+    """A port of your machine that is forwarded to a service.
 
     Args:
         port: of this machine, at 127.0.0.1.
@@ -35,7 +35,7 @@ class Door:
 
 
 class Way:
-    """The way to one service: finds it anew when its container or the connection is another one."""
+    """A route to one service, found again after its container or the connection was replaced."""
 
     def __init__(self, session: Session, service: Service, say: Callable[[str], None]) -> None:
         self._session, self._service, self._say = session, service, say
@@ -46,7 +46,7 @@ class Way:
         """Return a connection to one of the service's ports; says why there is none.
 
         Raises:
-            ToolkitError: it does not run, its host is out of reach, or lets nobody through.
+            ToolkitError: it does not run, its host is unreachable, or forbids forwarding.
         """
         host = self._service.host
         try:
@@ -61,11 +61,11 @@ class Way:
             raise
 
     def _renew(self, runner: SshRunner, address: str) -> None:
-        """Connect once more where that is needed, and ask where the service is; others wait meanwhile."""
+        """Reconnect if necessary and query the service's address, while other threads wait."""
         host = self._service.host
         with self._lock:
             if (self._session.runners[host], self._address) != (runner, address):
-                return  # somebody else has done it
+                return  # another thread has done it
             if not runner.is_open:
                 runner.close()
                 again = self._session.runner(host)
@@ -76,7 +76,7 @@ class Way:
 
 
 class Doors:
-    """All ports of this machine that lead to services, until they are closed."""
+    """All ports of your machine that are forwarded to services, until they are closed."""
 
     def __init__(self, session: Session, say: Callable[[str], None]) -> None:
         self._session, self._say = session, say
@@ -94,7 +94,7 @@ class Doors:
         way = Way(self._session, service, self._say)
         doors = []
         for index, port in enumerate(service.ports):
-            way.dial(port).close()  # so that a host that forbids it is told of now
+            way.dial(port).close()  # so that a host that forbids it is reported now
             number = wanted if wanted and not index else port
             forward = self._forward(number, partial(way.dial, port), fixed=bool(wanted) and not index)
             doors.append(Door(service.name, service.host, forward.port, port))
@@ -105,7 +105,7 @@ class Doors:
             forward = Forward(port, dial)
         except OSError as error:
             if fixed:
-                fix = "--port with another one, or without --port any that is free"
+                fix = "toolkit forward (without --port it uses any free port)"
                 raise ToolkitError(f"port {port} of this machine: {error.strerror}", fix) from error
             forward = Forward(0, dial)  # taken, or one that only root may have
         self._forwards.append(forward)

@@ -1,4 +1,4 @@
-"""Services: containers beside training, each on one host, and what starts them."""
+"""Services: containers beside training, each on one host, and the steps that start them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolkit.protocol.names import (
 )
 from toolkit.services.status import health_command
 
-# Its ports are published nowhere: nobody outside of the host reaches them, and none of the host's is taken.
+# Its ports are not published: only the host reaches them, and no port of the host is used.
 NETWORK = "bridge"
 _NO_BRIDGE = (
     Failure(
@@ -86,7 +86,7 @@ def service_of(layout: Layout, place: Place, service: Service) -> Container:
 
 
 def service_phases(layout: Layout) -> tuple[Phase, ...]:
-    """Return what makes all services be there, those go that the file does not name any more, and waits.
+    """Return phases that start all services, remove those that the file no longer names, and wait.
 
     Raises:
         NotReady: see ``service_of``.
@@ -104,7 +104,7 @@ def service_phases(layout: Layout) -> tuple[Phase, ...]:
 
 
 def _stale_steps(layout: Layout, place: Place) -> tuple[Step, ...]:
-    """What removes services that are not, or no longer, the host's."""
+    """Return steps that remove services which the hosts file does not name for this host."""
     cluster = layout.inventory.cluster
     wanted = {service_container(cluster, one.name) for one in layout.inventory.services_on(place.name)}
     return tuple(
@@ -138,7 +138,7 @@ def _start_steps(layout: Layout, place: Place, service: Service) -> tuple[Step, 
 def _wait_step(layout: Layout, place: Place, service: Service) -> Step:
     name = service_container(layout.inventory.cluster, service.name)
     runs = script('test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name)
-    # One whose command is wrong has ended before long.
+    # A service with a wrong command exits soon.
     stays = script('sleep 1; test "$(docker inspect --format "{{.State.Running}}" "$1")" = true', name)
     where = f" at {service.health}" if service.health else ""
     return WaitFor(

@@ -14,12 +14,12 @@ from toolkit.hostsfile.inventory import Inventory, Service
 from toolkit.plan.show import table
 from toolkit.protocol.names import container_name, program, service_container
 
-# Of its container on the engine's bridge; it gets one anew with each start.
+# The address of the container on the engine's bridge, which changes with each start.
 _ADDRESS = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
 
 
 def health_command(inventory: Inventory, service: Service) -> Command:
-    """Return what asks for a service's health on its host; ends with 0 when it serves, else says why not.
+    """Return the health check of a service for its host; it exits with 0, or prints the reason.
 
     From the cluster's own container, which has Python and the host's network.
     """
@@ -34,7 +34,7 @@ def health_command(inventory: Inventory, service: Service) -> Command:
 
 
 def address_command(inventory: Inventory, service: Service) -> Command:
-    """Return what prints how a service's container stands, and its address as its host reaches it."""
+    """Return the command that prints the status of a service's container and its address on the host."""
     name = service_container(inventory.cluster, service.name)
     return command("docker", "inspect", "--format", f"{{{{.State.Status}}}} {_ADDRESS}", name)
 
@@ -69,7 +69,7 @@ def service_states(
     errors: Mapping[str, ToolkitError],
     unhealthy: Mapping[str, str],
 ) -> list[ServiceState]:
-    """Return how every service of the file stands.
+    """Return the status of every service of the file.
 
     Args:
         errors: of the hosts that did not answer.
@@ -101,13 +101,13 @@ def _state(
 
 
 def container_of(cluster: str, service: Service, facts: Facts) -> ContainerFacts | None:
-    """Return the container of a service on its host, None when there is none."""
+    """Return the container of a service on its host, or None."""
     name = service_container(cluster, service.name)
     return next((c for c in services_of(cluster, facts) if c.name == name), None)
 
 
 def to_ask(inventory: Inventory, facts: Mapping[str, Facts]) -> Sequence[Service]:
-    """Return the services whose health can be asked for: their containers run."""
+    """Return the services whose containers run, so that their health can be checked."""
     return [
         service
         for service in inventory.services
@@ -121,7 +121,7 @@ def _runs(cluster: str, service: Service, facts: Facts) -> bool:
 
 
 def services_text(states: Iterable[ServiceState]) -> str:
-    """Return a table of services, and below it what to do about those that do not serve."""
+    """Return a table of services, with a fix for each that does not serve."""
     states = list(states)
     cells = [(s.service, s.host, s.state, ", ".join(map(str, s.ports)), s.image, s.note) for s in states]
     fixes = "".join(f"fix for {s.service}: {s.fix}\n" for s in states if s.fix)

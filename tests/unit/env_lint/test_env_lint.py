@@ -42,7 +42,7 @@ def lint(text: str, host: str = "") -> tuple[Finding, ...]:
 
 
 @for_each(("text", "name", "verdict", "says"), FAULTS)
-def test_a_setting_that_comes_to_nothing_is_named(text: str, name: str, verdict: str, says: str) -> None:
+def test_a_setting_without_effect_is_reported(text: str, name: str, verdict: str, says: str) -> None:
     found = [f for f in lint(text, "gpu1") if f.subject == f"hosts/gpu1/env/{name}"]
     assert found, lint(text)
     assert any(f.verdict == verdict and says in f"{f.what}; {f.fix}" for f in found), found
@@ -65,11 +65,11 @@ def test_there_are_enough_of_both() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(usual_variables()))
-def test_what_the_toolkit_sets_per_host_is_not_for_all(name: str) -> None:
+def test_a_variable_per_host_is_not_set_for_all_hosts(name: str) -> None:
     value = usual_variables()[name].lower()
     (found,) = lint_environment([(name, value)], "env/")
     assert (found.verdict, found.host, found.subject) == ("warning", "", f"env/{name}")
-    assert "on all hosts alike" in found.what and "hosts/NAME/env" in found.fix
+    assert "on all hosts it replaces" in found.what and "hosts/NAME/env" in found.fix
     assert lint_environment([(name, value)], "hosts/gpu1/env/", "gpu1") == ()
 
 
@@ -77,7 +77,7 @@ def test_what_the_toolkit_sets_per_host_is_not_for_all(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_table_says_its_source(path: Path) -> None:
+def test_a_table_names_its_source(path: Path) -> None:
     head = path.read_text().split("\nlibrary ")[0]
     assert "Source: " in head and re.search(r"Looked at on \d{4}-\d\d-\d\d", head)
     assert re.search(r"https://|ucx_info|ompi_info", head)
@@ -107,7 +107,7 @@ def test_every_word_that_a_table_allows_passes() -> None:
             assert [w for w in variable.words if judge_value(variable, w)] == [], variable
 
 
-def test_what_a_table_advises_is_itself_read() -> None:
+def test_the_advice_of_a_table_names_known_variables() -> None:
     """A new name must not be one that comes to nothing, too."""
     advised = [
         (variable.name, name)
@@ -190,7 +190,7 @@ def test_no_value_of_an_unknown_or_free_variable_is_repeated() -> None:
             assert name in quoted or "hunter" not in f"{found}", found
 
 
-def test_nothing_makes_it_stumble() -> None:
+def test_no_value_raises_an_error() -> None:
     dice = random.Random(7)
     values = ["", " ", ",", "^", "=", "^=", ";", ":", "a;", ":b;c", "-", "0x", "1..2", "٣", "\n", "9" * 5000]
     names = [v.name for _, v in NAMES]
@@ -231,7 +231,7 @@ def test_each_finding_once_and_at_its_place() -> None:
     ]
 
 
-def test_what_is_overridden_is_not_looked_at() -> None:
+def test_overridden_variables_are_not_checked() -> None:
     override = (("NCCL_DEBUG", "WARN"), ("NCCL_IB_DISABLE", "0"), ("NCCL_NRINGS", "4"))
     assert told(lint_inventory(world.inventory(TWO), override)) == [
         ("", "--env NCCL_NRINGS"),
@@ -263,7 +263,7 @@ def test_a_variable_by_its_table() -> None:
 # The command line
 
 
-def test_warnings_as_people_and_programs_see_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     findings = lint("NCCL_TIMEOUT=1800")
     common.warn(findings)
     said = capsys.readouterr()

@@ -28,6 +28,28 @@ def refused(text: str | bytes) -> tuple[Problem, ...]:
     return caught.value.problems
 
 
+@pytest.mark.parametrize("value", ["yes", "true", "0x1F", "08", "1_0", "3", "~", "2026-01-01"])
+def test_the_advice_for_a_variable_is_accepted(value: str) -> None:
+    (problem,) = refused(f"{GOOD}env: {{NCCL_DEBUG: {value}}}\n")
+    assert problem.message.endswith(("; put it in quotes", "; write '' for an empty value"))
+    assert "true or false" not in problem.message
+    inventory = parse_inventory(f"{GOOD}env: {{NCCL_DEBUG: '{value}'}}\n", "hosts.yaml")
+    assert inventory.env == (("NCCL_DEBUG", value),)
+
+
+@pytest.mark.parametrize("value", ["3", "yes", "~", "[1]"])
+@pytest.mark.parametrize("where", ["env: {{RANK: {}}}", "secrets: {{RANK: {}}}"])
+def test_a_refused_variable_has_one_advice(where: str, value: str) -> None:
+    (problem,) = refused(f"{GOOD}{where.format(value)}\n")
+    assert problem.message == "is set for every rank by the toolkit or the launcher; remove it"
+
+
+@pytest.mark.parametrize("name", ["yes", "2", '"A\\a"', "2ND"])
+def test_a_name_that_is_no_variable_is_reported(name: str) -> None:
+    first = refused(f"{GOOD}env: {{{name}: 3}}\n")[0].message
+    assert "this key" in first or "a key should be text" in first or "a variable name" in first
+
+
 def test_smallest_example() -> None:
     inventory = parse_inventory((EXAMPLES / "hosts.yaml").read_bytes(), "hosts.yaml")
     hosts = (Host("gpu1", "gpu1"), Host("gpu2", "gpu2"))

@@ -1,4 +1,4 @@
-"""toolkit init in conversation: what it finds, asks, is told and writes; nobody is contacted here."""
+"""Conversations with toolkit init: findings, questions, answers, the file; no host is contacted."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_docker_that_is_forbidden_shuts_a_host_and_missing_gpu_support_does_not(
     without = {"docker": scenes.info("gpu2", Runtimes={"runc": {}}), "gpu_health": recorded.gpus(tail="")}
     met = meeting_of(met_scene(**without)).met
     text = met_text(met)
-    assert met["gpu2"].usable and "to be mended: docker cannot give GPUs to containers" in text
+    assert met["gpu2"].usable and "to fix: docker cannot give GPUs to containers" in text
     assert "fix: on gpu2: install nvidia-container-toolkit" in text
 
 

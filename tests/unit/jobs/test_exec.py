@@ -140,7 +140,7 @@ def test_each_supervisor_gets_the_variables_of_its_own_host_alone() -> None:
 
 
 class Talk:
-    """A container session that answers in this order, and remembers what it was told."""
+    """A container session that answers in this order, and records its messages."""
 
     def __init__(self, *answers: dict[str, Any]) -> None:
         self.answers, self.told = list(answers), list[Any]()
@@ -186,7 +186,7 @@ RANK = {"rank": 3, "exit_code": 7, "ended": 8.0, "last": ["boom"]}
         ([part("starting"), part("starting")], "starting", None, ""),
         ([part("starting"), part("running")], "running", None, ""),
         ([part("failed", 7), part("running")], "running", None, ""),
-        # Whoever follows has ended the others.
+        # The client that follows has stopped the others.
         ([part("stopped", 143), part("failed", 7)], "failed", 7, "failed"),
         ([part("stopped", 130), part("succeeded", 0)], "stopped", 130, "stopped"),
         ([part("timeout", 124), part("stopped", 143)], "timeout", 124, "timeout"),
@@ -236,7 +236,7 @@ def test_times_and_leftovers_are_those_of_all() -> None:
 
 
 class Met:
-    """What of a session tells which hosts are asked."""
+    """The part of a session that decides which hosts are queried."""
 
     def __init__(self) -> None:
         self.inventory = world.inventory(TEXT)
@@ -523,7 +523,7 @@ def test_main_alone_reports_on_a_job_that_was_started_over_ssh() -> None:
         # mpirun has not started its daemon there yet.
         ({"gpu1": reported("starting", "gpu1", "gpu2")}, {"gpu1": (0,), "gpu2": (0,)}),
         ({"gpu1": reported("succeeded", "gpu1", "gpu2", code=0)}, {}),
-        # Nobody can take the slots of hosts that know nothing of the job.
+        # Slots of hosts without a record of the job are not taken.
         ({"cpu3": reported("running", "gpu2", "cpu3", launcher="torchrun")}, {"cpu3": (0,)}),
         (
             {

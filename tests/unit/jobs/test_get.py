@@ -253,7 +253,7 @@ def test_links_out_of_the_folder_are_left_out(place: Place) -> None:
 
 
 class Breaking(ContainerHere):
-    """The connection breaks after so many bytes of files."""
+    """The connection breaks after N bytes of files."""
 
     most = 150_000
 

@@ -100,7 +100,7 @@ def test_a_cache_that_cannot_be_used_changes_nothing(folder: Path, monkeypatch: 
 
 
 def session(*statuses: str) -> Any:
-    """Whose steps end so, one after another."""
+    """A session whose steps end with these results, in order."""
     ends = iter(statuses)
 
     def execute(plan: Plan, listen: object) -> Report:

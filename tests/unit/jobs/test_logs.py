@@ -1,4 +1,4 @@
-"""What is said when a log cannot be followed to its end."""
+"""Messages about a log that cannot be followed to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person asks to run, refused or understood before any host is contacted."""
+"""Requests that are refused or accepted before any host is contacted."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_everything_that_a_secret_may_not_be_is_named_at_once(tmp_path: Path) ->
     assert told == [
         "secrets/S0: there is no file gone",
         "secrets/S1: folder is not a file",
-        "secrets/S2: every user of this machine may use open to all; chmod o= 'open to all'",
+        "secrets/S2: every user of this machine can read or write open to all; chmod o= 'open to all'",
         "secrets/S3: large has 65537 bytes; at most 65536 fit into a variable",
         "secrets/S4: binary is not text in UTF-8, and a variable is text",
         "secrets/S5: nul holds a NUL byte, which no variable can",

@@ -1,4 +1,4 @@
-"""What of a folder travels: git's own word for it, what the entries say, the sums that are remembered."""
+"""Files of a folder that are sent: git's own list, their entries, and cached checksums."""
 
 from __future__ import annotations
 

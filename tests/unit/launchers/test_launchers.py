@@ -56,7 +56,7 @@ def elastic(launcher: str, **changes: Any) -> Job:
         ({"spares": (GPU2,)}, (2, 5)),  # an earlier restart has taken it in
     ],
 )
-def test_how_many_ranks_there_may_be(changes: dict[str, Any], sizes: tuple[int, int]) -> None:
+def test_the_smallest_and_largest_world_size(changes: dict[str, Any], sizes: tuple[int, int]) -> None:
     assert elastic("torchrun", **changes).world_sizes == sizes
 
 
@@ -86,7 +86,7 @@ def test_every_program_that_a_launcher_starts_is_among_its_needs(launcher: str) 
 
 
 @pytest.mark.parametrize("launcher", BY_AGENT)
-def test_many_hosts_are_started_side_by_side_and_from_main_alone(launcher: str) -> None:
+def test_hosts_are_started_at_the_same_time_and_from_main_only(launcher: str) -> None:
     """Open MPI builds a tree from 65 hosts on: hosts that start others would need main's key."""
     hosts = tuple(JobHost(f"gpu{n}", f"10.77.{n // 200}.{n % 200 + 1}", 1, (0,)) for n in range(1, 101))
     (launch,) = LAUNCHERS[launcher](world.job(launcher, hosts))
@@ -96,7 +96,7 @@ def test_many_hosts_are_started_side_by_side_and_from_main_alone(launcher: str) 
     assert launch.argv[launch.argv.index("-H") + 1].count(",") == 99
 
 
-def test_one_host_of_horovods_gloo_is_left_to_find_loopback_itself() -> None:
+def test_horovod_with_gloo_finds_loopback_itself_on_one_host() -> None:
     (alone,) = LAUNCHERS["horovodrun-gloo"](world.job("horovodrun-gloo", (GPU1,)))
     (two,) = LAUNCHERS["horovodrun-gloo"](world.job("horovodrun-gloo", (GPU1, GPU2)))
     assert "--network-interfaces" not in alone.argv and "--network-interfaces" in two.argv
@@ -142,7 +142,7 @@ def test_no_slot_at_all() -> None:
 OTHER = Taken("20261120-digits-a1b2", "alice", {"gpu1": (0,), "gpu2": (1, 2)})
 
 
-def test_a_second_job_takes_what_the_first_has_left() -> None:
+def test_a_second_job_takes_the_free_slots() -> None:
     assert take_slots(ROOMS, 2, (OTHER,)) == (
         JobHost("gpu1", "10.77.0.2", 1, (1,)),
         JobHost("gpu2", "10.77.0.3", 1, (0,)),
@@ -150,7 +150,7 @@ def test_a_second_job_takes_what_the_first_has_left() -> None:
     assert take_slots(ROOMS[:1], 1, (OTHER,)) == (JobHost("gpu1", "10.77.0.2", 1, (1,)),)
 
 
-def test_a_job_for_which_too_few_slots_are_free_is_told_who_has_them() -> None:
+def test_too_few_free_slots_are_reported_with_the_jobs_that_have_them() -> None:
     with pytest.raises(NotReady) as caught:
         take_slots(ROOMS, None, (OTHER,))
     holders = "job 20261120-digits-a1b2 of alice has 1 of gpu1, 2 of gpu2"
@@ -172,7 +172,7 @@ def test_the_gpus_of_slots(slots: int, gpus: int, taken: tuple[int, ...], expect
     assert room.gpus_of(taken) == tuple(f"GPU-{n}" for n in expected)
 
 
-def test_ranks_are_told_their_gpus_only_where_others_have_the_rest() -> None:
+def test_visible_gpus_are_set_only_if_other_jobs_have_the_rest() -> None:
     room = Room("gpu1", "10.77.0.2", 2, ("GPU-a", "GPU-b"))
     assert take_slots((room,), 2)[0].visible == ""
     (host,) = take_slots((room,), 1, (Taken("j", "bob", {"gpu1": (0,)}),))

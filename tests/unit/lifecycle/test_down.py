@@ -1,4 +1,4 @@
-"""What `down` removes and proves, by real shells and processes; the engine is a stand-in."""
+"""Removal by `down` and its final check, with real shells and processes and a fake engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ esac
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of what a stand-in for docker has: ``containers``, ``parts``; ``log`` is its past.
+    """A folder with the state of a fake docker: ``containers``, ``parts``; ``log`` has its calls.
 
     Labels in ``containers`` are JSON, and are printed plain if the format does not ask for JSON.
     """
@@ -104,7 +104,7 @@ def test_processes_outside_of_containers_end_and_others_stay(engine: Path) -> No
         assert (neighbour.poll(), stranger.poll()) == (None, None)
 
 
-def test_a_process_that_only_has_the_clusters_name_is_told_and_not_ended(engine: Path) -> None:
+def test_a_process_with_only_the_clusters_name_is_reported_and_not_killed(engine: Path) -> None:
     with sleeping(TOOLKIT_CLUSTER=CLUSTER) as shell:
         report = run(engine)
         (failed,) = report.failures

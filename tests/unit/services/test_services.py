@@ -1,4 +1,4 @@
-"""Services: their containers, what `up` does about them, how they stand; refusals before any contact."""
+"""Services: their containers, the steps of `up`, their status, and refusals before any contact."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_services_are_no_places_for_ranks() -> None:
     assert [c.name for c in services_of("demo", said)] == [service_container("demo", "board")]
 
 
-def test_how_services_stand() -> None:
+def test_the_status_of_services() -> None:
     said = facts(
         board=service("board", "gpu1"), triton=service("triton", "gpu1"), plain=service("plain", "gpu2")
     )
