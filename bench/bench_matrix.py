@@ -1,4 +1,4 @@
-"""Engine x image store x user x way of starting x launcher on the practice cluster; writes docs/matrix.md.
+"""Try container engine x image store x user x transport x launcher; write docs/internals/matrix.md.
 
 usage: bench_matrix.py [--lab NAME] [--keep-lab] [--only ENGINE] FILE
 """
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("file", nargs="?", type=Path)
     args = parser.parse_args()
     if args.file is None:
-        print("matrix  skipped: it takes up to half an hour; python bench/bench_matrix.py docs/matrix.md")
+        print("matrix  skipped: takes 30 minutes; python bench/bench_matrix.py docs/internals/matrix.md")
         return
     start = time.monotonic()
 
@@ -166,7 +166,7 @@ def main() -> None:
     version = json.loads(
         run(sys.executable, "-c", "import json, toolkit; print(json.dumps(toolkit.__version__))")
     )
-    command = "python bench/bench_matrix.py docs/matrix.md"
+    command = "python bench/bench_matrix.py docs/internals/matrix.md"
     args.file.write_text(document(found, outer, version, command, datetime.now(timezone.utc)))
     log(f"{args.file}: {sum(row.ok for row in found)} of {len(found)} lines ok")
     sys.exit(not all(row.ok for row in found))

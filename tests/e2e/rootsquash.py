@@ -4,7 +4,7 @@ usage: python3 rootsquash.py PID SOURCE TARGET [TYPE]    as root, where the prac
 
 Mounts SOURCE at TARGET in the mount namespace of process PID and serves it from there until it is ended.
 It implements the kernel's protocol itself (linux/fuse.h, version 7.31) on /dev/fuse, which practice hosts
-cannot open. Each request is carried out with the caller's uid and gid as the file system's ids of this process,
+cannot open. Each request is carried out with the caller's uid and gid as this process's file system ids,
 65534 in place of 0: so the kernel itself judges what the caller may do, as an NFS server does. Groups other
 than the first are not known to it, as they are not to a server that manages gids on its own.
 """

@@ -28,7 +28,7 @@ from tests.faults.history import (
 from tests.faults.model import Case, Fault, case_at, combinations
 from tests.faults.runner import Trial
 
-PAGE, KEPT = Path("docs/faults.md"), Path("docs/faults-history.jsonl")
+PAGE, KEPT = Path("docs/internals/faults.md"), Path("docs/internals/faults-history.jsonl")
 BEGIN, END = "<!-- written by make faults -->", "<!-- end -->"
 
 
@@ -107,7 +107,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--report",
         action="store_true",
-        help="add new runs to docs/faults-history.jsonl, rewrite docs/faults.md",
+        help="add new runs to docs/internals/faults-history.jsonl, rewrite docs/internals/faults.md",
     )
     return parser.parse_args()
 

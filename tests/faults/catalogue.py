@@ -1,4 +1,4 @@
-"""Every fault and every phase. Adding one is a row here; docs/faults.md is written from it."""
+"""Every fault and every phase. Adding one is a row here; docs/internals/faults.md is written from it."""
 
 from __future__ import annotations
 

@@ -279,12 +279,12 @@ def test_the_kept_history_is_whole_and_the_page_is_written_from_it() -> None:
     broken = Counter(each.commit for each in rows if each.broken)
     assert all(broken[name] >= many for name, many in BROKEN.items())
     assert [each.line() for each in rows if each.broken and not each.fixed] == []
-    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "faults.md").read_text(encoding="utf-8")
     assert with_table(page, rows) == page
 
 
 def test_the_page_has_a_place_for_the_table() -> None:
-    page = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "internals" / "faults.md").read_text(encoding="utf-8")
     assert page.count(BEGIN) == page.count(END) == 1
     assert all(f"`{fault.name}`" in page for fault in FAULTS)
 

@@ -50,14 +50,16 @@ def test_the_site_builds_strictly_and_names_nothing_elsewhere(tmp_path: Path) ->
 
 def test_the_site_is_not_built_with_an_orphan_or_a_dead_link(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    (tmp_path / "docs" / "alone.md").write_text("# Alone\n\n[x](gone.md) [y](lab.md#gone) [z](../GONE.md)\n")
+    (tmp_path / "docs" / "alone.md").write_text(
+        "# Alone\n\n[x](gone.md) [y](how-to/images.md#gone) [z](../GONE.md)\n"
+    )
     config = tmp_path / "mkdocs.yml"
     config.write_text(
         f"INHERIT: {ROOT}/mkdocs.yml\ndocs_dir: {tmp_path}/docs\nhooks: [{ROOT}/scripts/site/hook.py]\n"
     )
     done = build(tmp_path / "site", "--config-file", str(config))
     assert done.returncode != 0
-    for words in ("alone.md", "gone.md'", "lab.md#gone'", "top/GONE.md'"):
+    for words in ("alone.md", "gone.md'", "how-to/images.md#gone'", "top/GONE.md'"):
         assert words in done.stderr
 
 
@@ -94,18 +96,18 @@ def test_nested_lists_are_nested_in_the_site_too() -> None:
 @pytest.mark.parametrize(
     ("page", "text", "expected"),
     [
-        ("lab.md", "[x](network.md#a)", "[x](network.md#a)"),
+        ("glossary.md", "[x](network.md#a)", "[x](network.md#a)"),
         ("adr/0001.md", "[x](../network.md)", "[x](../network.md)"),
-        ("services.md", "[x](../SECURITY.md)", "[x](top/SECURITY.md)"),
+        ("index.md", "[x](../SECURITY.md)", "[x](top/SECURITY.md)"),
         (
             "reference/hosts-yaml.md",
             "[x](../../examples/hosts.full.yaml)",
             "[x](../top/examples/hosts.full.yaml.md)",
         ),
-        ("top/README.md", "[x](docs/adr/README.md#y)", "[x](../adr/README.md#y)"),
+        ("top/README.md", "[x](docs/internals/adr/README.md#y)", "[x](../internals/adr/README.md#y)"),
         ("top/README.md", "[x](LICENSE) [y](#here)", "[x](LICENSE.md) [y](#here)"),
         ("top/examples/README.md", "[x](../docs/reference/porting.md)", "[x](../../reference/porting.md)"),
-        ("lab.md", "[x](https://example.com/docs/y.md) [y](faults-history.jsonl)", None),
+        ("glossary.md", "[x](https://example.com/docs/y.md) [y](faults-history.jsonl)", None),
     ],
 )
 def test_links_lead_to_where_the_site_has_a_file(page: str, text: str, expected: str | None) -> None:

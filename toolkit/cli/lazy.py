@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 _EXAMPLES = "\n\nExamples:\n"
 
 
-class Command(TyperCommand):
+class VerbCommand(TyperCommand):
     """A command whose help is plain text; ``examples`` are command lines, each with a comment or without."""
 
     examples: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Verb(TyperCommand):
         """The command with its options; imports its module."""
         alone = typer.Typer(add_completion=False)
         settings = {"allow_interspersed_args": False} if self._passes_on else None
-        cls = _named(self._cls) if self._cls else Command
+        cls = _named(self._cls) if self._cls else VerbCommand
         alone.command(self.name, cls=cls, context_settings=settings)(_named(self.place))
         command: Any = typer.main.get_command(alone)
         command.help, _, examples = command.help.partition(_EXAMPLES)

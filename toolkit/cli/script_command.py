@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.cli.common import say
-from toolkit.cli.lazy import Command
+from toolkit.cli.lazy import VerbCommand
 from toolkit.jobs.launcher import misplaced_options
 
 
-class ScriptCommand(Command):
+class ScriptCommand(VerbCommand):
     """A command that passes words after SCRIPT on, and prints a hint if its own options are among them."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -107,9 +107,13 @@ engine=$(timeout -k 2 20 docker info --format '{{json .}}' 2>&1)
 # An engine that hangs must not take the other questions along.
 case $? in 124|137) engine='no answer within 20 s'; docker() { :; } ;; esac
 say docker "$engine"
-ids=$(docker ps -aq --no-trunc --filter label=toolkit.cluster 2>/dev/null)
-said=; [ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null)
+# A list that failed is not an empty one. A container that is removed meanwhile makes inspect fail.
+list() { docker ps -aq --no-trunc --filter label=toolkit.cluster; }
+unlisted=; ids=$(list 2>/dev/null) || ids=$(list 2>/dev/null) || unlisted="status $? $(list 2>&1 >/dev/null)"
+said=
+[ -z "$ids" ] || said=$(docker inspect $ids 2>/dev/null) || said=$(docker inspect $(list) 2>/dev/null)
 say containers "$said"
+say unlisted "$unlisted"
 # Those of containers too: somebody may have taken their names away; they need not travel again for that.
 used=$(printf "%s\n" "$said" | sed -n 's/^ *"Image": "\(sha256:[0-9a-f]*\)".*/\1/p')
 # What an engine with the containerd store can inspect need not be whole; what it lists is.
@@ -210,6 +214,9 @@ def _facts(host: str, cluster: str, parts: Sections, need_docker: bool, engine: 
         if need_docker:
             raise
         info = EngineInfo()
+    if info.version and (failed := parts.get("unlisted", "")):
+        status, _, words = failed.removeprefix("status ").partition(" ")
+        raise CommandFailed("docker ps", whole(status, 255) or 1, words, host)
     ssh = parts["ssh"].split()
     gpus, gpu_trouble = parse_smi(parts["gpus"])
     listed = map(_container_facts, json_list(ContainerInspect, parts["containers"]))

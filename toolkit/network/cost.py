@@ -1,7 +1,7 @@
 """Seconds of an all-reduce from algorithm, number of ranks, bytes and link, and a fit to measured ones.
 
-Every formula is derived in docs/predict.md. Sizes are bytes, rates bits of payload per second, times
-seconds. A single rank has nobody to talk to, and every formula gives 0 for it.
+Every formula is derived in docs/explanation/prediction.md. Sizes are bytes, rates bits of payload per
+second, times seconds. A single rank has nobody to talk to, and every formula gives 0 for it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ measured.
 
 Gloo has one algorithm for all sizes and no setting for it. NCCL chooses among its own by a model of the
 network; what it does not find by itself is how many sockets a TCP link needs. Sources stand beside each
-trial; `docs/network.md` says it for people.
+trial; `docs/explanation/network.md` says it for people.
 
 The choice is kept on main as JSON, and handed to jobs:
 

@@ -111,7 +111,7 @@ def test_a_job_shows_its_id(hosts: Path) -> None:
 def test_every_verb_is_named_by_the_page_about_it() -> None:
     """The table says where each verb is from Python, and what it says is there."""
     verbs = set(docs_check.verbs())
-    page = (Path(toolkit.__file__).parents[1] / "docs/api.md").read_text()
+    page = (Path(toolkit.__file__).parents[1] / "docs/how-to/python-api.md").read_text()
     rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
     named: set[str] = set()
     for cell, _ in rows:

@@ -460,6 +460,39 @@ def test_the_state_is_where_the_hosts_file_says_for_each_user(tmp_path: Path) ->
     assert sections["place"] == f"/the scratch/{me}"
 
 
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_a_list_of_containers_that_failed_is_not_an_empty_one(tmp_path: Path, failures: int) -> None:
+    """The engine fails the first lists: one failure is retried, and then it is an error of the host."""
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f"""#!/bin/sh
+case "$1" in
+info) echo '{json.dumps(OLD_INFO)}' ;;
+ps)
+  echo x >>"$HOME/asked"
+  [ "$(wc -l <"$HOME/asked")" -gt {failures} ] || {{ echo 'Error response from daemon: busy' >&2; exit 1; }}
+  echo abc ;;
+inspect) echo '{json.dumps([CONTAINER])}' ;;
+esac
+"""
+    )
+    docker.chmod(0o755)
+    done = subprocess.run(
+        [str(token) for token in probe_command("i:1", "demo", "gpu1", NONCE).argv],
+        capture_output=True,
+        check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)},
+    )
+    sections = read_frames(done.stdout, NONCE)
+    if failures == 1:
+        assert [c.name for c in parse_facts("here", "demo", sections).containers] == ["toolkit-demo-worker"]
+        return
+    for need_docker in (True, False):
+        with pytest.raises(CommandFailed, match=r"docker ps.*status 1") as failed:
+            parse_facts("here", "demo", sections, need_docker)
+        assert failed.value.host == "here"
+
+
 @pytest.mark.parametrize("name", ["my-notebook", "toolkit-demo", "toolkit-other-main", "x-toolkit-demo-main"])
 def test_labels_of_an_image_make_no_container_one_of_a_cluster(name: str) -> None:
     """Every container that is made from the image has them; its name is the user's choice."""

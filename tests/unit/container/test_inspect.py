@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import io
 import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +188,24 @@ def test_rows_of_the_table_of_connections() -> None:
 
 def test_handlers_are_found_in_a_program() -> None:
     assert stacks.handlers_in(SLEEPER) == [(6, 6)] and stacks.handlers_in("x = (") == []
+
+
+def test_only_one_thread_builds_a_syntax_tree_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are inspected in several threads; Python 3.11 can raise SystemError otherwise."""
+    inside = threading.Semaphore(1)
+
+    def parse(text: str) -> ast.Module:
+        assert inside.acquire(blocking=False), "two threads parse"
+        time.sleep(0.01)
+        inside.release()
+        return real(text)
+
+    real = ast.parse
+    with monkeypatch.context() as patch:
+        patch.setattr(stacks.ast, "parse", parse)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(stacks.handlers_in, [SLEEPER] * 4))
+    assert found == [[(6, 6)]] * 4
 
 
 class Collector:

@@ -90,3 +90,27 @@ def test_every_program_starts_with_what_is_sent(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(names) > 40
+
+
+def test_the_imports_of_every_program_are_found_without_a_parser() -> None:
+    for name, text in container_programs().items():
+        if name.endswith(".py"):
+            parsed = [
+                node.module
+                for node in ast.parse(text).body
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("toolkit.")
+            ]
+            assert list(imports_of(text)) == parsed, name
+
+
+def test_packing_uses_no_parser_that_fails_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 can raise SystemError if several threads build syntax trees (python/cpython#106905)."""
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise SystemError("AST constructor recursion depth mismatch (before=60, after=59)")
+
+    packed.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(ast, "parse", fail)
+        text = packed("transfer.relay")
+    assert "toolkit.container.transfer.relay" in text

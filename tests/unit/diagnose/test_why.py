@@ -246,6 +246,6 @@ def test_the_table_says_what_is_missing() -> None:
 def test_the_page_names_every_kind_of_verdict() -> None:
     from toolkit.diagnose import verdict
 
-    page = (Path(__file__).resolve().parents[3] / "docs" / "why.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "debug-a-hanging-job.md").read_text()
     for kind in (*verdict.FIXES, "runs", "unclear", "end"):
         assert f"`{kind}`" in page or kind in ("gpu", "collective"), kind

@@ -199,7 +199,7 @@ def test_the_middle_lies_between_the_bounds_and_grows_with_what_it_is_made_of(
     assert done.likely <= done.most * (1 + 1e-12)
     assert step(compute * 1.1, runs, times).likely > done.likely
     assert step(compute, runs, [t * 1.1 for t in times]).likely > done.likely
-    # One bucket after the other, as docs/predict.md tells it.
+    # One bucket after the other, as docs/explanation/prediction.md tells it.
     arrived = ready = 0.0
     for (each, count), takes in zip(runs, times, strict=True):
         for _ in range(count):

@@ -7,12 +7,15 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 STACK_S = 5.0  # a process with very many threads takes py-spy that long
 MOST_FRAMES = 60
+# Python 3.11 can raise SystemError if several threads build syntax trees (python/cpython#106905).
+_PARSING = threading.Lock()
 USUAL = "/opt/venv/bin:/usr/local/bin:/usr/bin"
 
 
@@ -117,7 +120,8 @@ class Sources:
 def handlers_in(text: str) -> list[tuple[int, int]]:
     """First and last line of each handler of exceptions in a program."""
     try:
-        tree = ast.parse(text)
+        with _PARSING:
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return []
     return [
