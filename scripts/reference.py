@@ -18,6 +18,7 @@ from api_page import api_page
 from message_page import message_page
 
 from toolkit.cli.app import app
+from toolkit.cli.help import usages
 from toolkit.cli.lazy import loaded
 from toolkit.diagnose.known_errors import GAP, KNOWN_ERRORS, OR, KnownError
 from toolkit.errors import EXIT_CODES
@@ -122,15 +123,17 @@ def cli_page(command: Any) -> str:
     """Return the page about all verbs, in the order in which `toolkit --help` lists them."""
     lines = [
         *("# Command line", "", MADE, ""),
-        "Replace values in capitals. An option in parentheses after another is its opposite.",
-        "Every command takes `--help`. After `toolkit --install-completion` the shell completes verbs,",
-        "options, hosts and other names, and the jobs that your machine has started or listed.",
+        "Replace words in capitals with your values. The option in brackets is the opposite of the option",
+        "before it. Every command has `--help`. After `toolkit --install-completion`, your shell completes",
+        "commands, options, hosts and the jobs that this machine started or listed.",
         *("", "## toolkit", ""),
         *_options(command),
     ]
     for name, verb in _verbs(command, "toolkit"):
         lines += ["", f"## {name}", "", *_paragraphs(verb.help or ""), ""]
-        lines += ["```", _usage(name, verb), "```", "", *_arguments(verb), *_options(verb)]
+        lines += ["```", *(f"{name} {way}" for way in usages(verb)), "```", ""]
+        lines += ["Examples:", "", "```sh", *verb.examples, "```", ""]
+        lines += [*_arguments(verb), *_options(verb)]
     lines += ["", "## Exit codes", ""]
     lines += _table(("Code", "Meaning"), [(str(code), text) for code, text in EXIT_CODES.items()])
     lines += ["", *_paragraphs(_JSON)]
@@ -147,7 +150,9 @@ otherwise; `more` is the command that explains the message, or empty."""
 
 
 def _paragraphs(text: str) -> list[str]:
-    return [" ".join(part.split()) if part else "" for part in _with_gaps(text)]
+    return [
+        part if part.startswith("- ") else " ".join(part.split()) if part else "" for part in _with_gaps(text)
+    ]
 
 
 def _with_gaps(text: str) -> Iterator[str]:
@@ -167,11 +172,6 @@ def _verbs(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _params(verb: Any, kind: str) -> list[Any]:
     return [p for p in verb.params if p.param_type_name == kind and not getattr(p, "hidden", False)]
-
-
-def _usage(name: str, verb: Any) -> str:
-    words = [p.metavar or p.name.upper() for p in _params(verb, "argument")]
-    return " ".join([name, "[OPTIONS]", *words])
 
 
 def _arguments(verb: Any) -> list[str]:
@@ -204,7 +204,9 @@ def _default(option: Any) -> str:
 
 def _meaning(option: Any) -> str:
     variable = option.envvar if isinstance(option.envvar, str) else ""
-    return (option.help or "") + (f" Variable: `{variable}`." if variable else "")
+    notes = [f"variable: `{variable}`"] if variable else []
+    notes += ["repeatable"] if option.multiple else []
+    return (option.help or "").rstrip(".") + (f" ({'; '.join(notes)})" if notes else "")
 
 
 # hosts.yaml

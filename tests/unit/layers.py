@@ -100,6 +100,7 @@ LATE = {
     ("cluster.session", "toolkit.remote.engine"): "Docker SDK; most commands never ask this machine's engine",
     ("cli.app", "toolkit.cli.failure"): "only an error needs it",
     ("cli.app", "toolkit.cli.explain"): "PyYAML; only `--explain` needs it",
+    ("cli.lazy", "toolkit.cli.help"): "only --help needs it",
     (
         "cli.complete",
         "toolkit.hostsfile.yaml",

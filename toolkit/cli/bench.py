@@ -1,4 +1,4 @@
-"""toolkit bench: what the network between the containers gives, measured in the real image."""
+"""toolkit bench network: measure the network between the containers, in the image of the cluster."""
 
 from __future__ import annotations
 
@@ -33,28 +33,48 @@ from toolkit.plan.show import table
 
 def network(
     hosts: HostsFile = DEFAULT_HOSTS,
-    seconds: Annotated[float, typer.Option(help="Of sending per direction of a pair; 0 for no pairs.")] = 0.5,
-    streams: Annotated[int, typer.Option(help="TCP connections at once between a pair.")] = 4,
+    seconds: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Send for SECONDS per pair and direction; 0 skips the pairs"),
+    ] = 0.5,
+    streams: Annotated[
+        int, typer.Option(metavar="N", help="Number of parallel TCP connections per pair")
+    ] = 4,
     engine: Annotated[
         str,
         typer.Option(
             "--backend",
-            help="What does the all-reduce: auto, mpi, gloo or nccl.",
+            metavar="auto|mpi|gloo|nccl",
+            help="Library that runs the all-reduce. `auto`: nccl if every rank has a GPU, otherwise mpi",
             autocompletion=complete.one_of("auto", "mpi", "gloo", "nccl"),
         ),
     ] = "auto",
-    most: Annotated[int, typer.Option(metavar="MIB", help="Largest all-reduce; 0 for none.")] = 256,
-    budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all all-reduces together.")] = 30.0,
+    most: Annotated[int, typer.Option(metavar="MIB", help="Largest all-reduce, in MiB; 0 skips it")] = 256,
+    budget: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Limit for all all-reduces together; the remaining sizes are skipped"
+        ),
+    ] = 30.0,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST[,HOST]", help="These hosts alone.", autocompletion=complete.host_list),
+        typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to look at.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report")] = None,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Bandwidth and latency of every ordered pair of hosts, then all-reduce from 1 KiB up over all slots."""
+    """Measure bandwidth, latency and all-reduce.
+
+    Measures every ordered pair of hosts, then all-reduce over all slots, from 1 KiB up to --most. Needs a
+    cluster that is up.
+
+    Examples:
+        toolkit bench network
+        toolkit bench network --backend mpi --report network.html
+        toolkit bench network --only gpu1,gpu2 --json
+    """
     line = CommandLine()
     bench = NetworkBench(seconds, streams, engine, most * 1024**2, budget)
     line.read(check_bench, bench)

@@ -1,4 +1,4 @@
-"""toolkit check: what would stop a job, told before it does, with the command that cures it."""
+"""toolkit check: find problems before they stop a job, and print a fix for each."""
 
 from __future__ import annotations
 
@@ -36,23 +36,33 @@ def check(
         list[str],
         typer.Option(
             "--check",
-            metavar="CHECK[,CHECK]",
-            help="These checks alone; repeatable.",
+            metavar="ID[,ID]",
+            help="Run only these checks",
             autocompletion=complete.check_list,
         ),
     ] = [],  # noqa: B006
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as failures.")] = False,
-    fix: Annotated[bool, typer.Option("--fix", hidden=True, help="Run toolkit gc afterwards.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on warnings too")] = False,
+    fix: Annotated[bool, typer.Option("--fix", hidden=True, help="Run `toolkit gc` afterwards")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", hidden=True, help="With --fix, print the plan only.")
+        bool, typer.Option("--dry-run", hidden=True, help="With --fix, print the plan only")
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Start no containers: what only they can see is not checked.")
+        bool, typer.Option("--quick", help="Start no test containers and skip the checks that need them")
     ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Look for what would stop, spoil or slow a job, and change nothing; 1 means an error."""
+    """Find problems that would break, corrupt or slow a job.
+
+    Checks every host and prints a fix for each problem; `toolkit gc` removes leftovers of earlier runs. The
+    hosts keep their configuration and files, but toolkit starts short-lived test containers there that
+    listen on ports (none with --quick). Exits with 1 if there is an error.
+
+    Examples:
+        toolkit check
+        toolkit check --quick --strict
+        toolkit check --check docker-version,clock --json
+    """
     inventory = load(hosts)
     findings = look(inventory, choose_checks(listed(only)), trace if verbose else None, quick)
     verdict = worst(findings)
@@ -79,6 +89,6 @@ def check(
 def _gc(
     inventory: Inventory, dry_run: bool, as_json: bool, verbose: bool
 ) -> tuple[Collection, Report | None]:
-    """Do what `toolkit gc` does without options."""
+    """Remove leftovers, as `toolkit gc` does without options."""
     with connect(inventory, verbose, questions=questions()) as session:
         return remove_leftovers(session, None, False, dry_run, as_json, verbose)

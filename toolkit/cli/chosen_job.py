@@ -1,4 +1,4 @@
-"""The job that a command line means: its id, the last part of it, or the newest one."""
+"""The job that a command line names: by its id, the last part of the id, or as the newest job."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Job = Annotated[
     str,
     typer.Argument(
         metavar="[JOB]",
-        help="A job's id, or the last part of it; the newest one if absent.",
+        help="Id of a job, or the last part of the id (default: the newest job)",
         autocompletion=complete.jobs,
     ),
 ]
 
 
 def read_job(line: CommandLine, job: str) -> None:
-    """Note what is wrong with the word for a job."""
+    """Collect problems of the word that names a job."""
     if job:
         line.value("JOB", job_word, job)
 
 
 def wanted_job(session: Session, job: str, running: bool = False) -> JobStatus:
-    """The job of that id, or the one that started last, ``running`` ones first."""
+    """Return the job of that id, or the newest job; ``running`` prefers jobs that run."""
     session.require_some()
     return job_status(session, job) if job else newest_job(session, running)
 
 
 def say_lost(job: JobStatus) -> None:
-    """Say that what is shown of a job is all that there will be."""
+    """Print that a lost job will have no more output."""
     if job.state == "lost":
-        say(f"job {job.id}: lost; main went down under it, and this is what it had said until then")
+        say(f"job {job.id}: lost, because the main container stopped during the job; its output ends there")

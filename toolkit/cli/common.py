@@ -1,6 +1,6 @@
-"""What the verbs share: options, output, the way to the hosts.
+"""Options, output and connections that the verbs share.
 
-What leads to the hosts is imported inside functions: help, completion and errors print without it.
+Functions import the code that connects to hosts when they need it. Help, completion and errors need none.
 """
 
 from __future__ import annotations
@@ -23,43 +23,56 @@ if TYPE_CHECKING:
     from toolkit.core.finding import Finding
     from toolkit.hostsfile.inventory import Inventory
 
+# The heading of options that most verbs have.
+COMMON = "Common options"
+
 HostsFile = Annotated[
     str,
-    typer.Option("--hosts", envvar="TOOLKIT_HOSTS", metavar="FILE", help="The hosts file."),
+    typer.Option(
+        "--hosts", envvar="TOOLKIT_HOSTS", metavar="FILE", help="Path of hosts.yaml", rich_help_panel=COMMON
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print the result as JSON on standard output", rich_help_panel=COMMON),
+]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Look, but change nothing: print what would be done.")
+    bool, typer.Option("--dry-run", help="Print the plan and change nothing", rich_help_panel=COMMON)
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every command and every step.")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Print every command that hosts run, and every step", rich_help_panel=COMMON
+    ),
+]
 
 NoCheck = Annotated[
-    bool, typer.Option("--no-check", help="Do not look for faults of the hosts first, see `toolkit check`.")
+    bool, typer.Option("--no-check", help="Skip the checks of the hosts (see `toolkit check`)")
 ]
 
 OnInterrupt = Annotated[
     str,
     typer.Option(
         metavar="ask|stop|detach",
-        help="What the first Ctrl-C does; without a terminal to ask on, ask means stop.",
+        help="Action of the first Ctrl-C. Without a terminal, `ask` means `stop`",
         autocompletion=one_of("ask", "stop", "detach"),
     ),
 ]
 Fold = Annotated[
-    bool, typer.Option("--fold/--no-fold", help="Show a line once that several ranks print, and say which.")
+    bool, typer.Option("--fold/--no-fold", help="Collapse a line that several ranks print into one line")
 ]
 Raw = Annotated[
     bool,
-    typer.Option("--raw", help="Pass all escape sequences of ranks to the terminal (default: colors only)."),
+    typer.Option("--raw", help="Pass all escape sequences of ranks to the terminal (default: colors only)"),
 ]
 
 DEFAULT_HOSTS = "hosts.yaml"
-# Of texts that go with lines of other topics.
+# Spaces in front of notices that belong to a line of another topic.
 _INDENTS = {"CODE": " " * 2, "PULL": " " * 10}
 
 
 def say(text: str) -> None:
-    """Print for people: on standard error, so that standard output stays for results."""
+    """Print a message for people on standard error. Standard output is for results."""
     _print(sys.stderr, _as_lines(text or "\n"))
 
 
@@ -83,7 +96,7 @@ def _as_lines(text: str) -> str:
 
 
 def _print(stream: TextIO, text: str) -> None:
-    # Hosts, containers and ranks can put any characters into what they send.
+    # Text of hosts, containers and ranks can contain any characters.
     stream.write(printable(text))
     stream.flush()
 
@@ -94,12 +107,12 @@ def put_json(value: Any) -> None:
 
 
 def put_file(text: str) -> None:
-    """Print a file that toolkit made on standard output, for another program: every byte as it is."""
+    """Print a file that toolkit made on standard output, unchanged, for another program."""
     sys.stdout.write(text)
 
 
 def warn(findings: Iterable[Finding]) -> None:
-    """Say what was found before anything is started; it goes on all the same."""
+    """Print findings that do not stop the command."""
     for finding in findings:
         host = f"{finding.host}: " if finding.host else ""
         what = printable_line(f"{host}{finding.subject}: {finding.what}")
@@ -118,13 +131,13 @@ def as_warnings(findings: Iterable[Finding]) -> dict[str, Any]:
 
 
 def to_stdout(data: bytes) -> None:
-    """Pass output on as it comes."""
+    """Write a piece of a command's standard output."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def to_stderr(data: bytes) -> None:
-    """Pass on as it comes what a command says beside its output."""
+    """Write a piece of a command's standard error."""
     sys.stderr.buffer.write(data)
     sys.stderr.buffer.flush()
 
@@ -132,11 +145,11 @@ def to_stderr(data: bytes) -> None:
 def rank_output(raw: bool, errors: bool = False) -> Callable[[bytes], None]:
     """Return a sink for output of programs in containers, with a filter if a terminal shows it.
 
-    The filter ends colors with each piece of output, so that they do not apply to text of toolkit.
+    The filter ends colors after each piece of output, so that they do not apply to messages of toolkit.
 
     Args:
-        raw: pass every byte to the terminal as well.
-        errors: to standard error in place of standard output.
+        raw: pass every byte to the terminal too.
+        errors: write to standard error instead of standard output.
     """
     sink, stream = (to_stderr, sys.stderr) if errors else (to_stdout, sys.stdout)
     if raw or not stream.isatty():
@@ -159,14 +172,14 @@ def connect(
     questions: Questions = (),
     desks: bool = False,
 ) -> Session:
-    """Connect to the hosts and say who did not answer; arguments as in ``Session.open``."""
+    """Connect to the hosts and report those that do not answer; arguments as in ``Session.open``."""
     return connection_of(inventory, verbose).connect(names, questions, desks)
 
 
 def connection_of(
     inventory: Inventory, verbose: bool, notice: Callable[[Notice], None] | None = None
 ) -> Connection:
-    """Return the way to a cluster; ``verbose`` prints each command that a host runs.
+    """Return the connection to a cluster; ``verbose`` prints each command that a host runs.
 
     Args:
         notice: shows the notices of a command, see ``show_notice``.
@@ -179,7 +192,7 @@ def connection_of(
 
 
 def show_notice(notice: Notice) -> None:
-    """Print a notice; problems of hosts are for the verb, as commands differ in how many they print."""
+    """Print a notice, except for problems of hosts: each verb decides how many of them it prints."""
     if notice.topic is Topic.CHANGES:
         say_changes(notice.findings)
     elif notice.topic is not Topic.HOSTS:
@@ -194,10 +207,10 @@ def _warn_of(finding: Finding) -> None:
 
 def _say_timings(session: Session) -> None:
     for name, seconds in session.timings.items():
-        say(f"          {name}: connected and asked in {seconds:.2f} s")
+        say(f"          {name}: connected and queried in {seconds:.2f} s")
 
 
 def trace(host: str, line: str) -> None:
-    """Say a command that a host is about to run, for ``--verbose``."""
+    """Print a command that a host is about to run, for ``--verbose``."""
     shown = " ".join(line.split())
     say(f"       $  {host}: {shown if len(shown) <= 400 else shown[:397] + '…'}")

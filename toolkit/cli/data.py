@@ -31,10 +31,15 @@ app = typer.Typer(
 def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Bring every host what it lacks of the data, hosts from each other. `up` does this by itself.
+    """Copy the data sets of hosts.yaml to every host.
 
-    What has changed here since is sent; what has gone here goes there, if it was sent from here. When it is
-    cut off, what has come stays, and the next time only the rest travels.
+    Each host receives only missing and changed files; hosts send files to each other. Files that you delete
+    locally are also deleted on the hosts if toolkit sent them. An interrupted transfer resumes at the next
+    run. `toolkit up` includes this step.
+
+    Examples:
+        toolkit data send
+        toolkit data send --dry-run
     """
     with prepare_data_send(connection_of(load(hosts), verbose, show_notice)) as prepared:
         report = carry_out(prepared, dry_run, as_json, verbose)
@@ -43,7 +48,14 @@ def send(
 
 @app.command("ls")
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
-    """Show which host has which data, and whether it is what this machine has now. Changes nothing."""
+    """Show which host has which data set.
+
+    Compares the copy on each host with the data on this machine. Changes nothing.
+
+    Examples:
+        toolkit data ls
+        toolkit data ls --json
+    """
     rows = DataPart(connection_of(load(hosts), verbose)).rows()
     if as_json:
         put_json({"rows": [asdict(row) for row in rows]})
@@ -57,9 +69,13 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
 def remove(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Remove the data from the hosts: what was sent there, if nobody has changed it since.
+    """Remove the data sets from the hosts.
 
-    Files that came there in another way stay.
+    Removes the files that toolkit sent. Files that changed since, and files from another source, stay.
+
+    Examples:
+        toolkit data rm --dry-run
+        toolkit data rm
     """
     with prepare_data_remove(connection_of(load(hosts), verbose, show_notice)) as prepared:
         report = carry_out(prepared, dry_run, as_json, verbose)

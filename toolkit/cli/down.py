@@ -1,4 +1,4 @@
-"""toolkit down: remove the cluster from every host and prove that nothing is left."""
+"""toolkit down: remove the cluster from every host and verify the removal."""
 
 from __future__ import annotations
 
@@ -25,17 +25,25 @@ from toolkit.protocol.names import RUNS
 def down(
     hosts: HostsFile = DEFAULT_HOSTS,
     save: Annotated[
-        bool, typer.Option(help="First bring the jobs' records, logs and results to ./runs/CLUSTER.")
+        bool, typer.Option(help="First download job records, logs and results to ./runs/CLUSTER")
     ] = True,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """End the cluster's jobs and remove its containers, keys and files from every host; images stay."""
+    """Stop all jobs and remove the cluster from the hosts.
+
+    Removes containers, SSH keys and files of this cluster from every host. Images and data sets stay on the
+    hosts; see `toolkit image prune` and `toolkit data rm`.
+
+    Examples:
+        toolkit down
+        toolkit down --no-save
+    """
     inventory = load(hosts)
     save_to = f"{RUNS}/{inventory.cluster}" if save else ""
     with prepare_down(connection_of(inventory, verbose, show_notice), save_to) as prepared:
         for job in prepared.running_jobs() if dry_run else ():
-            say(f"job {job} is running, and would be ended")
+            say(f"job {job} is running and would be stopped")
         report = carry_out(prepared, dry_run, as_json, verbose)
     exit_with(report)

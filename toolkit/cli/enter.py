@@ -1,4 +1,4 @@
-"""toolkit exec and shell: inside the containers."""
+"""toolkit exec and toolkit shell: run programs in the containers."""
 
 from __future__ import annotations
 
@@ -36,22 +36,28 @@ def execute(
         list[str], typer.Argument(metavar="[HOST] -- COMMAND...", autocompletion=complete.first_host)
     ],
     hosts: HostsFile = DEFAULT_HOSTS,
-    everywhere: Annotated[bool, typer.Option("--all", help="On every host.")] = False,
+    everywhere: Annotated[bool, typer.Option("--all", help="Run the command on every host")] = False,
     timeout: Annotated[
         str | None,
-        typer.Option(
-            metavar="SECONDS", help="End the command after this many seconds (default: no time limit)."
-        ),
+        typer.Option(metavar="SECONDS", help="End the command after SECONDS (default: no time limit)"),
     ] = None,
     raw: Raw = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run a command in the container of main, of HOST, or with --all of every host.
+    """Run a command in the container of one host or all hosts.
 
-    What it prints is passed on as it comes; with --all host by host, when all have ended, and with --json at
-    the end, each up to 4 MiB of each output of a host. Ends with the command's own status; with --all with 1
-    when it failed anywhere. The command reads nothing; for one that does: toolkit shell HOST < FILE.
+    Without HOST, the command runs in the main container. There is no time limit unless you set --timeout.
+
+    - On one host, toolkit prints the output immediately and exits with the exit code of the command.
+    - With --all or --json, toolkit prints the output at the end, at most 4 MiB of each stream per host.
+    - With --all, toolkit exits with 1 if the command failed on any host.
+    - The standard input of the command is empty. To send input, use `toolkit shell HOST < FILE`.
+
+    Examples:
+        toolkit exec nvidia-smi
+        toolkit exec gpu2 -- ls -l /data
+        toolkit exec --all --timeout 60 -- df -h /
     """
     line = CommandLine()
     seconds = line.seconds("--timeout", timeout)
@@ -79,16 +85,16 @@ def execute(
 
 
 def _put_named(host: str, text: str, raw: bool, errors: bool = False) -> None:
-    """Print each line of a host's output behind the host's name."""
+    """Print each line of a host's output after the name of the host."""
     for line in text.splitlines():
-        # A sink for each line: colors of one line do not apply to the name in front of the next.
+        # One sink for each line, so that colors of a line do not apply to the next host name.
         rank_output(raw, errors)(f"[{host}] {line}\n".encode(errors="replace"))
 
 
 def _split(
     line: CommandLine, inventory: Inventory | None, words: list[str], everywhere: bool
 ) -> tuple[list[str], list[str]]:
-    """Names of hosts and the command; words that no host's name can be told from are the command."""
+    """Return the names of the hosts and the command; a word that names no host belongs to the command."""
     known = inventory.names if inventory else ()
     first, rest = words[0], words[1:]
     if everywhere:
@@ -100,19 +106,31 @@ def _split(
             line.refuse(first, f"is not a host of the file; there are: {', '.join(known)}")
         argv = rest[1:] if rest[:1] == ["--"] else rest
         if not argv:
-            line.refuse("", f"say what to run: toolkit exec {first} -- CMD")
+            line.refuse("", f"a command is missing: toolkit exec {first} -- COMMAND")
         return [first], argv
     return [inventory.main] if inventory else [], words
 
 
 def shell(
     host: Annotated[
-        str, typer.Argument(metavar="[HOST]", help="Main if absent.", autocompletion=complete.hosts)
+        str,
+        typer.Argument(
+            metavar="[HOST]", help="A host (default: the main host)", autocompletion=complete.hosts
+        ),
     ] = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     verbose: Verbose = False,
 ) -> None:
-    """Open a shell in the container of main or of HOST; without a terminal it runs what it reads."""
+    """Open a shell in a host's container.
+
+    Without HOST, the shell opens in the main container. If standard input is not a terminal, the shell runs
+    the commands that it reads.
+
+    Examples:
+        toolkit shell
+        toolkit shell gpu2
+        toolkit shell gpu2 < commands.sh
+    """
     line = CommandLine()
     inventory = line.hosts(hosts)
     if inventory and host:
@@ -123,18 +141,18 @@ def shell(
         container = session.container(name).container
         at_terminal = sys.stdin.isatty()
         tty = ("-t",) if at_terminal else ()
-        # Not a login shell: /etc/profile would put another PATH in place of the image's.
+        # Not a login shell: /etc/profile would replace the PATH of the image.
         best = "command -v bash >/dev/null && exec bash; exec sh"
         enter = command("docker", "exec", "-i", *tty, container, "sh", "-c", best)
         if at_terminal:
             raise typer.Exit(session.runners[name].interactive(enter))
-        # What comes here ends, and its end is passed on; a terminal over there would wait for more.
+        # The end of the input is passed on. A terminal on the host would wait for more input.
         given = iter(lambda: os.read(0, 1 << 15), b"")
         _end(session.runners[name].follow(enter, to_stdout, to_stderr, given))
 
 
 def _end(done: Result) -> NoReturn:
-    """End as the command did, and say what befell it, if that was no doing of its own."""
+    """Exit with the status of the command; print the reason if the command did not end on its own."""
     if done.stderr:
         say(done.stderr.strip())
     raise typer.Exit(done.status)

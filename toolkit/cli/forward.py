@@ -1,4 +1,4 @@
-"""toolkit forward: open services on this machine, through ssh."""
+"""toolkit forward: make services available on this machine over SSH."""
 
 from __future__ import annotations
 
@@ -20,24 +20,35 @@ from toolkit.services.forward import Door, Doors
 def forward(
     services: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SERVICE]...", help="All if absent.", autocompletion=complete.services),
+        typer.Argument(
+            metavar="[SERVICE]...",
+            help="A service in hosts.yaml (default: all services)",
+            autocompletion=complete.services,
+        ),
     ] = None,
     hosts: HostsFile = DEFAULT_HOSTS,
     port: Annotated[
         str | None,
-        typer.Option(metavar="N", help="The port here; its own, or a free one, if absent."),
+        typer.Option(metavar="N", help="Local port (default: the port of the service, or a free port)"),
     ] = None,
-    browser: Annotated[bool, typer.Option("--open", help="Open the first one in a browser.")] = False,
+    browser: Annotated[bool, typer.Option("--open", help="Open the first service in a browser")] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Open services at 127.0.0.1 of this machine, through ssh, until Ctrl-C."""
+    """Make services available at 127.0.0.1 of this machine.
+
+    Forwards the ports of the services in hosts.yaml, such as TensorBoard, over SSH until you press Ctrl-C.
+
+    Examples:
+        toolkit forward
+        toolkit forward tensorboard --port 6006 --open
+    """
     line = CommandLine()
     number = line.whole("--port", port, least=1, most=65535) or 0
     inventory = line.hosts(hosts)
     wanted = _wanted(line, inventory, services or [])
     if number and len(wanted) != 1:
-        line.refuse("--port", "is for one service; name it")
+        line.refuse("--port", "needs the name of one service")
     inventory = line.accept(inventory)
     names = list(dict.fromkeys(service.host for service in wanted))
     with connect(inventory, verbose, names) as session:
@@ -63,13 +74,13 @@ def forward(
                 webbrowser.open(f"http://{opened[0].address}/")
             threading.Event().wait()
         except KeyboardInterrupt:
-            pass  # how it is meant to end
+            pass  # the normal end of this command
         finally:
             doors.close()
 
 
 def _wanted(line: CommandLine, inventory: Inventory | None, names: list[str]) -> list[Service]:
-    """The services of these names, all of the file where there are none."""
+    """Return the services of these names; without names, all services in hosts.yaml."""
     if inventory is None:
         return []
     known = {service.name: service for service in inventory.services}
@@ -78,13 +89,15 @@ def _wanted(line: CommandLine, inventory: Inventory | None, names: list[str]) ->
             there = (
                 f"there are: {', '.join(known)}"
                 if known
-                else "it has none, see services: in docs/how-to/services.md"
+                else "the file has no services, see docs/how-to/services.md"
             )
             line.refuse(name, f"is not a service of the file; {there}")
     if not known and not names:
-        line.refuse("", "the hosts file has no services; see docs/how-to/services.md")
+        line.refuse("", "hosts.yaml has no services; see docs/how-to/services.md")
     chosen = [known[name] for name in dict.fromkeys(names or known) if name in known]
     for service in chosen:
         if not service.ports and service.name in names:
-            line.refuse(service.name, f"has no ports; write them at services/{service.name}/ports")
+            line.refuse(
+                service.name, f"has no ports; add them to hosts.yaml at services/{service.name}/ports"
+            )
     return [service for service in chosen if service.ports]

@@ -1,4 +1,4 @@
-"""toolkit gc: remove what earlier, dead runs left on the hosts."""
+"""toolkit gc: remove the leftovers of dead runs from the hosts."""
 
 from __future__ import annotations
 
@@ -34,17 +34,28 @@ def gc(
     hosts: HostsFile = DEFAULT_HOSTS,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="DAYS", help="Also the folders of jobs that ended longer ago than this."),
+        typer.Option(metavar="DAYS", help="Also remove folders of jobs that ended more than DAYS days ago"),
     ] = None,
     state: Annotated[
         bool,
-        typer.Option("--state", help="Also keys and job records of clusters that have no container there."),
+        typer.Option(
+            "--state", help="Also remove keys and job records of clusters without a container on the host"
+        ),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Remove what dead runs of yours left on the hosts, of whatever cluster; running jobs stay."""
+    """Remove the leftovers of dead runs from the hosts.
+
+    Covers processes, containers and files of all your clusters on these hosts, not only the cluster in
+    hosts.yaml. Running jobs, and files and processes of other users, stay. On a terminal, toolkit asks
+    before it removes keys and job records of another cluster.
+
+    Examples:
+        toolkit gc --dry-run
+        toolkit gc --older-than 30
+    """
     line = CommandLine()
     days = line.whole("--older-than", older_than, least=0)
     inventory = line.accept(line.hosts(hosts))
@@ -65,7 +76,7 @@ def gc(
 def remove_leftovers(
     session: Session, days: float | None, state: bool, dry_run: bool, as_json: bool, verbose: bool
 ) -> tuple[Collection, Report | None]:
-    """Look for leftovers and remove them; None in place of the report of a dry run.
+    """Find leftovers and remove them; the report is None for a dry run.
 
     Args:
         session: opened with ``toolkit.cleanup.gc.questions()``.
@@ -75,7 +86,7 @@ def remove_leftovers(
     found = collect(session, days, state, _ask if asking else lambda state: False)
     if not as_json:
         for one in found.kept:
-            say(f"    stays  {one.host}: {one.what}: {one.why}\n           fix: {one.fix}")
+            say(f"    kept   {one.host}: {one.what}: {one.why}\n           fix: {one.fix}")
     if dry_run:
         return found, None
     with Progress(verbose) as listener:
@@ -85,7 +96,7 @@ def remove_leftovers(
 
 
 def _ask(state: State) -> bool:
-    """A person says whether a cluster's folder goes; no is what Enter means."""
+    """Ask a person whether to remove the folder of a cluster; Enter means no."""
     holds = f"its keys and {jobs_text(state.records)}" if state.records else "its keys"
-    what = f"{state.host}: cluster {state.cluster} has no container there. Remove {holds} ({state.path})?"
+    what = f"{state.host}: cluster {state.cluster} has no container. Remove {holds} ({state.path})?"
     return confirm(what)

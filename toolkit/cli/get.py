@@ -1,4 +1,4 @@
-"""toolkit get: what a job wrote, brought here."""
+"""toolkit get: download files that a job wrote."""
 
 from __future__ import annotations
 
@@ -52,38 +52,53 @@ from toolkit.remote.fanout import fan_out
 def get(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH...", help="Files, folders, patterns, from the job's working directory."),
+        typer.Argument(
+            metavar="PATH...",
+            help="File, folder or pattern: relative to the job's folder, or absolute in the container",
+        ),
     ],
     job: Annotated[
         str,
         typer.Option(
-            metavar="JOB", help="A job's id; the newest one if absent.", autocompletion=complete.jobs
+            metavar="JOB",
+            help="Id of a job, or the last part of the id (default: the newest job)",
+            autocompletion=complete.jobs,
         ),
     ] = "",
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="Main if absent.", autocompletion=complete.hosts)
+        str,
+        typer.Option(
+            metavar="HOST", help="Download from HOST (default: the main host)", autocompletion=complete.hosts
+        ),
     ] = "",
     everywhere: Annotated[
-        bool, typer.Option("--all-hosts", help="From every host of the job, each into DIR/HOST/.")
+        bool, typer.Option("--all-hosts", help="Download from every host, each into DIR/HOST/")
     ] = False,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="DIR", help="The local folder; ./runs/JOB if absent.")
+        str, typer.Option("--output", "-o", metavar="DIR", help="Local folder (default: ./runs/JOB)")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace local files that differ.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace local files that differ")] = False,
     keep_modes: Annotated[
-        bool, typer.Option("--keep-modes", help="Keep execute bits; without it no file can be executed.")
+        bool,
+        typer.Option("--keep-modes", help="Keep execute bits. Otherwise no downloaded file is executable"),
     ] = False,
     hosts: HostsFile = DEFAULT_HOSTS,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Bring files that a job wrote; what is here already, equal in size and time, does not travel again.
+    """Download files that a job wrote.
 
-    Of a folder that came with the code only what the job wrote in it comes. Absolute paths are those in the
-    container. The job may still be running.
-    ./runs is never sent as code. Files in another folder of the project are sent with the next job.
-    A link is created only if it leads to a file or folder below the local folder.
+    Skips files that exist locally with the same size and time. The job can still be running.
+
+    - Files that toolkit sent as code are not downloaded, unless the job changed them.
+    - toolkit never sends ./runs as code. Files in other folders of the project are sent with the next job.
+    - A link is created only if it leads to a file or folder below the local folder.
+
+    Examples:
+        toolkit get checkpoints
+        toolkit get "logs/*.csv" --job a1b2 --output results
+        toolkit get --all-hosts profile.json
     """
     line = CommandLine()
     inventory = line.hosts(hosts)
@@ -98,7 +113,7 @@ def get(
         places = {name: into.folder(name) if everywhere else into for name in names}
         found, errors = _find(session, wanted, paths, places)
         if everywhere and found:
-            # A job need not have been on every host, nor have written the same on each.
+            # A job does not run on every host or write the same files on each.
             errors = {name: error for name, error in errors.items() if not _is_absence(error)}
         if not dry_run:
             got, failed = _bring(session, found, force, verbose, keep_modes)
@@ -112,10 +127,10 @@ def get(
 
 
 def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: bool) -> None:
-    """Bring a job's logs whole, each host's into JOB/HOST below a folder; those that have grown come anew.
+    """Download a job's complete logs to JOB/HOST below a folder; download logs that grew again.
 
     Raises:
-        ToolkitError: no host gave any.
+        ToolkitError: no host sent a log.
     """
     folder = JOBS / job.id
     known = session.inventory.names
@@ -123,7 +138,7 @@ def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: boo
     places = {name: into.folder(job.id, name) for name in names if name in known}
 
     def find(name: str) -> Found:
-        # The merged log is main's alone, or each host has its own.
+        # Only main has the merged log, or each host has its own.
         merged = [str(folder / "output.log*")] if name in session.inventory.answering else []
         return find_files(session, name, job.id, [str(folder / "logs"), *merged], places[name])
 
@@ -132,7 +147,7 @@ def bring_logs(session: Session, job: JobStatus, into: Destination, verbose: boo
         raise next(iter(errors.values()))
     errors = {name: error for name, error in errors.items() if not _is_absence(error)}
     for name in names:
-        if name not in known:  # main says which hosts the job has; a name that is not ours is no folder
+        if name not in known:  # main reports the hosts of the job; an unknown name is not used as a folder
             errors[name] = ToolkitError(f"job {job.id} ran on {name!a}, which is not in the hosts file")
     got, failed = _bring(session, found, True, verbose)
     _show_got(job.id, got, errors | failed, False)
@@ -150,19 +165,19 @@ def _check(
     output: str,
 ) -> None:
     if host and everywhere:
-        line.refuse("--host", "names one host; --all-hosts means every host")
+        line.refuse("--host", "cannot be combined with --all-hosts")
     if inventory and host:
         line.read(choose_hosts, inventory, [host], [])
     if job:
         line.value("--job", job_word, job)
     if not all(paths) or any("\0" in path for path in paths):
-        line.refuse("PATH", "is empty, or no path")
+        line.refuse("PATH", "is empty or not a path")
     if "\0" in output or is_file(Path(output)):
         line.refuse("--output", f"{output!r} is not a folder")
 
 
 def _wanted(session: Session, job: str) -> str:
-    """The id of the job that is meant. A host's files are there also when main, which knows it, is not."""
+    """Return the id of the job; if main does not answer, the id as given, because other hosts have files."""
     if job and not any(name in session.facts for name in session.inventory.answering):
         return job
     return (job_status(session, job) if job else newest_job(session)).id
@@ -198,7 +213,7 @@ def _bring(
         try:
             return fan_out(found, one)
         except KeyboardInterrupt:
-            session.close()  # what still comes ends, and no part of a file stays
+            session.close()  # ends all transfers; partial files are removed
             raise
 
 
@@ -231,7 +246,7 @@ def _show_got(job: str, got: dict[str, Got], errors: dict[str, ToolkitError], as
         put_json({"job": job, "ok": not errors, "hosts": rows + _failed(errors)})
         return
     for one in got.values():
-        there = f"; {one.there} were there already" if one.there else ""
+        there = f"; {one.there} already downloaded" if one.there else ""
         say(f"{one.host}: {counted(one.files, 'file')}, {size(one.bytes)}, of {job} in {one.into}{there}")
         _say_skipped(one.host, one.skipped)
     _say(errors)

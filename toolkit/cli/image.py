@@ -1,4 +1,4 @@
-"""toolkit image: build the image here, send it to the hosts, see who has what, remove what is old."""
+"""toolkit image: build, send, list and remove images."""
 
 from __future__ import annotations
 
@@ -47,44 +47,57 @@ def build(
         str,
         typer.Option(
             metavar="cpu|gpu",
-            help="By what this machine has if absent.",
+            help="Kind of image (default: gpu if this machine has a GPU, otherwise cpu)",
             autocompletion=complete.flavors,
         ),
     ] = "",
     tag: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the image; toolkit:FLAVOR if absent.")
+        str, typer.Option(metavar="NAME", help="Name of the image (default: toolkit:FLAVOR)")
     ] = "",
-    base_image: Annotated[str, typer.Option(metavar="IMAGE", help="In place of debian:bookworm-slim.")] = "",
+    base_image: Annotated[
+        str, typer.Option(metavar="IMAGE", help="Base image (default: debian:bookworm-slim)")
+    ] = "",
     build_arg: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An ARG of the Dockerfile; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Set an ARG of the Dockerfile")
     ] = None,
     with_: Annotated[
         list[str] | None,
         typer.Option(
             "--with",
             metavar="NAME[,NAME]",
-            help="Add a framework: deepspeed, transformers …; repeatable.",
+            help="Add frameworks: deepspeed, transformers …",
             autocompletion=complete.extras,
         ),
     ] = None,
     pip: Annotated[
-        str, typer.Option("--pip", metavar="FILE", help="Add the packages of a requirements file.")
+        str, typer.Option("--pip", metavar="FILE", help="Add the packages of a requirements file")
     ] = "",
     torch_index: Annotated[
         str,
         typer.Option(
-            metavar="URL", envvar="TOOLKIT_TORCH_INDEX", help="Index or folder with the CPU wheel of torch."
+            metavar="URL",
+            envvar="TOOLKIT_TORCH_INDEX",
+            help="Package index or folder with the CPU wheel of torch",
         ),
     ] = "",
     certificate: Annotated[
-        str, typer.Option(metavar="FILE", envvar="TOOLKIT_CA", help="CA bundle that the build shall trust.")
+        str, typer.Option(metavar="FILE", envvar="TOOLKIT_CA", help="CA bundle that the build trusts")
     ] = "",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Rebuild every layer")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Build the image: Open MPI, PyTorch, Horovod and sshd, from packages fetched by this machine."""
+    """Build the image on this machine.
+
+    The image contains Open MPI, PyTorch, Horovod and sshd. This machine downloads the packages; the hosts
+    need no internet access.
+
+    Examples:
+        toolkit image build
+        toolkit image build --flavor gpu --with transformers,deepspeed
+        toolkit image build --flavor cpu --tag my-image:1 --pip requirements.txt
+    """
     line = CommandLine()
     if flavor:
         line.one_of("--flavor", flavor, FLAVOURS)
@@ -152,7 +165,15 @@ def _notifier(verbose: bool) -> Callable[[str, str], None]:
 def send(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Bring the image to every host: the layers that it lacks, or its own pull. `up` does this by itself."""
+    """Copy the image to every host, or let hosts pull it.
+
+    Hosts receive only the layers that they do not have. If hosts.yaml sets `pull: missing` or `pull: always`,
+    each host pulls the image from the registry instead. `toolkit up` includes this step.
+
+    Examples:
+        toolkit image send
+        toolkit image send --dry-run
+    """
     with prepare_image_send(connection_of(load(hosts), verbose, show_notice)) as prepared:
         report = carry_out_after_pull(prepared, dry_run, as_json, verbose)
     exit_with(report)
@@ -160,10 +181,15 @@ def send(
 
 @app.command("ls")
 def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
-    """Show which host has the image, what it lacks of it, and what else of ours it keeps.
+    """Show which host has which image.
 
-    Other images of ours carry a tag made of their identity; parts are layers of one that is on its way, or
-    that a broken connection left there: the next try needs not send them again. Changes nothing.
+    Lists the image of hosts.yaml, other images that toolkit sent, which have a tag made of their content
+    digest, and layers that an interrupted transfer left. The next transfer reuses these layers. Changes
+    nothing.
+
+    Examples:
+        toolkit image ls
+        toolkit image ls --json
     """
     inventory = load(hosts)
     rows = ImagePart(connection_of(inventory, verbose)).rows()
@@ -179,9 +205,14 @@ def list_(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verb
 def prune(
     hosts: HostsFile = DEFAULT_HOSTS, dry_run: DryRun = False, as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Remove images of ours that nobody needs: parts that were left, and all but the two newest of a name.
+    """Remove old images that toolkit sent to the hosts.
 
-    Never one that a container is made from, running or not, and never one with a name that you gave it.
+    Removes layers of interrupted transfers, and all but the two newest images of each name. Images that a
+    container uses, running or not, and images with a name that you gave them stay.
+
+    Examples:
+        toolkit image prune --dry-run
+        toolkit image prune
     """
     with prepare_image_prune(connection_of(load(hosts), verbose, show_notice)) as prepared:
         report = carry_out(prepared, dry_run, as_json, verbose)

@@ -1,4 +1,4 @@
-"""toolkit init: the first hosts.yaml."""
+"""toolkit init: write the first hosts.yaml."""
 
 from __future__ import annotations
 
@@ -32,52 +32,64 @@ def init(
         list[str] | None,
         typer.Argument(
             metavar="[HOST]...",
-            help="[NAME=][USER@]ADDRESS[:SLOTS]. If none is named, a terminal is asked, or two stand in.",
+            help="[NAME=][USER@]ADDRESS[:SLOTS] (default: ask on a terminal, otherwise two placeholders)",
         ),
     ] = None,
-    find: Annotated[bool, typer.Option("--find", help="Take all hosts of ~/.ssh/config.")] = False,
+    find: Annotated[bool, typer.Option("--find", help="Use all hosts in ~/.ssh/config")] = False,
     meet: Annotated[
         bool,
-        typer.Option("--try", help="Contact the hosts and fill in what they say; asks only about ssh keys."),
+        typer.Option(
+            "--try", help="Connect to the hosts and fill in what they report. Asks only about SSH host keys"
+        ),
     ] = False,
     yes: Annotated[
         bool,
-        typer.Option("--yes", "-y", help="Take the default of every question; trusts no unknown ssh key."),
+        typer.Option("--yes", "-y", help="Use the default of every question. Trusts no unknown SSH host key"),
     ] = False,
     from_hostfile: Annotated[
-        str, typer.Option(metavar="FILE", help="Take the hosts from an Open MPI hostfile.")
+        str, typer.Option(metavar="FILE", help="Read the hosts from an Open MPI hostfile")
     ] = "",
     cluster: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The cluster's name: demo; after the file or folder if hosts are tried."
+            metavar="NAME",
+            help="Name of the cluster (default: demo, or after the file or folder with --try)",
         ),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="What containers are made from: toolkit:gpu; by the GPUs if hosts are tried.",
+            help="Image of the containers (default: toolkit:gpu, or by the GPUs of the hosts with --try)",
         ),
     ] = None,
-    user: Annotated[str, typer.Option(metavar="NAME", help="The ssh user of hosts that name none.")] = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="SSH user of hosts without USER@")] = "",
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="Write this file; - is standard output.")
+        str, typer.Option("-o", "--output", metavar="FILE", help="Write this file; - means standard output")
     ] = "hosts.yaml",
-    force: Annotated[bool, typer.Option("--force", help="Although the file is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Write a commented hosts.yaml: in a short conversation, or for the hosts that are named or found."""
+    """Write a commented hosts.yaml.
+
+    Without arguments on a terminal, toolkit asks for the hosts. You can also name the hosts, or find them
+    with --find or --from-hostfile.
+
+    Examples:
+        toolkit init
+        toolkit init gpu1 gpu2=alice@10.0.0.2:8
+        toolkit init --find --try
+    """
     line = CommandLine()
     named_here = bool(words or from_hostfile)
     if find and named_here:
-        line.refuse("--find", "takes the hosts of ~/.ssh/config; leave out the others")
+        line.refuse("--find", "cannot be combined with HOST or --from-hostfile")
     draft = line.accept(_draft(line, words or [], from_hostfile, cluster, image, user))
     talk = not (named_here or find or meet or yes or as_json) and on_terminal()
     to_file = not dry_run and output != "-"
     if to_file and (talk or meet or yes):
-        refuse_file(output, force)  # before anybody has answered questions for nothing
+        refuse_file(output, force)  # before a person answers questions in vain
     result: dict[str, Any] = {}
     with undone_if_interrupted(_NOTHING):
         person = Person(talk)
@@ -97,7 +109,7 @@ def init(
 def _draft(
     line: CommandLine, words: list[str], hostfile: str, cluster: str | None, image: str | None, user: str
 ) -> Draft | None:
-    """What the command line knows of the hosts; any other way to learn of them gives a Draft as well."""
+    """Return the hosts that the command line names, as a draft of hosts.yaml."""
     if cluster is not None:
         line.value("--cluster", fields.cluster, cluster)
     if image is not None:
@@ -105,7 +117,7 @@ def _draft(
     if user:
         line.value("--user", fields.user, user)
     if hostfile and words:
-        line.refuse("--from-hostfile", f"names the hosts; leave out {' '.join(words)}")
+        line.refuse("--from-hostfile", f"cannot be combined with {' '.join(words)}")
     read = [line.value(word, read_host, word) for word in words]
     known = [(word, host) for word, host in zip(words, read, strict=True) if host]
     for index, message in faults_between([host for _, host in known]):
@@ -122,10 +134,10 @@ def _found(person: Person, user: str) -> tuple[DraftHost, ...]:
 
 
 def _require_some(meeting: Meeting, as_json: bool) -> None:
-    """End here when none of the hosts can be used.
+    """Exit if none of the hosts can be used.
 
     Raises:
-        ToolkitError: says so; in JSON, what came of every host is printed in its place.
+        ToolkitError: no host can be used; with ``--json``, the state of every host is printed instead.
     """
     if any(met.usable for met in meeting.met.values()):
         return
@@ -139,7 +151,7 @@ def _require_some(meeting: Meeting, as_json: bool) -> None:
 def _filled(
     person: Person, draft: Draft, meeting: Meeting, cluster: str | None, image: str | None, output: str
 ) -> tuple[Draft, dict[str, Any]]:
-    """Return the draft with what its hosts said, and the same as JSON; what the command line says wins."""
+    """Return the draft with the reports of its hosts, and the same as JSON; the command line has priority."""
     met = meeting.met
     usable = [host.name for host in named(draft.hosts) if met[host.name].usable]
     mounts = pick_mounts(person, meeting, usable)
@@ -164,7 +176,7 @@ def _filled(
 
 
 def _show(person: Person, draft: Draft, file: str) -> None:
-    """Show what would be written, and ask whether it may be."""
+    """Show the text of the file, and ask whether to write it."""
     say(essence(hosts_file(draft)))
     if file and person.ask(f"write {file}?", "yes", lambda text: read_choice(text, ("yes", "no"))) == "no":
         say(_NOTHING)
@@ -172,7 +184,7 @@ def _show(person: Person, draft: Draft, file: str) -> None:
 
 
 def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force: bool, as_json: bool) -> None:
-    """Write the file, or print it where ``file`` is empty, and say what comes next."""
+    """Write the file, or print it if ``file`` is empty, and print the next commands."""
     text, hosts = hosts_file(draft), named(draft.hosts)
     result = {"file": file, "hosts": [host.name for host in hosts], **found}
     if not file:
@@ -182,10 +194,10 @@ def _write(draft: Draft, found: dict[str, Any], hostfile: str, file: str, force:
     if as_json:
         put_json(result | {"file": str(path)})
         return
-    many = f" with {counted(len(hosts), 'host')}" if hosts else ": put your hosts into it"
+    many = f" with {counted(len(hosts), 'host')}" if hosts else "; add your hosts to it"
     say(f"wrote {path}{many}")
     if hostfile and (bare := [host.name for host in hosts if host.slots is None]):
-        say(f"  {hostfile} gives no slots to {', '.join(bare)}: one per GPU is the default here")
+        say(f"  {hostfile} gives no slots to {', '.join(bare)}; the default is one slot per GPU")
     say(f"  next: {_next(draft, file) if found else 'toolkit trust, then toolkit up'}")
 
 

@@ -1,4 +1,4 @@
-"""toolkit jobs, attach, wait and stop: what has run, how it goes on, and its end."""
+"""toolkit jobs, attach, wait and stop: list, follow, await and stop jobs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,20 @@ _SHOWN = 20
 
 def jobs(
     hosts: HostsFile = DEFAULT_HOSTS,
-    every: Annotated[bool, typer.Option("--all", "-a", help=f"Not only the last {_SHOWN}.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help=f"List all jobs, not only the last {_SHOWN}")
+    ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """List the cluster's jobs, newest last: whose, how they stand, where, since when, how they ended."""
+    """List the jobs of the cluster.
+
+    Prints user, state, hosts, start and result of each job, the newest job last.
+
+    Examples:
+        toolkit jobs
+        toolkit jobs --all --json
+    """
     inventory = load(hosts)
     with connect(inventory, verbose, inventory.answering) as session:
         session.require_some()
@@ -54,21 +63,28 @@ def jobs(
         return
     shown = [job for index, job in enumerate(known) if every or not job.final or index >= len(known) - _SHOWN]
     if len(shown) < len(known):
-        say(f"{len(known) - len(shown)} older ones: toolkit jobs --all")
-    put_text(jobs_table(shown)) if shown else say("no job has run on this cluster")
+        say(f"{len(known) - len(shown)} older jobs are not listed; to list them: toolkit jobs --all")
+    put_text(jobs_table(shown)) if shown else say("this cluster has no jobs")
 
 
 def attach(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
-    tail: Annotated[str, typer.Option(metavar="LINES", help="How many lines of before to show.")] = "50",
+    tail: Annotated[str, typer.Option(metavar="LINES", help="Number of earlier lines to print first")] = "50",
     on_interrupt: OnInterrupt = "ask",
     fold: Fold = True,
     raw: Raw = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Watch a running job as if `run` had never been left; ends with the job's exit code."""
+    """Follow a running job, as `toolkit run` does.
+
+    Exits with the exit code of the job. Ctrl-C asks whether to stop the job or to leave it running.
+
+    Examples:
+        toolkit attach
+        toolkit attach a1b2 --tail 200
+    """
     line = CommandLine()
     read_job(line, job)
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
@@ -88,12 +104,23 @@ def wait(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     timeout: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="Give up after so long, with 3; the job goes on.")
+        str | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Exit with 3 after SECONDS; the job continues (default: no time limit)",
+        ),
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Wait in silence until a job has ended; ends with the job's exit code."""
+    """Wait until a job ends, without output.
+
+    Exits with the exit code of the job.
+
+    Examples:
+        toolkit wait
+        toolkit wait a1b2 --timeout 3600
+    """
     line = CommandLine()
     read_job(line, job)
     seconds = line.seconds("--timeout", timeout)
@@ -108,19 +135,26 @@ def stop(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     grace: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="From SIGTERM to SIGKILL; 10 by default.")
+        str | None, typer.Option(metavar="SECONDS", help="Time between SIGTERM and SIGKILL (default: 10)")
     ] = None,
-    now: Annotated[bool, typer.Option("--now", help="Kill it at once, without asking its ranks.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Kill all ranks immediately, without SIGTERM")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """End a job on every host, and only that job."""
+    """Stop a job on every host.
+
+    Sends SIGTERM to the ranks, then SIGKILL after the grace period. Other jobs continue.
+
+    Examples:
+        toolkit stop
+        toolkit stop a1b2 --grace 60
+    """
     line = CommandLine()
     read_job(line, job)
     seconds = line.seconds("--grace", grace, least=0)
     if now and grace is not None:
-        line.refuse("--now", "is a grace of 0 already; leave --grace out")
+        line.refuse("--now", "cannot be combined with --grace")
     inventory = line.accept(line.hosts(hosts))
     with connect(inventory, verbose, inventory.answering) as session:
         wanted = wanted_job(session, job, running=True)
@@ -131,7 +165,7 @@ def stop(
     if as_json:
         put_json(job_json(ended) | ({"dry_run": True} if dry_run else {}))
     elif dry_run:
-        say(f"job {wanted.id}: {wanted.state}; " + ("would be ended" if ending else "nothing to end"))
+        say(f"job {wanted.id}: {wanted.state}; " + ("would be stopped" if ending else "nothing to stop"))
     else:
         say(f"job {ended.id}: {ended.state}" + (" already" if ended is wanted else ""))
 

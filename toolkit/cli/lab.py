@@ -1,4 +1,4 @@
-"""toolkit lab: a practice cluster on one machine."""
+"""toolkit lab: run a practice cluster on one machine."""
 
 from __future__ import annotations
 
@@ -18,32 +18,39 @@ from toolkit.lab.spec import ENGINES, SSH_USERS, LabSpec, lab_name
 from toolkit.lab.status import lab_status
 from toolkit.plan.show import table
 
-Name = Annotated[str, typer.Option(metavar="NAME", help="The lab's name; several may run side by side.")]
+Name = Annotated[
+    str, typer.Option(metavar="NAME", help="Name of the practice cluster. Several can run at the same time")
+]
 
 
 def up(
     name: Name = "lab",
-    count: Annotated[str, typer.Option(metavar="N", help="How many hosts.")] = "2",
+    count: Annotated[str, typer.Option(metavar="N", help="Number of hosts")] = "2",
     engine: Annotated[
         str,
         typer.Option(
-            metavar="KIND",
-            help="old, new, containerd or podman; a list such as old,new goes round.",
+            metavar="KIND[,KIND]",
+            help="Container engine of the hosts: old, new, containerd or podman. A list is assigned in turn",
             autocompletion=complete.list_of(*ENGINES),
         ),
     ] = "new",
     rate: Annotated[
-        str, typer.Option(metavar="RATE", help="Limit of every host's link, such as 100mbit.")
+        str,
+        typer.Option(
+            metavar="RATE", help="Rate limit of every host's link, such as 100mbit (default: no limit)"
+        ),
     ] = "",
     management: Annotated[
         str,
-        typer.Option(metavar="RATE", help="A second card for ssh, with this limit, such as 100mbit."),
+        typer.Option(
+            metavar="RATE", help="Add a second network card for SSH with this rate limit, such as 100mbit"
+        ),
     ] = "",
     interfaces: Annotated[
         str,
         typer.Option(
             metavar="differ|same",
-            help="Whether the hosts' interfaces have one name.",
+            help="Give the network interfaces of the hosts different names or the same name",
             autocompletion=complete.one_of("differ", "same"),
         ),
     ] = "differ",
@@ -51,23 +58,30 @@ def up(
         str,
         typer.Option(
             metavar="trainer|root",
-            help="Whom ssh logs in as; trainer is in group docker, and no root.",
+            help="SSH user of the hosts. `trainer` is in the group docker and is not root",
             autocompletion=complete.one_of(*SSH_USERS),
         ),
     ] = "trainer",
-    slots: Annotated[str, typer.Option(metavar="N", help="Slots per host, written to hosts.yaml.")] = "1",
+    slots: Annotated[str, typer.Option(metavar="N", help="Slots per host, written to hosts.yaml")] = "1",
     image: Annotated[
-        str, typer.Option(metavar="IMAGE", help="The cluster's image, written to hosts.yaml.")
+        str, typer.Option(metavar="IMAGE", help="Image of the cluster, written to hosts.yaml")
     ] = "toolkit:cpu",
     folder: Annotated[
-        str, typer.Option(metavar="DIR", help="For hosts.yaml and keys; .lab/NAME unless given.")
+        str, typer.Option(metavar="DIR", help="Folder for hosts.yaml and SSH keys (default: .lab/NAME)")
     ] = "",
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Make the lab, or start again what has stopped; a second time changes nothing.
+    """Start or repair the practice cluster.
 
-    A hosts.yaml that you edited is kept; the new one is then written to hosts.new.yaml beside it.
+    The hosts are containers that behave like machines: each has its own SSH server, container engine and
+    network link. Safe to rerun: a second run changes nothing, and a stopped host is started again. If you
+    edited hosts.yaml, toolkit keeps your file and writes the new one to hosts.new.yaml.
+
+    Examples:
+        toolkit lab up
+        toolkit lab up --count 4 --slots 2
+        toolkit lab up --name slow --rate 100mbit --engine old,new
     """
     line = CommandLine()
     number, per_host = line.whole("--count", count), line.whole("--slots", slots)
@@ -84,26 +98,37 @@ def up(
         put_json(report.as_json() | {"hosts_file": f"{spec.folder}/hosts.yaml"})
         return
     done = "nothing to change" if report.changes == 0 else counted(report.changes, "change")
-    say(f"lab {name}: {done} in {report.seconds:.1f} s; use it with")
+    say(f"lab {name}: {done} in {report.seconds:.1f} s; to use this practice cluster:")
     put_text(f"export TOOLKIT_HOSTS={spec.folder}/hosts.yaml")
 
 
 def down(
-    name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab",
+    name: Name = "lab",
     everything: Annotated[
-        bool, typer.Option("--all", help="All labs on this machine, whatever their names.")
+        bool, typer.Option("--all", help="Remove all practice clusters on this machine")
     ] = False,
     keep_images: Annotated[
-        bool, typer.Option("--keep-images", help="Keep the hosts' images for the next lab.")
+        bool,
+        typer.Option(
+            "--keep-images", help="Keep the volumes with the hosts' images for the next practice cluster"
+        ),
     ] = False,
     folder: Annotated[
         str,
-        typer.Option(metavar="DIR", help="Where its files are, when the lab itself cannot say it any more."),
+        typer.Option(
+            metavar="DIR",
+            help="Folder of hosts.yaml and SSH keys, if the containers are already gone (default: .lab/NAME)",
+        ),
     ] = "",
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Remove the lab and everything that it made."""
+    """Remove the practice cluster and everything that it made.
+
+    Examples:
+        toolkit lab down
+        toolkit lab down --all
+    """
     line = CommandLine()
     line.value("--name", lab_name, name)
     line.end()
@@ -117,20 +142,25 @@ def down(
     for each in names:
         report = lab_down(each, keep_images, _folder(folder, each), say)
         reports.append(report.as_json())
-        done = "there was nothing" if report.changes == 0 else "nothing is left"
+        done = "nothing to remove" if report.changes == 0 else "removed everything"
         if keep_images:
-            done += " but the volumes with the hosts' images"
+            done += " except the volumes with the hosts' images"
         say(f"lab {each}: {done} ({report.seconds:.1f} s)")
     if not names:
-        say("there is no lab on this machine")
+        say("this machine has no practice cluster")
     if as_json:
         put_json(reports)
 
 
-def status(
-    name: Annotated[str, typer.Option(metavar="NAME", help="The lab's name.")] = "lab", as_json: Json = False
-) -> None:
-    """Show the lab's hosts: state, engine, image store, and whether ssh lets us in."""
+def status(name: Name = "lab", as_json: Json = False) -> None:
+    """Show the hosts of the practice cluster.
+
+    Prints state, container engine and image store of each host, and tests the SSH login.
+
+    Examples:
+        toolkit lab status
+        toolkit lab status --name slow --json
+    """
     line = CommandLine()
     line.value("--name", lab_name, name)
     line.end()
@@ -140,7 +170,7 @@ def status(
         put_json(lab.as_json())
         return
     if not lab.hosts:
-        raise NotReady(f"there is no lab {name}", f"toolkit lab up --name {name}")
+        raise NotReady(f"this machine has no practice cluster {name}", f"toolkit lab up --name {name}")
     rows = [
         (h.name, h.address, h.interface, h.user, h.state, h.engine, h.store, "ok" if h.ssh else "no")
         for h in lab.hosts

@@ -1,4 +1,4 @@
-"""toolkit logs: what a job or a service has said."""
+"""toolkit logs: print the output of a job or a service."""
 
 from __future__ import annotations
 
@@ -27,30 +27,44 @@ _MOST = 1e9
 def logs(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
-    follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow_on: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job ends")] = False,
     rank: Annotated[
-        str | None, typer.Option(metavar="N", help="This rank's own log, whole, from its host.")
+        str | None, typer.Option(metavar="N", help="Print only rank N, from its complete log")
     ] = None,
     host: Annotated[
         str,
-        typer.Option(metavar="HOST", help="Only ranks on this host.", autocompletion=complete.hosts),
+        typer.Option(metavar="HOST", help="Print only ranks on HOST", autocompletion=complete.hosts),
     ] = "",
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="What came after: 10m, 1h30m, 2026-11-21T09:30.")
+        str, typer.Option(metavar="TIME", help="Print only output after TIME: 10m, 1h30m, 2026-11-21T09:30")
     ] = "",
-    tail: Annotated[str | None, typer.Option(metavar="LINES", help="Only so many lines at the end.")] = None,
+    tail: Annotated[str | None, typer.Option(metavar="LINES", help="Print only the last LINES lines")] = None,
     fold: Fold = True,
     raw: Raw = False,
     save: Annotated[
-        str, typer.Option(metavar="DIR", help="Print nothing; bring every rank's whole log to DIR/JOB/HOST.")
+        str,
+        typer.Option(metavar="DIR", help="Download the complete log of every rank to DIR/JOB/HOST instead"),
     ] = "",
     service: Annotated[
         str,
-        typer.Option(metavar="NAME", help="A service's output, no job's.", autocompletion=complete.services),
+        typer.Option(
+            metavar="NAME",
+            help="Print the output of a service instead of a job",
+            autocompletion=complete.services,
+        ),
     ] = "",
     verbose: Verbose = False,
 ) -> None:
-    """Print a job's output, merged of all ranks or of one, or a service's; Ctrl-C leaves it alone."""
+    """Print the output of a job, a rank or a service.
+
+    Without JOB, prints the newest job. The output of all ranks is merged. Ctrl-C does not affect the job.
+
+    Examples:
+        toolkit logs
+        toolkit logs a1b2 --rank 3 --tail 100
+        toolkit logs --follow --since 10m
+        toolkit logs --service tensorboard
+    """
     line = CommandLine()
     read_job(line, job)
     number = line.whole("--rank", rank, least=0)
@@ -58,7 +72,7 @@ def logs(
     ago, epoch = (line.value("--since", moment, since) if since else None) or (None, None)
     inventory = line.hosts(hosts)
     if host and rank is not None:
-        line.refuse("--host", "says nothing beside --rank, which runs on one host")
+        line.refuse("--host", "cannot be combined with --rank")
     if save and ("\0" in save or is_file(save)):
         line.refuse("--save", f"{save!r} is not a folder")
     if inventory is not None and host and host not in inventory.names:
@@ -66,7 +80,7 @@ def logs(
     if service:
         for option, given in {"JOB": job, "--rank": rank, "--host": host, "--save": save}.items():
             if given:
-                line.refuse(option, "is about jobs; leave it out beside --service")
+                line.refuse(option, "cannot be combined with --service")
         if inventory is not None and service not in (known := [each.name for each in inventory.services]):
             line.refuse("--service", f"{service} is not a service of the file; there are: {', '.join(known)}")
         words = [*(["--follow"] if follow_on else []), *(["--tail", str(lines)] if lines is not None else [])]
@@ -100,15 +114,15 @@ def _service_log(inventory: Inventory, name: str, words: list[str], raw: bool, v
 
 
 def moment(text: str) -> tuple[float | None, float | None]:
-    """Return seconds ago, or seconds since the epoch, of what ``--since`` names; the other is None.
+    """Return the value of ``--since`` as seconds ago, or as seconds since the epoch; the other is None.
 
-    A length counts back on the clock of the host that has the log, a moment is one of this machine's zone.
+    A duration counts back on the clock of the host that has the log. A time is in this machine's time zone.
 
     >>> moment("1h30m"), moment("1970-01-02T00:00:00Z")
     ((5400.0, None), (None, 86400.0))
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither a duration nor a time.
     """
     if _LENGTH.fullmatch(text):
         seconds = sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)([smhd])", text))
@@ -120,5 +134,5 @@ def moment(text: str) -> tuple[float | None, float | None]:
     except (ValueError, OverflowError, OSError):
         pass
     raise ValueError(
-        f"should be a length such as 90s, 10m or 1h30m, or a moment as 2026-11-21T09:30, found {text!r}"
+        f"must be a duration such as 90s, 10m or 1h30m, or a time such as 2026-11-21T09:30, found {text!r}"
     )

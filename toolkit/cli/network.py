@@ -1,4 +1,4 @@
-"""toolkit network: which network ranks use on each host, why, and how all-reduce is quickest on it."""
+"""toolkit network: explain the network that ranks use, and tune all-reduce on it."""
 
 from __future__ import annotations
 
@@ -27,23 +27,28 @@ from toolkit.cli.common import (
 from toolkit.cli.line import CommandLine, listed
 from toolkit.cli.plans import show_plans
 from toolkit.cli.progress import Progress
+from toolkit.core.text import counted
 from toolkit.jobs.request import Request, check_request
 from toolkit.network.show import explanation_text, tuning_text
 from toolkit.network.tuning import tuning_json
 
 
 def explain(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
-    """Show what was chosen for each host, why, why nothing else, and the settings that ranks get by it.
+    """Show the network choice of each host and its reasons.
 
-    Asks the hosts, lets them try connections to each other, and changes nothing. Ends with 3 when no
-    address can be told for a host.
+    Prints the chosen address, the rejected ones, and the variables that ranks receive. toolkit queries the
+    hosts and lets them connect to each other. Exits with 3 if a host has no usable address.
+
+    Examples:
+        toolkit network explain
+        toolkit network explain --json
     """
-    said = NetworkPart(connection_of(load(hosts), verbose)).explain()
+    found = NetworkPart(connection_of(load(hosts), verbose)).explain()
     if as_json:
-        put_json(asdict(said))
+        put_json(asdict(found))
     else:
-        put_text(explanation_text(said))
-    if any(not host.address for host in said.hosts):
+        put_text(explanation_text(found))
+    if any(not host.address for host in found.hosts):
         raise typer.Exit(3)
 
 
@@ -53,28 +58,44 @@ def tune(
         str,
         typer.Option(
             "--backend",
-            help="What does the all-reduce: auto, mpi or nccl.",
+            metavar="auto|mpi|nccl",
+            help="Library to tune. `auto`: nccl if every rank has a GPU, otherwise mpi",
             autocompletion=complete.one_of("auto", "mpi", "nccl"),
         ),
     ] = "auto",
-    budget: Annotated[float, typer.Option(metavar="SECONDS", help="For all of it.")] = 8.0,
+    budget: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="Target for all trials together, 2 to 600; each trial measures for at least 1 s",
+        ),
+    ] = 8.0,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="HOST[,HOST]", help="For jobs on these hosts alone.", autocompletion=complete.host_list
+            metavar="HOST[,HOST]",
+            help="Tune jobs that use only these hosts",
+            autocompletion=complete.host_list,
         ),
     ] = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Undo: engines choose by themselves again.")
+        bool,
+        typer.Option("--forget", help="Remove tuned settings: MPI and NCCL choose their own defaults again"),
     ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure how all-reduce is quickest on this network, and give it to every later job on the same ranks.
+    """Find the fastest all-reduce settings and keep them.
 
-    Takes some ten seconds in which nothing else should use the network. Kept until `toolkit down`; what the
-    hosts file or --env says wins over it. Nothing is changed where it would harm any size of message.
+    Measures several settings on the cluster; nothing else should use the network meanwhile. Later jobs on
+    the same ranks receive the fastest settings until `toolkit down`. Variables in hosts.yaml and --env have
+    priority. toolkit keeps a setting only if it slows no message size.
+
+    Examples:
+        toolkit network tune
+        toolkit bench tune --backend mpi --budget 30
+        toolkit network tune --forget
     """
     line = CommandLine()
     line.read(check_tune, engine, budget)
@@ -97,6 +118,8 @@ def tune(
     if as_json:
         put_json({"forgotten" if forget else "tuned": [tuning_json(tuning) for tuning in found]})
     elif forget:
-        put_text(f"forgotten: {len(found)}; engines choose by themselves again")
+        put_text(
+            f"removed {counted(len(found), 'tuned setting')}; MPI and NCCL choose their own defaults again"
+        )
     else:
         put_text(tuning_text(found[0]))

@@ -1,4 +1,4 @@
-"""toolkit predict: before training, what a step would take on 1 … N hosts."""
+"""toolkit predict: predict step time, throughput and scaling before training."""
 
 from __future__ import annotations
 
@@ -23,92 +23,144 @@ _NET, _LOAD = "Network", "Model"
 
 def predict(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the probed script.")
+        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the script of --probe")
     ] = None,
     rate: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[HOST=]RATE",
-            help="Rate of every host's link, or of one's: 1gbit, gpu2=10mbit; repeatable.",
+            help="Link rate of every host or of one host: 1gbit, gpu2=10mbit",
             rich_help_panel=_NET,
             autocompletion=complete.rates,
         ),
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", help="JSON of toolkit bench network.", rich_help_panel=_NET),
+        typer.Option(
+            "--from", metavar="FILE", help="Read JSON of `toolkit bench network`", rich_help_panel=_NET
+        ),
     ] = None,
     latency: Annotated[
-        str, typer.Option(help="One way, such as 200us; else measured or 100us.", rich_help_panel=_NET)
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="One-way latency, such as 200us (default: measured value, or 100us)",
+            rich_help_panel=_NET,
+        ),
     ] = "",
     overhead: Annotated[
-        str, typer.Option(help="Per message besides; else measured or 30us.", rich_help_panel=_NET)
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Extra time per message (default: measured value, or 30us)",
+            rich_help_panel=_NET,
+        ),
     ] = "",
-    mtu: Annotated[int, typer.Option(help="Bytes of a packet: 1500, or 9000.", rich_help_panel=_NET)] = 1500,
+    mtu: Annotated[
+        int,
+        typer.Option(metavar="BYTES", help="Packet size in bytes, such as 9000", rich_help_panel=_NET),
+    ] = 1500,
     inside_rate: Annotated[
-        str, typer.Option(help="Between two ranks of one host; 64gbit.", rich_help_panel=_NET)
+        str,
+        typer.Option(
+            metavar="RATE",
+            help="Rate between two ranks of one host (default: 64gbit)",
+            rich_help_panel=_NET,
+        ),
     ] = "",
     up_to: Annotated[
-        int | None, typer.Option(help="So many hosts; else those of the hosts file.", rich_help_panel=_NET)
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Predict for 1 to N hosts (default: the hosts in hosts.yaml)",
+            rich_help_panel=_NET,
+        ),
     ] = None,
     slots: Annotated[
         int | None,
-        typer.Option(help="Ranks per host where the hosts file does not say; 1.", rich_help_panel=_NET),
+        typer.Option(
+            metavar="N",
+            help="Ranks per host, for hosts without slots in hosts.yaml (default: 1)",
+            rich_help_panel=_NET,
+        ),
     ] = None,
     model: Annotated[
         str,
         typer.Option(
-            help="A known model, such as resnet50.",
+            metavar="NAME",
+            help="A known model, such as resnet50",
             rich_help_panel=_LOAD,
             autocompletion=complete.one_of(*MODELS),
         ),
     ] = "",
     params: Annotated[
-        str, typer.Option(help="Number of parameters, such as 25.6M.", rich_help_panel=_LOAD)
+        str,
+        typer.Option(metavar="COUNT", help="Number of parameters, such as 25.6M", rich_help_panel=_LOAD),
     ] = "",
     probe: Annotated[
         str,
         typer.Option(
             metavar="SCRIPT",
-            help="Run SCRIPT on one slot of the cluster: counts gradients, times a step.",
+            help="Run SCRIPT on one slot of the cluster to count gradients and time a step",
             rich_help_panel=_LOAD,
         ),
     ] = "",
     workdir: Annotated[
-        Path, typer.Option(help="Folder that is sent with the probed script.", rich_help_panel=_LOAD)
+        Path,
+        typer.Option(metavar="DIR", help="Folder that toolkit sends for --probe", rich_help_panel=_LOAD),
     ] = Path(),
     dtype: Annotated[
         str,
         typer.Option(
-            help="What gradients travel as: fp32, fp16 or bf16.",
+            metavar="fp32|fp16|bf16",
+            help="Data type of the gradients (default: fp32, or the type that --probe finds)",
             rich_help_panel=_LOAD,
             autocompletion=complete.one_of("fp32", "fp16", "bf16"),
         ),
     ] = "",
     step_time: Annotated[
-        str, typer.Option(help="Computing of a step on one slot, such as 0.25s.", rich_help_panel=_LOAD)
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Compute time of a step on one slot, such as 0.25s",
+            rich_help_panel=_LOAD,
+        ),
     ] = "",
     batch: Annotated[
-        int | None, typer.Option(help="Samples per slot and step.", rich_help_panel=_LOAD)
+        int | None,
+        typer.Option(metavar="N", help="Samples per slot and step", rich_help_panel=_LOAD),
     ] = None,
     algorithm: Annotated[
         str,
         typer.Option(
-            help="ring, hierarchical, halving-doubling or open-mpi.",
+            metavar="ring|hierarchical|halving-doubling|open-mpi",
+            help="All-reduce algorithm",
             rich_help_panel=_LOAD,
             autocompletion=complete.one_of("ring", "hierarchical", "halving-doubling", "open-mpi"),
         ),
     ] = "ring",
     bucket: Annotated[
-        str, typer.Option(help="ddp, horovod, or a size such as 25MiB.", rich_help_panel=_LOAD)
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="Gradient bucket size: ddp, horovod, or a size such as 25MiB",
+            rich_help_panel=_LOAD,
+        ),
     ] = "ddp",
     hosts: HostsFile = DEFAULT_HOSTS,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Predict seconds per step, throughput and scaling efficiency for 1 … N hosts.
+    """Predict step time and scaling for 1 to N hosts.
 
-    Contacts nobody, unless --probe asks for a run of a few steps. Formulas: docs/explanation/prediction.md.
+    Also predicts throughput and scaling efficiency. Give the network with --rate or --from, and the model
+    with one of --model, --params and --probe. Contacts no host, except with --probe, which runs a few steps.
+    Formulas: docs/explanation/prediction.md.
+
+    Examples:
+        toolkit predict --rate 10gbit --model resnet50 --step-time 250ms
+        toolkit predict --rate 1gbit --params 25.6M --up-to 8
+        toolkit bench predict --from network.json --probe train.py -- --epochs 1
     """
     if arguments and not probe:
         problem = Problem(arguments[0], "is not an option; arguments of a script need --probe SCRIPT")
@@ -131,8 +183,8 @@ def predict(
         bucket=bucket,
         measured=measured is not None,
     )
-    parse_options(options)  # what is wrong with the words comes before what is wrong with files
-    # Without a hosts file the question is about hosts that nobody has bought yet.
+    parse_options(options)  # reports problems of the options before problems of files
+    # Without a hosts file, the prediction is about hosts that do not exist yet.
     named = hosts != DEFAULT_HOSTS or bool(probe) or Path(hosts).exists()
     inventory = load(hosts) if named else None
     found = _read(measured) if measured else None
@@ -152,7 +204,7 @@ def _read(path: Path) -> Measured:
     try:
         data = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "is not text"
+        why = getattr(error, "strerror", None) or "is not a text file"
         raise BadInput(str(path), (Problem("", why),)) from error
     return parse_measured(data, str(path))
 

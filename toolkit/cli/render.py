@@ -1,4 +1,4 @@
-"""toolkit render: the cluster, or a job, as text for other programs."""
+"""toolkit render: print the cluster or a job for other tools."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from toolkit.core.files import write_file
 from toolkit.hostsfile.load import is_folder
 from toolkit.lifecycle.renderings import TARGETS
 
-Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Folder; else standard output.")]
+Output = Annotated[
+    str, typer.Option("-o", "--output", metavar="DIR", help="Write to this folder (default: standard output)")
+]
 
 
 def compose(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Print a compose file for each host, with the containers that `up` starts there.
+    """Print a Compose file for each host.
 
-    Looks at the hosts (addresses, users, GPUs), changes nothing, and never writes a private key.
+    The file starts the same containers as `toolkit up`. toolkit queries the hosts for addresses, users and
+    GPUs, changes nothing, and writes no private key.
+
+    Examples:
+        toolkit render compose --output compose
     """
     _cluster("compose", hosts, output, as_json, verbose)
 
@@ -32,9 +38,14 @@ def compose(
 def docker(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Print a script with the `docker run` line for each container that `up` starts.
+    """Print a script of `docker run` commands for each host.
 
-    Looks at the hosts (addresses, users, GPUs), changes nothing, and never writes a private key.
+    The script starts the same containers as `toolkit up`. toolkit queries the hosts for addresses, users and
+    GPUs, changes nothing, and writes no private key.
+
+    Examples:
+        toolkit render docker
+        toolkit render docker --output scripts
     """
     _cluster("docker", hosts, output, as_json, verbose)
 
@@ -42,9 +53,12 @@ def docker(
 def ssh(
     hosts: HostsFile = DEFAULT_HOSTS, output: Output = "", as_json: Json = False, verbose: Verbose = False
 ) -> None:
-    """Print the configurations of ssh and sshd that `up` works with.
+    """Print the ssh and sshd configuration of the cluster.
 
-    Looks at the hosts (addresses, users), changes nothing, and never writes a private key.
+    toolkit queries the hosts for addresses and users, changes nothing, and writes no private key.
+
+    Examples:
+        toolkit render ssh --output ssh
     """
     _cluster("ssh", hosts, output, as_json, verbose)
 
@@ -64,13 +78,13 @@ def _cluster(target: str, hosts: str, output: str, as_json: bool, verbose: bool)
 
 
 def check_folder(line: CommandLine, output: str) -> None:
-    """Note it when files cannot go there."""
+    """Refuse an output path that is not a folder."""
     if output and os.path.lexists(output) and not is_folder(output):
         line.refuse("--output", f"{output} is not a folder")
 
 
 def put_files(files: Mapping[str, str], output: str, as_json: bool) -> None:
-    """Write files to a folder, or print them; a single one is printed as it is."""
+    """Write files to a folder, or print them; a single file is printed unchanged."""
     if output:
         for name, text in files.items():
             Path(output, name).parent.mkdir(parents=True, exist_ok=True)

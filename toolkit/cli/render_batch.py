@@ -25,41 +25,43 @@ Words = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMA
 Launcher = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="What starts the ranks; else the file's.", autocompletion=complete.launchers
+        metavar="NAME",
+        help="Launcher of the ranks (default: the launcher in hosts.yaml)",
+        autocompletion=complete.launchers,
     ),
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME[=VALUE]", help="A variable; without a value it is given there; repeatable."),
+    typer.Option(
+        metavar="NAME[=VALUE]",
+        help="Set a variable for all ranks. Without VALUE, the value comes from the submitting environment",
+    ),
 ]
-Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder in which SCRIPT is.")]
+Workdir = Annotated[str, typer.Option(metavar="DIR", help="Folder that contains SCRIPT")]
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="HOST[,HOST]", help="These hosts only; repeatable.", autocompletion=complete.host_list
-    ),
+    typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),
 ]
 Exclude = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="HOST[,HOST]", help="Not these hosts; repeatable.", autocompletion=complete.host_list
-    ),
+    typer.Option(metavar="HOST[,HOST]", help="Do not use these hosts", autocompletion=complete.host_list),
 ]
-Timeout = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")]
-Grace = Annotated[
-    str, typer.Option(metavar="SECONDS", help="Seconds that ranks have between SIGTERM and SIGKILL.")
+Timeout = Annotated[
+    str | None, typer.Option(metavar="SECONDS", help="Stop the job after SECONDS (default: no time limit)")
 ]
-Image = Annotated[str, typer.Option(metavar="NAME", help="The image as it is called there; else the file's.")]
-Slots = Annotated[str | None, typer.Option(metavar="N", help="Ranks of every node; else as on the hosts.")]
+Grace = Annotated[str, typer.Option(metavar="SECONDS", help="Time between SIGTERM and SIGKILL")]
+Image = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Name of the image on the nodes (default: the image in hosts.yaml)"),
+]
+Slots = Annotated[str | None, typer.Option(metavar="N", help="Ranks per node (default: as on the hosts)")]
 Gpus = Annotated[
-    str | None, typer.Option(metavar="N", help="GPUs of every node; else the file's, or as on the hosts.")
+    str | None,
+    typer.Option(metavar="N", help="GPUs per node (default: as in hosts.yaml, or as on the hosts)"),
 ]
 LeaveOut = Annotated[
     list[str] | None,
-    typer.Option(metavar="PATH", help="A part of the hosts file that may be missing there; repeatable."),
-]
-Check = Annotated[
-    bool, typer.Option("--check", help="Check it, and print that; two ranks are tried where sbatch is.")
+    typer.Option(metavar="PATH", help="Part of hosts.yaml to ignore if the target does not support it"),
 ]
 
 
@@ -74,7 +76,7 @@ def request_of(
     timeout: str | None,
     grace: str,
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return what is to run, and the variables whose values are given there; what is wrong goes to `line`."""
+    """Return the request and the names of variables without a value; problems go to ``line``."""
     pairs = [variable(line, word) for word in env or ()]
     request = Request(
         words=tuple(words),
@@ -91,7 +93,7 @@ def request_of(
 
 
 def image_of(line: CommandLine, name: str) -> str:
-    """Return the name of an image; empty for the file's."""
+    """Return the name of an image; empty for the image in hosts.yaml."""
     return line.value("--image", image, name) or "" if name else ""
 
 
@@ -109,7 +111,7 @@ def pairs_of(line: CommandLine, option: str, words: list[str] | None) -> tuple[t
 def job_of(
     line: CommandLine, hosts: str, batch: BatchRequest, target: str, output: str, verbose: bool
 ) -> BatchJob:
-    """Return the job as it leaves; asks the hosts only where nothing says how many GPUs they have."""
+    """Return the job to render; query the hosts only if no option gives their number of GPUs."""
     check_folder(line, output)
     inventory: Inventory | None = line.hosts(hosts)
     if inventory is not None:
@@ -117,7 +119,7 @@ def job_of(
     inventory = line.accept(inventory)
 
     def ask(hosts: tuple[str, ...]) -> Mapping[str, Facts]:
-        say(f"asking {', '.join(hosts)} how many GPUs they have; --gpus N says it")
+        say(f"querying the number of GPUs of {', '.join(hosts)}; to skip this query, use --gpus N")
         with connect(inventory, verbose, hosts) as session:
             return session.all_facts()
 
@@ -125,13 +127,13 @@ def job_of(
 
 
 def definition_of(path: str) -> dict[str, Any]:
-    """Return what a file of YAML or JSON holds."""
+    """Return the content of a YAML or JSON file."""
     found: dict[str, Any] = read_yaml(path)
     return found
 
 
 def checked(steps: Any) -> dict[str, Any]:
-    """Say each part of a check as it comes; return all for JSON."""
+    """Print each part of a check; return all parts for JSON."""
     found = []
     for step in steps:
         say(f"{step.verdict}: {step.what}" + (f"\n  {step.detail}" if step.detail else ""))
@@ -140,7 +142,7 @@ def checked(steps: Any) -> dict[str, Any]:
 
 
 def put(name: str, text: str, result: dict[str, Any], output: str, as_json: bool) -> None:
-    """Print what was rendered or write it, and end with 1 when a check has failed."""
+    """Print or write the rendered file; exit with 1 if a check failed."""
     if as_json:
         put_files({name: text}, output, False) if output else None
         put_json({"files": {name: text}, **result})

@@ -1,4 +1,4 @@
-"""toolkit render kubernetes: the same job as an MPIJob or a TrainJob."""
+"""toolkit render kubernetes: print a job as an MPIJob or a TrainJob."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose
 from toolkit.cli.line import CommandLine
 from toolkit.cli.render import Output
 from toolkit.cli.render_batch import (
-    Check,
     Env,
     Exclude,
     Gpus,
@@ -40,23 +39,28 @@ def kubernetes(
     words: Words,
     hosts: HostsFile = DEFAULT_HOSTS,
     namespace: Annotated[
-        str, typer.Option(metavar="NAME", help="Else the one that it is submitted to.")
+        str,
+        typer.Option(metavar="NAME", help="Namespace of the job (default: the namespace of kubectl)"),
     ] = "",
     host_network: Annotated[
-        bool, typer.Option("--host-network", help="Pods stand on their node's network.")
+        bool, typer.Option("--host-network", help="Run the pods on the network of their node")
     ] = False,
     resource: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=N", help="One more of every worker, as rdma/hca=1; repeatable."),
+        typer.Option(metavar="NAME=N", help="Request a resource for every worker, such as rdma/hca=1"),
     ] = None,
     node_selector: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Only on such nodes; repeatable.")
+        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="Use only nodes with this label")
     ] = None,
     runtime: Annotated[
-        str, typer.Option(metavar="NAME", help="The ClusterTrainingRuntime of a TrainJob.")
+        str, typer.Option(metavar="NAME", help="ClusterTrainingRuntime of a TrainJob")
     ] = "torch-distributed",
     crd: Annotated[
-        str, typer.Option(metavar="FILE", help="With --check: the definition that holds; else kubectl's.")
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="With --check, compare with this resource definition (default: the definition in kubectl)",
+        ),
     ] = "",
     launcher: Launcher = "",
     env: Env = None,
@@ -70,13 +74,21 @@ def kubernetes(
     gpus: Gpus = None,
     leave_out: LeaveOut = None,
     output: Output = "",
-    check: Check = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Verify the manifest against its definition, and with a server dry run"),
+    ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Print an MPIJob (horovodrun, mpirun) or a TrainJob (torchrun) that runs SCRIPT, or a COMMAND.
+    """Print a Kubernetes MPIJob or TrainJob that runs the job.
 
-    Asks the hosts only where nothing says how many GPUs they have.
+    The launchers horovodrun and mpirun make an MPIJob, torchrun makes a TrainJob. toolkit queries the hosts
+    only if neither hosts.yaml nor --gpus gives the number of GPUs.
+
+    Examples:
+        toolkit render kubernetes --gpus 8 --launcher torchrun train.py --epochs 10
+        toolkit render kubernetes --gpus 8 --namespace research --check train.py
     """
     line = CommandLine()
     request, passed = request_of(line, words, launcher, env, workdir, only, exclude, timeout, grace)
@@ -98,7 +110,7 @@ def kubernetes(
         host_network=host_network,
     )
     if crd and not check:
-        line.refuse("--crd", "is for --check")
+        line.refuse("--crd", "needs --check")
     given = line.read(definition_of, crd) if crd else None
     job = job_of(line, hosts, batch, KUBERNETES, output, verbose)
     made = manifest(job, pods)

@@ -1,4 +1,4 @@
-"""toolkit render slurm: the same job as a script for sbatch."""
+"""toolkit render slurm: print a job as an sbatch script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from toolkit.cli.common import DEFAULT_HOSTS, HostsFile, Json, Verbose, say
 from toolkit.cli.line import CommandLine
 from toolkit.cli.render import Output
 from toolkit.cli.render_batch import (
-    Check,
     Env,
     Exclude,
     Gpus,
@@ -42,13 +41,13 @@ def slurm(
         str,
         typer.Option(
             metavar="docker|pyxis|apptainer",
-            help="What runs containers on the nodes.",
+            help="Container runtime of the nodes",
             autocompletion=complete.one_of("docker", "pyxis", "apptainer"),
         ),
     ] = "docker",
     sbatch: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION", help="One more of sbatch's, as --partition=gpu; repeatable."),
+        typer.Option(metavar="OPTION", help="Add an option of sbatch, such as --partition=gpu"),
     ] = None,
     launcher: Launcher = "",
     env: Env = None,
@@ -62,19 +61,28 @@ def slurm(
     gpus: Gpus = None,
     leave_out: LeaveOut = None,
     output: Output = "",
-    check: Check = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Verify the script; if sbatch is installed, run two ranks of the job"),
+    ] = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Print a script for sbatch that runs SCRIPT, or a COMMAND, on as many nodes with the same image.
+    """Print an sbatch script that runs the job on Slurm.
 
-    Asks the hosts only where nothing says how many GPUs they have.
+    The script uses the same image and as many nodes as hosts.yaml has hosts. toolkit queries the hosts only
+    if neither hosts.yaml nor --gpus gives the number of GPUs.
+
+    Examples:
+        toolkit render slurm --gpus 8 train.py --epochs 10
+        toolkit render slurm --runtime pyxis --sbatch=--partition=gpu --gpus 8 train.py
+        toolkit render slurm --gpus 8 --check train.py
     """
     line = CommandLine()
     line.one_of("--runtime", runtime, RUNTIMES)
     for option in sbatch or ():
         if not option.startswith("--") or not option.isprintable():
-            line.refuse("--sbatch", f"should be an option as --partition=gpu, found {option!r}")
+            line.refuse("--sbatch", f"must be an option such as --partition=gpu, found {option!r}")
     request, passed = request_of(line, words, launcher, env, workdir, only, exclude, timeout, grace)
     batch = BatchRequest(
         request,

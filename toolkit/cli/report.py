@@ -1,4 +1,4 @@
-"""toolkit report: one page about a job."""
+"""toolkit report: write an HTML page about a job."""
 
 from __future__ import annotations
 
@@ -26,29 +26,34 @@ def report(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="The page; ./report-JOB.html if absent.")
+        str,
+        typer.Option("-o", "--output", metavar="FILE", help="Write this file (default: ./report-JOB.html)"),
     ] = "",
     compare: Annotated[
         str,
-        typer.Option(
-            metavar="JOB", help="Another job, to hold this one against.", autocompletion=complete.jobs
-        ),
+        typer.Option(metavar="JOB", help="Compare with another job", autocompletion=complete.jobs),
     ] = "",
     scaling: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON of toolkit bench scaling, to show with it.")
+        Path | None, typer.Option(metavar="FILE", help="JSON of `toolkit bench scaling` to include")
     ] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write one page about a job: what ran where, where the time went, pace, gauges, restarts, versions.
+    """Write an HTML page about a job.
 
-    The file needs nothing else. A job that runs is shown as far as it has come.
+    The page shows hosts and ranks, how the time was spent, throughput, load, restarts and versions. It is a
+    single file without external resources. The report of a running job ends at the current time.
+
+    Examples:
+        toolkit report
+        toolkit report a1b2 --output run.html
+        toolkit report a1b2 --compare c3d4
     """
     line = CommandLine()
     read_job(line, job)
     read_job(line, compare)
     if compare and scaling:
-        line.refuse("--scaling", "goes with one job; leave it or --compare out")
+        line.refuse("--scaling", "cannot be combined with --compare")
     grown = line.read(parse_scaling, _json_of(line, scaling), str(scaling)) if scaling else None
     inventory = line.accept(line.hosts(hosts))
     cluster = connection_of(inventory, verbose)
@@ -71,11 +76,11 @@ def report(
         put_text(text)
         say(f"wrote {path}")
     if one.silent and not one.hosts:
-        raise ToolkitError("no host of the job has answered", "toolkit status")
+        raise ToolkitError("no host of the job answered", "toolkit status")
 
 
 def _measured(report: JobReport) -> Measured | None:
-    """The network as it was measured; None where nobody has, or a toolkit that is not this one."""
+    """Return the measured network; None without a measurement that this version can read."""
     job, text = report.network
     try:
         return parse_measured(text, job) if text else None

@@ -1,4 +1,4 @@
-"""toolkit run: a training run across the hosts, followed to its end."""
+"""toolkit run: start a job on the hosts and follow it to its end."""
 
 from __future__ import annotations
 
@@ -43,63 +43,65 @@ def run(
     words: Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")],
     hosts: HostsFile = DEFAULT_HOSTS,
     ranks: Annotated[
-        str | None, typer.Option("--np", metavar="N", help="Ranks; one per slot by default.")
+        str | None, typer.Option("--np", metavar="N", help="Start N ranks (default: one per slot)")
     ] = None,
     launcher: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What starts the ranks: auto, horovodrun, torchrun …; else the file's.",
+            help="Launcher of the ranks: auto, torchrun, mpirun … (default: the launcher in hosts.yaml)",
             autocompletion=complete.launchers,
         ),
     ] = "",
     env: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME[=VALUE]", help="A variable; without a value yours is passed on; repeatable."
+            metavar="NAME[=VALUE]",
+            help="Set a variable for all ranks. Without VALUE, pass on the value in your shell",
         ),
     ] = None,
     workdir: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder that is sent, and that ranks run in.")
+        str,
+        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts and that ranks start in"),
     ] = ".",
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="HOST[,HOST]", help="On these hosts only; repeatable.", autocompletion=complete.host_list
-        ),
+        typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),
     ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="HOST[,HOST]", help="Not on these hosts; repeatable.", autocompletion=complete.host_list
-        ),
+        typer.Option(metavar="HOST[,HOST]", help="Do not use these hosts", autocompletion=complete.host_list),
     ] = None,
     timeout: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="Seconds until the job is ended.")
+        str | None,
+        typer.Option(metavar="SECONDS", help="Stop the job after SECONDS (default: no time limit)"),
     ] = None,
     max_restarts: Annotated[
-        str, typer.Option(metavar="N", help="Start it again by itself after a failure, so often at most.")
+        str, typer.Option(metavar="N", help="Restart the job automatically after a failure, at most N times")
     ] = "0",
     min_hosts: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Restart on fewer hosts, at least so many; else on as many as before."
+            metavar="N", help="Allow a restart on fewer hosts, at least N (default: as many as before)"
         ),
     ] = None,
     elastic: Annotated[
         bool,
-        typer.Option(
-            "--elastic", help="Let torchrun or horovodrun start ranks again by itself, where SCRIPT can."
-        ),
+        typer.Option("--elastic", help="Let torchrun or horovodrun restart ranks. SCRIPT must support it"),
     ] = False,
     stall_after: Annotated[
         str | None,
-        typer.Option(metavar="SECONDS", help="Keep what ranks do when none has printed for so long."),
+        typer.Option(
+            metavar="SECONDS",
+            help="If no rank prints for SECONDS, save the stack of every rank (see `toolkit why`)",
+        ),
     ] = None,
     on_interrupt: OnInterrupt = "ask",
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Start it and come back at once.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Start the job and return immediately")
+    ] = False,
     share: Annotated[
-        bool, typer.Option("--share", help="Also on slots and GPUs that somebody else has.")
+        bool, typer.Option("--share", help="Oversubscribe: use slots and GPUs that are already taken")
     ] = False,
     fold: Fold = True,
     raw: Raw = False,
@@ -108,9 +110,17 @@ def run(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run SCRIPT of the working directory, or a COMMAND, on all slots; ends with the job's exit code.
+    """Run a script or a command on all slots.
 
-    The job belongs to the cluster: it goes on when this command, the terminal or the connection dies.
+    toolkit sends the working directory to the hosts, starts one rank per slot and prints the output of all
+    ranks. The command exits with the exit code of the job. The job belongs to the cluster: it continues if
+    this command, your terminal or the connection dies. Options of toolkit come before SCRIPT.
+
+    Examples:
+        toolkit run train.py --epochs 10
+        toolkit run --launcher torchrun --only gpu1,gpu2 train.py
+        toolkit run --np 4 --env WANDB_API_KEY -- python3 -m my.module
+        toolkit run --detach --max-restarts 3 train.py
     """
     line = CommandLine()
     line.one_of("--on-interrupt", on_interrupt, ON_INTERRUPT)
@@ -145,11 +155,11 @@ def run(
             except KeyboardInterrupt:
                 if not prepared.begun:
                     raise
-                pressed = True  # it runs already: to be ended like any other
+                pressed = True  # the job runs already and is stopped like any other job
         places = ", ".join(f"{h.name} x {h.slots}" for h in job.hosts)
         say(f"job {job.id}: {counted(job.world_size, 'rank')} ({places}), {job.launcher}")
         if detach and not pressed:
-            say(f"  watch it: toolkit attach {job.id}    end it: toolkit stop {job.id}")
+            say(f"  follow the job: toolkit attach {job.id}\n  stop the job:   toolkit stop {job.id}")
             if as_json:
                 put_json({"job": job.id, "state": "starting", **as_warnings(prepared.findings)})
             return
@@ -162,7 +172,7 @@ def run(
 
 
 def _show(notice: Notice) -> None:
-    """Print a notice; of problems of hosts the errors, or else the first warnings."""
+    """Print a notice. Of problems of hosts, print the errors; without errors, the first warnings."""
     show_notice(notice)
     if notice.topic is Topic.HOSTS:
         errors = [finding for finding in notice.findings if finding.verdict == "error"]
@@ -176,6 +186,6 @@ def _variables(line: CommandLine, words: list[str]) -> tuple[tuple[str, str], ..
         if not name:
             continue
         if value is None and name not in os.environ:
-            line.refuse(f"--env {name}", "is not set here; write NAME=VALUE")
+            line.refuse(f"--env {name}", "is not set in your shell; write NAME=VALUE")
         pairs.append((name, os.environ.get(name, "") if value is None else value))
     return tuple(pairs)

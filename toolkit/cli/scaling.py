@@ -1,4 +1,4 @@
-"""toolkit bench scaling: how a training script's pace grows with the number of hosts."""
+"""toolkit bench scaling: measure how the throughput of a script grows with the number of hosts."""
 
 from __future__ import annotations
 
@@ -27,46 +27,59 @@ def scaling(
     words: Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGS]... | -- COMMAND...")],
     hosts: HostsFile = DEFAULT_HOSTS,
     on: Annotated[
-        str, typer.Option(metavar="1,2,…", help="Numbers of hosts; all up to 16, then powers of two.")
+        str,
+        typer.Option(
+            metavar="N[,N]",
+            help="Numbers of hosts to measure (default: all up to 16, then powers of two)",
+        ),
     ] = "",
-    seconds: Annotated[str, typer.Option(metavar="SECONDS", help="How long each is measured.")] = "20",
+    seconds: Annotated[
+        str, typer.Option(metavar="SECONDS", help="Measure each number of hosts for SECONDS")
+    ] = "20",
     warm_up: Annotated[
-        str, typer.Option(metavar="SECONDS", help="After the first step; these do not count.")
+        str, typer.Option(metavar="SECONDS", help="Time after the first step that is not measured")
     ] = "5",
-    patience: Annotated[
-        str, typer.Option(metavar="SECONDS", help="Within which the first step is to be seen.")
-    ] = "300",
+    patience: Annotated[str, typer.Option(metavar="SECONDS", help="Maximum wait for the first step")] = "300",
     batch: Annotated[
         str,
         typer.Option(
             metavar="rank|all",
-            help="Whether a step's samples are as many for each rank, or in all.",
+            help="Meaning of the batch size: samples per rank, or of all ranks together",
             autocompletion=complete.one_of("rank", "all"),
         ),
     ] = "rank",
     predicted: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON of toolkit predict, to hold it against.")
+        Path | None, typer.Option(metavar="FILE", help="JSON of `toolkit predict` to compare with")
     ] = None,
     launcher: Annotated[
         str,
-        typer.Option(metavar="NAME", help="What starts the ranks.", autocompletion=complete.launchers),
+        typer.Option(
+            metavar="NAME",
+            help="Launcher of the ranks (default: the launcher in hosts.yaml)",
+            autocompletion=complete.launchers,
+        ),
     ] = "",
     workdir: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder that is sent, and that ranks run in.")
+        str,
+        typer.Option(metavar="DIR", help="Folder that toolkit sends to the hosts and that ranks start in"),
     ] = ".",
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="HOST[,HOST]", help="These hosts alone; repeatable.", autocompletion=complete.host_list
-        ),
+        typer.Option(metavar="HOST[,HOST]", help="Use only these hosts", autocompletion=complete.host_list),
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page to look at.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML report")] = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run SCRIPT on 1, 2, … hosts, each time until its pace is known, and say what more hosts are worth.
+    """Measure how a script's throughput grows with hosts.
 
-    The ranks have to print their steps, as in `toolkit top`. Each run is ended when it has been measured.
+    Runs the script on 1, 2, … hosts, measures the steps per second of each run, and prints speedup and
+    efficiency. The ranks must print their steps, as for `toolkit top`. toolkit stops each run after the
+    measurement.
+
+    Examples:
+        toolkit bench scaling train.py
+        toolkit bench scaling --on 1,2,4 --seconds 30 --report scaling.html train.py --batch 64
     """
     line = CommandLine()
     line.one_of("--batch", batch, BATCHES)
@@ -102,7 +115,7 @@ def scaling(
 
 
 def _numbers(line: CommandLine, text: str) -> tuple[int, ...]:
-    """The numbers of hosts that were asked for, none for all."""
+    """Return the requested numbers of hosts; empty for all."""
     words = [word.strip() for word in text.split(",")] if text else []
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         line.refuse("--on", f"should be numbers of hosts such as 1,2,4, found {text!r}")

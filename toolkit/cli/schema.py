@@ -1,4 +1,4 @@
-"""toolkit schema: the JSON Schema of hosts.yaml, for editors."""
+"""toolkit schema: print the JSON Schema of hosts.yaml for editors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from toolkit.hostsfile.parse import json_schema
 
 def schema(
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="FILE", help="Write it here; else to standard output.")
+        str, typer.Option("-o", "--output", metavar="FILE", help="Write this file (default: standard output)")
     ] = "",
 ) -> None:
-    """Print the JSON Schema of hosts.yaml: editors that know it complete keys and mark what is wrong."""
+    """Print the JSON Schema of hosts.yaml for editors.
+
+    With the schema, many editors complete keys and mark mistakes.
+
+    Examples:
+        toolkit schema --output hosts.schema.json
+    """
     text = json.dumps(json_schema(), indent=2) + "\n"
     if output in ("", "-"):
         put_file(text)
         return
-    say(f"wrote {write_file(output, text)}; put this line on top of hosts.yaml:")
+    say(f"wrote {write_file(output, text)}; add this line at the top of hosts.yaml:")
     say(f"# yaml-language-server: $schema={output}")

@@ -1,18 +1,17 @@
-"""Verbs whose words from SCRIPT on are the script's own, such as `toolkit run`."""
+"""The class of verbs such as `toolkit run`, whose words from SCRIPT on belong to the script."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
-
 from toolkit.cli.common import say
+from toolkit.cli.lazy import VerbCommand
 from toolkit.jobs.launcher import misplaced_options
 
 
-class ScriptCommand(TyperCommand):
-    """A command that passes words after SCRIPT on, with a hint if its own options are among them."""
+class ScriptCommand(VerbCommand):
+    """A command that passes words after SCRIPT on, and prints a hint if its own options are among them."""
 
     def invoke(self, ctx: Any) -> Any:
         written = {
@@ -26,7 +25,7 @@ class ScriptCommand(TyperCommand):
             script, found = misplaced_options(words, Path(ctx.params["workdir"]), written)
             if found:
                 verb = " ".join(("toolkit", *ctx.command_path.split()[1:]))
-                # Without the values: one of --env can be a secret.
+                # Without the values, as a value of --env can be a secret.
                 right = " ".join((verb, *(written[name] for name in found), script))
                 what = f"{script} receives {' and '.join(found)}, which its text does not mention"
                 say(f"hint: {what}; options of `{verb}` come before the script: {right} ...")

@@ -1,4 +1,4 @@
-"""toolkit smoke: do containers see the GPUs, and do all ranks reach each other?"""
+"""toolkit smoke: test the GPUs in containers and one all-reduce over all ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def smoke(
         str,
         typer.Option(
             metavar="NAME",
-            help="Launcher of the all-reduce (default: the launcher of the hosts file).",
+            help="Launcher of the all-reduce (default: the launcher in hosts.yaml)",
             autocompletion=complete.launchers,
         ),
     ] = "",
@@ -41,7 +41,15 @@ def smoke(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Run nvidia-smi in a fresh container on every host, then one checked all-reduce across all slots."""
+    """Test GPUs and network: nvidia-smi, one checked all-reduce.
+
+    Runs nvidia-smi in a new container on every host, then one all-reduce over all slots, and verifies the
+    result. Exits with 1 if a part fails.
+
+    Examples:
+        toolkit smoke
+        toolkit smoke --launcher mpirun --json
+    """
     line = CommandLine()
     inventory = line.hosts(hosts)
     line.read(check_request, inventory, Request(words=("python3",), launcher=launcher, secrets=False))

@@ -1,4 +1,4 @@
-"""toolkit status: what is there, host by host, and which jobs."""
+"""toolkit status: show hosts, services, GPUs and jobs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,19 @@ from toolkit.plan.show import table
 from toolkit.services.control import states as service_states
 from toolkit.services.status import services_text
 
-# Beside those that run; `toolkit jobs` has the others.
+# Number of ended jobs to show besides the running jobs; `toolkit jobs` lists more.
 _SHOWN = 5
 
 
 def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Verbose = False) -> None:
-    """Show hosts, services, GPUs with their holders, and jobs; exits with 3 when the cluster is not up."""
+    """Show hosts, services, GPUs and jobs.
+
+    For each GPU, prints the processes that use it. Exits with 3 if the cluster is not up.
+
+    Examples:
+        toolkit status
+        toolkit status --json
+    """
     inventory = load(hosts)
     with connect(inventory, verbose) as session:
         rows = host_states(inventory, session.facts, session.errors, container_programs())
@@ -71,7 +78,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, as_json: Json = False, verbose: Ver
 
 
 def _jobs(session: Session) -> tuple[list[JobStatus], str]:
-    """The jobs, or why they are not known: what the hosts have said is worth showing all the same."""
+    """Return the jobs, or the reason why they are unknown, so that the state of the hosts is still shown."""
     try:
         return job_statuses(session), ""
     except ToolkitError as error:

@@ -1,4 +1,4 @@
-"""toolkit top: what hosts, GPUs and ranks are doing, as it happens."""
+"""toolkit top: show live load, GPU use and step rates."""
 
 from __future__ import annotations
 
@@ -25,19 +25,25 @@ from toolkit.monitor.top import Cell, tables, top_json, top_text
 def top(
     hosts: HostsFile = DEFAULT_HOSTS,
     interval: Annotated[
-        str, typer.Option(metavar="SECONDS", help="From one reading to the next, at least 0.2.")
+        str, typer.Option(metavar="SECONDS", help="Time between two readings, at least 0.2")
     ] = "2",
-    once: Annotated[bool, typer.Option("--once", help="Print one reading and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one reading and exit")] = False,
     prometheus: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Write it there for Prometheus, at every reading."),
+        typer.Option(metavar="FILE", help="Write each reading to FILE in the text format of Prometheus"),
     ] = "",
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show processors, memory, network, disks and GPUs of all hosts, and how fast the jobs' ranks go.
+    """Show live load, GPU use and step rates of all hosts.
 
-    On a terminal until Ctrl-C, elsewhere once. Needs the cluster's containers; changes nothing.
+    Shows CPU, memory, network, disks and GPUs of every host, and the steps per second of each rank. Updates
+    until Ctrl-C on a terminal; otherwise prints one reading. Needs a cluster that is up; changes nothing.
+
+    Examples:
+        toolkit top
+        toolkit top --once --json
+        toolkit top --prometheus /var/lib/node_exporter/toolkit.prom
     """
     line = CommandLine()
     seconds = line.seconds("--interval", interval, least=0)
@@ -45,7 +51,7 @@ def top(
         line.refuse("--interval", f"should be 0.2 or more, found {interval}")
     for option, given in {"--once": once, "--json": as_json}.items():
         if prometheus and given:
-            line.refuse(option, "is one reading; --prometheus goes on")
+            line.refuse(option, "cannot be combined with --prometheus")
     if prometheus and not Path(prometheus).absolute().parent.is_dir():
         line.refuse("--prometheus", f"there is no folder {Path(prometheus).absolute().parent}")
     inventory = line.accept(line.hosts(hosts))
@@ -67,13 +73,15 @@ def top(
 
 
 def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) -> None:
-    """Show and write what comes until Ctrl-C, which is the way out and no failure."""
+    """Show and write readings until Ctrl-C, which is the normal end."""
     screen = _Screen(cluster) if live else None
     if file:
-        say(f"writing to {file} at every reading; Ctrl-C ends it")
+        say(f"writing each reading to {file}; to stop: Ctrl-C")
     try:
         while True:
-            time.sleep(seconds)  # not at each host's reading: many hosts would make it many times a second
+            time.sleep(
+                seconds
+            )  # not at every reading of a host: many hosts would cause many updates per second
             found, silent = gauges.now()
             if screen is not None:
                 screen.show(found, silent)
@@ -87,7 +95,7 @@ def _go_on(gauges: Gauges, cluster: str, seconds: float, live: bool, file: str) 
 
 
 class _Screen:
-    """The whole terminal, given back at the end."""
+    """The full screen of the terminal, restored by ``close``."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
@@ -102,7 +110,7 @@ class _Screen:
 
 
 def _text(cell: Cell) -> Any:
-    """A cell as it is, and no markup: a rank may print brackets."""
+    """Return a cell without markup, because ranks can print brackets."""
     return Text(printable_line(cell.text), style="bold red" if cell.alarm else "", no_wrap=True)
 
 

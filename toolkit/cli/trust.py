@@ -1,4 +1,4 @@
-"""toolkit trust: show hosts' ssh keys and record them, so that connections can be strict."""
+"""toolkit trust: show the SSH host keys and record them in known_hosts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,26 @@ def trust(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[HOST]...", help="All hosts if none is named.", autocompletion=complete.hosts
+            metavar="[HOST]...", help="A host (default: all hosts)", autocompletion=complete.hosts
         ),
     ] = None,
     hosts: HostsFile = DEFAULT_HOSTS,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Record without asking.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a recorded key that differs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Record keys without asking")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a recorded key that differs")] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show the fingerprints of hosts' ssh keys and record them once you have compared them."""
+    """Show and record the SSH host keys of the hosts.
+
+    toolkit connects only to hosts whose key is recorded. Compare each fingerprint with a fingerprint from
+    another source, such as the console of the host, before you confirm.
+
+    Examples:
+        toolkit trust
+        toolkit trust gpu1 gpu2
+        toolkit trust --replace gpu2
+    """
     line = CommandLine()
     inventory = line.hosts(hosts)
     chosen = line.read(choose_hosts, inventory, names or [], []) if inventory else None
@@ -43,10 +52,10 @@ def trust(
 def settle(
     found: ShownKey, yes: bool = False, replace: bool = False, dry_run: bool = False, verbose: bool = False
 ) -> bool:
-    """Say which key a host shows, and record it if it is new and a person agrees, or ``yes`` does.
+    """Print the key that a host shows; record a new key if a person agrees or ``yes`` is true.
 
     Returns:
-        Whether connections accept it from now on, or would but for the dry run.
+        True if connections accept the key from now on, or would without the dry run.
     """
     say(found.line())
     if verbose:
@@ -54,7 +63,7 @@ def settle(
     if found.error or found.known:
         return not found.error
     if found.changed and not replace:
-        say("    not recorded: it differs from the key on record; --replace if the host was reinstalled")
+        say("    not recorded: it differs from the key on record; if the host was reinstalled, use --replace")
         return False
     if dry_run:
         say(f"    would be recorded in {found.file}")

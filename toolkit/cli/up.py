@@ -1,4 +1,4 @@
-"""toolkit up: make the cluster be there."""
+"""toolkit up: start or repair the cluster."""
 
 from __future__ import annotations
 
@@ -27,23 +27,35 @@ from toolkit.plan.show import alarms_text
 def up(
     hosts: HostsFile = DEFAULT_HOSTS,
     prepare: Annotated[
-        bool, typer.Option("--prepare", help="Keys and configs only: you start the containers yourself.")
+        bool,
+        typer.Option(
+            "--prepare", help="Write keys and configurations only. You start the containers yourself"
+        ),
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Although it ends a running job, or undoes what a newer toolkit has made."
+            "--force", help="Continue even if this stops a running job or undoes changes of a newer toolkit"
         ),
     ] = False,
     no_data: Annotated[
-        bool, typer.Option("--no-data", help="Do not stage the data of the hosts file first.")
+        bool, typer.Option("--no-data", help="Do not copy the data sets of hosts.yaml")
     ] = False,
     no_check: NoCheck = False,
     dry_run: DryRun = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Bring image, keys and containers to every host, and prove that main reaches all workers."""
+    """Start or repair the cluster.
+
+    Copies the image, SSH keys, data sets and programs of toolkit to every host, starts one container per
+    host, and verifies that the main container reaches every worker container. Safe to rerun: a second run
+    changes nothing, and a host that came back is repaired without touching the others.
+
+    Examples:
+        toolkit up --hosts hosts.yaml
+        toolkit up --dry-run
+    """
     inventory = load(hosts)
     cluster = connection_of(inventory, verbose, _show)
     with prepare_up(cluster, not no_data, force, not no_check, prepare) as prepared:

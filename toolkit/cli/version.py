@@ -1,4 +1,4 @@
-"""toolkit version: what is installed here, for people who report a problem and for people who help them."""
+"""toolkit version: print the installed versions, for problem reports."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from toolkit import __version__
 from toolkit.cli.common import Json, put_json, put_text
 from toolkit.errors import MissingTool
 
-# Longer than a healthy engine takes, short enough that nobody waits for one that hangs.
+# Longer than a healthy engine takes to answer, and a short wait if the engine hangs.
 _ENGINE_SECONDS = 2.0
 
 
 def version(
     as_json: Json = False,
-    engine: Annotated[bool, typer.Option(help="Ask this machine's Docker engine too.")] = True,
+    engine: Annotated[bool, typer.Option(help="Also query the Docker engine of this machine")] = True,
 ) -> None:
-    """Print the versions of the toolkit, of Python, of the libraries it uses, and of ssh and Docker here."""
+    """Print the versions of toolkit, libraries, SSH and Docker.
+
+    Add this output to a problem report.
+
+    Examples:
+        toolkit version
+        toolkit version --no-engine --json
+    """
     found = _versions(engine)
     if as_json:
         put_json(found)
@@ -31,9 +38,9 @@ def version(
     put_text(
         f"toolkit {found['toolkit']}\n"
         f"  Python {found['python']} on {found['platform']}\n"
-        f"  ssh: {found['ssh'] or 'no ssh program here'}\n"
-        + (f"  Docker engine: {found['engine'] or 'none answers here'}\n" if engine else "")
-        + f"  libraries:{libraries or ' unknown, as nothing was installed'}\n"
+        f"  ssh: {found['ssh'] or 'not installed'}\n"
+        + (f"  Docker engine: {found['engine'] or 'none answers'}\n" if engine else "")
+        + f"  libraries:{libraries or ' unknown, because toolkit is not installed as a package'}\n"
     )
 
 
@@ -48,7 +55,7 @@ def _versions(engine: bool) -> dict[str, Any]:
 
 
 def _libraries() -> dict[str, str]:
-    """Name and version of each package that ours requires; empty in a checkout that nobody installed."""
+    """Return name and version of each required package; empty if toolkit is not installed as a package."""
     try:
         wanted = metadata.requires("gpu-boxes-toolkit") or []
     except metadata.PackageNotFoundError:

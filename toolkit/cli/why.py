@@ -1,4 +1,4 @@
-"""toolkit why: which rank holds a job up, or what ended it, with a bundle for a report."""
+"""toolkit why: explain a hang or a failure, and save a bundle for a problem report."""
 
 from __future__ import annotations
 
@@ -26,12 +26,20 @@ def why(
     job: Job = "",
     hosts: HostsFile = DEFAULT_HOSTS,
     save: Annotated[
-        str, typer.Option(metavar="FILE", help=f"The bundle to write; ./why-JOB{_END} if absent.")
+        str, typer.Option(metavar="FILE", help=f"Write the bundle to this file (default: ./why-JOB{_END})")
     ] = "",
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Say which rank holds a job up, or what ended it: asks all hosts at once, changes nothing there."""
+    """Explain which rank blocks a job, or what ended the job.
+
+    Queries all hosts in parallel and changes nothing there. Also writes a bundle with stacks and logs, for a
+    problem report.
+
+    Examples:
+        toolkit why
+        toolkit why a1b2 --save hang.tar.gz
+    """
     line = CommandLine()
     if job:
         line.value("JOB", job_word, job)
@@ -47,13 +55,13 @@ def why(
     try:
         write_bundle(path, bundle_files(answer, text, result), time.time())
     except ToolkitError:
-        if as_json:  # what was found is worth more than the bundle
+        if as_json:  # the result is useful without the bundle
             put_json(result | {"bundle": None})
         raise
     if as_json:
         put_json(result | {"bundle": str(path)})
     else:
-        put_text(f"\nfor a report: {path}")
+        put_text(f"\nbundle for a problem report: {path}")
 
 
 def _read_save(line: CommandLine, save: str) -> None:
@@ -64,7 +72,7 @@ def _read_save(line: CommandLine, save: str) -> None:
 
 
 def _free(job: str) -> Path:
-    """A name here that nothing has yet."""
+    """Return a path that does not exist yet."""
     path, number = Path(f"why-{job}{_END}"), 2
     while path.exists():
         path, number = Path(f"why-{job}-{number}{_END}"), number + 1

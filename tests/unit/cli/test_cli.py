@@ -114,7 +114,7 @@ def test_the_hosts_file_may_come_from_the_environment(
         (("run", "--only", "gpu1", "--exclude", "gpu1", "true"), "leave no host"),
         (("check", "--check", "docker-version,no-such"), "no check is called no-such"),
         (("run", "--env", "RANK=3", "true"), "--env RANK: is set for every rank"),
-        (("run", "--env", "NOT_SET_HERE", "true"), "--env NOT_SET_HERE: is not set here"),
+        (("run", "--env", "NOT_SET_HERE", "true"), "--env NOT_SET_HERE: is not set in your shell"),
         (("run", "--env", "1X=2", "true"), "--env 1X: a variable name has"),
         (
             ("run", "--on-interrupt", "kill", "true"),
@@ -126,7 +126,7 @@ def test_the_hosts_file_may_come_from_the_environment(
         (("run",), "Missing argument"),
         (("smoke", "--launcher", "x"), "--launcher: is one of"),
         (("exec", "gpu9", "--", "true"), "gpu9: is not a host of the file"),
-        (("exec", "gpu1", "--"), "say what to run: toolkit exec gpu1 -- CMD"),
+        (("exec", "gpu1", "--"), "a command is missing: toolkit exec gpu1 -- COMMAND"),
         (("shell", "gpu9"), "gpu9: is not a host of the file"),
         (("trust", "gpu9"), "gpu9: is not a host of the file"),
         (("render", "helm"), "No such command 'helm'"),
@@ -207,7 +207,9 @@ def test_errors_become_messages_and_documented_statuses(
     assert "Traceback" not in err and err.endswith("\n")
     if isinstance(error, PlanInterrupted):
         assert "gpu1: stopped before s" in err
-        assert err.endswith("toolkit: interrupted\n  fix: toolkit up    # continues from what is there\n")
+        assert err.endswith(
+            "toolkit: interrupted\n  fix: toolkit up    # continues where the interrupted run stopped\n"
+        )
     if error.args == ("x",) and isinstance(error, ToolkitError) and error.fix:
         assert err == "toolkit: gpu1: x\n  fix: y\n"
 
@@ -270,7 +272,7 @@ def test_help_needs_none_of_the_heavy_packages() -> None:
         "import sys; sys.argv = ['toolkit', '--help']\n"
         "from toolkit.cli.app import main\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "heavy = {'pydantic', 'paramiko', 'fabric', 'docker', 'jinja2', 'requests', 'yaml'}\n"
+        "heavy = {'pydantic', 'paramiko', 'fabric', 'docker', 'jinja2', 'requests', 'rich', 'yaml'}\n"
         # Only an error needs this.
         "heavy |= {'toolkit.diagnose.messages'}\n"
         "sys.exit(sorted(heavy & set(sys.modules)) or 0)"

@@ -179,7 +179,7 @@ def test_faults_of_command_line_and_hosts_file_come_together(run: Run, hosts: Pa
         (("lab", "up", "--count", "two"), "--count: should be a whole number"),
         (("lab", "up", "--image", "A B"), "image: should be an image"),
         (("lab", "down", "--name", "../x"), "--name: should be up to 24 of"),
-        (("init", "a", "--from-hostfile", "gone"), "--from-hostfile: names the hosts; leave out a"),
+        (("init", "a", "--from-hostfile", "gone"), "--from-hostfile: cannot be combined with a"),
     ],
 )
 def test_more_that_is_refused(run: Run, hosts: Path, words: tuple[str, ...], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Verbs are imported when they are called: what `--help` says of them, and what each brings in."""
+"""Verbs are imported when they are called: their lines in `--help`, and the packages that each imports."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ MODULES = {f"toolkit.cli.{verb.place.partition(':')[0]}" for verb in TABLE.value
 
 @for_each("name", TABLE)
 def test_the_table_says_what_the_verb_says(name: str) -> None:
-    """The first paragraph stands twice, so that `--help` need not import the verb."""
+    """The table repeats the first paragraph, so that `--help` imports no verb."""
     verb = TABLE[name]
     assert verb.loaded.help.split("\n\n")[0] == verb.help
-    assert getdoc(verb.loaded.callback) == verb.loaded.help
+    text, _, examples = (getdoc(verb.loaded.callback) or "").partition("\n\nExamples:\n")
+    assert text == verb.loaded.help
+    assert [line.strip() for line in examples.splitlines()] == list(verb.loaded.examples)
     assert verb.loaded.name == verb.name
 
 

@@ -398,12 +398,12 @@ def test_the_command_line(run: Run, tmp_path: Path) -> None:
     assert status == 0 and (tmp_path / "demo-train.sh").stat().st_mode & 0o111
     for words, message in (
         (("slurm", "--runtime", "podman", "true"), "--runtime: is one of docker, pyxis, apptainer"),
-        (("slurm", "--sbatch", "partition", "true"), "--sbatch: should be an option as --partition=gpu"),
+        (("slurm", "--sbatch", "partition", "true"), "--sbatch: must be an option such as --partition=gpu"),
         (("slurm", "--gpus", "-1", "true"), "--gpus: should be a whole number of 0 or more"),
         (("slurm", "--env", "1x", "true"), "--env 1x"),
         (("slurm",), "Missing argument"),
         (("kubernetes", "--resource", "x", "true"), "--resource x: is written NAME=VALUE"),
-        (("kubernetes", "--crd", "x", "true"), "--crd: is for --check"),
+        (("kubernetes", "--crd", "x", "true"), "--crd: needs --check"),
         (("kubernetes", "--image", "A B", "true"), "--image: should be an image"),
         (("kubernetes", "--check", "--crd", "gone", "true"), "No such file"),
     ):

@@ -464,7 +464,7 @@ def test_nothing_found_and_none_named_gives_a_file_to_fill_in(
 ) -> None:
     ssh_config.write_text("Host *\n  User alice\n")
     status, _, err = talk(typed=["", ""])
-    assert status == 0 and "trying" not in err and "put your hosts into it" in err
+    assert status == 0 and "trying" not in err and "add your hosts to it" in err
     assert parse_inventory((tmp_path / "hosts.yaml").read_text(), "x").names == ("gpu1", "gpu2")
     seen: list[Draft] = []
 
@@ -528,7 +528,7 @@ def test_nobody_to_ask_and_nothing_found(run: Run, tmp_path: Path) -> None:
         status, _, err = run("init", *words)
         assert status == 2 and "names no host that could be one of a cluster" in err
     status, _, err = run("init", "gpu1", "--find")
-    assert status == 2 and "--find: takes the hosts of ~/.ssh/config" in err
+    assert status == 2 and "--find: cannot be combined with HOST or --from-hostfile" in err
     assert list(tmp_path.iterdir()) == []
 
 

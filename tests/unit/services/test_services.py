@@ -211,12 +211,12 @@ def test_the_log_of_a_service_is_followed_until_the_connection_ends(
     ("words", "message"),
     [
         (("forward", "bord"), "bord: is not a service of the file; there are: board, triton, plain"),
-        (("forward", "plain"), "plain: has no ports; write them at services/plain/ports"),
-        (("forward", "--port", "7000"), "--port: is for one service; name it"),
+        (("forward", "plain"), "plain: has no ports; add them to hosts.yaml at services/plain/ports"),
+        (("forward", "--port", "7000"), "--port: needs the name of one service"),
         (("forward", "board", "--port", "0"), "--port: should be a whole number from 1 to 65535"),
         (("logs", "--service", "bord"), "--service: bord is not a service of the file"),
-        (("logs", "x", "--service", "board"), "JOB: is about jobs"),
-        (("logs", "--service", "board", "--rank", "0"), "--rank: is about jobs"),
+        (("logs", "x", "--service", "board"), "JOB: cannot be combined with --service"),
+        (("logs", "--service", "board", "--rank", "0"), "--rank: cannot be combined with --service"),
     ],
 )
 def test_refused_before_any_contact(run: Run, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -236,7 +236,7 @@ def test_forward_opens_the_services_that_have_ports() -> None:
 def test_forward_without_services_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "hosts.yaml").write_text(world.HOSTS)
     status, _, err = run("forward")
-    assert status == 2 and "the hosts file has no services" in err
+    assert status == 2 and "hosts.yaml has no services" in err
 
 
 def test_compose_leaves_the_images_own_command_alone() -> None:
