@@ -205,7 +205,7 @@ def given_gpus(host: Host, facts: Facts, key: str = "") -> tuple[str, ...]:
     """
     key = key or f"hosts/{host.name}/gpus"
     if host.gpus is not None and host.gpus > len(facts.gpus) and not host.gpu_ids:
-        raise _missing(f"{host.gpus} GPUs are declared", facts, key)
+        raise _missing(f"{host.gpus} GPUs are declared in hosts.yaml", facts, key)
     if not host.gpu_ids:
         return tuple(str(gpu.index) for gpu in facts.gpus[: host.gpus])
     known = _names(facts.gpus)
@@ -228,15 +228,15 @@ def renewal(facts: Facts) -> str:
 def _missing(declared: str, facts: Facts, key: str) -> NotReady:
     if not facts.gpus:
         what, fix = explain(facts.gpu_trouble, facts.host)
-        fix = f"{fix}; without GPUs: gpus: 0 in the hosts file"
+        fix = f"{fix}; or in hosts.yaml: gpus: 0 to use no GPU"
         return NotReady(f"{declared}, but {what}", fix, facts.host)
     listed = ", ".join(
         f"{gpu.index} {gpu.uuid}" + (f" (split: {', '.join(gpu.usable)})" if gpu.migs else "")
         for gpu in facts.gpus
     )
     trouble = f"; it also says: {facts.gpu_trouble}" if facts.gpu_trouble else ""
-    what = f"{declared}, nvidia-smi on the host lists {len(facts.gpus)}: {listed}{trouble}"
-    fix = f"correct {key}; on {facts.host}: nvidia-smi -L"
+    what = f"{declared}, but nvidia-smi on the host lists {len(facts.gpus)}: {listed}{trouble}"
+    fix = f"on {facts.host}: nvidia-smi -L  # then correct {key} in hosts.yaml"
     return NotReady(what, fix, facts.host)
 
 
