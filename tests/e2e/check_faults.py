@@ -97,7 +97,7 @@ TOGETHER: tuple[tuple[Fault, ...], ...] = (
             f"set -- foreign; {_IMPORT}; docker create --name toolkit-checked-theirs"
             f" --label toolkit.cluster=checked --label toolkit.owner=mallory {TINY} x",
             f"docker rm toolkit-checked-theirs; docker image rm {TINY}",
-            "of user mallory is there already",
+            "of user mallory already exists",
         ),
     ),
     (
