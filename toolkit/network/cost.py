@@ -1,6 +1,6 @@
 """Duration of an all-reduce from algorithm, number of ranks, bytes and link, and a fit to measured ones.
 
-Every formula is derived in docs/explanation/prediction.md. Sizes are bytes, rates bits of payload per
+Every formula is derived in docs/predict.md. Sizes are bytes, rates bits of payload per
 second, times seconds. A single rank has no peer, and every formula returns 0 for it.
 """
 

@@ -219,7 +219,7 @@ def test_a_variable_is_one_value_whatever_it_contains(tmp_path: Path) -> None:
 
 
 @only_root
-def test_processes_of_other_users_are_ignored(tmp_path: Path) -> None:
+def test_processes_of_others_do_not_count(tmp_path: Path) -> None:
     with (
         sleeping(user=OTHER, TOOLKIT_SUPERVISOR="j") as other,
         sleeping(setuid=True, TOOLKIT_SUPERVISOR="j") as setuid,
